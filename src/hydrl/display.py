@@ -1,0 +1,84 @@
+"""What a person sees: a progress bar while it runs, a table at the end."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+
+class Rate(ProgressColumn):
+    """Frames a second since the start."""
+
+    def render(self, task: Task) -> Text:
+        """The rate of the whole run so far, steadier than the last second's."""
+        rate = task.completed / task.elapsed if task.elapsed else 0.0
+        return Text(f"{rate:,.0f} frames/s")
+
+
+class Display:
+    """Progress bar on a terminal; one line an evaluation where the output is a file or a pipe."""
+
+    def __init__(self, title: str, total_frames: int) -> None:
+        self.console = Console()
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("return {task.fields[train]}"),
+            TextColumn("eval {task.fields[eval]}"),
+            Rate(),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.progress.add_task(title, total=total_frames, train="-", eval="-")
+        self.progress.start()
+
+    def update(self, frames: int, metrics: dict[str, float]) -> None:
+        """Moves the bar and shows the newest return and evaluation."""
+        fields = {}
+        if "train/return" in metrics:
+            fields["train"] = f"{metrics['train/return']:,.1f}"
+        if "eval/return_mean" in metrics:
+            fields["eval"] = f"{metrics['eval/return_mean']:,.1f}"
+            if not self.console.is_terminal:
+                mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
+                print(f"{frames:>10,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
+        self.progress.update(self.task, completed=frames, **fields)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands and gives the terminal back."""
+        self.progress.stop()
+
+
+def print_summary(summary: dict[str, Any], directory: Path, note: str = "") -> None:
+    """The closing table: what was reached, how long it took, and where everything lies."""
+    console = Console(width=None if Console().is_terminal else 100)
+    table = Table(show_header=False, title=f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    if summary["eval/return_mean"] is not None:
+        table.add_row(
+            "evaluation",
+            f"{summary['eval/return_mean']:,.1f} ± {summary['eval/return_std']:,.1f} "
+            f"over {summary['eval/episodes']} fresh episodes",
+        )
+    if summary["best_eval/return_mean"] is not None:
+        table.add_row("best evaluation", f"{summary['best_eval/return_mean']:,.1f}")
+    if summary["solved_at_frames"] is not None:
+        table.add_row("solved", f"{summary['solved_at_frames']:,} frames, {summary['solved_at_seconds']:.1f} s")
+    table.add_row("trained", f"{summary['frames']:,} frames, {summary['updates']:,} updates")
+    table.add_row("time", f"{summary['wall_seconds']:.1f} s, {summary['frames_per_second']:,.0f} frames/s in the loop")
+    table.add_row("folder", str(directory))
+    console.print(table)

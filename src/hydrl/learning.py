@@ -1,0 +1,67 @@
+"""Learning: the loss with its value estimator, and the update that takes one step on a minibatch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import nn
+from torch.optim import Optimizer
+from torchrl.objectives import LossModule
+from torchrl.objectives.utils import TargetNetUpdater
+
+Update = Callable[[TensorDictBase], TensorDictBase]
+
+
+def make_loss(
+    module: Callable[..., LossModule], value_estimator: dict[str, Any], networks: list[nn.Module]
+) -> LossModule:
+    """TorchRL's loss over ``networks`` (actor first, then the critic if there is one).
+
+    Args:
+        module: builds the loss module from the networks.
+        value_estimator: keywords of ``loss.make_value_estimator``, discount included.
+        networks: materialised; the loss shares their parameters.
+    """
+    loss = module(*networks)
+    loss.make_value_estimator(**value_estimator)
+    return loss
+
+
+def make_update(
+    loss: LossModule,
+    optimizer: Optimizer,
+    *,
+    max_grad_norm: float | None,
+    target: TargetNetUpdater | None = None,
+    after_step: Callable[[TensorDictBase], None] | None = None,
+) -> Update:
+    """Builds ``update(minibatch)``: forward, the sum of the loss terms backward, clip, step.
+
+    Args:
+        loss: every entry it returns under a name beginning with ``loss`` is summed.
+        optimizer: over the loss's parameters.
+        max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
+        target: moves the target network after the step.
+        after_step: called with the minibatch at the end, for priorities.
+
+    Returns:
+        A function from a minibatch to the loss's detached outputs.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    terms = [key for key in loss.out_keys if key.startswith("loss")]
+
+    def update(minibatch: TensorDictBase) -> TensorDictBase:
+        losses = loss(minibatch)
+        torch.stack([losses.get(term) for term in terms]).sum().backward()
+        if max_grad_norm is not None:
+            losses.set("grad_norm", nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+        optimizer.step()
+        optimizer.zero_grad()
+        if target is not None:
+            target.step()
+        if after_step is not None:
+            after_step(minibatch)
+        return losses.detach()
+
+    return update

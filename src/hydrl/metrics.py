@@ -1,0 +1,44 @@
+"""Numbers for the log: episode statistics, mean losses, and when something is due."""
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import TensorDictBase
+
+
+def due(every: int, frames: int, before: int) -> bool:
+    """Whether a multiple of ``every`` lies in ``(before, frames]``; batches need not divide ``every``."""
+    return frames // every > before // every
+
+
+def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
+    """The last steps of the episodes that ended in a batch of any shape: return and length, ``[episodes]``."""
+    done = batch["next", "done"].squeeze(-1)
+    return batch["next"].select("episode_reward", "step_count", strict=False)[done]
+
+
+def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
+    """``train/`` entries over :func:`ended_episodes` of some batches; empty when none ended.
+
+    Returns are raw, because ``RewardSum`` stands before every reward transform.
+    """
+    ended = torch.cat(list(episodes)) if episodes else None
+    if ended is None or not ended.numel():
+        return {}
+    metrics = {
+        "train/return": ended["episode_reward"].double().mean().item(),
+        "train/episodes": ended.numel(),
+    }
+    if (step_count := ended.get("step_count", None)) is not None:
+        metrics["train/episode_length"] = step_count.double().mean().item()
+    return metrics
+
+
+def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:
+    """``loss/`` entries: each of the loss's scalar outputs, averaged over ``losses``."""
+    if not losses:
+        return {}
+    mean = torch.stack(list(losses)).mean(0)
+    return {
+        f"loss/{key.removeprefix('loss_')}": value.item() for key, value in mean.items() if value.numel() == 1
+    }

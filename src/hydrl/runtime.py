@@ -1,0 +1,106 @@
+"""The process around a run: its clock, device, threads, random seeds and signals."""
+
+import logging
+import os
+import random
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from hydrl.errors import Interrupted, UserError
+
+_process_start: float | None = psutil.Process().create_time()
+
+
+def start_time() -> float:
+    """When this run began: the start of the process, or now for a later member of a sweep."""
+    global _process_start
+    started, _process_start = _process_start, None
+    return time.time() if started is None else started
+
+
+def choose_device(name: str) -> str:
+    """``auto`` takes CUDA where there is one.
+
+    Raises:
+        UserError: for ``cuda`` on a machine without.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"device={name}, but PyTorch finds no CUDA device here; use device=cpu or device=auto")
+    return name
+
+
+def choose_threads(threads: int | str) -> None:
+    """Sets PyTorch's threads; ``auto`` is one, which is fastest for networks of a few hundred units.
+
+    More threads than that fight over a small machine: the default fell to a third of the speed as soon
+    as another process ran.
+    """
+    torch.set_num_threads(1 if threads == "auto" else int(threads))
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds Python, NumPy and PyTorch; environments are seeded where they are built."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Turns SIGINT and SIGTERM into :class:`Interrupted`, once; a second one kills at once."""
+    owner = os.getpid()
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        if os.getpid() != owner:  # a forked worker: its parent shuts it down
+            os._exit(128 + signum)
+        raise Interrupted(signum)
+
+    previous: dict[int, Any] = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+def quieten_libraries() -> None:
+    """Hides what libraries say of a correct run: TorchRL's progress notes, and warnings by their own text."""
+    logging.getLogger("torchrl").setLevel(logging.WARNING)
+    for text in (
+        r".*environment .* is out of date.*",  # the documented task is version 4 on purpose
+        r".*v4.*deprecated.*",
+        r".*[Nn]o target network updater.*",  # dqn_intro leaves the target alone, as its document does
+        r".*lazy.*modules.*",
+        r".*total_frames .* is not exactly divisible.*",
+    ):
+        warnings.filterwarnings("ignore", message=text)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers of a run depend on."""
+    from importlib.metadata import version
+
+    names = ("hydrl", "torch", "torchrl", "tensordict", "gymnasium", "mujoco", "numpy", "hydra-core")
+    return {name: version(name) for name in names}
+
+
+def prepare(seed: int, device: str, threads: int | str) -> str:
+    """Everything a run sets in its process before it builds a part; returns the device it runs on."""
+    quieten_libraries()
+    chosen = choose_device(device)
+    choose_threads(threads)
+    seed_everything(seed)
+    return chosen

@@ -1,0 +1,113 @@
+"""Trains one agent: Hydra chooses the parts, TorchRL does the work, this file wires them.
+
+python train.py algo=ppo env=inverted_double_pendulum
+python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+
+from hydrl import cli
+from hydrl.config import Settings, check_action_space, load
+
+
+@hydra.main(version_base="1.3", config_path="configs", config_name="train")
+@cli.job
+def main(cfg: DictConfig) -> None:
+    """One run: everything a user can get wrong is checked before anything starts."""
+    train(load(cfg))
+
+
+def train(settings: Settings) -> None:
+    """Builds the parts in the documents' order, then acts, learns, publishes, logs, evaluates and saves."""
+    # Imported here so that a typo is answered at once, and not after PyTorch's seconds.
+    from tensordict.nn import TensorDictSequential
+    from torchrl.envs.utils import check_env_specs
+
+    from hydrl import envs, learning, runtime
+    from hydrl.errors import Interrupted
+    from hydrl.evaluation import Evaluator
+    from hydrl.metrics import due
+    from hydrl.record import Record
+
+    started, seed, build = runtime.start_time(), settings.seed, settings.build
+    device = runtime.prepare(seed, settings.device, settings.torch_threads)
+
+    # The environment is seeded before anything resets it; its random frames fix the normaliser.
+    make_env = partial(envs.make_env, build("env"), settings.transform_builders, device=device)
+    num_envs = settings.collector["num_envs"]
+    env = make_env(num_envs=num_envs)
+    check_action_space(settings, envs.action_kind(env))
+    env.set_seed(seed)
+    envs.initialise_normalisers(env, settings.init_stats_frames)
+    check_env_specs(env)
+
+    actor = build("actor")(env)
+    critic = build("critic")(env) if settings.critic else None
+    exploration = build("exploration")(env.action_spec_unbatched).to(device) if settings.exploration else None
+    policy = TensorDictSequential(actor, exploration) if exploration else actor
+    collector = build("collector")(
+        env,
+        partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env)),
+        policy,
+        total_frames=settings.batches * settings.frames_per_batch,
+        seed=seed,
+        device=device,
+    )
+    buffer = build("buffer")()
+    networks = [network for network in (actor, critic) if network is not None]
+    loss = learning.make_loss(build("loss"), settings.loss.value_estimator, networks)
+    target = build("target")(loss) if settings.target else None
+    optimizer = build("optim")(loss.parameters())
+    schedule = build("schedule")(optimizer, settings.batches) if settings.schedule else None
+    update = learning.make_update(loss, optimizer, max_grad_norm=settings.max_grad_norm, target=target)
+    minibatches = build("minibatches")
+
+    evaluate = Evaluator(make_env, actor, seed=seed, max_steps=settings.eval.max_steps)
+    record = Record(settings, started, actor, critic)
+    frames, final, every = 0, None, settings.eval.every_frames
+    try:
+        with runtime.stop_on_signals():
+            for batch in collector:
+                before, frames = frames, frames + batch.numel()
+                losses = [update(minibatch) for minibatch in minibatches(batch, buffer, loss)]
+                if schedule:
+                    schedule.step()
+                if exploration:
+                    exploration.step(batch.numel())
+                collector.update_policy_weights_()
+                record.learned(batch, losses)
+
+                if evaluating := due(every, frames, before):
+                    normaliser = envs.normaliser_state(env)
+                    evaluation = evaluate(normaliser, episodes=settings.eval.episodes, frames=frames)
+                    if record.evaluated(evaluation, normaliser) and settings.eval.stop_when_solved:
+                        final = evaluate(normaliser, episodes=settings.eval.final_episodes, frames=frames, stream=1)
+                        final = final if final.mean >= settings.eval.solved_at else None
+                if evaluating or due(settings.log_every_frames, frames, before):
+                    record.write({"train/learning_rate": optimizer.param_groups[0]["lr"]})
+                if due(settings.checkpoint_every_frames, frames, before):
+                    record.save("last", envs.normaliser_state(env))
+                if final:
+                    break
+            normaliser = envs.normaliser_state(env)
+            final = final or evaluate(normaliser, episodes=settings.eval.final_episodes, frames=frames, stream=1)
+        record.save("last", normaliser)
+        record.close()
+        record.finish(final)
+    except Interrupted:
+        record.save("last", envs.normaliser_state(env))
+        record.close()
+        record.finish(None, note=" (interrupted)")
+        raise
+    finally:
+        collector.shutdown(timeout=5)
+        evaluate.close()
+
+
+if __name__ == "__main__":
+    sys.exit(cli.run(main, Path(__file__).parent / "configs"))
