@@ -6,16 +6,15 @@ python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
 
 import sys
 from functools import partial
-from pathlib import Path
 
 import hydra
 from omegaconf import DictConfig
 
 from hydrl import cli
-from hydrl.config import Settings, check_action_space, load
+from hydrl.config import CONFIGS, Settings, check_action_space, load
 
 
-@hydra.main(version_base="1.3", config_path="configs", config_name="train")
+@hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 @cli.job
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
@@ -46,30 +45,29 @@ def train(settings: Settings) -> None:
     envs.initialise_normalisers(env, settings.init_stats_frames)
     check_env_specs(env)
 
+    # A part set to none builds None.
     actor = build("actor")(env)
-    critic = build("critic")(env) if settings.critic else None
-    exploration = build("exploration")(env.action_spec_unbatched).to(device) if settings.exploration else None
-    policy = TensorDictSequential(actor, exploration) if exploration else actor
+    critic = build("critic")(env)
+    exploration = build("exploration")(env.action_spec_unbatched)
+    policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
+    make_worker_env = partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env))
+    total_frames = settings.batches * settings.frames_per_batch
     collector = build("collector")(
-        env,
-        partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env)),
-        policy,
-        total_frames=settings.batches * settings.frames_per_batch,
-        seed=seed,
-        device=device,
+        env, make_worker_env, policy, total_frames=total_frames, seed=seed, device=device
     )
     buffer = build("buffer")()
-    networks = [network for network in (actor, critic) if network is not None]
-    loss = learning.make_loss(build("loss"), settings.loss.value_estimator, networks)
-    target = build("target")(loss) if settings.target else None
+    loss = learning.make_loss(build("loss"), settings.loss.value_estimator, actor, critic)
+    target = build("target")(loss)
     optimizer = build("optim")(loss.parameters())
-    schedule = build("schedule")(optimizer, settings.batches) if settings.schedule else None
+    schedule = build("schedule")(optimizer, settings.batches)
     update = learning.make_update(loss, optimizer, max_grad_norm=settings.max_grad_norm, target=target)
     minibatches = build("minibatches")
 
     evaluate = Evaluator(make_env, actor, seed=seed, max_steps=settings.eval.max_steps)
+    check = partial(evaluate, episodes=settings.eval.episodes)
+    confirm = partial(evaluate, episodes=settings.eval.final_episodes, stream=1)  # fresh episodes
     record = Record(settings, started, actor, critic)
-    frames, final, every = 0, None, settings.eval.every_frames
+    frames, final = 0, None
     try:
         with runtime.stop_on_signals():
             for batch in collector:
@@ -82,12 +80,12 @@ def train(settings: Settings) -> None:
                 collector.update_policy_weights_()
                 record.learned(batch, losses)
 
-                if evaluating := due(every, frames, before):
+                if evaluating := due(settings.eval.every_frames, frames, before):
                     normaliser = envs.normaliser_state(env)
-                    evaluation = evaluate(normaliser, episodes=settings.eval.episodes, frames=frames)
-                    if record.evaluated(evaluation, normaliser) and settings.eval.stop_when_solved:
-                        final = evaluate(normaliser, episodes=settings.eval.final_episodes, frames=frames, stream=1)
-                        final = final if final.mean >= settings.eval.solved_at else None
+                    solved = record.evaluated(check(normaliser, frames=frames), normaliser)
+                    if solved and settings.eval.stop_when_solved:
+                        fresh = confirm(normaliser, frames=frames)
+                        final = fresh if record.solves(fresh) else None
                 if evaluating or due(settings.log_every_frames, frames, before):
                     record.write({"train/learning_rate": optimizer.param_groups[0]["lr"]})
                 if due(settings.checkpoint_every_frames, frames, before):
@@ -95,19 +93,17 @@ def train(settings: Settings) -> None:
                 if final:
                     break
             normaliser = envs.normaliser_state(env)
-            final = final or evaluate(normaliser, episodes=settings.eval.final_episodes, frames=frames, stream=1)
-        record.save("last", normaliser)
-        record.close()
-        record.finish(final)
+            record.save("last", normaliser)
+            record.finish(final or confirm(normaliser, frames=frames))
     except Interrupted:
         record.save("last", envs.normaliser_state(env))
-        record.close()
         record.finish(None, note=" (interrupted)")
         raise
     finally:
+        record.close()
         collector.shutdown(timeout=5)
         evaluate.close()
 
 
 if __name__ == "__main__":
-    sys.exit(cli.run(main, Path(__file__).parent / "configs"))
+    sys.exit(cli.run(main, CONFIGS))

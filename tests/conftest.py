@@ -7,6 +7,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+from hydrl import runtime
 from hydrl.config import CONFIGS, Settings, load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,12 +19,15 @@ def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
         return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
 
 
+runtime.quieten_libraries()
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture()
+@pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Path]:
     """Trains in this process and returns the run folder."""
     from train import train

@@ -148,7 +148,7 @@ def documented_dqn(batches: int) -> tuple[list, list, dict]:
     return data, losses, {"actor": actor.state_dict(), "critic": {}}
 
 
-@pytest.fixture()
+@pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[TensorDict]]:
     """What a run hands to its record: every batch as collected, and the losses of every update."""
     seen: dict[str, list[TensorDict]] = {"data": [], "losses": []}
@@ -180,7 +180,7 @@ def test_experiment_equals_the_document_bit_for_bit(document, overrides, updates
         for key in ("observation", "action", ("next", "reward"), ("next", "done"), ("next", "observation")):
             assert torch.equal(ours[key], documents[key]), key
     for ours, documents in zip(captured["losses"], losses, strict=True):
-        for key in documents.keys():
+        for key in documents:
             if key.startswith("loss"):
                 assert torch.equal(ours[key], documents[key]), key
     saved = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)

@@ -10,6 +10,7 @@ from tensordict.nn import (
     TensorDictModuleBase,
 )
 from torch import nn
+from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
     OneHotCategorical,
@@ -21,6 +22,8 @@ from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.envs import action_kind
 from hydrl.errors import UserError
+
+NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
 
 
 def mlp(num_cells: Sequence[int], out_features: int, activation: str) -> nn.Sequential:
@@ -38,11 +41,17 @@ def activation_class(name: str) -> type[nn.Module]:
     """``"Tanh"`` to ``torch.nn.Tanh``.
 
     Raises:
-        UserError: if ``torch.nn`` has no activation of that name.
+        UserError: if ``torch.nn`` has no activation of that name that is built without arguments.
     """
     found = getattr(nn, name, None)
-    if not (isinstance(found, type) and found.__module__ == "torch.nn.modules.activation"):
-        raise UserError(f"activation={name} is not an activation of torch.nn; try Tanh, ReLU, ELU, SiLU or GELU")
+    if (
+        not isinstance(found, type)
+        or found.__module__ != "torch.nn.modules.activation"
+        or found in NEEDING_MORE
+    ):
+        raise UserError(
+            f"activation={name} is not an activation of torch.nn; try Tanh, ReLU, ELU, SiLU or GELU"
+        )
     return found
 
 
@@ -88,7 +97,7 @@ def categorical(
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says)."""
     require(env, "discrete", "categorical", instead="tanh_normal")
     spec = env.action_spec_unbatched
-    one_hot = len(spec.shape) > 0
+    one_hot = isinstance(spec, OneHot)
     actor = ProbabilisticActor(
         TensorDictModule(mlp(num_cells, spec.space.n, activation), in_keys=in_keys, out_keys=["logits"]),
         in_keys=["logits"],
@@ -121,7 +130,9 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
     """
     require(env, "discrete", "dueling", instead="tanh_normal")
     if len(num_cells) < 2:
-        raise UserError(f"actor.num_cells={num_cells} is too short for actor=dueling; give trunk and heads, as [64,64]")
+        raise UserError(
+            f"actor.num_cells={num_cells} is too short for actor=dueling; give trunk and heads, as [64,64]"
+        )
     spec = env.action_spec_unbatched
     cls = activation_class(activation)
     *trunk, head = num_cells
@@ -145,7 +156,14 @@ def require(env: EnvBase, kind: str, actor: str, instead: str) -> None:
 
 
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
-    """Gives lazy layers their sizes by one forward pass over a reset, as the TorchRL tutorials do."""
+    """Gives lazy layers their sizes by one forward pass over a reset, as the TorchRL tutorials do.
+
+    Raises:
+        UserError: if the environment does not give what the module reads.
+    """
+    given = env.observation_spec.keys(True, True)
+    if any(key not in given for key in module.in_keys):
+        raise UserError(f"in_keys={module.in_keys}: the environment gives {', '.join(map(str, given))}")
     module.to(env.device)
     with torch.no_grad():
         module(env.reset())

@@ -1,5 +1,6 @@
 """The trained policy with its normaliser, in one file that is whole or not there."""
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from hydrl.errors import UserError
 def save_policy(
     path: Path, *, actor: nn.Module, critic: nn.Module | None, normaliser: dict[str, Any], frames: int
 ) -> None:
-    """Writes networks and normaliser statistics beside ``path`` and then renames, so a kill leaves the old file."""
+    """Writes beside ``path`` and then renames, so that a kill leaves the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "actor": actor.state_dict(),
@@ -21,10 +22,12 @@ def save_policy(
         "normaliser": normaliser,
         "frames": frames,
     }
+    packed = io.BytesIO()  # a full disk then fails in our own write, with the system's own words
+    torch.save(state, packed)
     partial = path.with_suffix(".partial")
     try:
         with partial.open("wb") as file:
-            torch.save(state, file)
+            file.write(packed.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

@@ -1,6 +1,6 @@
 """The command line around Hydra: a user's mistake is a line or two and exit code 2, never a traceback."""
 
-import difflib
+import errno
 import os
 import re
 import sys
@@ -8,18 +8,23 @@ import traceback
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra._internal.utils import get_args_parser
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from hydrl.config import unresolved
 from hydrl.errors import Interrupted, UserError
+from hydrl.mistakes import choices, instead, no_such_choice, no_such_key, offer
 
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
-_exit_code = 0
+# Exit codes of the jobs that failed; a list because Hydra's main returns nothing.
+_failed: list[int] = []
 
 
 def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
@@ -27,14 +32,17 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
 
     @wraps(train)
     def wrapper(cfg: DictConfig) -> None:
-        global _exit_code
         try:
             train(cfg)
         except UserError as error:
-            _exit_code = complain(str(error))
-        except Exception:
-            traceback.print_exc()
-            _exit_code = 1
+            _failed.append(complain(str(error)))
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in UNWRITABLE:
+                where = f"{error.filename} " if error.filename else ""
+                complain(f"{where}cannot be written: {error.strerror}; what was saved before is whole")
+            else:
+                traceback.print_exc()
+            _failed.append(1)
 
     return wrapper
 
@@ -46,16 +54,27 @@ def run(main: Callable[[], Any], configs: Path) -> int:
         0 when trained, 2 for a user's mistake, 128 + signal when interrupted, 1 for a defect, which keeps
         its traceback.
     """
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's complaints arrive here instead of ending in its own exit(1)
+    _failed.clear()
+    os.environ["HYDRA_FULL_ERROR"] = (
+        "1"  # Hydra's complaints arrive here instead of ending in its own exit(1)
+    )
     try:
+        check_arguments(sys.argv[1:], configs)
         main()
     except Interrupted as error:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except (HydraException, OmegaConfBaseException) as error:
+    except UserError as error:
+        return complain(str(error))
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         return complain(translate(error, configs, sys.argv[1:]))
-    return _exit_code
+    except OSError as error:  # from Hydra's own work: what a job raises never gets here
+        return complain(
+            f"{error.filename} cannot be written: {error.strerror}; choose a folder with hydra.run.dir=DIR"
+            " (hydra.sweep.dir=DIR with -m)"
+        )
+    return min(_failed, default=0)
 
 
 def complain(message: str) -> int:
@@ -64,58 +83,75 @@ def complain(message: str) -> int:
     return 2
 
 
+def check_arguments(arguments: list[str], configs: Path) -> None:
+    """What Hydra would answer at length, with a traceback or not at all.
+
+    Raises:
+        UserError: for an unknown option, an argument without a key and an unknown or deleted choice.
+    """
+    parser = get_args_parser()
+    parser.error = refuse_options
+    options = parser.parse_args(arguments)
+    for argument in options.overrides:
+        key, _, value = argument.partition("=")
+        group = key.lstrip("+~")
+        if not group or ("=" not in argument and not key.startswith("~")):
+            raise UserError(
+                f"cannot read {argument}; write {group or 'KEY'}={value or 'VALUE'}, without blanks"
+            )
+        if not (configs / group).is_dir() or options.config_dir:
+            continue
+        if key.startswith("~"):
+            raise UserError(f"{argument}: {group} cannot be deleted{offer(configs, group)}")
+        for choice in value.split(",") if re.fullmatch(r"[\w./,-]*", value) and "=" in argument else ():
+            if choice.removesuffix(".yaml") not in (offered := choices(configs / group)):
+                raise UserError(no_such_choice(group, choice, offered))
+
+
+def refuse_options(message: str) -> NoReturn:
+    """Takes argparse's place, which would print the usage."""
+    raise UserError(f"{message}; write key=value, options such as -m before the first, and see --help")
+
+
 def translate(error: Exception, configs: Path, arguments: list[str]) -> str:
-    """Hydra's complaint about an override in one line that names key, value and what would do."""
-    text = str(error)
-    if found := re.search(r"Could not find '([\w./-]+)'", text):
-        return unknown_choice(found[1], configs)
-    if found := re.search(r"Could not override '([\w./@-]+)'", text):
-        group = configs / found[1].replace(".", "/")
-        if group.is_dir():
-            return f"{found[1]}: is a group; choose with {found[1]}={'|'.join(choices(group))}"
-        return unknown_override(found[1], configs, arguments)
-    if found := re.search(r"Could not delete from config\. '?([\w.-]+)'?", text):
-        key = found[1]
-        return f"~{key}: there is nothing of that name to delete{known_keys(key.rpartition('.')[0], configs, arguments, key)}"
-    if "No viable alternative" in text or type(error).__name__ == "OverrideParseException":
-        return f"cannot read {text.splitlines()[0].split('`')[-2] if '`' in text else 'an argument'}; write key=value"
-    return " ".join(line.strip() for line in text.splitlines() if line.strip())[:300]
+    """Hydra's complaint in one line that names key, value and what would do."""
+    text = " ".join(str(error).split())
+    if isinstance(error, OverrideParseException):
+        return f"cannot read {error.override}; write dotted.key=value, and quote what has blanks or brackets"
+    if isinstance(error, OmegaConfBaseException):
+        return unresolved(error)
+    if found := re.search(r"Could not override '(\S+?)'", text):
+        return no_such_key(found[1], given(found[1], arguments), composed(found[1], configs, arguments))
+    if found := re.search(r"Could not delete from config\. '(\S+)' does not exist", text):
+        known = composed(found[1], configs, arguments)
+        return f"~{found[1]}: there is nothing of that name{instead(found[1], known)}"
+    if found := re.search(r"An item is already at '(\S+?)'|Multiple values for (\S+?)\. ", text):
+        key = found[1] or found[2]
+        return f"+{key}={given(key, arguments)}: {key} is there already; write {key}={given(key, arguments)}"
+    if found := re.search(r"Ambiguous value for argument '(.+?)' 1\.", text):
+        key, _, value = found[1].partition("=")
+        return f"{found[1]}: more than one value; write {key}=[{value}] for a list, or add -m to run them all"
+    if found := re.search(r"Sweep parameters '(.+?)' requires", text):
+        return f"{found[1]}: more than one value; add -m to run them all"
+    if error.__cause__:
+        text += f": {str(error.__cause__).splitlines()[0]}"
+    return text.partition(" Config search path")[0]
 
 
-def choices(group: Path) -> list[str]:
-    """The names a group offers."""
-    return sorted(file.stem for file in group.glob("*.yaml"))
+def given(key: str, arguments: list[str]) -> str:
+    """The value the command line gives a key."""
+    return next(
+        (each.partition("=")[2] for each in arguments if each.partition("=")[0].lstrip("+~") == key), ""
+    )
 
 
-def unknown_choice(choice: str, configs: Path) -> str:
-    """``env/cartpol`` to a line that lists what ``env`` offers, nearest first."""
-    group, _, name = choice.rpartition("/")
-    offered = choices(configs / group)
-    near = difflib.get_close_matches(name, offered, n=3, cutoff=0.5)
-    rest = [each for each in offered if each not in near]
-    return f"{group}={name}: no such choice; try {', '.join([*near, *rest])}"
-
-
-def unknown_override(key: str, configs: Path, arguments: list[str]) -> str:
-    """A key that is not in the composed configuration, with the value it was given."""
-    value = next((each.split("=", 1)[1] for each in arguments if each.split("=")[0] == key), "")
-    return f"{key}={value}: there is no such key{known_keys(key.rpartition('.')[0], configs, arguments, key)}"
-
-
-def known_keys(parent: str, configs: Path, arguments: list[str], wrong: str) -> str:
-    """The keys beside a wrong one, read from the configuration composed without the plain overrides."""
-    groups = [each for each in arguments if "=" in each and (configs / each.split("=")[0].lstrip("+~")).is_dir()]
-    GlobalHydra.instance().clear()
+def composed(key: str, configs: Path, arguments: list[str]) -> dict[str, Any]:
+    """The configuration ``key`` is looked for in: the choices of the command line and none of its values."""
+    groups = [each for each in arguments if re.fullmatch(r"[\w/]+=[\w./-]+", each)]
+    groups = [each for each in groups if (configs / each.partition("=")[0]).is_dir()]
     try:
         with initialize_config_dir(str(configs), version_base="1.3"):
-            cfg: Any = compose("train", overrides=[each for each in groups if "," not in each])
-        node = OmegaConf.select(cfg, parent) if parent else cfg
+            cfg = compose("train", overrides=groups, return_hydra_config=key.startswith("hydra."))
     except (HydraException, OmegaConfBaseException):
-        return ""
-    if not isinstance(node, DictConfig):
-        return f"; {parent} has no keys of its own"
-    names = [f"{parent}.{name}" if parent else str(name) for name in node if not str(name).startswith("_")]
-    near = difflib.get_close_matches(wrong, names, n=3)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f"; {parent or 'the top level'} has {', '.join(names)}"
+        return {}
+    return cast(dict[str, Any], OmegaConf.to_container(cfg))

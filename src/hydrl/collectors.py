@@ -31,7 +31,7 @@ def single(
         init_random_frames=init_random_frames or None,
         split_trajs=False,
         device=device,
-        auto_register_policy_transforms="is_init" in policy.in_keys,
+        auto_register_policy_transforms=restarts_with_episodes(policy),
     )
 
 
@@ -65,9 +65,14 @@ def workers(
         init_random_frames=init_random_frames or None,
         split_trajs=False,
         device=device,
-        auto_register_policy_transforms="is_init" in policy.in_keys,
+        auto_register_policy_transforms=restarts_with_episodes(policy),
         **({"cat_results": "stack"} if sync else {}),  # [workers, ..., time]: joined in time, GAE would leak
     )
+
+
+def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
+    """Whether the policy must be told where episodes begin, as Ornstein-Uhlenbeck noise must."""
+    return any(hasattr(module, "is_init_key") for module in policy.modules())
 
 
 def worker_env(make_env: Callable[..., TransformedEnv], seed: int) -> TransformedEnv:

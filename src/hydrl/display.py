@@ -30,7 +30,7 @@ class Display:
     """Progress bar on a terminal; one line an evaluation where the output is a file or a pipe."""
 
     def __init__(self, title: str, total_frames: int) -> None:
-        self.console = Console()
+        self.console = console()
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
@@ -47,7 +47,7 @@ class Display:
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
         """Moves the bar and shows the newest return and evaluation."""
-        fields = {}
+        fields: dict[str, Any] = {}
         if "train/return" in metrics:
             fields["train"] = f"{metrics['train/return']:,.1f}"
         if "eval/return_mean" in metrics:
@@ -64,10 +64,7 @@ class Display:
 
 def print_summary(summary: dict[str, Any], directory: Path, note: str = "") -> None:
     """The closing table: what was reached, how long it took, and where everything lies."""
-    console = Console(width=None if Console().is_terminal else 100)
-    table = Table(show_header=False, title=f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
+    table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
     if summary["eval/return_mean"] is not None:
         table.add_row(
             "evaluation",
@@ -77,8 +74,27 @@ def print_summary(summary: dict[str, Any], directory: Path, note: str = "") -> N
     if summary["best_eval/return_mean"] is not None:
         table.add_row("best evaluation", f"{summary['best_eval/return_mean']:,.1f}")
     if summary["solved_at_frames"] is not None:
-        table.add_row("solved", f"{summary['solved_at_frames']:,} frames, {summary['solved_at_seconds']:.1f} s")
+        table.add_row(
+            "solved", f"{summary['solved_at_frames']:,} frames, {summary['solved_at_seconds']:.1f} s"
+        )
     table.add_row("trained", f"{summary['frames']:,} frames, {summary['updates']:,} updates")
-    table.add_row("time", f"{summary['wall_seconds']:.1f} s, {summary['frames_per_second']:,.0f} frames/s in the loop")
-    table.add_row("folder", str(directory))
-    console.print(table)
+    table.add_row(
+        "time", f"{summary['wall_seconds']:.1f} s, {summary['frames_per_second']:,.0f} frames/s in the loop"
+    )
+    inside = directory.is_relative_to(Path.cwd())
+    table.add_row("folder", str(directory.relative_to(Path.cwd()) if inside else directory))
+    console().print(table)
+
+
+def console() -> Console:
+    """As wide as the terminal; where the output is a file or a pipe, wide enough for a path."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=120)
+
+
+def key_value_table(title: str) -> Table:
+    """A table of two columns, names and values."""
+    table = Table(show_header=False, title=title, min_width=60)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    return table

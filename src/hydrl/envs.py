@@ -1,6 +1,7 @@
 """Environments: one maker per choice, one stack of transforms, seeded before anything looks at them."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -18,6 +19,7 @@ from torchrl.envs import (
     SerialEnv,
     Transform,
     TransformedEnv,
+    VecNorm,
     VecNormV2,
 )
 
@@ -65,7 +67,7 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str) -> EnvBase:
         return make(num_envs=num_envs, device=device)
     if num_envs == 1:
         return make(device=device)
-    return SerialEnv(num_envs, lambda: make(device=device))
+    return SerialEnv(num_envs, partial(make, device=device))
 
 
 def make_env(
@@ -81,16 +83,18 @@ def make_env(
 
     Args:
         make: builds the base environment.
-        transforms: builders, applied in order. ``RewardSum`` is put first where none is named, because
-            returns are reported raw.
+        transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
+            where none is named, because returns are reported raw.
         num_envs: environments stepped together.
         device: where the tensors live.
         normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
             normalisers then use these statistics instead of collecting their own.
         seed: seeds the environment here, before anything can reset it.
     """
-    stack = [transform() for transform in transforms]
-    if not any(isinstance(transform, RewardSum) for transform in stack):
+    stack = sorted(
+        (transform() for transform in transforms), key=lambda each: not isinstance(each, RewardSum)
+    )
+    if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
     env = TransformedEnv(make_base_env(make, num_envs, device), Compose(*stack))
     if normaliser is not None:
@@ -101,38 +105,72 @@ def make_env(
 
 
 def initialise_normalisers(env: TransformedEnv, frames: int) -> None:
-    """Takes every ``ObservationNorm``'s mean and deviation from ``frames`` random frames."""
-    for transform in env.transform:
+    """Takes every ``ObservationNorm``'s mean and deviation from at least ``frames`` random frames.
+
+    One environment does it as the TorchRL tutorial does. Several are not left to ``init_stats``, which stops
+    them all when the first episode ends: whatever comes late in an episode would look several times too wide.
+
+    Raises:
+        UserError: for an ``ObservationNorm`` over several entries, which need statistics of their own.
+    """
+    for transform in normalisers(env):
         if isinstance(transform, ObservationNorm) and not transform.initialized:
-            reduce_dim = tuple(range(env.batch_dims + 1)) if env.batch_dims else 0
-            transform.init_stats(num_iter=frames, reduce_dim=reduce_dim, cat_dim=env.batch_dims)
+            if len(transform.in_keys) > 1:
+                raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
+            if env.batch_dims:
+                standardise(transform, env.numel(), frames)
+            else:
+                transform.init_stats(num_iter=frames, reduce_dim=0, cat_dim=0)
+
+
+def standardise(transform: ObservationNorm, num_envs: int, frames: int) -> None:
+    """Fits ``transform`` to ``frames`` random frames of the environment below it, episode after episode.
+
+    A component that never moved is centred and not scaled.
+    """
+    rollout = transform.parent.rollout(-(-frames // num_envs), break_when_any_done=False)
+    observation = rollout[transform.in_keys[0]].flatten(0, rollout.ndim - 1)
+    mean, deviation = observation.mean(0), observation.std(0)
+    scale = torch.where(deviation > transform.eps, deviation, 1.0)
+    if not transform.standard_normal:  # the transform multiplies by the scale and adds loc
+        mean, scale = -mean / scale, 1 / scale
+    fill(transform, {"loc": mean, "scale": scale})
+
+
+def fill(transform: ObservationNorm, statistics: dict[str, torch.Tensor]) -> None:
+    """Writes ``loc`` and ``scale`` into a transform, giving them their shapes if they have none yet."""
+    for name, value in statistics.items():
+        buffer = getattr(transform, name)
+        if isinstance(buffer, UninitializedBuffer):
+            buffer.materialize(value.shape, dtype=value.dtype)
+        buffer.copy_(value)
+
+
+def normalisers(env: TransformedEnv) -> list[ObservationNorm | VecNorm | VecNormV2]:
+    """The transforms that hold statistics, in order."""
+    return [each for each in env.transform if isinstance(each, ObservationNorm | VecNorm | VecNormV2)]
 
 
 def normaliser_state(env: TransformedEnv) -> dict[str, Any]:
-    """The statistics of all transforms, copied, keyed by position: tensors only."""
+    """The statistics of all normalisers, copied, keyed ``"0"``, ``"1"``, ... in order: tensors only."""
     state: dict[str, Any] = {}
-    for position, transform in enumerate(env.transform):
+    for position, transform in enumerate(normalisers(env)):
         if isinstance(transform, ObservationNorm):
-            state[str(position)] = {"loc": transform.loc.clone(), "scale": transform.scale.clone()}
-        elif isinstance(transform, VecNormV2):
-            extra = transform.get_extra_state()
-            state[str(position)] = {key: torch.as_tensor(value).clone() for key, value in extra.items()}
+            statistics = {"loc": transform.loc, "scale": transform.scale}
+        else:
+            statistics = transform.get_extra_state()
+        state[str(position)] = {key: torch.as_tensor(value).clone() for key, value in statistics.items()}
     return state
 
 
 def load_normaliser(env: TransformedEnv, state: dict[str, Any]) -> None:
     """Puts the statistics of :func:`normaliser_state` into ``env`` and freezes running normalisers."""
-    for position, statistics in state.items():
-        transform = env.transform[int(position)]
-        if isinstance(transform, VecNormV2):
+    for transform, statistics in zip(normalisers(env), state.values(), strict=True):
+        if isinstance(transform, ObservationNorm):
+            fill(transform, statistics)
+        else:
             transform.set_extra_state(statistics)
             transform.freeze()
-        else:
-            for name, value in statistics.items():
-                buffer = getattr(transform, name)
-                if isinstance(buffer, UninitializedBuffer):
-                    buffer.materialize(value.shape, dtype=value.dtype)
-                buffer.copy_(value)
 
 
 def action_kind(env: EnvBase) -> str:
@@ -141,7 +179,7 @@ def action_kind(env: EnvBase) -> str:
         spec = env.action_spec_unbatched
     except RuntimeError:  # a normaliser without statistics yet hides the specs above it
         spec = env.base_env.action_spec_unbatched
-    if isinstance(spec, OneHot | Categorical):
+    if type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
         return "discrete"
     if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
         return "continuous"

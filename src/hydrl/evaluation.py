@@ -76,7 +76,9 @@ class Evaluator:
         self.max_steps = max_steps
         self.envs: dict[int, TransformedEnv] = {}
 
-    def __call__(self, normaliser: dict[str, Any], *, episodes: int, frames: int, stream: int = 0) -> Evaluation:
+    def __call__(
+        self, normaliser: dict[str, Any], *, episodes: int, frames: int, stream: int = 0
+    ) -> Evaluation:
         """The first whole episode of each of ``episodes`` environments.
 
         Waiting for every environment's first episode is unbiased; keeping the first episodes to finish

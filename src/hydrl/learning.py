@@ -14,16 +14,20 @@ Update = Callable[[TensorDictBase], TensorDictBase]
 
 
 def make_loss(
-    module: Callable[..., LossModule], value_estimator: dict[str, Any], networks: list[nn.Module]
+    module: Callable[..., LossModule],
+    value_estimator: dict[str, Any],
+    actor: nn.Module,
+    critic: nn.Module | None,
 ) -> LossModule:
-    """TorchRL's loss over ``networks`` (actor first, then the critic if there is one).
+    """TorchRL's loss over the actor and, if there is one, the critic; it shares their parameters.
 
     Args:
         module: builds the loss module from the networks.
         value_estimator: keywords of ``loss.make_value_estimator``, discount included.
-        networks: materialised; the loss shares their parameters.
+        actor: materialised.
+        critic: materialised, or ``None`` where the actor is judged by itself.
     """
-    loss = module(*networks)
+    loss = module(actor) if critic is None else module(actor, critic)
     loss.make_value_estimator(**value_estimator)
     return loss
 
@@ -46,7 +50,7 @@ def make_update(
         after_step: called with the minibatch at the end, for priorities.
 
     Returns:
-        A function from a minibatch to the loss's detached outputs.
+        A function from a minibatch to the loss's detached outputs, each averaged to a scalar.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     terms = [key for key in loss.out_keys if key.startswith("loss")]
@@ -62,6 +66,6 @@ def make_update(
             target.step()
         if after_step is not None:
             after_step(minibatch)
-        return losses.detach()
+        return losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
 
     return update

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def tensorboard(*, directory: Path, config: dict[str, Any], name: str) -> Logger
         UserError: if the extra is not installed.
     """
     if importlib.util.find_spec("tensorboard") is None:
-        raise UserError("logger=tensorboard needs an extra: pip install -e '.[tensorboard]', or use logger=csv")
+        raise UserError(
+            "logger=tensorboard needs an extra: pip install -e '.[tensorboard]', or use logger=csv"
+        )
     from torchrl.record.loggers import TensorboardLogger
 
     return TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
@@ -96,8 +99,11 @@ def wandb(
         print(f"W&B could not be reached ({str(error).splitlines()[0]}); logging offline")
         mode, logger = "offline", start("offline")
     logger.experiment.define_metric("*", step_metric="frames")
+    # TorchRL would give every group of metrics a step counter of its own beside `frames`.
+    logger.log_metrics = partial(logger.log_metrics, override_global_step=True)
     if mode == "offline":
-        print(f"W&B is offline; send the run later with: wandb sync {logger.experiment.dir.removesuffix('/files')}")
+        folder = logger.experiment.dir.removesuffix("/files")
+        print(f"W&B is offline; send the run later with: wandb sync {folder}")
     return logger
 
 
@@ -112,7 +118,7 @@ def has_account() -> bool:
 def log(logger: Logger | None, frames: int, metrics: dict[str, float]) -> None:
     """Sends one row to the chosen logger, against environment frames."""
     if logger is not None:
-        logger.log_metrics({"frames": frames, **metrics}, step=frames, override_global_step=True)
+        logger.log_metrics({"frames": frames, **metrics}, step=frames)
 
 
 def close(logger: Logger | None) -> None:

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 
 def due(every: int, frames: int, before: int) -> bool:
@@ -12,7 +11,7 @@ def due(every: int, frames: int, before: int) -> bool:
 
 
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
-    """The last steps of the episodes that ended in a batch of any shape: return and length, ``[episodes]``."""
+    """The last steps of the episodes that ended in a batch of any shape: return, length; ``[episodes]``."""
     done = batch["next", "done"].squeeze(-1)
     return batch["next"].select("episode_reward", "step_count", strict=False)[done]
 
@@ -22,12 +21,12 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
 
     Returns are raw, because ``RewardSum`` stands before every reward transform.
     """
-    ended = torch.cat(list(episodes)) if episodes else None
-    if ended is None or not ended.numel():
+    ended = TensorDict.cat(list(episodes)) if episodes else None
+    if ended is None or not len(ended):
         return {}
     metrics = {
         "train/return": ended["episode_reward"].double().mean().item(),
-        "train/episodes": ended.numel(),
+        "train/episodes": len(ended),
     }
     if (step_count := ended.get("step_count", None)) is not None:
         metrics["train/episode_length"] = step_count.double().mean().item()
@@ -38,7 +37,7 @@ def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:
     """``loss/`` entries: each of the loss's scalar outputs, averaged over ``losses``."""
     if not losses:
         return {}
-    mean = torch.stack(list(losses)).mean(0)
+    mean = TensorDict.stack(list(losses)).mean(0)
     return {
         f"loss/{key.removeprefix('loss_')}": value.item() for key, value in mean.items() if value.numel() == 1
     }

@@ -61,4 +61,4 @@ def replay(
     buffer.extend(batch.reshape(-1))
     if len(buffer) >= max(size, warmup_frames):
         for _ in range(updates):
-            yield buffer.sample(size)
+            yield buffer.sample(size).to(batch.device)  # a memory on disk gives CPU tensors

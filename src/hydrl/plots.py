@@ -28,7 +28,9 @@ def save_curves(metrics: MetricsFile, path: Path, *, title: str, solved_at: floa
         axes.fill_between(frames, low, high, color="#0072B2", alpha=0.2, linewidth=0)
         axes.plot(frames, means, color="#0072B2", marker="o", markersize=4, label="evaluation, mean ± std")
     if solved_at is not None:
-        axes.axhline(solved_at, color="#666666", linestyle="--", linewidth=1, label=f"solved at {solved_at:g}")
+        axes.axhline(
+            solved_at, color="#666666", linestyle="--", linewidth=1, label=f"solved at {solved_at:,g}"
+        )
     axes.set_title(title)
     axes.set_xlabel("environment frames")
     axes.set_ylabel("return of an episode")

@@ -30,7 +30,9 @@ class Record:
         critic: saved beside it, if there is one.
     """
 
-    def __init__(self, settings: Settings, started: float, actor: nn.Module, critic: nn.Module | None) -> None:
+    def __init__(
+        self, settings: Settings, started: float, actor: nn.Module, critic: nn.Module | None
+    ) -> None:
         self.settings, self.started = settings, started
         self.actor, self.critic = actor, critic
         self.directory = Path(settings.run_dir)
@@ -39,9 +41,10 @@ class Record:
         OmegaConf.save(OmegaConf.create(config), self.directory / "config_resolved.yaml")
         self.metrics = loggers.MetricsFile(self.directory / "metrics.csv")
         name = f"{settings.algo}-{settings.task}-seed{settings.seed}"
-        build = settings.build("logger")
-        self.logger = build(directory=self.directory, config=config, name=name) if build else None
-        self.display = Display(f"{settings.algo} {settings.task}", settings.batches * settings.frames_per_batch)
+        self.logger = settings.build("logger")(directory=self.directory, config=config, name=name)
+        self.display = Display(
+            f"{settings.algo} {settings.task}", settings.batches * settings.frames_per_batch
+        )
         self.loop_started = time.time()
         self.frames = self.updates = 0
         self.episodes: list[TensorDictBase] = []
@@ -67,11 +70,15 @@ class Record:
         if self.best is None or evaluation.mean > self.best:
             self.best = evaluation.mean
             self.save("best", normaliser)
-        threshold = self.settings.eval.solved_at
-        solved = threshold is not None and evaluation.mean >= threshold
+        solved = self.solves(evaluation)
         if solved and self.solved_at_frames is None:
             self.solved_at_frames, self.solved_at_seconds = self.frames, time.time() - self.started
         return solved
+
+    def solves(self, evaluation: Evaluation) -> bool:
+        """Whether a mean return reaches the task's threshold; never, where it has none."""
+        threshold = self.settings.eval.solved_at
+        return threshold is not None and evaluation.mean >= threshold
 
     def write(self, metrics: dict[str, float]) -> None:
         """Writes one log row of everything taken in since the last."""
@@ -101,6 +108,7 @@ class Record:
             final: the closing evaluation; an interrupted run has none and reports its last.
             note: said beside the title, for a run that was cut short.
         """
+        self.close()
         seconds = time.time() - self.started
         shown = final or self.last_evaluation
         summary = {
@@ -128,6 +136,7 @@ class Record:
         print_summary(summary, self.directory, note)
 
     def close(self) -> None:
-        """Stops the progress bar and finishes the logger, however the run ended."""
+        """Stops the progress bar and finishes the logger, however the run ended; again does nothing."""
         self.display.close()
         loggers.close(self.logger)
+        self.logger = None

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import mujoco
 import numpy as np
 import psutil
 import torch
@@ -36,7 +37,11 @@ def choose_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"device={name}, but PyTorch finds no CUDA device here; use device=cpu or device=auto")
+        raise UserError(
+            f"device={name}, but PyTorch finds no CUDA device here; use device=cpu or device=auto"
+        )
+    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
+        raise UserError(f"device={name}, but there are {torch.cuda.device_count()} here, counted from cuda:0")
     return name
 
 
@@ -87,6 +92,13 @@ def quieten_libraries() -> None:
         r".*total_frames .* is not exactly divisible.*",
     ):
         warnings.filterwarnings("ignore", message=text)
+    mujoco.set_mju_user_warning(warn_of_mujoco)
+
+
+def warn_of_mujoco(message: str) -> None:
+    """MuJoCo's warnings as Python's, instead of a line on the screen and a file in the working directory."""
+    if "settotalmass" not in message:  # Gymnasium's own HalfCheetah file says it so
+        warnings.warn(f"MuJoCo: {message}", stacklevel=2)
 
 
 def versions() -> dict[str, str]:

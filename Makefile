@@ -1,0 +1,39 @@
+# `make help` lists the targets. Each sets up what it needs in .venv.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hydrl needs Python 3.11 or newer; make PYTHON=python3.12 ... names another")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+train: .venv/ready ## train PPO on the inverted double pendulum, about half a minute
+	$(BIN)/python train.py algo=ppo env=inverted_double_pendulum
+
+test: .venv/ready ## run the fast tests, minutes
+	$(BIN)/python -m pytest
+
+test-slow: .venv/ready ## run the learning checks too, about an hour
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/ready ## check style, spelling and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+
+format: .venv/ready ## rewrite to the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+type: .venv/ready ## check types
+	$(BIN)/mypy
+
+bench: .venv/ready ## measure frames a second of the main loops
+	$(BIN)/python scripts/benchmark.py
+
+.PHONY: help train test test-slow lint format type bench

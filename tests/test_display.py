@@ -1,0 +1,51 @@
+from pathlib import Path
+
+from hydrl.display import Display, print_summary
+
+SUMMARY = {
+    "algo": "ppo",
+    "env": "cartpole",
+    "seed": 7,
+    "frames": 12_345,
+    "updates": 678,
+    "wall_seconds": 9.87,
+    "frames_per_second": 1234.5,
+    "eval/return_mean": 498.25,
+    "eval/return_std": 1.5,
+    "eval/episodes": 20,
+    "best_eval/return_mean": 500.0,
+    "solved_at_frames": 10_240,
+    "solved_at_seconds": 8.125,
+}
+
+
+def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
+    print_summary(SUMMARY, Path("/somewhere/run"), note=" (interrupted)")
+    shown = capsys.readouterr().out
+    for part in (
+        "ppo on cartpole, seed 7 (interrupted)",
+        "498.2 ± 1.5 over 20 fresh episodes",
+        "10,240 frames, 8.1 s",
+        "12,345 frames, 678 updates",
+        "9.9 s",
+        "/somewhere/run",
+    ):
+        assert part in shown
+
+
+def test_a_run_never_evaluated_has_no_line_for_it(capsys):
+    nothing = dict.fromkeys(
+        ("eval/return_mean", "eval/return_std", "best_eval/return_mean", "solved_at_frames")
+    )
+    print_summary(SUMMARY | nothing, Path("run"))
+    shown = capsys.readouterr().out
+    assert "evaluation" not in shown
+    assert "solved" not in shown
+
+
+def test_into_a_pipe_goes_a_line_an_evaluation_and_no_bar(capsys):
+    display = Display("ppo cartpole", 1000)
+    display.update(100, {"train/return": 20.0})
+    display.update(200, {"eval/return_mean": 123.4, "eval/return_std": 5.6})
+    display.close()
+    assert capsys.readouterr().out == "       200 frames  evaluation 123.4 ± 5.6\n"

@@ -1,0 +1,86 @@
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs import RewardScaling, StepCounter
+from toys import Toy
+
+from hydrl import envs
+from hydrl.metrics import due, ended_episodes, episode_metrics, loss_metrics
+
+
+@pytest.mark.parametrize(
+    ("before", "frames", "expected"),
+    [
+        (0, 9, False),
+        (0, 10, True),
+        (9, 10, True),
+        (10, 19, False),
+        (19, 21, True),
+        (8, 35, True),
+        (10, 10, False),
+    ],
+)
+def test_due_is_the_crossing_of_a_multiple(before, frames, expected):
+    assert due(10, frames, before) == expected
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 100, 250])
+def test_something_due_every_hundred_frames_happens_once_a_hundred_or_once_a_batch(batch):
+    ends = range(batch, 2_000 + batch, batch)
+    times = sum(due(100, frames, frames - batch) for frames in ends)
+    assert times == min(ends[-1] // 100, len(ends))
+
+
+def batch(shape, ends: dict, returns: dict) -> TensorDict:
+    done, reward, steps = (
+        torch.zeros(*shape, 1, dtype=torch.bool),
+        torch.zeros(*shape, 1),
+        torch.zeros(*shape, 1),
+    )
+    for place, length in ends.items():
+        done[place], reward[place], steps[place] = True, returns[place], length
+    after = {"done": done, "episode_reward": reward, "step_count": steps.long()}
+    return TensorDict({"next": after}, shape)
+
+
+def test_episode_metrics_average_over_episodes_and_not_over_batches():
+    one = batch((2, 5), {(0, 1): 4, (1, 4): 6}, {(0, 1): 10.0, (1, 4): 20.0})
+    other = batch((2, 5), {(1, 0): 8}, {(1, 0): 60.0})
+    none = batch((2, 5), {}, {})
+    metrics = episode_metrics([ended_episodes(each) for each in (one, none, other)])
+    assert metrics == {"train/return": 30.0, "train/episodes": 3, "train/episode_length": 6.0}
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (3, 2, 5)])
+def test_ended_episodes_are_found_in_a_batch_of_any_shape(shape):
+    place = tuple(size - 1 for size in shape)
+    assert ended_episodes(batch(shape, {place: 3}, {place: 7.0}))["episode_reward"].tolist() == [[7.0]]
+
+
+def test_no_episode_ended_gives_no_metrics():
+    assert episode_metrics([]) == {}
+    assert episode_metrics([ended_episodes(batch((5,), {}, {}))]) == {}
+
+
+def test_length_is_left_out_where_nothing_counts_steps():
+    ended = ended_episodes(batch((5,), {(2,): 3}, {(2,): 7.0})).exclude("step_count")
+    assert episode_metrics([ended]) == {"train/return": 7.0, "train/episodes": 1}
+
+
+def test_training_returns_are_raw_under_a_scaled_reward():
+    env = envs.make_env(Toy, [lambda: RewardScaling(loc=0.0, scale=0.01), StepCounter], num_envs=2, seed=0)
+    ended = ended_episodes(env.rollout(60, break_when_any_done=False))
+    metrics = episode_metrics([ended])
+    assert set(ended["episode_reward"].flatten().tolist()) == {2.0, 20.0}  # 1 a step
+    assert metrics["train/return"] == pytest.approx(metrics["train/episode_length"])
+
+
+def test_loss_metrics_are_means_named_after_the_terms():
+    first = TensorDict(
+        {"loss_critic": torch.tensor(1.0), "grad_norm": torch.tensor(4.0), "td_error": torch.zeros(3)}
+    )
+    second = TensorDict(
+        {"loss_critic": torch.tensor(3.0), "grad_norm": torch.tensor(0.0), "td_error": torch.zeros(3)}
+    )
+    assert loss_metrics([first, second]) == {"loss/critic": 2.0, "loss/grad_norm": 2.0}
+    assert loss_metrics([]) == {}

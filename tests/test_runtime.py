@@ -1,0 +1,62 @@
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from hydrl import runtime
+from hydrl.errors import Interrupted, UserError
+
+
+def test_cuda_is_refused_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"device=cuda.*device=cpu or device=auto"):
+        runtime.choose_device("cuda")
+    assert runtime.choose_device("auto") == "cpu"
+
+
+def test_auto_takes_cuda_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert runtime.choose_device("auto") == "cuda"
+    assert runtime.choose_device("cpu") == "cpu"
+
+
+def test_threads_are_one_unless_asked_for():
+    runtime.choose_threads(2)
+    assert torch.get_num_threads() == 2
+    runtime.choose_threads("auto")
+    assert torch.get_num_threads() == 1
+
+
+def test_one_seed_fixes_every_global_generator():
+    def draws(seed):
+        runtime.seed_everything(seed)
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    assert draws(4) == draws(4)
+    assert all(a != b for a, b in zip(draws(4), draws(5), strict=True))
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_becomes_an_exit_code_and_the_handlers_come_back(signum, code):
+    before = signal.getsignal(signum)
+    with pytest.raises(Interrupted) as caught, runtime.stop_on_signals():
+        os.kill(os.getpid(), signum)
+    assert caught.value.exit_code == code
+    assert signal.getsignal(signum) is before
+
+
+def test_the_clock_starts_with_the_process_and_then_with_each_further_member(monkeypatch):
+    monkeypatch.setattr(runtime, "_process_start", 1000.0)
+    monkeypatch.setattr(runtime.time, "time", lambda: 2000.0)
+    assert runtime.start_time() == 1000.0
+    assert runtime.start_time() == 2000.0
+
+
+def test_versions_name_what_the_numbers_depend_on():
+    versions = runtime.versions()
+    assert versions["torchrl"] == "0.14.1"
+    assert versions["tensordict"] == "0.14.3"
+    assert versions["torch"] == torch.__version__.split("+")[0]

@@ -1,0 +1,194 @@
+"""The whole of `train.py`, as a user starts it."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+import hydrl.record
+
+ROOT = Path(__file__).resolve().parents[1]
+FAST = ["debug=fast", "tuned=none"]
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "train.py", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    """The rows of ``metrics.csv`` without what depends on the clock."""
+    with (folder / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
+
+
+def test_a_run_leaves_what_it_promises(run):
+    folder = run("algo=ppo", "env=cartpole", *FAST)
+
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {key: summary[key] for key in ("algo", "env", "seed", "frames", "eval/episodes")} == {
+        "algo": "ppo",
+        "env": "cartpole",
+        "seed": 0,
+        "frames": 2048,
+        "eval/episodes": 2,
+    }
+    assert summary["updates"] == 8 * 10 * (256 // 64)
+    assert summary["solved_at_frames"] is None
+    assert summary["wall_seconds"] > 2048 / summary["frames_per_second"]
+    rows = metrics(folder)
+    assert next(iter(rows[0])) == "frames"
+    assert [row["frames"] for row in rows] == [str(256 * batch) for batch in range(1, 9)]
+    evaluated = [row for row in rows if row["eval/return_mean"]]
+    assert [row["frames"] for row in evaluated] == ["1024", "2048"]
+    assert summary["best_eval/return_mean"] == max(float(row["eval/return_mean"]) for row in evaluated)
+    for name in ("curves.png", "config_resolved.yaml", "checkpoints/last.pt", "checkpoints/best.pt"):
+        assert (folder / name).stat().st_size > 0
+
+
+def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_stops(run):
+    folder = run("algo=ppo", "env=cartpole", *FAST, "eval.solved_at=5", "eval.stop_when_solved=true")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["solved_at_frames"] == summary["frames"] == 1024
+    assert 0 < summary["solved_at_seconds"] <= summary["wall_seconds"]
+
+
+def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run, monkeypatch):
+    from hydrl.evaluation import Evaluation, Evaluator
+
+    def lucky(self, normaliser, *, episodes, frames, stream=0):
+        return Evaluation(torch.full((episodes,), 500.0 if stream == 0 else 10.0), torch.ones(episodes))
+
+    monkeypatch.setattr(Evaluator, "__call__", lucky)
+    folder = run("algo=ppo", "env=cartpole", *FAST, "eval.stop_when_solved=true")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["frames"] == 2048
+    assert summary["solved_at_frames"] == 1024
+    assert summary["eval/return_mean"] == 10.0
+
+
+@pytest.mark.parametrize("pair", [("ppo", "inverted_double_pendulum"), ("dqn", "cartpole")])
+def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(pair, run, monkeypatch):
+    batches: list[torch.Tensor] = []
+    learned = hydrl.record.Record.learned
+
+    def spy(self, batch, losses):
+        batches.append(torch.cat([batch["observation"].flatten(), batch["action"].flatten().float()]))
+        return learned(self, batch, losses)
+
+    monkeypatch.setattr(hydrl.record.Record, "learned", spy)
+
+    def outcome(folder, seed):
+        batches.clear()
+        path = run(f"algo={pair[0]}", f"env={pair[1]}", *FAST, f"seed={seed}", folder=folder)
+        state = torch.load(path / "checkpoints" / "last.pt", weights_only=True)["actor"]
+        return torch.cat(batches), torch.cat([value.flatten() for value in state.values()])
+
+    data, weights = outcome("a", 5)
+    again, weights_again = outcome("b", 5)
+    other, other_weights = outcome("c", 6)
+    assert torch.equal(data, again)
+    assert torch.equal(weights, weights_again)
+    assert not torch.equal(data, other)
+    assert not torch.equal(weights, other_weights)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algo=ppo", "env=pendulum"],
+        ["algo=ppo", "env=half_cheetah"],
+        ["algo=ppo", "env=pendulum", "actor=state_independent"],
+        ["algo=ppo", "env=cartpole", "loss=kl_penalty", "schedule=linear", "optim=adamw"],
+        ["algo=ppo", "env=pendulum", "transforms=running_norm"],
+        ["algo=ppo", "env=torchrl_pendulum"],
+        ["algo=ppo", "env=gym", "env.id=MountainCarContinuous-v0", "+env.max_episode_steps=50"],
+        ["algo=dqn", "env=acrobot", "minibatches.warmup_frames=256"],
+        ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "actor=dueling", "target=soft"],
+        ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "buffer=memmap"],
+        ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "loss.module.double_dqn=false"],
+        ["algo=ppo", "env=cartpole", "collector=multi_sync", "collector.num_envs=4"],
+        ["algo=dqn", "env=cartpole", "collector=multi_async", "minibatches.warmup_frames=256"],
+    ],
+    ids=" ".join,
+)
+def test_parts_are_swapped_by_an_override_and_learn(overrides, run):
+    folder = run(*overrides, *FAST)
+    rows = metrics(folder)
+    assert rows[-1]["frames"] == "2048"
+    losses = {key for key in rows[-1] if key.startswith("loss/") and key != "loss/grad_norm"}
+    assert losses
+    assert all(float(rows[-1][key]) == float(rows[-1][key]) for key in losses)  # none is NaN
+    assert float(rows[-1]["loss/grad_norm"]) > 0
+    if "transforms=running_norm" not in overrides:
+        assert json.loads((folder / "summary.json").read_text())["eval/return_mean"] is not None
+
+
+@pytest.mark.parametrize(
+    ("collector", "signum", "code"),
+    [("single", signal.SIGINT, 130), ("single", signal.SIGTERM, 143), ("multi_sync", signal.SIGINT, 130)],
+)
+def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code, tmp_path):
+    process = start(
+        "env=cartpole", "tuned=none", f"collector={collector}", "collector.frames_per_batch=256",
+        "collector.num_envs=2", "eval.every_frames=256", "eval.episodes=1", f"hydra.run.dir={tmp_path}",
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:  # the first evaluation: it is training
+        if "evaluation" in line:
+            break
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == code, output
+    assert "Traceback" not in output
+    assert "(interrupted)" in output
+    _, left = psutil.wait_procs(children, timeout=20)
+    assert not left
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    state = torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
+    assert state["frames"] == summary["frames"] > 0
+
+
+def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other(tmp_path):
+    sweep = start(
+        "-m",
+        "algo=dqn,ppo",
+        "env=cartpole,pendulum",
+        "seed=3",
+        *FAST,
+        f"hydra.sweep.dir={tmp_path / 'sweep'}",
+    )
+    output, _ = sweep.communicate(timeout=120)
+    assert sweep.returncode == 2, output
+    assert "algo=dqn acts in discrete action spaces and env=pendulum has continuous actions" in output
+    members = ["0-dqn-cartpole-seed3", "2-ppo-cartpole-seed3", "3-ppo-pendulum-seed3"]
+    assert sorted(path.parent.name for path in (tmp_path / "sweep").rglob("summary.json")) == members
+
+    alone = start("algo=ppo", "env=pendulum", "seed=3", *FAST, f"hydra.run.dir={tmp_path / 'alone'}")
+    assert alone.communicate(timeout=60)
+    assert alone.returncode == 0
+    assert metrics(tmp_path / "sweep" / "3-ppo-pendulum-seed3") == metrics(tmp_path / "alone")
+
+
+def test_a_normal_run_shows_no_library_s_warnings(tmp_path):
+    process = start("env=half_cheetah", *FAST, f"hydra.run.dir={tmp_path}")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    lines = [line for line in output.splitlines() if line.strip()]
+    table = next(n for n, line in enumerate(lines) if "ppo on half_cheetah, seed 0" in line)
+    assert all("evaluation" in line for line in lines[:table]), output
+    assert not (ROOT / "MUJOCO_LOG.TXT").exists()
