@@ -180,7 +180,7 @@ def test_experiment_equals_the_document_bit_for_bit(document, overrides, updates
         for key in ("observation", "action", ("next", "reward"), ("next", "done"), ("next", "observation")):
             assert torch.equal(ours[key], documents[key]), key
     for ours, documents in zip(captured["losses"], losses, strict=True):
-        for key in documents:
+        for key in list(documents.keys()):
             if key.startswith("loss"):
                 assert torch.equal(ours[key], documents[key]), key
     saved = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
