@@ -39,6 +39,7 @@ class Display:
             TextColumn("eval {task.fields[eval]}"),
             Rate(),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=self.console,
             disable=not self.console.is_terminal,
         )
