@@ -56,7 +56,7 @@ class Collected:
 def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
     env = seeded(make, num_envs)
     policy = policy_of(env)
-    collector = collectors.workers(
+    collector = collectors.make_collector(
         env,
         partial(make, num_envs=num_envs, normaliser=envs.normaliser_state(env)),
         policy,
@@ -123,7 +123,7 @@ def asynchronous() -> Collected:
 def single(
     env: TransformedEnv, policy: nn.Module, num_envs: int = 1, random: int = 0
 ) -> list[TensorDictBase]:
-    collector = collectors.single(
+    collector = collectors.make_collector(
         env,
         lambda: None,
         policy,

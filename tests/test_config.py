@@ -199,10 +199,10 @@ def test_a_builder_is_called_with_what_is_configured():
     build = settings(
         "algo=dqn", "env=cartpole", "collector.num_envs=4", "collector.frames_per_batch=64"
     ).build
-    from hydrl.collectors import single
+    from hydrl.collectors import make_collector
 
     collector = build("collector")
-    assert collector.func is single
+    assert collector.func is make_collector
     assert collector.keywords == {"frames_per_batch": 64, "num_envs": 4, "init_random_frames": 0}
     first, second = build("buffer")(), build("buffer")()
     assert first is not second
@@ -233,7 +233,7 @@ QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"
     "critic.num_cells": [256, 256, 256],
     "critic.activation": "Tanh",
     "exploration": None,
-    "collector._target_": "hydrl.collectors.single",
+    "collector._target_": "hydrl.collectors.make_collector",
     "collector.frames_per_batch": 1_000,
     "collector.num_envs": 1,
     "collector.init_random_frames": 0,

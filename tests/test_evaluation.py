@@ -166,7 +166,7 @@ def test_training_goes_on_as_if_there_had_been_no_evaluation(norm, num_envs):
         env, make_env, actor = pendulum(num_envs, NORMS[norm])
         evaluate = evaluator(make_env, actor)
         weights = {name: value.clone() for name, value in actor.state_dict().items()}
-        collector = collectors.single(
+        collector = collectors.make_collector(
             env,
             make_env,
             actor,

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from tensordict.nn import TensorDictModuleBase
-from torchrl.collectors import Collector
-from torchrl.collectors._base import BaseCollector
+from torchrl.collectors import BaseCollector, Collector
 from torchrl.envs import TransformedEnv
 
 
-def single(
+def make_collector(
     env: TransformedEnv,
     make_env: Callable[..., TransformedEnv],
     policy: TensorDictModuleBase,
@@ -21,52 +21,50 @@ def single(
     num_envs: int,
     seed: int,
     device: str,
+    num_workers: int | None = None,
+    sync: bool | None = None,
 ) -> BaseCollector:
-    """Collects in this process, in ``env`` itself; batches are ``[time]`` or ``[envs, time]``."""
-    return Collector(
-        env,
-        policy,
-        frames_per_batch=frames_per_batch,
-        total_frames=total_frames,
-        init_random_frames=init_random_frames or None,
-        split_trajs=False,
-        device=device,
-        auto_register_policy_transforms=restarts_with_episodes(policy),
-    )
+    """Collects in this process from ``env``, or in ``num_workers`` processes from environments of their own.
 
+    Synchronous workers wait for each other, act with the current policy, and one batch joins what all of
+    them collected. Asynchronous ones never wait: a batch comes from one worker and may be a policy behind.
 
-def workers(
-    env: TransformedEnv,
-    make_env: Callable[..., TransformedEnv],
-    policy: TensorDictModuleBase,
-    *,
-    frames_per_batch: int,
-    total_frames: int,
-    init_random_frames: int,
-    num_envs: int,
-    num_workers: int,
-    seed: int,
-    device: str,
-    sync: bool,
-) -> BaseCollector:
-    """Collects in ``num_workers`` processes of ``num_envs`` environments each.
+    Args:
+        env: seeded, its normaliser initialised; closed here where workers collect.
+        make_env: ``make_env(seed=...)`` builds a worker's environment with the same statistics.
+        policy: the actor with its exploration.
+        frames_per_batch: of all environments and workers together.
+        total_frames: the collector ends after them.
+        init_random_frames: frames acted at random before the policy takes over.
+        num_envs: environments stepped together in each process, as ``env`` and ``make_env`` have them.
+        seed: of the run; each worker derives its own.
+        device: where policy and batches live.
+        num_workers: processes; ``None`` collects here.
+        sync: whether workers wait for each other.
 
-    Synchronous workers act with the current policy and one batch joins what all of them collected.
-    Asynchronous ones never wait: a batch comes from one worker and may be a policy behind.
+    Returns:
+        Iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers, one dimension more in
+        front: joined along time, advantages would leak from one worker into the next.
     """
-    env.close(raise_if_closed=False)  # its normaliser is in make_env already
+    source: Any = env
+    options: dict[str, Any] = {}
+    if num_workers is not None:
+        env.close(raise_if_closed=False)
+        seeds = [seed + 10_000 * (1 + worker) for worker in range(num_workers)]
+        source = [partial(worker_env, make_env, each) for each in seeds]
+        options = {"num_collectors": num_workers, "sync": sync}
+        if sync:
+            options["cat_results"] = "stack"
     return Collector(
-        [partial(worker_env, make_env, seed=seed + 10_000 * (1 + worker)) for worker in range(num_workers)],
+        source,
         policy,
-        num_collectors=num_workers,
-        sync=sync,
         frames_per_batch=frames_per_batch,
         total_frames=total_frames,
         init_random_frames=init_random_frames or None,
         split_trajs=False,
         device=device,
         auto_register_policy_transforms=restarts_with_episodes(policy),
-        **({"cat_results": "stack"} if sync else {}),  # [workers, ..., time]: joined in time, GAE would leak
+        **options,
     )
 
 
