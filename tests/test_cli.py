@@ -227,3 +227,11 @@ def test_a_real_command_line_answers_soon(line: str, seconds: float, tmp_path: P
     assert done.stdout == ""
     assert_short(done.stderr)
     assert re.search(line.split()[-1].partition("=")[0], done.stderr)
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_mistake():
+    command = f"{sys.executable} train.py --help | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "python train.py algo=ppo env=inverted_double_pendulum\n"
+    assert done.stderr == ""
+    assert done.returncode in (0, 141)  # 0 where all of it still fitted into the pipe

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-# What a run must reach: overrides, mean return over its closing episodes, their number, and seeds from 100 up.
+# What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
 CHECKS = [
     (("algo=ppo", "env=inverted_double_pendulum"), 9_300, 20, 5),
     (("algo=dqn", "env=cartpole"), 475, 100, 5),

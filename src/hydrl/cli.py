@@ -69,6 +69,9 @@ def run(main: Callable[[], Any], configs: Path) -> int:
         return complain(str(error))
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         return complain(translate(error, configs, sys.argv[1:]))
+    except BrokenPipeError:  # whoever read the output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:  # from Hydra's own work: what a job raises never gets here
         return complain(
             f"{error.filename} cannot be written: {error.strerror}; choose a folder with hydra.run.dir=DIR"
