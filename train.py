@@ -30,7 +30,7 @@ def train(settings: Settings) -> None:
     from hydrl import envs, learning, runtime
     from hydrl.errors import Interrupted
     from hydrl.evaluation import Evaluator
-    from hydrl.metrics import due
+    from hydrl.metrics import due, timed
     from hydrl.record import Record
 
     started, seed, build = runtime.start_time(), settings.seed, settings.build
@@ -70,9 +70,9 @@ def train(settings: Settings) -> None:
     frames, final = 0, None
     try:
         with runtime.stop_on_signals():
-            for batch in collector:
+            for batch in timed("time/collect", collector):
                 before, frames = frames, frames + batch.numel()
-                losses = [update(minibatch) for minibatch in minibatches(batch, buffer, loss)]
+                losses = [update(each) for each in timed("time/sample", minibatches(batch, buffer, loss))]
                 if schedule:
                     schedule.step()
                 if exploration:

@@ -1,11 +1,15 @@
+import time
+from collections.abc import Iterator
+
 import pytest
 import torch
 from tensordict import TensorDict
+from torchrl import timeit
 from torchrl.envs import RewardScaling, StepCounter
 from toys import Toy
 
 from hydrl import envs
-from hydrl.metrics import due, ended_episodes, episode_metrics, loss_metrics
+from hydrl.metrics import due, ended_episodes, episode_metrics, loss_metrics, time_shares, timed
 
 
 @pytest.mark.parametrize(
@@ -84,3 +88,21 @@ def test_loss_metrics_are_means_named_after_the_terms():
     )
     assert loss_metrics([first, second]) == {"loss/critic": 2.0, "loss/grad_norm": 2.0}
     assert loss_metrics([]) == {}
+
+
+def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_not(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+
+    def work(seconds: float) -> None:
+        clock[0] += seconds
+
+    def slowly() -> Iterator[int]:
+        for item in range(3):
+            work(2.0)
+            yield item
+
+    timeit.erase()
+    for _ in timed("time/test", slowly()):
+        work(10.0)
+    assert time_shares(clock[0])["time/test"] == pytest.approx(6 / 36)

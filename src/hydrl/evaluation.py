@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
+from torchrl import timeit
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -91,7 +92,7 @@ class Evaluator:
             stream: another number gives fresh episodes at the same ``frames``.
         """
         seed = int(np.random.SeedSequence([self.seed, frames, stream]).generate_state(1)[0] % 2**31)
-        with untouched_randomness():
+        with timeit("time/evaluate"), untouched_randomness():
             if episodes not in self.envs:
                 self.envs[episodes] = self.make_env(num_envs=episodes)
             env = self.envs[episodes]

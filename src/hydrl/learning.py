@@ -7,6 +7,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 from torch.optim import Optimizer
+from torchrl import timeit
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
@@ -55,6 +56,7 @@ def make_update(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     terms = [key for key in loss.out_keys if key.startswith("loss")]
 
+    @timeit("time/update")
     def update(minibatch: TensorDictBase) -> TensorDictBase:
         losses = loss(minibatch)
         torch.stack([losses.get(term) for term in terms]).sum().backward()

@@ -1,13 +1,34 @@
 """Numbers for the log: episode statistics, mean losses, and when something is due."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar, cast
 
 from tensordict import TensorDict, TensorDictBase
+from torchrl import timeit
+
+Item = TypeVar("Item")
 
 
 def due(every: int, frames: int, before: int) -> bool:
     """Whether a multiple of ``every`` lies in ``(before, frames]``; batches need not divide ``every``."""
     return frames // every > before // every
+
+
+def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
+    """Hands on ``items``; the time each takes to come is counted under ``name`` by ``torchrl.timeit``."""
+    iterator, end = iter(items), object()
+    while True:
+        with timeit(name):
+            item = next(iterator, end)
+        if item is end:
+            return
+        yield cast(Item, item)
+
+
+def time_shares(elapsed: float) -> dict[str, float]:
+    """``time/`` entries: the share of ``elapsed`` seconds that each thing counted under ``time/`` took."""
+    totals = timeit.todict(percall=False)
+    return {name: total / elapsed for name, total in totals.items() if name.startswith("time/")}
 
 
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:

@@ -10,13 +10,14 @@ import torch
 from omegaconf import OmegaConf
 from tensordict import TensorDictBase
 from torch import nn
+from torchrl import timeit
 
 from hydrl import loggers, runtime
 from hydrl.checkpoint import save_policy
 from hydrl.config import Settings
 from hydrl.display import Display, print_summary
 from hydrl.evaluation import Evaluation
-from hydrl.metrics import ended_episodes, episode_metrics, loss_metrics
+from hydrl.metrics import ended_episodes, episode_metrics, loss_metrics, time_shares
 from hydrl.plots import save_curves
 
 
@@ -45,6 +46,7 @@ class Record:
         self.display = Display(
             f"{settings.algo} {settings.task}", settings.batches * settings.frames_per_batch
         )
+        timeit.erase()
         self.loop_started = time.time()
         self.frames = self.updates = 0
         self.episodes: list[TensorDictBase] = []
@@ -88,6 +90,7 @@ class Record:
             **loss_metrics(self.losses),
             **self.pending,
             **metrics,
+            **time_shares(elapsed),
             "time/elapsed": time.time() - self.started,
             "time/frames_per_second": self.frames / elapsed,
         }
