@@ -9,6 +9,7 @@ help: ## list the targets
 .venv/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hydrl needs Python 3.11 or newer; make PYTHON=python3.12 ... names another")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo 'Installing into .venv; the first time it downloads several gigabytes and takes some minutes.'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 

@@ -55,7 +55,6 @@ def main(arguments: Arguments) -> None:
         "stream": arguments.stream,
         **evaluation.metrics(),
     }
-    (directory / "evaluation.json").write_text(json.dumps(scores, indent=2) + "\n")
     settings = finished.settings
     table = key_value_table(f"{settings.algo} on {settings.task}, {arguments.checkpoint} policy")
     table.add_row("return", f"{evaluation.mean:,.1f} ± {evaluation.std:,.1f}")
@@ -64,6 +63,10 @@ def main(arguments: Arguments) -> None:
     table.add_row("episodes", f"{arguments.episodes:,}")
     table.add_row("trained", f"{finished.frames:,} frames")
     console().print(table)
+    try:
+        (directory / "evaluation.json").write_text(json.dumps(scores, indent=2) + "\n")
+    except OSError as error:
+        raise UserError(f"evaluation.json cannot be written to {directory}: {error.strerror}") from None
 
 
 def read(words: list[str]) -> Arguments:

@@ -17,6 +17,11 @@ MISTAKES: dict[str, list[str]] = {
         "did you mean loss.value_estimator.gamma?",
     ],
     "+buffer.storage.max_sise=9": ["buffer.storage.max_sise=9", "buffer.storage.max_size"],
+    "optim.lr=null": ["optim.lr=null"],
+    "collector.num_envs=null": ["collector.num_envs=null"],
+    "minibatches.size=null": ["minibatches.size=null"],
+    "loss.value_estimator.gamma=null": ["loss.value_estimator.gamma=null"],
+    "loss.module.clip_epsilon=2": ["loss.module.clip_epsilon=2", "less than 1"],
     "lr=1e-3": ["lr=1e-3", "did you mean optim.lr?"],
     "gamma=0.9": ["gamma=0.9", "did you mean loss.value_estimator.gamma?"],
     "num_envs=4": ["num_envs=4", "did you mean collector.num_envs?"],
@@ -125,7 +130,7 @@ MISTAKES: dict[str, list[str]] = {
         "use buffer.storage.max_size=",
     ],
     # Parts that do not fit each other.
-    "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "use algo=ppo"],
+    "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "algo=ppo"],
     "algo=ppo actor=tanh_normal env=cartpole": ["actor=tanh_normal", "env=cartpole", "actor=categorical"],
     "algo=ppo actor=categorical env=pendulum": ["actor=categorical", "env=pendulum", "actor=tanh_normal"],
     "algo=dqn env=cartpole actor=categorical": [

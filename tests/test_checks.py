@@ -6,6 +6,7 @@ from omegaconf import OmegaConf
 
 from hydrl.checks import ACTS_IN, CONFIGS, EXTRAS, RANGES, names_of
 from hydrl.config import algorithms
+from hydrl.errors import UserError
 from hydrl.mistakes import choices, paths
 
 
@@ -44,3 +45,12 @@ def test_actors_and_extras_named_in_the_tables_exist():
     for choice in EXTRAS:
         group, _, name = choice.partition("=")
         assert name in choices(CONFIGS / group)
+
+
+def test_a_run_never_writes_over_another(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / ".hydra").mkdir()
+    settings("env=cartpole", run_dir=tmp_path)  # a run that never came to save anything
+    (tmp_path / "checkpoints" / "last.pt").touch()
+    with pytest.raises(UserError, match="holds a run already"):
+        settings("env=cartpole", run_dir=tmp_path)

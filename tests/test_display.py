@@ -24,7 +24,7 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
     shown = capsys.readouterr().out
     for part in (
         "ppo on cartpole, seed 7 (interrupted)",
-        "498.2 ± 1.5 over 20 fresh episodes",
+        "498.2 ± 1.5 over 20 episodes, the last so far",
         "10,240 frames, 8.1 s",
         "12,345 frames, 678 updates",
         "9.9 s",

@@ -45,10 +45,6 @@ def by_env(rollout, num_envs):
     return [rollout] if num_envs == 1 else list(rollout.unbind(0))
 
 
-def test_every_named_env_is_covered_here():
-    assert len(NAMED) == 9
-
-
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("name", NAMED)
 def test_every_env_config_gives_what_its_specs_say(name, num_envs):
@@ -264,3 +260,14 @@ def test_what_gymnasium_cannot_make_is_told_in_one_line(num_envs):
     assert "\n" not in str(told.value)
     with pytest.raises(UserError, match=r"wing_span"):
         envs.gymnasium_env("CartPole-v1", num_envs=num_envs, wing_span=3)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize(("task", "size"), [("FrozenLake-v1", 16), ("Blackjack-v1", 32 + 11 + 2)])
+def test_choices_and_tuples_are_observed_as_one_vector(task, size, num_envs):
+    env = configured("env=gym", f"env.id={task}", "transforms=plain", num_envs=num_envs)
+    check_env_specs(env)
+    observation = env.reset()["observation"]
+    assert observation.dtype == torch.float32
+    assert observation.shape == (*env.batch_size, size)
+    assert set(observation.unique().tolist()) == {0.0, 1.0}

@@ -23,11 +23,14 @@ def test_auto_takes_cuda_where_there_is_one(monkeypatch):
     assert runtime.choose_device("cpu") == "cpu"
 
 
-def test_threads_are_one_unless_asked_for():
+def test_threads_are_one_unless_asked_for(monkeypatch):
+    monkeypatch.setattr(runtime.os, "cpu_count", lambda: 2)
     runtime.choose_threads(2)
     assert torch.get_num_threads() == 2
     runtime.choose_threads("auto")
     assert torch.get_num_threads() == 1
+    with pytest.raises(UserError, match=r"torch_threads=1000 is more than the .* cores"):
+        runtime.choose_threads(1000)
 
 
 def test_one_seed_fixes_every_global_generator():

@@ -47,5 +47,5 @@ def load_policy(path: Path, device: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist; was the run stopped before its first checkpoint?") from None
     except Exception as error:
-        raise UserError(f"{path} is not a readable policy: {str(error).splitlines()[0]}") from error
+        raise UserError(f"{path} is not a readable policy: damaged, or not written by hydrl") from error
     return state

@@ -5,6 +5,7 @@ The cheapest checks come first; PyTorch is imported by the last.
 
 import importlib.util
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,7 +31,7 @@ RANGES: dict[str, Any] = {
     "schedule.power": Positive,
     "loss.value_estimator.gamma": Fraction,
     "loss.value_estimator.lmbda": Fraction,
-    "loss.module.clip_epsilon": Positive,
+    "loss.module.clip_epsilon": Annotated[float, Field(gt=0, lt=1)],
     "loss.module.entropy_coeff": NotNegative,
     "loss.module.critic_coeff": NotNegative,
     "loss.module.dtarg": Positive,
@@ -82,8 +83,10 @@ def check(values: Values) -> None:
         UserError: naming the key, the value and what would do.
     """
     for path, kind in RANGES.items():
-        if (value := find(values, path)) is not None:
-            check_type(path, kind, value)
+        parent, _, key = path.rpartition(".")
+        if isinstance(node := find(values, parent), Mapping) and key in node:
+            check_type(path, kind, node[key])
+    check_folder(Path(values["run_dir"]))
     check_extras(values)
     check_fits(values)
     check_sizes(values)
@@ -107,6 +110,12 @@ def named_targets(group: str, name: str) -> set[str]:
     """The ``_target_`` names in a file of ``configs/``."""
     text = (CONFIGS / group / f"{name}.yaml").read_text()
     return set(re.findall(r"^\s*_target_: (\S+)", text, re.MULTILINE))
+
+
+def check_folder(folder: Path) -> None:
+    """A run never writes over another."""
+    if (folder / "summary.json").exists() or any(folder.glob("checkpoints/*.pt")):
+        raise UserError(f"hydra.run.dir={folder} holds a run already; choose another folder, or remove it")
 
 
 def check_extras(values: Values) -> None:

@@ -12,7 +12,9 @@ from typing import Any, NoReturn, cast
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -32,14 +34,17 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
 
     @wraps(train)
     def wrapper(cfg: DictConfig) -> None:
+        hydra = HydraConfig.get() if HydraConfig.initialized() else None
+        if hydra and hydra.mode == RunMode.MULTIRUN:
+            print(f"\n#{hydra.job.num}: {' '.join(hydra.overrides.task)}", flush=True)
         try:
             train(cfg)
         except UserError as error:
             _failed.append(complain(str(error)))
         except Exception as error:
             if isinstance(error, OSError) and error.errno in UNWRITABLE:
-                where = f"{error.filename} " if error.filename else ""
-                complain(f"{where}cannot be written: {error.strerror}; what was saved before is whole")
+                where = error.filename or "the run folder"
+                complain(f"{where} cannot be written: {error.strerror}; policies saved before are whole")
             else:
                 traceback.print_exc()
             _failed.append(1)
@@ -73,8 +78,9 @@ def run(main: Callable[[], Any], configs: Path) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # from Hydra's own work: what a job raises never gets here
+        where = error.filename or "the run folder"
         return complain(
-            f"{error.filename} cannot be written: {error.strerror}; choose a folder with hydra.run.dir=DIR"
+            f"{where} cannot be written: {error.strerror}; choose a folder with hydra.run.dir=DIR"
             " (hydra.sweep.dir=DIR with -m)"
         )
     return min(_failed, default=0)

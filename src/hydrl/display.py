@@ -70,7 +70,7 @@ def print_summary(summary: dict[str, Any], directory: Path, note: str = "") -> N
         table.add_row(
             "evaluation",
             f"{summary['eval/return_mean']:,.1f} ± {summary['eval/return_std']:,.1f} "
-            f"over {summary['eval/episodes']} fresh episodes",
+            f"over {summary['eval/episodes']} " + ("episodes, the last so far" if note else "fresh episodes"),
         )
     if summary["best_eval/return_mean"] is not None:
         table.add_row("best evaluation", f"{summary['best_eval/return_mean']:,.1f}")

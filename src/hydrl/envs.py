@@ -5,14 +5,15 @@ from functools import partial
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import DtypeObservation, FlattenObservation
 from torch.nn import UninitializedBuffer
 from torchrl.data import Bounded, Categorical, OneHot
 from torchrl.envs import (
     Compose,
     EnvBase,
-    GymEnv,
     GymWrapper,
     ObservationNorm,
     RewardSum,
@@ -47,12 +48,13 @@ def gymnasium_env(id: str, num_envs: int = 1, device: str = "cpu", **kwargs: Any
     """
     try:
         if num_envs == 1:
-            return GymEnv(id, device=device, **kwargs)
+            return GymWrapper(as_vector(gymnasium.make(id, **kwargs)), device=device)
         vector = gymnasium.make_vec(
             id,
             num_envs=num_envs,
             vectorization_mode="sync",
             vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
+            wrappers=[as_vector],
             **kwargs,
         )
         return GymWrapper(vector, device=device)
@@ -61,13 +63,24 @@ def gymnasium_env(id: str, num_envs: int = 1, device: str = "cpu", **kwargs: Any
         raise UserError(f"env.id={id} could not be made: {reason}") from error
 
 
+def as_vector(env: gymnasium.Env) -> gymnasium.Env:
+    """One vector of numbers where a task observes a choice, a tuple or a dictionary; a choice is one-hot."""
+    if isinstance(env.observation_space, gymnasium.spaces.Box):
+        return env
+    return DtypeObservation(FlattenObservation(env), np.float32)
+
+
 def make_base_env(make: MakeEnv, num_envs: int, device: str) -> EnvBase:
     """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``."""
     if getattr(make, "func", make) is gymnasium_env:
         return make(num_envs=num_envs, device=device)
-    if num_envs == 1:
-        return make(device=device)
-    return SerialEnv(num_envs, partial(make, device=device))
+    try:
+        one = make(device=device)
+    except TypeError as error:
+        raise UserError(f"env._target_ does not take what it is given: {error}") from error
+    if not isinstance(one, EnvBase):
+        raise UserError(f"env._target_ makes a {type(one).__name__}; give a class of TorchRL environments")
+    return one if num_envs == 1 else SerialEnv(num_envs, partial(make, device=device))
 
 
 def make_env(
@@ -117,6 +130,11 @@ def initialise_normalisers(env: TransformedEnv, frames: int) -> None:
         if isinstance(transform, ObservationNorm) and not transform.initialized:
             if len(transform.in_keys) > 1:
                 raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
+            given = list(transform.parent.observation_spec.keys(True, True))
+            if transform.in_keys[0] not in given:
+                raise UserError(
+                    f"in_keys={transform.in_keys}: what ObservationNorm reads there is one of {given}"
+                )
             if env.batch_dims:
                 standardise(transform, env.numel(), frames)
             else:
