@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hydrl.errors import UserError
-from hydrl.finished import open_run, read_settings
+from hydrl.finished import is_transform, open_run, read_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -82,3 +82,17 @@ def test_a_target_that_is_not_hydrl_s_is_refused_unless_trusted(tmp_path, run):
     with pytest.raises(UserError, match=r"names os\.system, which is not one of hydrl's parts"):
         read_settings(folder, trust=False)
     assert read_settings(folder, trust=True).env["_target_"] == "os.system"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("torchrl.envs.ClipTransform", True),
+        ("torchrl.envs.GymEnv", False),
+        ("torchrl.envs.transforms.os.system", False),
+        ("torchrl.envs.os", False),
+        ("os.system", False),
+    ],
+)
+def test_transforms_of_torchrl_need_no_trust(name, known):
+    assert is_transform(name) == known

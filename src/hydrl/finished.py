@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torchrl.envs
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
@@ -46,8 +47,8 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
 
     Args:
         run: a run folder.
-        trust: allows ``_target_`` names that hydrl's own configs do not contain, such as your own
-            environment's; a folder from somebody else could name anything there.
+        trust: allows ``_target_`` names that are neither in hydrl's own configs nor transforms of TorchRL,
+            such as your own environment's; a folder from somebody else could name anything there.
 
     Raises:
         UserError: if the folder is not a run's or names an unknown target.
@@ -62,7 +63,8 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
         ) from None
     except ValidationError as error:
         raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
-    foreign = {node["_target_"] for _, node in targets(values)} - set(own_targets())
+    named = {node["_target_"] for _, node in targets(values)} - set(own_targets())
+    foreign = {name for name in named if not is_transform(name)}
     if foreign and not trust:
         raise UserError(
             f"run={run}: its configuration names {', '.join(sorted(foreign))}, which is not one of hydrl's "
@@ -76,6 +78,13 @@ def own_targets() -> Iterator[str]:
     for file in CONFIGS.rglob("*.yaml"):
         for _, node in targets(OmegaConf.to_container(OmegaConf.load(file))):
             yield node["_target_"]
+
+
+def is_transform(name: str) -> bool:
+    """Whether ``torchrl.envs`` itself exports ``name`` as a transform; imports nothing."""
+    package, _, attribute = name.rpartition(".")
+    found = getattr(torchrl.envs, attribute, None) if package == "torchrl.envs" else None
+    return isinstance(found, type) and issubclass(found, torchrl.envs.Transform)
 
 
 def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> FinishedRun:
