@@ -271,3 +271,9 @@ def test_choices_and_tuples_are_observed_as_one_vector(task, size, num_envs):
     assert observation.dtype == torch.float32
     assert observation.shape == (*env.batch_size, size)
     assert set(observation.unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_class_that_is_no_environment_is_refused(num_envs):
+    with pytest.raises(UserError, match="names dict, which is no class of TorchRL environments"):
+        envs.make_env(partial(dict), [], num_envs=num_envs)

@@ -73,12 +73,6 @@ def test_what_an_update_returns_is_detached_and_scalar():
     assert not any(value.requires_grad or value.ndim for value in losses.values())
 
 
-def test_priorities_see_the_minibatch_after_the_step():
-    seen = []
-    step(None, after_step=lambda minibatch: seen.append(minibatch["x"].tolist()))
-    assert seen == [[1, 3]]
-
-
 def dqn(*overrides: str, gamma: float = 0.9) -> tuple[nn.Module, nn.Module, nn.Module]:
     """The configured DQN loss over a linear Q of 2 observations and 2 actions, its target elsewhere."""
     chosen = settings("env=cartpole", "algo=dqn", f"loss.value_estimator.gamma={gamma}", *overrides)

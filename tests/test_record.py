@@ -93,3 +93,14 @@ def test_the_summary_reports_the_closing_evaluation_and_an_interrupted_one_its_l
     assert finished["best_eval/return_mean"] == 70.0
     assert (finished["frames"], finished["updates"]) == (10, 2)
     assert finished["versions"]["torchrl"] == "0.14.1"
+
+
+def test_a_run_that_ends_between_two_rows_keeps_what_came_in_since(record):
+    record.learned(batch([10.0]), losses(2.0))
+    record.write({})
+    record.learned(batch([30.0]), losses(4.0))
+    record.finish(None)
+    last = record.metrics.rows[-1]
+    assert (last["frames"], last["train/return"], last["loss/critic"]) == (20, 30.0, 4.0)
+    record.finish(None)
+    assert len(record.metrics.rows) == 2

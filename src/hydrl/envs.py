@@ -72,15 +72,12 @@ def as_vector(env: gymnasium.Env) -> gymnasium.Env:
 
 def make_base_env(make: MakeEnv, num_envs: int, device: str) -> EnvBase:
     """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``."""
-    if getattr(make, "func", make) is gymnasium_env:
+    maker = getattr(make, "func", make)
+    if maker is gymnasium_env:
         return make(num_envs=num_envs, device=device)
-    try:
-        one = make(device=device)
-    except TypeError as error:
-        raise UserError(f"env._target_ does not take what it is given: {error}") from error
-    if not isinstance(one, EnvBase):
-        raise UserError(f"env._target_ makes a {type(one).__name__}; give a class of TorchRL environments")
-    return one if num_envs == 1 else SerialEnv(num_envs, partial(make, device=device))
+    if isinstance(maker, type) and not issubclass(maker, EnvBase):
+        raise UserError(f"env._target_ names {maker.__name__}, which is no class of TorchRL environments")
+    return make(device=device) if num_envs == 1 else SerialEnv(num_envs, partial(make, device=device))
 
 
 def make_env(

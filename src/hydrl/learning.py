@@ -39,7 +39,6 @@ def make_update(
     *,
     max_grad_norm: float | None,
     target: TargetNetUpdater | None = None,
-    after_step: Callable[[TensorDictBase], None] | None = None,
 ) -> Update:
     """Builds ``update(minibatch)``: forward, the sum of the loss terms backward, clip, step.
 
@@ -48,7 +47,6 @@ def make_update(
         optimizer: over the loss's parameters.
         max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
         target: moves the target network after the step.
-        after_step: called with the minibatch at the end, for priorities.
 
     Returns:
         A function from a minibatch to the loss's detached outputs, each averaged to a scalar.
@@ -66,8 +64,6 @@ def make_update(
         optimizer.zero_grad()
         if target is not None:
             target.step()
-        if after_step is not None:
-            after_step(minibatch)
         return losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
 
     return update

@@ -111,6 +111,8 @@ class Record:
             final: the closing evaluation; an interrupted run has none and reports its last.
             note: said beside the title, for a run that was cut short.
         """
+        if self.episodes or self.pending:  # what came in since the last row
+            self.write({})
         self.close()
         seconds = time.time() - self.started
         shown = final or self.last_evaluation

@@ -92,10 +92,7 @@ def quieten_libraries() -> None:
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     for text in (
         r".*environment .* is out of date.*",  # the documented task is version 4 on purpose
-        r".*v4.*deprecated.*",
         r".*[Nn]o target network updater.*",  # dqn_intro leaves the target alone, as its document does
-        r".*lazy.*modules.*",
-        r".*total_frames .* is not exactly divisible.*",
     ):
         warnings.filterwarnings("ignore", message=text)
     mujoco.set_mju_user_warning(warn_of_mujoco)
