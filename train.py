@@ -5,6 +5,7 @@ python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
 """
 
 import sys
+from contextlib import closing
 from functools import partial
 
 import hydra
@@ -28,13 +29,20 @@ def train(settings: Settings) -> None:
     from torchrl.envs.utils import check_env_specs
 
     from hydrl import envs, learning, runtime
+    from hydrl.collectors import shut_down_after
     from hydrl.errors import Interrupted
     from hydrl.evaluation import Evaluator
     from hydrl.metrics import due, timed
     from hydrl.record import Record
 
     started, seed, build = runtime.start_time(), settings.seed, settings.build
-    device = runtime.prepare(seed, settings.device, settings.torch_threads)
+    device = runtime.prepare(
+        seed,
+        settings.device,
+        settings.torch_threads,
+        compile=settings.compile,
+        cudagraph=settings.cudagraph,
+    )
 
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
     make_env = partial(envs.make_env, build("env"), settings.transform_builders, device=device)
@@ -50,26 +58,42 @@ def train(settings: Settings) -> None:
     critic = build("critic")(env)
     exploration = build("exploration")(env.action_spec_unbatched)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    make_worker_env = partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env))
-    total_frames = settings.batches * settings.frames_per_batch
-    collector = build("collector")(
-        env, make_worker_env, policy, total_frames=total_frames, seed=seed, device=device
-    )
     buffer = build("buffer")()
     loss = learning.make_loss(build("loss"), settings.loss.value_estimator, actor, critic)
     target = build("target")(loss)
     optimizer = build("optim")(loss.parameters())
     schedule = build("schedule")(optimizer, settings.batches)
-    update = learning.make_update(loss, optimizer, max_grad_norm=settings.max_grad_norm, target=target)
+    update = learning.make_update(
+        loss,
+        optimizer,
+        max_grad_norm=settings.max_grad_norm,
+        target=target,
+        compile=settings.compile,
+        cudagraph=settings.cudagraph,
+    )
     minibatches = build("minibatches")
 
     evaluate = Evaluator(make_env, actor, seed=seed, max_steps=settings.eval.max_steps)
     check = partial(evaluate, episodes=settings.eval.episodes)
     confirm = partial(evaluate, episodes=settings.eval.final_episodes, stream=1)  # fresh episodes
-    record = Record(settings, started, actor, critic)
+    make_worker_env = partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env))
+    collector = build("collector")(
+        env,
+        make_worker_env,
+        policy,
+        total_frames=settings.batches * settings.frames_per_batch,
+        seed=seed,
+        device=device,
+        compile=settings.compile,
+    )
     frames, final = 0, None
-    try:
-        with runtime.stop_on_signals():
+    with (
+        shut_down_after(collector),
+        closing(evaluate),
+        closing(Record(settings, started, actor, critic)) as record,
+        runtime.stop_on_signals(),
+    ):
+        try:
             for batch in timed("time/collect", collector):
                 before, frames = frames, frames + batch.numel()
                 losses = [update(each) for each in timed("time/sample", minibatches(batch, buffer, loss))]
@@ -95,14 +119,10 @@ def train(settings: Settings) -> None:
             normaliser = envs.normaliser_state(env)
             record.save("last", normaliser)
             record.finish(final or confirm(normaliser, frames=frames))
-    except Interrupted:
-        record.save("last", envs.normaliser_state(env))
-        record.finish(None, note=" (interrupted)")
-        raise
-    finally:
-        record.close()
-        collector.shutdown(timeout=5)
-        evaluate.close()
+        except Interrupted:
+            record.save("last", envs.normaliser_state(env))
+            record.finish(None, note=" (interrupted)")
+            raise
 
 
 if __name__ == "__main__":

@@ -149,6 +149,10 @@ MISTAKES: dict[str, list[str]] = {
         "delay_value=true",
     ],
     "collector=multi_sync transforms=running_norm": ["transforms=running_norm", "use collector=single"],
+    "collector=overlap transforms=running_norm": ["transforms=running_norm", "use collector=single"],
+    "minibatches.draw=all": ["minibatches.draw=all", "'epoch' or 'minibatch'"],
+    "compile=yes": ["compile=yes", "true or false"],
+    "compile=true loss=kl_penalty": ["compile=true", "KLPENPPOLoss", "beta", "use compile=false"],
     "actor.activation=Foo": ["actor.activation=Foo", "try Tanh, ReLU"],
     "critic.activation=relu": ["critic.activation=relu", "ReLU"],
     # Deleting.

@@ -9,6 +9,10 @@ SUMMARY = {
     "frames": 12_345,
     "updates": 678,
     "wall_seconds": 9.87,
+    "start_seconds": 5.04,
+    "learning_seconds": 3.2,
+    "evaluation_seconds": 1.55,
+    "compile_seconds": 0.0,
     "frames_per_second": 1234.5,
     "eval/return_mean": 498.25,
     "eval/return_std": 1.5,
@@ -27,10 +31,13 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
         "498.2 ± 1.5 over 20 episodes, the last so far",
         "10,240 frames, 8.1 s",
         "12,345 frames, 678 updates",
-        "9.9 s",
+        "9.9 s: 5.0 to start, 3.2 learning, 1.6 evaluating",
+        "1,234 frames/s in the loop",
         "/somewhere/run",
     ):
         assert part in shown
+    print_summary(SUMMARY | {"compile_seconds": 2.34}, Path("run"))
+    assert "3.2 learning (2.3 compiling), 1.6 evaluating" in capsys.readouterr().out
 
 
 def test_a_run_never_evaluated_has_no_line_for_it(capsys):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_learning import COMPILED, agree, twenty_updates
 
 import hydrl.learning
 import hydrl.minibatches
@@ -78,3 +79,24 @@ def test_evaluation_leaves_the_gpu_s_random_generator_as_it_was():
     with untouched_randomness():
         torch.rand(10, device="cuda")
     assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates(overrides):
+    for found, expected in zip(
+        twenty_updates(overrides, device="cuda", compile=True),
+        twenty_updates(overrides, device="cuda"),
+        strict=True,
+    ):
+        agree(found, expected)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("name", ["dqn", "dueling dqn", "ppo on a choice"])  # whose losses sample nothing
+def test_a_cuda_graph_agrees_with_the_eager_update_after_twenty_updates(name, compile):
+    for found, expected in zip(
+        twenty_updates(COMPILED[name], device="cuda", compile=compile, cudagraph=True),
+        twenty_updates(COMPILED[name], device="cuda"),
+        strict=True,
+    ):
+        agree(found, expected)

@@ -183,7 +183,8 @@ def learn_to_act_high(kind: str, *overrides: str) -> tuple[float, list[TensorDic
     update = make_update(loss, torch.optim.Adam(loss.parameters(), lr=3e-3), max_grad_norm=1.0)
     buffer = ReplayBuffer(storage=LazyTensorStorage(128), sampler=SamplerWithoutReplacement())
     losses = [
-        update(each) for each in fresh_epochs(batch, buffer, loss, epochs=20, size=64, advantage="once")
+        update(each)
+        for each in fresh_epochs(batch, buffer, loss, epochs=20, size=64, advantage="once", draw="epoch")
     ]
     return mean_action() - before, losses
 
@@ -221,3 +222,47 @@ def test_the_kl_penalty_s_losses_can_be_averaged_over_minibatches_of_any_size():
     flat = batch.reshape(-1)
     mean = torch.stack([update(flat[:64]), update(flat[:40])]).mean(0)
     assert mean["kl"].shape == ()
+
+
+COMPILED = {
+    "ppo on bounded actions": ["algo=ppo", "env=pendulum", "loss.module.log_explained_variance=true"],
+    "ppo on a choice": ["algo=ppo", "env=cartpole"],
+    "dqn": ["algo=dqn", "env=cartpole", "target.value_network_update_interval=6"],
+    "dueling dqn": ["algo=dqn", "env=cartpole", "actor=dueling", "target=soft", "actor.num_cells=[8,8]"],
+    "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8]"],
+}
+
+
+def twenty_updates(overrides: list[str], device: str = "cpu", **options: bool) -> tuple[dict, dict]:
+    """The losses of each of 20 updates of a small network, and every parameter after them."""
+    chosen = settings("tuned=none", "actor.num_cells=[8]", "optim.lr=1e-2", *overrides)
+    torch.manual_seed(0)
+    env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0, device=device)
+    envs.initialise_normalisers(env, 100)
+    actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
+    loss = make_loss(chosen.build("loss"), chosen.loss.value_estimator, actor, critic)
+    optimizer, target = chosen.build("optim")(loss.parameters()), chosen.build("target")(loss)
+    update = make_update(loss, optimizer, max_grad_norm=1.0, target=target, **options)
+    with torch.no_grad():
+        batch = env.rollout(64, actor, break_when_any_done=False)
+        if chosen.algo == "ppo":
+            loss.value_estimator(batch)
+    minibatches = batch.reshape(-1).split(32)
+    losses = torch.stack([update(minibatches[k % 8].clone()).clone() for k in range(20)])
+    return losses.to_dict(), {key: value for key, value in loss.state_dict().items() if value.numel()}
+
+
+def agree(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert torch.allclose(found[key], value, atol=1e-4, rtol=1e-4), key
+
+
+@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates_targets_included(overrides):
+    eager, weights = twenty_updates(overrides)
+    compiled, compiled_weights = twenty_updates(overrides, compile=True)
+    agree(compiled, eager)
+    agree(compiled_weights, weights)
+    assert not any(value.requires_grad for value in compiled.values())
+    assert eager["grad_norm"][0] != eager["grad_norm"][-1]  # it learned

@@ -9,7 +9,15 @@ from torchrl.envs import RewardScaling, StepCounter
 from toys import Toy
 
 from hydrl import envs
-from hydrl.metrics import due, ended_episodes, episode_metrics, loss_metrics, time_shares, timed
+from hydrl.metrics import (
+    due,
+    ended_episodes,
+    episode_metrics,
+    loss_metrics,
+    time_shares,
+    timed,
+    value_metrics,
+)
 
 
 @pytest.mark.parametrize(
@@ -106,3 +114,14 @@ def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_no
     for _ in timed("time/test", slowly()):
         work(10.0)
     assert time_shares(clock[0])["time/test"] == pytest.approx(6 / 36)
+
+
+def test_explained_variance_is_the_share_of_the_targets_variance_that_the_values_give():
+    target = torch.tensor([[0.0], [2.0], [4.0], [6.0]])
+    judged = TensorDict({"value_target": target, "state_value": target - 3}, [4])
+    assert value_metrics(judged) == {"train/explained_variance": 1.0}  # a constant error explains no less
+    judged["state_value"] = torch.full((4, 1), 3.0)
+    assert value_metrics(judged) == {"train/explained_variance": 0.0}
+    judged["state_value"] = target / 2
+    assert value_metrics(judged)["train/explained_variance"] == pytest.approx(0.75)
+    assert value_metrics(judged.exclude("value_target")) == {}

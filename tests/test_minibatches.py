@@ -57,26 +57,37 @@ def hand_written_gae(batch, critic):
     return advantage, advantage + value
 
 
-def deal(epochs, size, advantage="once", average_gae=False, on_minibatch=lambda critic: None):
+def deal(epochs, size, advantage="once", draw="epoch", average_gae=False, on_minibatch=lambda critic: None):
     batch, loss, critic = ppo(average_gae=average_gae)
     dealt = []
     for minibatch in fresh_epochs(
-        batch, rollout_buffer(), loss, epochs=epochs, size=size, advantage=advantage
+        batch, rollout_buffer(), loss, epochs=epochs, size=size, advantage=advantage, draw=draw
     ):
         dealt.append(minibatch.clone())
         on_minibatch(critic)
     return batch, dealt
 
 
+@pytest.mark.parametrize("draw", ["epoch", "minibatch"])
 @pytest.mark.parametrize(("size", "an_epoch"), [(20, 3), (60, 1), (16, 3)])
-def test_an_epoch_is_as_many_whole_minibatches_as_fit(size, an_epoch):
-    _, dealt = deal(epochs=4, size=size)
+def test_an_epoch_is_as_many_whole_minibatches_as_fit(size, an_epoch, draw):
+    _, dealt = deal(epochs=4, size=size, draw=draw)
     assert len(dealt) == 4 * an_epoch
 
 
+def test_drawing_by_epoch_leaves_nothing_over_for_the_next_and_by_minibatch_does():
+    _, by_epoch = deal(epochs=3, size=16)
+    assert [each.numel() for each in by_epoch] == [16] * 9
+    for start in (0, 3, 6):
+        assert torch.cat([each["frame"] for each in by_epoch[start : start + 3]]).unique().numel() == 48
+    _, by_minibatch = deal(epochs=3, size=16, draw="minibatch")
+    assert [each.numel() for each in by_minibatch] == [16, 16, 16, 12, 16, 16, 16, 12, 16]  # as the tutorial
+
+
+@pytest.mark.parametrize("draw", ["epoch", "minibatch"])
 @pytest.mark.parametrize("advantage", ["once", "each_epoch"])
-def test_every_frame_is_seen_exactly_once_an_epoch_in_another_order(advantage):
-    _, dealt = deal(epochs=3, size=20, advantage=advantage)
+def test_every_frame_is_seen_exactly_once_an_epoch_in_another_order(advantage, draw):
+    _, dealt = deal(epochs=3, size=20, advantage=advantage, draw=draw)
     epochs = [torch.cat([each["frame"] for each in dealt[start : start + 3]]) for start in (0, 3, 6)]
     for frames in epochs:
         assert torch.equal(frames.sort().values, torch.arange(60))
@@ -87,7 +98,9 @@ def test_every_frame_is_seen_exactly_once_an_epoch_in_another_order(advantage):
 def test_a_second_batch_replaces_the_first():
     batch, loss, _ = ppo()
     buffer = rollout_buffer()
-    deal_again = partial(fresh_epochs, buffer=buffer, loss=loss, epochs=1, size=20, advantage="once")
+    deal_again = partial(
+        fresh_epochs, buffer=buffer, loss=loss, epochs=1, size=20, advantage="once", draw="epoch"
+    )
     assert len(list(deal_again(batch))) == 3
     batch["frame"] += 1_000
     again = torch.cat([each["frame"] for each in deal_again(batch)])
@@ -99,7 +112,7 @@ def test_the_advantage_is_gae_s_recursion_in_each_environment_by_itself(advantag
     batch, loss, critic = ppo()
     expected, target = hand_written_gae(batch.clone(), critic)
     buffer = rollout_buffer()
-    dealt = list(fresh_epochs(batch, buffer, loss, epochs=1, size=60, advantage=advantage))
+    dealt = list(fresh_epochs(batch, buffer, loss, epochs=1, size=60, advantage=advantage, draw="epoch"))
     order = dealt[0]["frame"].argsort()
     assert torch.allclose(dealt[0]["advantage"][order, 0], expected.flatten(), atol=1e-5)
     assert torch.allclose(dealt[0]["value_target"][order, 0], target.flatten(), atol=1e-5)
@@ -165,3 +178,13 @@ def test_drawn_frames_are_flat_and_drawn_uniformly():
     counts = torch.stack([each["frame"] for each in drawn]).flatten().bincount(minlength=10)
     assert counts.min() > 420  # 500 each
     assert counts.max() < 580
+
+
+def test_one_draw_for_all_updates_takes_the_frames_that_a_draw_for_each_would_take():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(50))
+    torch.manual_seed(0)
+    together = [
+        each["frame"] for each in replay(numbered(0, 50), buffer, None, updates=6, size=7, warmup_frames=0)
+    ]
+    torch.manual_seed(0)
+    assert torch.equal(torch.stack(together), torch.stack([buffer.sample(7)["frame"] for _ in range(6)]))

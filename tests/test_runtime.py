@@ -63,3 +63,29 @@ def test_versions_name_what_the_numbers_depend_on():
     assert versions["torchrl"] == "0.14.1"
     assert versions["tensordict"] == "0.14.3"
     assert versions["torch"] == torch.__version__.split("+")[0]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_missing_pandas_is_remembered_and_one_that_is_there_is_left_alone(monkeypatch, installed):
+    monkeypatch.delitem(runtime.sys.modules, "pandas", raising=False)
+    monkeypatch.setattr(runtime, "find_spec", lambda name: object() if installed else None)
+    runtime.remember_missing_packages()
+    assert ("pandas" in runtime.sys.modules) != installed
+    if not installed:
+        with pytest.raises(ModuleNotFoundError):
+            import pandas  # noqa: F401
+    monkeypatch.delitem(runtime.sys.modules, "pandas", raising=False)
+
+
+def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(monkeypatch):
+    monkeypatch.setattr(runtime.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match=r"compile=true needs a C\+\+ compiler.*use compile=false"):
+        runtime.prepare(0, "cpu", "auto", compile=True)
+    with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu; use cudagraph=false"):
+        runtime.prepare(0, "cpu", "auto", cudagraph=True)
+
+
+def test_compiling_is_counted():
+    before = runtime.compile_seconds()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(2))
+    assert runtime.compile_seconds() > before

@@ -122,6 +122,9 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(p
         ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "loss.module.double_dqn=false"],
         ["algo=ppo", "env=cartpole", "collector=multi_sync", "collector.num_envs=4"],
         ["algo=dqn", "env=cartpole", "collector=multi_async", "minibatches.warmup_frames=256"],
+        ["algo=ppo", "env=pendulum", "collector=overlap", "collector.num_envs=4"],
+        ["algo=ppo", "env=pendulum", "compile=true"],
+        ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "compile=true"],
     ],
     ids=" ".join,
 )
@@ -139,11 +142,16 @@ def test_parts_are_swapped_by_an_override_and_learn(overrides, run):
 
 @pytest.mark.parametrize(
     ("collector", "signum", "code"),
-    [("single", signal.SIGINT, 130), ("single", signal.SIGTERM, 143), ("multi_sync", signal.SIGINT, 130)],
+    [
+        ("single", signal.SIGINT, 130),
+        ("single compile=true", signal.SIGTERM, 143),
+        ("multi_sync", signal.SIGINT, 130),
+        ("overlap", signal.SIGTERM, 143),
+    ],
 )
 def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code, tmp_path):
     process = start(
-        "env=cartpole", "tuned=none", f"collector={collector}", "collector.frames_per_batch=256",
+        "env=cartpole", "tuned=none", *f"collector={collector}".split(), "collector.frames_per_batch=256",
         "collector.num_envs=2", "eval.every_frames=256", "eval.episodes=1", f"hydra.run.dir={tmp_path}",
     )  # fmt: skip
     assert process.stdout is not None

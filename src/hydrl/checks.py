@@ -59,6 +59,7 @@ RANGES: dict[str, Any] = {
     "minibatches.size": PositiveInt,
     "minibatches.updates": PositiveInt,
     "minibatches.warmup_frames": Count,
+    "minibatches.draw": Literal["epoch", "minibatch"],
     "minibatches.advantage": Literal["once", "each_epoch"],
     "logger.mode": Literal["auto", "online", "offline"],
     "logger.init_timeout": Positive,
@@ -71,6 +72,9 @@ ACTS_IN = {
     "hydrl.actors.q_value": "discrete",
     "hydrl.actors.dueling": "discrete",
 }
+
+# Losses that torch.compile cannot build, and why.
+NOT_COMPILED = {"torchrl.objectives.KLPENPPOLoss": "it changes its own beta as it runs"}
 
 # Choices that need a package hydrl does not install by itself; the extra has the package's name.
 EXTRAS = {"logger=tensorboard": "tensorboard"}
@@ -89,6 +93,7 @@ def check(values: Values) -> None:
     check_folder(Path(values["run_dir"]))
     check_extras(values)
     check_fits(values)
+    check_compile(values)
     check_sizes(values)
     check_signatures(values)
 
@@ -138,6 +143,15 @@ def check_fits(values: Values) -> None:
             raise UserError(f"{group}={names[0]} does not fit algo={values['algo']}; use {use}")
 
 
+def check_compile(values: Values) -> None:
+    """What is to be compiled can be."""
+    target = values["loss"]["module"]["_target_"]
+    if values["compile"] and target in NOT_COMPILED:
+        raise UserError(
+            f"compile=true does not work with {target}: {NOT_COMPILED[target]}; use compile=false"
+        )
+
+
 def check_sizes(values: Values) -> None:
     """Counts that must fit each other."""
     collector, minibatches = values["collector"], values["minibatches"]
@@ -185,8 +199,10 @@ def check_sizes(values: Values) -> None:
         raise UserError(
             "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
         )
-    if workers > 1 and any(node["_target_"].endswith("VecNormV2") for node in values["transforms"].values()):
+    if "num_workers" in collector and any(
+        node["_target_"].endswith(("VecNormV2", "VecNorm")) for node in values["transforms"].values()
+    ):
         raise UserError(
-            "transforms=running_norm keeps its statistics in each worker; "
+            "transforms=running_norm keeps its statistics in the workers; "
             "use collector=single or transforms=normalized"
         )

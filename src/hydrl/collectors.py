@@ -1,6 +1,7 @@
 """Collectors: TorchRL's, over one environment vector here or over one in each of several processes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.envs import TransformedEnv
+
+from hydrl import runtime
 
 
 def make_collector(
@@ -21,6 +24,7 @@ def make_collector(
     num_envs: int,
     seed: int,
     device: str,
+    compile: bool = False,
     num_workers: int | None = None,
     sync: bool | None = None,
 ) -> BaseCollector:
@@ -39,6 +43,7 @@ def make_collector(
         num_envs: environments stepped together in each process, as ``env`` and ``make_env`` have them.
         seed: of the run; each worker derives its own.
         device: where policy and batches live.
+        compile: lets ``torch.compile`` build the policy.
         num_workers: processes; ``None`` collects here.
         sync: whether workers wait for each other.
 
@@ -64,8 +69,18 @@ def make_collector(
         split_trajs=False,
         device=device,
         auto_register_policy_transforms=restarts_with_episodes(policy),
+        compile_policy={"options": {"fallback_random": True}} if compile else None,  # see make_update
         **options,
     )
+
+
+@contextmanager
+def shut_down_after(collector: BaseCollector) -> Iterator[None]:
+    """Ends the collector's workers, or Python would wait for them when it exits."""
+    try:
+        yield
+    finally:
+        collector.shutdown(timeout=5)
 
 
 def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
@@ -75,6 +90,8 @@ def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
 
 def worker_env(make_env: Callable[..., TransformedEnv], seed: int) -> TransformedEnv:
     """Runs in the worker: a seed of its own for the environment and for the policy's draws."""
+    runtime.quieten_libraries()
+    runtime.remember_missing_packages()
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     return make_env(seed=seed)

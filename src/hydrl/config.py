@@ -86,6 +86,8 @@ class Settings(Strict):
     total_frames: PositiveInt
     device: Annotated[str, AfterValidator(names_a_device)]
     torch_threads: PositiveInt | Literal["auto"]
+    compile: bool
+    cudagraph: bool
     init_stats_frames: Annotated[int, Field(gt=1)]
     max_grad_norm: PositiveFloat | None
     log_every_frames: PositiveInt

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from tensordict.nn import CudaGraphModule
 from torch import nn
 from torch.optim import Optimizer
 from torchrl import timeit
@@ -39,6 +40,8 @@ def make_update(
     *,
     max_grad_norm: float | None,
     target: TargetNetUpdater | None = None,
+    compile: bool = False,
+    cudagraph: bool = False,
 ) -> Update:
     """Builds ``update(minibatch)``: forward, the sum of the loss terms backward, clip, step.
 
@@ -47,6 +50,9 @@ def make_update(
         optimizer: over the loss's parameters.
         max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
         target: moves the target network after the step.
+        compile: lets ``torch.compile`` build the loss and its gradient at the first call.
+        cudagraph: records loss and gradient as one CUDA graph and replays it; the step stays outside, because
+            a step inside was seen to change what is learned (TorchRL's issues 3002 and 4216).
 
     Returns:
         A function from a minibatch to the loss's detached outputs, each averaged to a scalar.
@@ -54,16 +60,34 @@ def make_update(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     terms = [key for key in loss.out_keys if key.startswith("loss")]
 
+    def forward(minibatch: TensorDictBase) -> tuple[torch.Tensor, TensorDictBase]:
+        losses = loss(minibatch)
+        total = torch.stack([losses.get(term) for term in terms]).sum()
+        return total, losses.detach().apply(
+            lambda value: value.mean() if value.ndim else value, batch_size=[]
+        )
+
+    if compile:
+        # With fallback_random a loss that samples, as SAC's does, samples what it would have in eager mode.
+        forward = torch.compile(forward, options={"fallback_random": True})
+
+    def gradients(minibatch: TensorDictBase) -> TensorDictBase:
+        optimizer.zero_grad(set_to_none=not cudagraph)  # a graph writes where it wrote when it was recorded
+        total, losses = forward(minibatch)
+        total.backward()
+        return losses
+
+    if cudagraph:
+        gradients = CudaGraphModule(gradients, in_keys=[], out_keys=[], warmup=3)
+
     @timeit("time/update")
     def update(minibatch: TensorDictBase) -> TensorDictBase:
-        losses = loss(minibatch)
-        torch.stack([losses.get(term) for term in terms]).sum().backward()
+        losses = gradients(minibatch)
         if max_grad_norm is not None:
             losses.set("grad_norm", nn.utils.clip_grad_norm_(parameters, max_grad_norm))
         optimizer.step()
-        optimizer.zero_grad()
         if target is not None:
             target.step()
-        return losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
+        return losses
 
     return update

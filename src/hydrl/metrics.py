@@ -25,10 +25,15 @@ def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
         yield cast(Item, item)
 
 
+def seconds_spent() -> dict[str, float]:
+    """Seconds that ``torchrl.timeit`` has counted so far under each name that begins with ``time/``."""
+    totals = timeit.todict(percall=False)
+    return {name: total for name, total in totals.items() if name.startswith("time/")}
+
+
 def time_shares(elapsed: float) -> dict[str, float]:
     """``time/`` entries: the share of ``elapsed`` seconds that each thing counted under ``time/`` took."""
-    totals = timeit.todict(percall=False)
-    return {name: total / elapsed for name, total in totals.items() if name.startswith("time/")}
+    return {name: total / elapsed for name, total in seconds_spent().items()}
 
 
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
@@ -52,6 +57,18 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
     if (step_count := ended.get("step_count", None)) is not None:
         metrics["train/episode_length"] = step_count.double().mean().item()
     return metrics
+
+
+def value_metrics(batch: TensorDictBase) -> dict[str, float]:
+    """``train/explained_variance`` where the batch was judged by a critic; empty where not.
+
+    The share of the value targets' variance that the critic's values explained before it learned from the
+    batch (where advantages are computed once): 1 is all, 0 no better than their mean.
+    """
+    target = batch.get("value_target", None)
+    if target is None:
+        return {}
+    return {"train/explained_variance": (1 - (target - batch["state_value"]).var() / target.var()).item()}
 
 
 def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:

@@ -16,6 +16,7 @@ def fresh_epochs(
     epochs: int,
     size: int,
     advantage: str,
+    draw: str,
 ) -> Iterator[TensorDictBase]:
     """PPO, A2C: a few epochs over the fresh batch, without replacement.
 
@@ -27,7 +28,10 @@ def fresh_epochs(
         size: frames a minibatch; ``frames // size`` of them an epoch.
         advantage: ``each_epoch`` recomputes it with the updated critic, as the TorchRL tutorial does;
             ``once`` computes it before the first epoch, which is the common and cheaper way.
+        draw: ``epoch`` draws the batch in a fresh order, in one call to the buffer, and cuts it up;
+            ``minibatch`` draws one after another, as the tutorial does: what is left over begins the next.
     """
+    count = batch.numel() // size
     for epoch in range(epochs):
         if epoch == 0 or advantage == "each_epoch":
             with torch.no_grad():
@@ -35,8 +39,10 @@ def fresh_epochs(
                     batch, params=loss.critic_network_params, target_params=loss.target_critic_network_params
                 )
             buffer.extend(batch.reshape(-1))
-        for _ in range(batch.numel() // size):
-            yield buffer.sample(size)
+        if draw == "epoch":
+            yield from buffer.sample(batch.numel()).split(size)[:count]
+        else:
+            yield from (buffer.sample(size) for _ in range(count))
 
 
 def replay(
@@ -60,5 +66,6 @@ def replay(
     """
     buffer.extend(batch.reshape(-1))
     if len(buffer) >= max(size, warmup_frames):
-        for _ in range(updates):
-            yield buffer.sample(size).to(batch.device)  # a memory on disk gives CPU tensors
+        # One draw for all of them, because a call costs TorchRL more than its rows do; still in `size`s. A
+        # memory on disk gives CPU tensors.
+        yield from buffer.sample(updates * size).to(batch.device).split(size)

@@ -17,7 +17,14 @@ from hydrl.checkpoint import save_policy
 from hydrl.config import Settings
 from hydrl.display import Display, print_summary
 from hydrl.evaluation import Evaluation
-from hydrl.metrics import ended_episodes, episode_metrics, loss_metrics, time_shares
+from hydrl.metrics import (
+    ended_episodes,
+    episode_metrics,
+    loss_metrics,
+    seconds_spent,
+    time_shares,
+    value_metrics,
+)
 from hydrl.plots import save_curves
 
 
@@ -48,6 +55,7 @@ class Record:
         )
         timeit.erase()
         self.loop_started = time.time()
+        self.compiled_before = runtime.compile_seconds()  # by earlier members of a sweep
         self.frames = self.updates = 0
         self.episodes: list[TensorDictBase] = []
         self.losses: list[TensorDictBase] = []
@@ -62,6 +70,7 @@ class Record:
         self.frames += batch.numel()
         self.updates += len(losses)
         self.episodes.append(ended_episodes(batch))
+        self.pending |= value_metrics(batch)
         if losses:
             self.losses.append(torch.stack(losses).mean(0))
 
@@ -91,6 +100,7 @@ class Record:
             **self.pending,
             **metrics,
             **time_shares(elapsed),
+            **({"time/compile": self.compile_seconds() / elapsed} if self.settings.compile else {}),
             "time/elapsed": time.time() - self.started,
             "time/frames_per_second": self.frames / elapsed,
         }
@@ -98,6 +108,10 @@ class Record:
         loggers.log(self.logger, self.frames, row)
         self.display.update(self.frames, row)
         self.episodes, self.losses, self.pending = [], [], {}
+
+    def compile_seconds(self) -> float:
+        """Seconds this run has spent compiling, part of what it counts as collecting and updating."""
+        return runtime.compile_seconds() - self.compiled_before
 
     def save(self, name: str, normaliser: dict[str, Any]) -> None:
         """Saves the policy with its normaliser as ``checkpoints/NAME.pt``."""
@@ -115,6 +129,8 @@ class Record:
             self.write({})
         self.close()
         seconds = time.time() - self.started
+        spent = seconds_spent()
+        learning = sum(spent.get(f"time/{each}", 0.0) for each in ("collect", "sample", "update"))
         shown = final or self.last_evaluation
         summary = {
             "algo": self.settings.algo,
@@ -123,6 +139,11 @@ class Record:
             "frames": self.frames,
             "updates": self.updates,
             "wall_seconds": seconds,
+            "start_seconds": self.loop_started - self.started,
+            "learning_seconds": learning,
+            "evaluation_seconds": spent.get("time/evaluate", 0.0),
+            "compile_seconds": self.compile_seconds(),
+            "overhead_share": 1 - learning / seconds,
             "frames_per_second": self.frames / (time.time() - self.loop_started),
             "eval/return_mean": shown.mean if shown else None,
             "eval/return_std": shown.std if shown else None,

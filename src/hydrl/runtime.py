@@ -3,11 +3,14 @@
 import logging
 import os
 import random
+import shutil
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
@@ -15,6 +18,7 @@ import mujoco
 import numpy as np
 import psutil
 import torch
+from torch._dynamo.utils import calculate_time_spent
 
 from hydrl.errors import Interrupted, UserError
 
@@ -90,7 +94,11 @@ def stop_on_signals() -> Iterator[None]:
 def quieten_libraries() -> None:
     """Hides what libraries say of a correct run: TorchRL's progress notes, and warnings by their own text."""
     logging.getLogger("torchrl").setLevel(logging.WARNING)
+    logging.getLogger("torch.utils.cpp_extension").setLevel(
+        logging.ERROR
+    )  # compiling for a CPU needs no CUDA
     for text in (
+        r".*inline_inbuilt_nn_modules is deprecated.*",  # tensordict asks for it when it is compiled
         r".*environment .* is out of date.*",  # the documented task is version 4 on purpose
         r".*[Nn]o target network updater.*",  # dqn_intro leaves the target alone, as its document does
     ):
@@ -104,6 +112,16 @@ def warn_of_mujoco(message: str) -> None:
         warnings.warn(f"MuJoCo: {message}", stacklevel=2)
 
 
+def remember_missing_packages() -> None:
+    """Says once that pandas is not there, where it is not.
+
+    tensordict asks at every module's output whether it might be a table of pandas, and Python searches its
+    whole path for a missing package: 40 microseconds each time. ``None`` is Python's own entry for absent.
+    """
+    if find_spec("pandas") is None:
+        sys.modules["pandas"] = None  # type: ignore[assignment]
+
+
 def versions() -> dict[str, str]:
     """Versions of what the numbers of a run depend on."""
     from importlib.metadata import version
@@ -112,10 +130,41 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in names}
 
 
-def prepare(seed: int, device: str, threads: int | str) -> str:
-    """Everything a run sets in its process before it builds a part; returns the device it runs on."""
+def check_compiler() -> None:
+    """Finds the C++ compiler that ``torch.compile`` will call.
+
+    Raises:
+        UserError: where there is none.
+    """
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "cl")):
+        raise UserError(
+            "compile=true needs a C++ compiler, and none is installed; install g++, or use compile=false"
+        )
+
+
+def compile_seconds() -> float:
+    """Seconds this process has spent compiling so far."""
+    return calculate_time_spent()["total_wall_time"]
+
+
+def prepare(
+    seed: int, device: str, threads: int | str, *, compile: bool = False, cudagraph: bool = False
+) -> str:
+    """Everything a run sets in its process before it builds a part; returns the device it runs on.
+
+    Raises:
+        UserError: for what this machine cannot do.
+    """
     quieten_libraries()
+    remember_missing_packages()
     chosen = choose_device(device)
+    if cudagraph and not chosen.startswith("cuda"):
+        raise UserError(
+            f"cudagraph=true records CUDA kernels, and this run is on the {chosen}; use cudagraph=false"
+        )
+    if compile:
+        check_compiler()
+        torch.compiler.reset()  # PyTorch compiles a function eight times at most, and a sweep may be longer
     choose_threads(threads)
     seed_everything(seed)
     return chosen
