@@ -84,7 +84,6 @@ def train(settings: Settings) -> None:
         total_frames=settings.batches * settings.frames_per_batch,
         seed=seed,
         device=device,
-        compile=settings.compile,
     )
     frames, final = 0, None
     with (

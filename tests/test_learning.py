@@ -258,6 +258,15 @@ def agree(found: dict, expected: dict) -> None:
         assert torch.allclose(found[key], value, atol=1e-4, rtol=1e-4), key
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it records; tests/test_gpu.py compares")
+@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+def test_what_a_cuda_graph_would_record_is_the_same_update(overrides):
+    for found, expected in zip(
+        twenty_updates(overrides, cudagraph=True), twenty_updates(overrides), strict=True
+    ):
+        agree(found, expected)
+
+
 @pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
 def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates_targets_included(overrides):
     eager, weights = twenty_updates(overrides)

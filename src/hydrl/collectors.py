@@ -24,7 +24,6 @@ def make_collector(
     num_envs: int,
     seed: int,
     device: str,
-    compile: bool = False,
     num_workers: int | None = None,
     sync: bool | None = None,
 ) -> BaseCollector:
@@ -43,7 +42,6 @@ def make_collector(
         num_envs: environments stepped together in each process, as ``env`` and ``make_env`` have them.
         seed: of the run; each worker derives its own.
         device: where policy and batches live.
-        compile: lets ``torch.compile`` build the policy.
         num_workers: processes; ``None`` collects here.
         sync: whether workers wait for each other.
 
@@ -69,7 +67,6 @@ def make_collector(
         split_trajs=False,
         device=device,
         auto_register_policy_transforms=restarts_with_episodes(policy),
-        compile_policy={"options": {"fallback_random": True}} if compile else None,  # see make_update
         **options,
     )
 

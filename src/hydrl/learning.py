@@ -1,10 +1,10 @@
 """Learning: the loss with its value estimator, and the update that takes one step on a minibatch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import CudaGraphModule
 from torch import nn
 from torch.optim import Optimizer
@@ -50,9 +50,9 @@ def make_update(
         optimizer: over the loss's parameters.
         max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
         target: moves the target network after the step.
-        compile: lets ``torch.compile`` build the loss and its gradient at the first call.
-        cudagraph: records loss and gradient as one CUDA graph and replays it; the step stays outside, because
-            a step inside was seen to change what is learned (TorchRL's issues 3002 and 4216).
+        compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
+        cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
+            and target stay outside: inside they were seen to change what is learned (TorchRL 3002 and 4216).
 
     Returns:
         A function from a minibatch to the loss's detached outputs, each averaged to a scalar.
@@ -60,34 +60,53 @@ def make_update(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     terms = [key for key in loss.out_keys if key.startswith("loss")]
 
-    def forward(minibatch: TensorDictBase) -> tuple[torch.Tensor, TensorDictBase]:
+    def gradients(minibatch: TensorDictBase) -> TensorDictBase:
         losses = loss(minibatch)
         total = torch.stack([losses.get(term) for term in terms]).sum()
-        return total, losses.detach().apply(
-            lambda value: value.mean() if value.ndim else value, batch_size=[]
-        )
-
-    if compile:
-        # With fallback_random a loss that samples, as SAC's does, samples what it would have in eager mode.
-        forward = torch.compile(forward, options={"fallback_random": True})
-
-    def gradients(minibatch: TensorDictBase) -> TensorDictBase:
-        optimizer.zero_grad(set_to_none=not cudagraph)  # a graph writes where it wrote when it was recorded
-        total, losses = forward(minibatch)
-        total.backward()
+        found = torch.autograd.grad(total, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, found, strict=True):
+            parameter.grad = gradient
+        losses = losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
+        if max_grad_norm is not None:
+            losses.set("grad_norm", nn.utils.clip_grad_norm_(parameters, max_grad_norm))
         return losses
 
+    compute: Update = gradients
+    if compile:
+        torch._dynamo.config.trace_autograd_ops = True  # forward, backward and clipping become one graph
+        # With fallback_random a loss that samples, as SAC's does, samples what it would have in eager mode.
+        compute = torch.compile(gradients, options={"fallback_random": True})
     if cudagraph:
-        gradients = CudaGraphModule(gradients, in_keys=[], out_keys=[], warmup=3)
+        compute = as_cuda_graph(compute, parameters)
 
     @timeit("time/update")
     def update(minibatch: TensorDictBase) -> TensorDictBase:
-        losses = gradients(minibatch)
-        if max_grad_norm is not None:
-            losses.set("grad_norm", nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+        losses = compute(minibatch)
         optimizer.step()
         if target is not None:
             target.step()
         return losses
 
     return update
+
+
+def as_cuda_graph(gradients: Update, parameters: Sequence[nn.Parameter]) -> Update:
+    """Records what ``gradients`` does to a minibatch as a CUDA graph and replays it from the fourth call on.
+
+    The gradients leave the graph as outputs, because the call that records computes nothing where it records.
+    """
+
+    def recorded(minibatch: TensorDictBase) -> TensorDictBase:
+        losses = gradients(minibatch)
+        found = {str(k): each.grad for k, each in enumerate(parameters) if each.grad is not None}
+        return TensorDict({"losses": losses, "gradients": TensorDict(found)})
+
+    graph = CudaGraphModule(recorded, in_keys=[], out_keys=[], warmup=3)
+
+    def replayed(minibatch: TensorDictBase) -> TensorDictBase:
+        out = graph(minibatch)
+        for k, gradient in out["gradients"].items():
+            parameters[int(k)].grad = gradient
+        return out["losses"]
+
+    return replayed

@@ -28,7 +28,7 @@ HANDED: dict[str, tuple[int, set[str]]] = {
     "actor": (1, set()),
     "critic": (1, set()),
     "exploration": (1, set()),
-    "collector": (3, {"total_frames", "seed", "device", "compile"}),
+    "collector": (3, {"total_frames", "seed", "device"}),
     "minibatches": (3, set()),
     "loss.module": (2, {"gamma"}),  # the discount, by way of the value estimator
     "target": (1, set()),
