@@ -34,7 +34,11 @@ format: .venv/ready ## rewrite to the house style
 type: .venv/ready ## check types
 	$(BIN)/mypy
 
-bench: .venv/ready ## measure frames a second of the main loops
+.venv/bench: .venv/ready pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+bench: .venv/bench ## measure frames a second beside Stable-Baselines3, plain PyTorch and TorchRL's tutorial
 	$(BIN)/python scripts/benchmark.py
 
 .PHONY: help train test test-slow lint format type bench

@@ -1,64 +1,483 @@
-"""Frames a second of the main loops, interleaved in one call: python scripts/benchmark.py [repeats]
+"""Measures hydrl beside its peers, interleaved in one call. Needs pip install -e '.[bench]'.
 
-Machines are noisy, so compare the ratios. The table also goes to ``outputs/benchmark.csv``.
+python scripts/benchmark.py                 # frames a second at the same work, each loop three times
+python scripts/benchmark.py speed --repeats 1 --tasks dqn
+python scripts/benchmark.py memory          # what a replay buffer on disk and one in memory keep resident
+python scripts/benchmark.py solve --seeds 100,101    # seconds until a task is solved, both sides tuned
+
+Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
+and their median is shown.
 """
 
+import argparse
 import csv
+import importlib.util
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from typing import Any
 
+from hydra import compose, initialize_config_dir
 from rich.table import Table
 
+from hydrl.cli import complain
+from hydrl.config import CONFIGS, Settings, load
 from hydrl.display import console
+from hydrl.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-SAME_WORK = ["experiment=quickstart", "total_frames=10_000", "minibatches.advantage=once"]
-LOOPS = {
-    "documented PPO, as written": ["experiment=quickstart", "total_frames=10_000"],
-    "the same, GAE once a batch": SAME_WORK,
-    "and 10 environments, fused Adam": [*SAME_WORK, "collector.num_envs=10", "optim.fused=true"],
-    "PPO tuned for the double pendulum": ["total_frames=20_480"],
-    "DQN tuned for CartPole": ["algo=dqn", "env=cartpole", "total_frames=10_240"],
+PEERS = ROOT / "scripts" / "peers"
+OUTPUTS = ROOT / "outputs"
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work that every loop of a table does.
+
+    Attributes:
+        title: said above the table and its panel.
+        work: of a batch, in words.
+        frames: of a batch.
+        updates: of a batch.
+        filling: batches that only fill the replay buffer.
+        warmup: batches before the clock starts; they absorb compilation.
+        batches: measured ones.
+        loops: a name to the overrides of ``train.py``, or to a generator in ``scripts/peers``.
+        bases: a column's title to the loop the others are compared with.
+    """
+
+    title: str
+    work: str
+    frames: int
+    updates: int
+    filling: int
+    warmup: int
+    batches: int
+    loops: Mapping[str, Sequence[str] | str]
+    bases: Mapping[str, str]
+
+
+SB3, PLAIN, FLOOR = "Stable-Baselines3", "plain PyTorch", "floor: steps and updates alone"
+GAE_ONCE = "documented TorchRL, GAE once"
+PPO = (
+    "experiment=quickstart",
+    "minibatches.advantage=once",
+    "minibatches.draw=epoch",
+    "optim.fused=true",
+    "loss.module.log_explained_variance=false",
+)
+# Exploration is at its end value from the start, as it is for most of a run, in every loop of the table.
+DQN = ("algo=dqn", "env=cartpole", "loss.module.double_dqn=false", "exploration.eps_init=0.05")
+OVERLAP = ("compile=true", "collector=overlap")
+TASKS = {
+    "ppo": Task(
+        title="PPO, inverted double pendulum",
+        work="1,000 frames and 150 updates of 64 a batch",
+        frames=1_000,
+        updates=150,
+        filling=0,
+        warmup=4,
+        batches=20,
+        loops={
+            "hydrl": (*PPO, "collector.num_envs=10"),
+            "hydrl, compiled": (*PPO, "collector.num_envs=10", "compile=true"),
+            "hydrl, compiled, collecting meanwhile": (*PPO, *OVERLAP, "collector.num_envs=10"),
+            SB3: "sb3.ppo",
+            "documented TorchRL, as written": "documented.as_written",
+            GAE_ONCE: "documented.gae_once",
+            PLAIN: "plain.ppo",
+            FLOOR: "plain.ppo_floor",
+        },
+        bases={"to SB3": SB3, "to plain": PLAIN, "to documented": GAE_ONCE},
+    ),
+    "dqn": Task(
+        title="DQN, CartPole",
+        work="256 frames and 64 updates of 128 a batch",
+        frames=256,
+        updates=64,
+        filling=3,
+        warmup=8,
+        batches=60,
+        loops={
+            "hydrl": DQN,
+            "hydrl, compiled": (*DQN, "compile=true"),
+            "hydrl, compiled, collecting meanwhile": (*DQN, *OVERLAP, "collector.num_envs=16"),
+            SB3: "sb3.dqn",
+            PLAIN: "plain.dqn",
+            FLOOR: "plain.dqn_floor",
+        },
+        bases={"to SB3": SB3, "to plain": PLAIN},
+    ),
 }
-QUIET = ["eval.every_frames=1_000_000", "eval.final_episodes=1", "eval.max_steps=1"]
 
 
-def frames_per_second(overrides: list[str], folder: Path) -> float:
-    """Trains once in a process of its own, without evaluations."""
-    command = [sys.executable, "train.py", *overrides, *QUIET, f"hydra.run.dir={folder}"]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return json.loads((folder / "summary.json").read_text())["frames_per_second"]
+@dataclass(frozen=True)
+class Times:
+    """One run of a loop.
+
+    Attributes:
+        frames: cumulated, one number a batch.
+        elapsed: seconds since the process started, one number a batch.
+        updates: of the whole run.
+    """
+
+    frames: Sequence[float]
+    elapsed: Sequence[float]
+    updates: int
 
 
-def main(repeats: int) -> None:
-    """Runs every loop in turn, ``repeats`` times, and prints medians, spreads and ratios to the first."""
-    speeds: dict[str, list[float]] = {name: [] for name in LOOPS}
-    for _ in range(repeats):
-        for name, overrides in LOOPS.items():
-            with tempfile.TemporaryDirectory() as folder:
-                speeds[name].append(frames_per_second(overrides, Path(folder)))
-    base = statistics.median(next(iter(speeds.values())))
-    table = Table("loop", "frames/s", "least", "most", "ratio", title=f"median of {repeats}")
-    path = ROOT / "outputs" / "benchmark.csv"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["loop", "frames_per_second", "least", "most", "ratio"])
-        for name, values in speeds.items():
-            median = statistics.median(values)
-            row = [f"{median:.0f}", f"{min(values):.0f}", f"{max(values):.0f}", f"{median / base:.2f}"]
-            table.add_row(name, *row)
-            writer.writerow([name, *row])
-    console().print(table)
+@dataclass(frozen=True)
+class Speed:
+    """Frames a second once the loop is warm, and the seconds from the start of the process until it was."""
+
+    frames_per_second: float
+    warmup_seconds: float
+
+
+def run(words: Sequence[str], **environment: str) -> str:
+    """What ``python *words`` prints; whatever ends this call ends the command and all its children.
+
+    Raises:
+        UserError: if the command fails.
+    """
+    command = [sys.executable, *words]
+    # A group of its own, so that Ctrl-C arrives here alone and the group can be ended as one.
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        sys.stderr.write(errors)
+        raise UserError(f"python {' '.join(words)} ended with exit code {process.returncode}")
+    return output
+
+
+def time_loop(task: Task, loop: Sequence[str] | str, batches: int) -> Times:
+    """Runs a loop for so many batches in a process of its own, without evaluations."""
+    if isinstance(loop, str):
+        times = json.loads(run([str(PEERS), loop, str(batches)]).splitlines()[-1])
+        return Times(times["frames"], times["elapsed"], times["updates"][-1])
+    with tempfile.TemporaryDirectory() as folder:
+        words = [
+            "train.py",
+            *loop,
+            f"total_frames={batches * task.frames}",
+            f"log_every_frames={task.frames}",
+            "eval.every_frames=1_000_000_000",
+            "eval.final_episodes=1",
+            "eval.max_steps=1",
+            f"hydra.run.dir={folder}/run",
+        ]
+        run(words, TORCHINDUCTOR_CACHE_DIR=f"{folder}/cache")  # every compilation is a first one
+        return read_run(Path(folder) / "run")
+
+
+def read_run(folder: Path) -> Times:
+    """The times of a run that logged every batch, from its ``metrics.csv`` and ``summary.json``."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    frames = [float(row["frames"]) for row in rows]
+    elapsed = [float(row["time/elapsed"]) for row in rows]
+    return Times(frames, elapsed, json.loads((folder / "summary.json").read_text())["updates"])
+
+
+def steady_speed(times: Times, warmup: int) -> Speed:
+    """The speed from the end of batch ``warmup`` to the end of the last batch but one.
+
+    The last batch is left out: a loop that collects while it learns has nothing left to collect there.
+    """
+    frames, elapsed = times.frames, times.elapsed
+    speed = (frames[-2] - frames[warmup - 1]) / (elapsed[-2] - elapsed[warmup - 1])
+    return Speed(speed, elapsed[warmup - 1])
+
+
+def paired_ratio(speeds: Sequence[float], base: Sequence[float]) -> float:
+    """Median of the rounds' ratios: what slows a whole round slows both and leaves its ratio alone."""
+    return statistics.median(speed / other for speed, other in zip(speeds, base, strict=True))
+
+
+def summarise(task: Task, speeds: Mapping[str, Sequence[Speed]]) -> list[dict[str, Any]]:
+    """One row a loop: median, least and most frames a second, the ratios, and the warm-up in seconds."""
+    rates = {name: [speed.frames_per_second for speed in rounds] for name, rounds in speeds.items()}
+    return [
+        {
+            "loop": name,
+            "frames/s": statistics.median(rates[name]),
+            "least": min(rates[name]),
+            "most": max(rates[name]),
+            **{title: paired_ratio(rates[name], rates[base]) for title, base in task.bases.items()},
+            "warm-up, s": statistics.median(speed.warmup_seconds for speed in rounds),
+        }
+        for name, rounds in speeds.items()
+    ]
+
+
+def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
+    """Runs every loop of the tasks in turn, ``repeats`` times, and shows tables and a picture.
+
+    Raises:
+        UserError: if a loop fails, or does another number of updates than the others.
+    """
+    speeds: dict[str, dict[str, list[Speed]]] = {
+        task: {loop: [] for loop in TASKS[task].loops} for task in names
+    }
+    for each in range(repeats):
+        for name in names:
+            task = TASKS[name]
+            total = task.warmup + (batches or task.batches) + 1
+            for loop, words in task.loops.items():
+                times = time_loop(task, words, total)
+                if times.updates != (expected := (total - task.filling) * task.updates):
+                    raise UserError(f"{loop} made {times.updates} updates on {name}, not {expected}")
+                speeds[name][loop].append(steady_speed(times, task.warmup))
+                rate = speeds[name][loop][-1].frames_per_second
+                console().print(f"round {each + 1} of {repeats}, {name}: {loop}, {rate:,.0f} frames/s")
+    summaries = {name: summarise(TASKS[name], speeds[name]) for name in names}
+    for name, rows in summaries.items():
+        show(f"{TASKS[name].title}: {TASKS[name].work}; median of {repeats}", rows)
+    flat = [
+        {
+            "task": name,
+            **row,
+            "rounds": " ".join(f"{each.frames_per_second:.0f}" for each in speeds[name][row["loop"]]),
+        }
+        for name, rows in summaries.items()
+        for row in rows
+    ]
+    write(OUTPUTS / "benchmark.csv", flat)
+    draw({TASKS[name].title: rows for name, rows in summaries.items()}, OUTPUTS / "benchmark.png")
+
+
+def draw(panels: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+    """Median speeds as bars, from the least to the most as whiskers; a panel a task."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    heights = [len(rows) for rows in panels.values()]
+    figure, axes = pyplot.subplots(
+        len(panels),
+        figsize=(11, 0.6 + 0.5 * sum(heights) + 0.8 * len(heights)),
+        dpi=150,
+        layout=ConstrainedLayoutEngine(h_pad=0.15, w_pad=0.15),
+        squeeze=False,
+        height_ratios=heights,
+    )
+    for axis, (title, rows) in zip(axes.flat, panels.items(), strict=True):
+        names = [row["loop"] for row in rows]
+        medians = [row["frames/s"] for row in rows]
+        whiskers = [
+            [row["frames/s"] - row["least"] for row in rows],
+            [row["most"] - row["frames/s"] for row in rows],
+        ]
+        colours = ["#0072B2" if name.startswith("hydrl") else "#BBBBBB" for name in names]
+        axis.barh(names, medians, color=colours, xerr=whiskers, ecolor="#333333", capsize=4)
+        furthest = max(row["most"] for row in rows)
+        for position, row in enumerate(rows):
+            axis.text(
+                row["most"] + furthest / 80, position, f"{row['frames/s']:,.0f}", va="center", fontsize=14
+            )
+        axis.set_xlim(0, furthest * 1.12)
+        axis.invert_yaxis()
+        axis.set_title(title, loc="left", fontsize=16, pad=12)
+        axis.tick_params(labelsize=14)
+        axis.tick_params(axis="y", length=0)
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axis.spines[["top", "right", "left"]].set_visible(False)
+    axes.flat[-1].set_xlabel("environment frames a second: median, least and most", fontsize=14)
+    figure.savefig(path)
+    pyplot.close(figure)
     console().print(f"written to {path.relative_to(ROOT)}")
 
 
+def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table on the screen; numbers right, with as many digits as they deserve."""
+    table = Table(title=title, title_justify="left")
+    for column, value in rows[0].items():
+        table.add_column(column, justify="left" if isinstance(value, str) else "right")
+    for row in rows:
+        table.add_row(*(written(value) for value in row.values()))
+    console().print(table)
+
+
+def written(value: Any) -> str:
+    """A cell: three digits or whole, thousands apart; a dash for what there is not."""
+    if value is None or value == inf:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.2f}" if value < 10 else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows to a CSV file; a column some rows lack stays empty there."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        for row in rows:
+            writer.writerow(
+                {key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()}
+            )
+    console().print(f"written to {path.relative_to(ROOT)}")
+
+
+def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
+    """The checked settings that ``python train.py *overrides`` would train with."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
+
+
+def memory(transitions: int, minibatches: int) -> None:
+    """Fills a buffer on disk and one in memory, samples from them, and shows what stays resident.
+
+    Raises:
+        UserError: if the disk has no room for the first.
+    """
+    OUTPUTS.mkdir(exist_ok=True)
+    rows = []
+    for buffer in ("memmap", "replay"):
+        # Not in the system's temporary folder, which is memory on many machines.
+        with tempfile.TemporaryDirectory(dir=OUTPUTS, prefix="benchmark-") as folder:
+            words = [str(PEERS / "memory.py"), buffer, str(transitions), str(minibatches), folder]
+            rows += json.loads(run(words).splitlines()[-1])
+    show(f"A replay buffer of {transitions:,} HalfCheetah transitions, minibatches of 256", rows)
+    write(OUTPUTS / "benchmark-memory.csv", rows)
+
+
+SOLVED = ("ppo-inverted_double_pendulum", "dqn-cartpole", "ppo-cartpole")
+
+
+def solve(names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Trains hydrl and Stable-Baselines3 to the task's threshold, one after another, seed by seed.
+
+    hydrl runs with its tuned numbers, Stable-Baselines3 with those of RL Baselines3 Zoo; both are evaluated
+    after as many frames and with as many deterministic episodes as hydrl's tuned numbers say.
+    """
+    loops: dict[str, Callable[[str, int], dict[str, Any]]] = {"hydrl": solve_hydrl, SB3: solve_sb3}
+    runs: list[dict[str, Any]] = []
+    for seed in seeds:
+        for name in names:
+            for loop, train in loops.items():
+                runs.append({"task": name, "loop": loop, "seed": seed, **train(name, seed)})
+                done = runs[-1]
+                seconds = written(done["solved_at_seconds"])
+                console().print(f"seed {seed}, {name}: {loop}, solved after {seconds} s")
+    rows = []
+    for name in names:
+        for loop in loops:
+            rows.append({"task": name, "loop": loop})
+            rows[-1] |= summarise_solved(
+                [each for each in runs if (each["task"], each["loop"]) == (name, loop)]
+            )
+    show(f"Time to solve, medians over {len(seeds)} seeds", rows)
+    write(OUTPUTS / "benchmark-solve.csv", runs)
+
+
+def summarise_solved(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians over the runs; one that did not solve its task counts as longer than any."""
+    shares = [run["overhead_share"] for run in runs if run.get("overhead_share") is not None]
+    return {
+        "solved": f"{sum(run['solved_at_seconds'] is not None for run in runs)} of {len(runs)}",
+        "seconds": statistics.median(run["solved_at_seconds"] or inf for run in runs),
+        "frames": statistics.median(run["solved_at_frames"] or inf for run in runs),
+        "not learning, share": statistics.median(shares) if shares else None,
+    }
+
+
+def solve_hydrl(name: str, seed: int) -> dict[str, Any]:
+    """One run with hydrl's tuned numbers."""
+    algo, env = name.split("-")
+    keys = ("solved_at_seconds", "solved_at_frames", "wall_seconds", "overhead_share")
+    with tempfile.TemporaryDirectory() as folder:
+        run(["train.py", f"algo={algo}", f"env={env}", f"seed={seed}", f"hydra.run.dir={folder}/run"])
+        summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
+    return {key: summary.get(key) for key in keys}
+
+
+def solve_sb3(name: str, seed: int) -> dict[str, Any]:
+    """One run with the Zoo's numbers, evaluated as hydrl's tuned run is."""
+    algo, env = name.split("-")
+    evaluation = settings(f"algo={algo}", f"env={env}").eval
+    words = [f"--seed={seed}", f"--solved-at={evaluation.solved_at}"]
+    words += [f"--every-frames={evaluation.every_frames}", f"--episodes={evaluation.episodes}"]
+    return json.loads(run([str(PEERS / "sb3_solve.py"), name, *words]).splitlines()[-1])
+
+
+def positive(word: str) -> int:
+    """A whole number of at least 1; what argparse calls for an argument."""
+    if (number := int(word)) < 1:
+        raise ValueError
+    return number
+
+
+def seeds(word: str) -> list[int]:
+    """``100,101`` to numbers; what argparse calls for an argument."""
+    return [int(each) for each in word.split(",")]
+
+
+def arguments(words: Sequence[str]) -> argparse.Namespace:
+    """The command line; nothing at all means ``speed``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = parser.add_subparsers(dest="part", required=True)
+    part = parts.add_parser("speed", help="frames a second at the same work")
+    part.add_argument("--repeats", type=positive, default=3, metavar="N", help="rounds, 3")
+    part.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    part.add_argument("--batches", type=positive, metavar="N", help="measured ones; fewer is a quick look")
+    part = parts.add_parser("memory", help="resident memory of a replay buffer on disk and of one in memory")
+    part.add_argument("--transitions", type=positive, default=1_000_000, metavar="N", help="1,000,000")
+    part.add_argument("--minibatches", type=positive, default=5_000, metavar="N", help="of 256, 5,000")
+    part = parts.add_parser("solve", help="seconds until a task is solved")
+    part.add_argument("--tasks", nargs="+", choices=SOLVED, default=SOLVED)
+    part.add_argument("--seeds", type=seeds, default=list(range(100, 105)), metavar="A,B", help="100-104")
+    return parser.parse_args(words or ["speed"])
+
+
+def main(chosen: argparse.Namespace) -> None:
+    """Does the chosen part.
+
+    Raises:
+        UserError: if what is compared with is not installed.
+    """
+    if chosen.part != "memory" and importlib.util.find_spec("stable_baselines3") is None:
+        raise UserError("the benchmark needs Stable-Baselines3: pip install -e '.[bench]'")
+    options = {key: value for key, value in vars(chosen).items() if key != "part"}
+    match chosen.part:
+        case "speed":
+            speed(options["tasks"], options["repeats"], options["batches"])
+        case "memory":
+            memory(**options)
+        case "solve":
+            solve(options["tasks"], options["seeds"])
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+        main(arguments(sys.argv[1:]))
+    except UserError as error:
+        sys.exit(complain(str(error)))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,0 +1,68 @@
+"""What a replay buffer keeps resident: python scripts/peers/memory.py memmap 1000000 5000 FOLDER
+
+Builds hydrl's ``buffer=memmap`` or ``buffer=replay`` in FOLDER, fills it with transitions of HalfCheetah, and
+samples minibatches of 256. Each wants a process of its own, because TorchRL lets go of a buffer only when the
+process ends. One line of JSON comes out.
+"""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from hydra import compose, initialize_config_dir
+
+from hydrl import envs, runtime
+from hydrl.cli import complain
+from hydrl.config import CONFIGS, load
+
+
+def main(buffer: str, transitions: int, minibatches: int, folder: Path) -> int:
+    """Measures before, after filling, and five times while sampling; the exit code."""
+    runtime.prepare(0, "cpu", "auto")
+    chosen = ["algo=sac", "env=half_cheetah", f"buffer={buffer}", f"buffer.storage.max_size={transitions}"]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        settings = load(compose("train", overrides=[f"run_dir={folder}", *chosen]))
+    env = envs.make_env(settings.build("env"), settings.transform_builders)
+    frame = env.fake_tensordict()
+    env.close()
+    size = transitions * sum(entry.nbytes for entry in frame.values(True, True))
+    if buffer == "memmap" and shutil.disk_usage(folder).free < 1.2 * size:
+        return complain(f"{folder} has no room for {size / 1e6:,.0f} MB of transitions")
+    chunk = frame.expand(min(10_000, transitions)).clone()
+    replay = settings.build("buffer")()
+    rows = [resident(buffer, "before")]
+    for _ in range(-(-transitions // len(chunk))):
+        replay.extend(chunk.apply(lambda entry: entry.normal_() if entry.is_floating_point() else entry))
+    rows.append(resident(buffer, f"filled with {size / 1e6:,.0f} MB"))
+    each = max(minibatches // 5, 1)
+    for part in range(1, 6):
+        started = time.perf_counter()
+        for _ in range(each):
+            torch.sum(replay.sample(256)["observation"])
+        rate = each * 256 / (time.perf_counter() - started)
+        rows.append(resident(buffer, f"after {part * each:,} minibatches", rate))
+    print(json.dumps(rows))
+    return 0
+
+
+def resident(buffer: str, moment: str, rate: float | None = None) -> dict[str, Any]:
+    """A row: private, shared and total resident memory of this process, MB, and sampled rows a second.
+
+    Private memory is the process's own and can only be swapped out. Shared memory is libraries and whatever
+    else it reads of files, the buffer's among them: the system takes that back whenever it wants.
+    """
+    memory = psutil.Process().memory_info()
+    shared = getattr(memory, "shared", 0)  # only Linux tells them apart
+    parts = {"private, MB": memory.rss - shared, "shared, MB": shared, "total, MB": memory.rss}
+    sizes = {name: round(value / 1e6) for name, value in parts.items()}
+    return {"buffer": buffer, "moment": moment, **sizes, "sampled rows/s": rate and round(rate)}
+
+
+if __name__ == "__main__":
+    kind, transitions, minibatches, folder = sys.argv[1:]
+    sys.exit(main(kind, int(transitions), int(minibatches), Path(folder)))
