@@ -8,8 +8,13 @@ import pytest
 CHECKS = [
     (("algo=ppo", "env=inverted_double_pendulum"), 9_300, 20, 5),
     (("algo=dqn", "env=cartpole"), 475, 100, 5),
+    (("algo=ppo", "env=cartpole"), 475, 100, 5),
+    # Data an update old, and a compiled update, learn as well.
+    (("algo=ppo", "env=inverted_double_pendulum", "collector=overlap"), 9_300, 20, 3),
+    (("algo=dqn", "env=cartpole", "collector=overlap"), 475, 100, 3),
+    (("algo=ppo", "env=inverted_double_pendulum", "compile=true"), 9_300, 20, 1),
+    (("algo=dqn", "env=cartpole", "compile=true"), 475, 100, 1),
     (("algo=sac", "env=pendulum"), -200, 20, 3),
-    (("algo=ppo", "env=cartpole"), 475, 100, 3),
     (("algo=ppo", "env=pendulum"), -200, 20, 3),
     (("algo=dqn", "env=acrobot"), -100, 20, 3),
     (
