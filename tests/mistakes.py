@@ -150,7 +150,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "collector=multi_sync transforms=running_norm": ["transforms=running_norm", "use collector=single"],
     "collector=overlap transforms=running_norm": ["transforms=running_norm", "use collector=single"],
-    "minibatches.draw=all": ["minibatches.draw=all", "'epoch' or 'minibatch'"],
+    "minibatches.draw=all": ["minibatches.draw=all", "should be epoch or minibatch"],
     "compile=yes": ["compile=yes", "true or false"],
     "compile=true loss=kl_penalty": ["compile=true", "KLPENPPOLoss", "beta", "use compile=false"],
     "actor.activation=Foo": ["actor.activation=Foo", "try Tanh, ReLU"],
