@@ -37,7 +37,7 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
     ):
         assert part in shown
     print_summary(SUMMARY | {"compile_seconds": 2.34}, Path("run"))
-    assert "3.2 learning (2.3 compiling), 1.6 evaluating" in capsys.readouterr().out
+    assert "5.0 to start, 2.3 compiling, 3.2 learning, 1.6 evaluating" in capsys.readouterr().out
 
 
 def test_a_run_never_evaluated_has_no_line_for_it(capsys):

@@ -79,7 +79,7 @@ def test_a_missing_pandas_is_remembered_and_one_that_is_there_is_left_alone(monk
 
 def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(monkeypatch):
     monkeypatch.setattr(runtime.shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match=r"compile=true needs a C\+\+ compiler.*use compile=false"):
+    with pytest.raises(UserError, match=r"compile=true needs the C\+\+ compiler.*use compile=false"):
         runtime.prepare(0, "cpu", "auto", compile=True)
     with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu; use cudagraph=false"):
         runtime.prepare(0, "cpu", "auto", cudagraph=True)

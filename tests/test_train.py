@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -169,6 +170,20 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
     summary = json.loads((tmp_path / "summary.json").read_text())
     state = torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
     assert state["frames"] == summary["frames"] > 0
+
+
+def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
+    """Nothing was sent to the worker yet; TorchRL would start the thread that sends while Python ends."""
+    process = start(
+        "env=cartpole", "tuned=none", "collector=overlap", "collector.frames_per_batch=100_000",
+        "minibatches.size=1_000", f"hydra.run.dir={tmp_path}",
+    )  # fmt: skip
+    while not (tmp_path / "metrics.csv").exists() and not (tmp_path / "config_resolved.yaml").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
 
 
 def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other(tmp_path):

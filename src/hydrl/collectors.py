@@ -73,11 +73,16 @@ def make_collector(
 
 @contextmanager
 def shut_down_after(collector: BaseCollector) -> Iterator[None]:
-    """Ends the collector's workers, or Python would wait for them when it exits."""
+    """Ends the collector's workers, or Python would wait for them when it exits.
+
+    So it would for what carries the weights to them: left to itself, it starts a thread while Python ends.
+    """
     try:
         yield
     finally:
         collector.shutdown(timeout=5)
+        for scheme in (collector._weight_sync_schemes or {}).values():
+            scheme.shutdown()
 
 
 def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:

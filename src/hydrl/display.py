@@ -79,11 +79,11 @@ def print_summary(summary: dict[str, Any], directory: Path, note: str = "") -> N
             "solved", f"{summary['solved_at_frames']:,} frames, {summary['solved_at_seconds']:.1f} s"
         )
     table.add_row("trained", f"{summary['frames']:,} frames, {summary['updates']:,} updates")
-    compiling = f" ({summary['compile_seconds']:.1f} compiling)" if summary["compile_seconds"] else ""
+    compiling = f"{summary['compile_seconds']:.1f} compiling, " if summary["compile_seconds"] else ""
     table.add_row(
         "time",
         f"{summary['wall_seconds']:.1f} s: {summary['start_seconds']:.1f} to start, "
-        f"{summary['learning_seconds']:.1f} learning{compiling}, "
+        f"{compiling}{summary['learning_seconds']:.1f} learning, "
         f"{summary['evaluation_seconds']:.1f} evaluating",
     )
     table.add_row("speed", f"{summary['frames_per_second']:,.0f} frames/s in the loop")

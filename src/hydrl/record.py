@@ -130,7 +130,8 @@ class Record:
         self.close()
         seconds = time.time() - self.started
         spent = seconds_spent()
-        learning = sum(spent.get(f"time/{each}", 0.0) for each in ("collect", "sample", "update"))
+        compiling = self.compile_seconds() if self.settings.compile else 0.0
+        learning = sum(spent.get(f"time/{each}", 0.0) for each in ("collect", "sample", "update")) - compiling
         shown = final or self.last_evaluation
         summary = {
             "algo": self.settings.algo,
@@ -142,7 +143,7 @@ class Record:
             "start_seconds": self.loop_started - self.started,
             "learning_seconds": learning,
             "evaluation_seconds": spent.get("time/evaluate", 0.0),
-            "compile_seconds": self.compile_seconds(),
+            "compile_seconds": compiling,
             "overhead_share": 1 - learning / seconds,
             "frames_per_second": self.frames / (time.time() - self.loop_started),
             "eval/return_mean": shown.mean if shown else None,

@@ -136,9 +136,11 @@ def check_compiler() -> None:
     Raises:
         UserError: where there is none.
     """
-    if not any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "cl")):
+    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(name) is None:
         raise UserError(
-            "compile=true needs a C++ compiler, and none is installed; install g++, or use compile=false"
+            f"compile=true needs the C++ compiler {name}, which is not there; "
+            "install g++, let CXX name another, or use compile=false"
         )
 
 
