@@ -52,7 +52,7 @@ def make_update(
         target: moves the target network after the step.
         compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
         cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
-            and target stay outside: inside they were seen to change what is learned (TorchRL 3002 and 4216).
+            and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).
 
     Returns:
         A function from a minibatch to the loss's detached outputs, each averaged to a scalar.

@@ -65,10 +65,10 @@ def value_metrics(batch: TensorDictBase) -> dict[str, float]:
     The share of the value targets' variance that the critic's values explained before it learned from the
     batch (where advantages are computed once): 1 is all, 0 no better than their mean.
     """
-    target = batch.get("value_target", None)
-    if target is None:
+    target, value = batch.get("value_target", None), batch.get("state_value", None)
+    if target is None or value is None:
         return {}
-    return {"train/explained_variance": (1 - (target - batch["state_value"]).var() / target.var()).item()}
+    return {"train/explained_variance": (1 - (target - value).var() / target.var()).item()}
 
 
 def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:

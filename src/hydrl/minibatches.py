@@ -66,6 +66,5 @@ def replay(
     """
     buffer.extend(batch.reshape(-1))
     if len(buffer) >= max(size, warmup_frames):
-        # One draw for all of them, because a call costs TorchRL more than its rows do; still in `size`s. A
-        # memory on disk gives CPU tensors.
+        # One draw for all: a call costs TorchRL more than its rows do. A memory on disk gives CPU tensors.
         yield from buffer.sample(updates * size).to(batch.device).split(size)

@@ -110,7 +110,7 @@ class Record:
         self.episodes, self.losses, self.pending = [], [], {}
 
     def compile_seconds(self) -> float:
-        """Seconds this run has spent compiling, part of what it counts as collecting and updating."""
+        """Seconds this run has spent compiling; ``time/update`` holds them too."""
         return runtime.compile_seconds() - self.compiled_before
 
     def save(self, name: str, normaliser: dict[str, Any]) -> None:
@@ -130,7 +130,7 @@ class Record:
         self.close()
         seconds = time.time() - self.started
         spent = seconds_spent()
-        compiling = self.compile_seconds() if self.settings.compile else 0.0
+        compiling = self.compile_seconds()
         learning = sum(spent.get(f"time/{each}", 0.0) for each in ("collect", "sample", "update")) - compiling
         shown = final or self.last_evaluation
         summary = {

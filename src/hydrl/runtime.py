@@ -94,9 +94,8 @@ def stop_on_signals() -> Iterator[None]:
 def quieten_libraries() -> None:
     """Hides what libraries say of a correct run: TorchRL's progress notes, and warnings by their own text."""
     logging.getLogger("torchrl").setLevel(logging.WARNING)
-    logging.getLogger("torch.utils.cpp_extension").setLevel(
-        logging.ERROR
-    )  # compiling for a CPU needs no CUDA
+    # Compiling for a CPU needs no CUDA, whose absence this one reports.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     for text in (
         r".*inline_inbuilt_nn_modules is deprecated.*",  # tensordict asks for it when it is compiled
         r".*environment .* is out of date.*",  # the documented task is version 4 on purpose
