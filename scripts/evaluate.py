@@ -1,21 +1,27 @@
-"""Scores a finished run: python scripts/evaluate.py run=outputs/… episodes=100
+"""Scores a finished run and films it: python scripts/evaluate.py run=outputs/… episodes=100 video=true
 
-Keys: run (a run folder), episodes, checkpoint (last or best), stream (another number, other episodes),
-device, trust (true allows environments that are not hydrl's own).
+Keys: run (a run folder), episodes, checkpoint (last, best or a number of frames), stream (another number,
+other episodes), video (true films the first of them, at most eval.max_steps steps, as video-CHECKPOINT.mp4
+in the run folder), device, trust (true allows environments that are not hydrl's own).
 """
 
 import json
+import re
 import sys
 import typing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from hydrl import headless
 from hydrl.cli import complain
 from hydrl.display import console, key_value_table
 from hydrl.errors import UserError
+from hydrl.files import whole
 
 
 @dataclass
@@ -26,19 +32,17 @@ class Arguments:
     episodes: int = 100
     checkpoint: str = "last"
     stream: int = 2  # 0 and 1 are the episodes the run itself was scored on
+    video: bool = False
     device: str = "cpu"
     trust: bool = False
 
 
 def main(arguments: Arguments) -> None:
     """Rebuilds the policy with its normaliser, plays it, prints the scores and writes ``evaluation.json``."""
-    if arguments.episodes < 1:
-        raise UserError(f"episodes={arguments.episodes}: give 1 or more")
-    if arguments.checkpoint not in ("last", "best"):
-        raise UserError(f"checkpoint={arguments.checkpoint}: use last or best")
+    check(arguments)
     directory = Path(arguments.run)
-    if not (directory / "config_resolved.yaml").is_file():
-        raise UserError(f"run={directory}: no run lies there (it has no config_resolved.yaml)")
+    if arguments.video:
+        headless.prepare()  # before anything below imports MuJoCo
 
     from hydrl import runtime
     from hydrl.finished import open_run
@@ -47,26 +51,54 @@ def main(arguments: Arguments) -> None:
     finished = open_run(
         directory, checkpoint=arguments.checkpoint, device=arguments.device, trust=arguments.trust
     )
-    evaluation = finished.evaluate(arguments.episodes, arguments.stream)
-    scores = {
+    settings = finished.settings
+    scores: dict[str, Any] = {
         "run": str(directory),
         "checkpoint": arguments.checkpoint,
         "frames": finished.frames,
+        "seed": settings.seed,
         "stream": arguments.stream,
-        **evaluation.metrics(),
     }
-    settings = finished.settings
     table = key_value_table(f"{settings.algo} on {settings.task}, {arguments.checkpoint} policy")
+    film = None
+    if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
+        path = directory / f"video-{arguments.checkpoint}.mp4"
+        with console().status("filming the first episode"):
+            film = finished.film(path, arguments.episodes, arguments.stream)
+        scores["video"] = {"file": path.name, "return": film.episode_return, "length": film.length}
+    with console().status("playing the episodes"):
+        evaluation = finished.evaluate(arguments.episodes, arguments.stream)
+    shortest, longest = evaluation.lengths.min().item(), evaluation.lengths.max().item()
+    scores |= evaluation.metrics() | {"eval/length_min": shortest, "eval/length_max": longest}
+    scores |= {"returns": evaluation.returns.tolist(), "lengths": evaluation.lengths.tolist()}
+
     table.add_row("return", f"{evaluation.mean:,.1f} ± {evaluation.std:,.1f}")
     table.add_row("range", f"{scores['eval/return_min']:,.1f} to {scores['eval/return_max']:,.1f}")
-    table.add_row("episode length", f"{scores['eval/length_mean']:,.1f}")
+    table.add_row("episode length", f"{scores['eval/length_mean']:,.1f}, {shortest:,} to {longest:,}")
     table.add_row("episodes", f"{arguments.episodes:,}")
     table.add_row("trained", f"{finished.frames:,} frames")
+    if film:
+        table.add_row("first episode", f"return {film.episode_return:,.1f}, length {film.length:,}")
+        table.add_row("its video", str(film.path))
     console().print(table)
-    try:
-        (directory / "evaluation.json").write_text(json.dumps(scores, indent=2) + "\n")
-    except OSError as error:
-        raise UserError(f"evaluation.json cannot be written to {directory}: {error.strerror}") from None
+    with whole(directory / "evaluation.json") as partial:
+        partial.write_text(json.dumps(scores, indent=2) + "\n")
+
+
+def check(arguments: Arguments) -> None:
+    """What can be known before PyTorch's seconds.
+
+    Raises:
+        UserError: for a value out of range, or a folder that is not a run's.
+    """
+    if arguments.episodes < 1:
+        raise UserError(f"episodes={arguments.episodes}: give 1 or more")
+    if arguments.stream < 0:
+        raise UserError(f"stream={arguments.stream}: give 0 or more")
+    if not re.fullmatch(r"last|best|[0-9]+", arguments.checkpoint):
+        raise UserError(f"checkpoint={arguments.checkpoint}: use last, best or a number of frames")
+    if not (Path(arguments.run) / "config_resolved.yaml").is_file():
+        raise UserError(f"run={arguments.run}: no run lies there (it has no config_resolved.yaml)")
 
 
 def read(words: list[str]) -> Arguments:
@@ -75,17 +107,19 @@ def read(words: list[str]) -> Arguments:
     Raises:
         UserError: for an unknown key, a wrong type or a missing run.
     """
-    if bad := [word for word in words if "=" not in word]:
-        raise UserError(f"{bad[0]}: write key=value, as run=DIR episodes=100")
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(Arguments), OmegaConf.from_cli(words))
-    except OmegaConfBaseException as error:
-        raise UserError(
-            f"{str(error).splitlines()[0]}; keys: {', '.join(Arguments.__annotations__)}"
-        ) from None
-    if OmegaConf.is_missing(merged, "run"):
+    arguments = OmegaConf.structured(Arguments)
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"{word}: write key=value, as run=DIR episodes=100")
+        try:
+            arguments.merge_with_dotlist([word])
+            OmegaConf.resolve(arguments)
+        except (OmegaConfBaseException, YAMLError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{word}: {reason}; keys: {', '.join(Arguments.__annotations__)}") from None
+    if OmegaConf.is_missing(arguments, "run"):
         raise UserError("run has no value; give a run folder, as run=outputs/…")
-    return typing.cast(Arguments, OmegaConf.to_object(merged))
+    return typing.cast(Arguments, OmegaConf.to_object(arguments))
 
 
 if __name__ == "__main__":

@@ -91,13 +91,17 @@ class Evaluator:
             frames: with the seed and ``stream`` it fixes the episodes' own seed.
             stream: another number gives fresh episodes at the same ``frames``.
         """
-        seed = int(np.random.SeedSequence([self.seed, frames, stream]).generate_state(1)[0] % 2**31)
+        seed = self.episode_seed(frames, stream)
         with timeit("time/evaluate"), untouched_randomness():
             if episodes not in self.envs:
                 self.envs[episodes] = self.make_env(num_envs=episodes)
             env = self.envs[episodes]
             load_normaliser(env, normaliser)
             return play(env, self.actor, seed=seed, max_steps=self.max_steps)
+
+    def episode_seed(self, frames: int, stream: int) -> int:
+        """What the environments of one evaluation are seeded with."""
+        return int(np.random.SeedSequence([self.seed, frames, stream]).generate_state(1)[0] % 2**31)
 
     def close(self) -> None:
         """Closes the environments."""
