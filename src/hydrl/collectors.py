@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torchrl.collectors import BaseCollector, Collector
 from torchrl.envs import TransformedEnv
 
 from hydrl import runtime
+from hydrl.workers import AsyncWorkers, SyncWorkers
 
 
 def make_collector(
@@ -19,13 +21,14 @@ def make_collector(
     policy: TensorDictModuleBase,
     *,
     frames_per_batch: int,
-    total_frames: int,
     init_random_frames: int,
     num_envs: int,
     seed: int,
     device: str,
     num_workers: int | None = None,
     sync: bool | None = None,
+    worker_timeout: float = inf,
+    stop: Callable[[], None] | None = None,
 ) -> BaseCollector:
     """Collects in this process from ``env``, or in ``num_workers`` processes from environments of their own.
 
@@ -37,52 +40,48 @@ def make_collector(
         make_env: ``make_env(seed=...)`` builds a worker's environment with the same statistics.
         policy: the actor with its exploration.
         frames_per_batch: of all environments and workers together.
-        total_frames: the collector ends after them.
         init_random_frames: frames acted at random before the policy takes over.
         num_envs: environments stepped together in each process, as ``env`` and ``make_env`` have them.
         seed: of the run; each worker derives its own.
         device: where policy and batches live.
         num_workers: processes; ``None`` collects here.
         sync: whether workers wait for each other.
+        worker_timeout: seconds a worker may take to start, or for one batch.
+        stop: called twice a second while the run waits for workers; what it raises ends the wait.
 
     Returns:
-        Iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers, one dimension more in
-        front: joined along time, advantages would leak from one worker into the next.
+        Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers, one dimension
+        more in front: joined along time, advantages would leak from one worker into the next.
+
+    Raises:
+        WorkerError: here and from what is returned, when a worker dies or hangs.
     """
-    source: Any = env
-    options: dict[str, Any] = {}
-    if num_workers is not None:
-        env.close(raise_if_closed=False)
-        seeds = [seed + 10_000 * (1 + worker) for worker in range(num_workers)]
-        source = [partial(worker_env, make_env, each) for each in seeds]
-        options = {"num_collectors": num_workers, "sync": sync}
-        if sync:
-            options["cat_results"] = "stack"
-    return Collector(
-        source,
-        policy,
-        frames_per_batch=frames_per_batch,
-        total_frames=total_frames,
-        init_random_frames=init_random_frames or None,
-        split_trajs=False,
-        device=device,
-        auto_register_policy_transforms=restarts_with_episodes(policy),
-        **options,
-    )
+    common: dict[str, Any] = {
+        "frames_per_batch": frames_per_batch,
+        "total_frames": -1,
+        "init_random_frames": init_random_frames or None,
+        "split_trajs": False,
+        "device": device,
+        "auto_register_policy_transforms": restarts_with_episodes(policy),
+    }
+    if num_workers is None:
+        return Collector(env, policy, **common)
+    env.close(raise_if_closed=False)
+    seeds = [seed + 10_000 * (1 + worker) for worker in range(num_workers)]
+    makers = [partial(worker_env, make_env, each) for each in seeds]
+    watch: dict[str, Any] = {"worker_timeout": worker_timeout, "stop": stop}
+    if sync:
+        return SyncWorkers(makers, policy, cat_results="stack", **watch, **common)
+    return AsyncWorkers(makers, policy, **watch, **common)
 
 
 @contextmanager
-def shut_down_after(collector: BaseCollector) -> Iterator[None]:
-    """Ends the collector's workers, or Python would wait for them when it exits.
-
-    So it would for what carries the weights to them: left to itself, it starts a thread while Python ends.
-    """
+def shut_down_after(collector: BaseCollector) -> Iterator[BaseCollector]:
+    """Ends the collector's workers however the block ends."""
     try:
-        yield
+        yield collector
     finally:
-        collector.shutdown(timeout=5)
-        for scheme in (collector._weight_sync_schemes or {}).values():
-            scheme.shutdown()
+        collector.shutdown()
 
 
 def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
