@@ -7,22 +7,28 @@ python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
 import sys
 from contextlib import closing
 from functools import partial
+from itertools import islice
 
 import hydra
 from omegaconf import DictConfig
 
-from hydrl import cli
+from hydrl import cli, resume
 from hydrl.config import CONFIGS, Settings, check_action_space, load
+from hydrl.resume import Origin
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 @cli.job
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
-    train(load(cfg))
+    settings = load(cfg)
+    origin = resume.origin(settings)
+    if not resume.finished(settings, origin):
+        cli.keep_command(cfg)
+        train(settings, origin)
 
 
-def train(settings: Settings) -> None:
+def train(settings: Settings, origin: Origin | None = None) -> None:
     """Builds the parts in the documents' order, then acts, learns, publishes, logs, evaluates and saves."""
     # Imported here so that a typo is answered at once, and not after PyTorch's seconds.
     from tensordict.nn import TensorDictSequential
@@ -30,12 +36,14 @@ def train(settings: Settings) -> None:
 
     from hydrl import envs, learning, runtime
     from hydrl.collectors import shut_down_after
-    from hydrl.errors import Interrupted
+    from hydrl.errors import DivergedError, Interrupted
     from hydrl.evaluation import Evaluator
-    from hydrl.metrics import due, timed
+    from hydrl.metrics import timed
     from hydrl.record import Record
+    from hydrl.training_state import TrainingState
 
-    started, seed, build = runtime.start_time(), settings.seed, settings.build
+    started, build = runtime.start_time(), settings.build
+    seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
     device = runtime.prepare(
         seed,
         settings.device,
@@ -50,7 +58,7 @@ def train(settings: Settings) -> None:
     env = make_env(num_envs=num_envs)
     check_action_space(settings, envs.action_kind(env))
     env.set_seed(seed)
-    envs.initialise_normalisers(env, settings.init_stats_frames)
+    envs.initialise_normalisers(env, settings.init_stats_frames, origin.normaliser if origin else None)
     check_env_specs(env)
 
     # A part set to none builds None.
@@ -62,7 +70,7 @@ def train(settings: Settings) -> None:
     loss = learning.make_loss(build("loss"), settings.loss.value_estimator, actor, critic)
     target = build("target")(loss)
     optimizer = build("optim")(loss.parameters())
-    schedule = build("schedule")(optimizer, settings.batches)
+    schedule = build("schedule")(optimizer, settings.anneal_batches)
     update = learning.make_update(
         loss,
         optimizer,
@@ -73,54 +81,66 @@ def train(settings: Settings) -> None:
     )
     minibatches = build("minibatches")
 
-    evaluate = Evaluator(make_env, actor, seed=seed, max_steps=settings.eval.max_steps)
+    evaluate = Evaluator(make_env, actor, seed=settings.seed, max_steps=settings.eval.max_steps)
     check = partial(evaluate, episodes=settings.eval.episodes)
     confirm = partial(evaluate, episodes=settings.eval.final_episodes, stream=1)  # fresh episodes
     make_worker_env = partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env))
-    collector = build("collector")(
-        env,
-        make_worker_env,
-        policy,
-        total_frames=settings.batches * settings.frames_per_batch,
-        seed=seed,
-        device=device,
-    )
-    frames, final = 0, None
+    make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
+    final = None
     with (
-        shut_down_after(collector),
+        runtime.Stop() as stop,
+        shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
-        closing(Record(settings, started, actor, critic)) as record,
-        runtime.stop_on_signals(),
+        closing(Record(settings, started, origin)) as record,
     ):
+        state = TrainingState(
+            settings,
+            record,
+            env=env,
+            collector=collector,
+            buffer=buffer,
+            optimizer=optimizer,
+            schedule=schedule,
+            actor=actor,
+            loss=loss,
+            exploration=exploration,
+            target=target,
+        )
+        if origin:
+            state.load(origin)
         try:
-            for batch in timed("time/collect", collector):
-                before, frames = frames, frames + batch.numel()
+            for batch in timed("time/collect", islice(collector, record.batches_left)):
+                frames = record.collected(batch)
                 losses = [update(each) for each in timed("time/sample", minibatches(batch, buffer, loss))]
+                record.learned(batch, losses)
                 if schedule:
                     schedule.step()
                 if exploration:
                     exploration.step(batch.numel())
                 collector.update_policy_weights_()
-                record.learned(batch, losses)
 
-                if evaluating := due(settings.eval.every_frames, frames, before):
+                if evaluating := record.due(settings.eval.every_frames):
                     normaliser = envs.normaliser_state(env)
-                    solved = record.evaluated(check(normaliser, frames=frames), normaliser)
+                    solved = record.evaluated(check(normaliser, frames=frames))
                     if solved and settings.eval.stop_when_solved:
                         fresh = confirm(normaliser, frames=frames)
                         final = fresh if record.solves(fresh) else None
-                if evaluating or due(settings.log_every_frames, frames, before):
+                if evaluating or record.due(settings.log_every_frames):
                     record.write({"train/learning_rate": optimizer.param_groups[0]["lr"]})
-                if due(settings.checkpoint_every_frames, frames, before):
-                    record.save("last", envs.normaliser_state(env))
+                if record.best_at == frames or record.due(settings.checkpoint_every_frames):
+                    state.save()
                 if final:
                     break
-            normaliser = envs.normaliser_state(env)
-            record.save("last", normaliser)
-            record.finish(final or confirm(normaliser, frames=frames))
-        except Interrupted:
-            record.save("last", envs.normaliser_state(env))
-            record.finish(None, note=" (interrupted)")
+                stop.here()
+            state.save()
+            record.finish(final or confirm(envs.normaliser_state(env), frames=record.frames))
+        except Interrupted as interruption:
+            state.save(whole=not interruption.midway)
+            record.finish(None, "interrupted")
+            raise
+        except DivergedError as divergence:
+            divergence.frames, divergence.saved_at = record.frames, state.saved_at
+            record.finish(None, "diverged")
             raise
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from hydrl import runtime
+from hydrl import checkpoint, runtime
 from hydrl.config import CONFIGS, Settings, load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -17,6 +18,11 @@ def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
     """The checked settings that ``python train.py *overrides`` would train with."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
+
+
+def saved(folder: Path, part: str, which: str = "last") -> Any:
+    """One part of a checkpoint of the run in ``folder``."""
+    return checkpoint.load(checkpoint.find(folder, which), [part])[part]
 
 
 runtime.quieten_libraries()
@@ -30,10 +36,12 @@ def _one_thread() -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Path]:
     """Trains in this process and returns the run folder."""
+    from hydrl.resume import origin
     from train import train
 
     def call(*overrides: str, folder: str = "run") -> Path:
-        train(settings(*overrides, run_dir=tmp_path / folder))
+        chosen = settings(*overrides, run_dir=tmp_path / folder)
+        train(chosen, origin(chosen))
         return tmp_path / folder
 
     return call

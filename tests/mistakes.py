@@ -7,7 +7,7 @@ MISTAKES: dict[str, list[str]] = {
     "+optim.lrr=1": ["optim.lrr=1", "did you mean optim.lr?"],
     "++optim.lrr=1": ["optim.lrr=1", "did you mean optim.lr?"],
     "+eval.foo=1": ["eval.foo=1", "eval has every_frames, episodes, final_episodes"],
-    "+foo=1": ["foo=1", "the top level has seed, run_dir, total_frames"],
+    "+foo=1": ["foo=1", "the top level has seed, run_dir, resume, trust, total_frames"],
     "+loss.module.clip_epsilonn=0.1": [
         "loss.module.clip_epsilonn=0.1",
         "did you mean loss.module.clip_epsilon?",
@@ -33,7 +33,7 @@ MISTAKES: dict[str, list[str]] = {
     "hydra.run.dirr=x": ["hydra.run.dirr=x", "did you mean hydra.run.dir?"],
     "+loss.module.gamma=0.9": ["loss.module.gamma=0.9", "set loss.value_estimator.gamma"],
     "+collector.seed=3": ["collector.seed=3", "set seed"],
-    "+collector.total_frames=3": ["collector.total_frames=3", "set total_frames"],
+    "+collector.total_frames=3": ["collector.total_frames=3: there is no such key"],
     "+env.num_envs=3": ["env.num_envs=3", "set collector.num_envs"],
     "+schedule.T_max=3 schedule=cosine": ["schedule.T_max=3", "leave it out"],
     "+optim.lr=1": ["+optim.lr=1", "is there already; write optim.lr=1"],

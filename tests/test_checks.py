@@ -51,6 +51,6 @@ def test_a_run_never_writes_over_another(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / ".hydra").mkdir()
     settings("env=cartpole", run_dir=tmp_path)  # a run that never came to save anything
-    (tmp_path / "checkpoints" / "last.pt").touch()
-    with pytest.raises(UserError, match="holds a run already"):
+    (tmp_path / "checkpoints" / "checkpoint-000000000010").mkdir()
+    with pytest.raises(UserError, match=f"holds a run already; go on with it by resume={tmp_path}"):
         settings("env=cartpole", run_dir=tmp_path)

@@ -18,7 +18,7 @@ from torchrl.envs import EnvBase
 import train
 from hydrl import cli
 from hydrl.config import CONFIGS, Settings
-from hydrl.errors import Interrupted, UserError
+from hydrl.errors import DivergedError, Interrupted, UserError
 
 NOISE = (
     "Traceback",
@@ -68,7 +68,7 @@ def canary(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Collects what would be trained with."""
     seen: list[Settings] = []
-    monkeypatch.setattr(train, "train", seen.append)
+    monkeypatch.setattr(train, "train", lambda settings, origin: seen.append(settings))
     return seen
 
 
@@ -185,7 +185,7 @@ def test_a_wrong_choice_in_a_sweep_stops_it_before_it_starts(told: Told, trained
 
 def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.MonkeyPatch):
     def ends_with(error: BaseException | None) -> tuple[int, str]:
-        def end(settings: Settings) -> None:
+        def end(settings: Settings, origin: object) -> None:
             if error:
                 raise error
 
@@ -197,13 +197,16 @@ def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.Monk
     assert "Traceback" in output
     assert "a defect" in output
     assert ends_with(UserError("a mistake")) == (2, "error: a mistake\n")
+    code, output = ends_with(DivergedError("loss_critic is nan"))
+    assert code == 3
+    assert output.startswith("error: diverged at frame 0: loss_critic is nan")
     assert ends_with(Interrupted(15)) == (143, "")
     assert ends_with(KeyboardInterrupt()) == (130, "")
     assert ends_with(None) == (0, "")
 
 
 def test_a_defect_weighs_more_than_a_mistake_in_a_sweep(told: Told, monkeypatch: pytest.MonkeyPatch):
-    def end(settings: Settings) -> None:
+    def end(settings: Settings, origin: object) -> None:
         raise RuntimeError("a defect") if settings.seed == 1 else UserError("a mistake")
 
     monkeypatch.setattr(train, "train", end)

@@ -6,6 +6,7 @@ SUMMARY = {
     "algo": "ppo",
     "env": "cartpole",
     "seed": 7,
+    "status": "finished",
     "frames": 12_345,
     "updates": 678,
     "wall_seconds": 9.87,
@@ -24,7 +25,7 @@ SUMMARY = {
 
 
 def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
-    print_summary(SUMMARY, Path("/somewhere/run"), note=" (interrupted)")
+    print_summary(SUMMARY | {"status": "interrupted"}, Path("/somewhere/run"))
     shown = capsys.readouterr().out
     for part in (
         "ppo on cartpole, seed 7 (interrupted)",
@@ -33,7 +34,7 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
         "12,345 frames, 678 updates",
         "9.9 s: 5.0 to start, 3.2 learning, 1.6 evaluating",
         "1,234 frames/s in the loop",
-        "/somewhere/run",
+        "python train.py resume=/somewhere/run",
     ):
         assert part in shown
     print_summary(SUMMARY | {"compile_seconds": 2.34}, Path("run"))

@@ -1,8 +1,11 @@
+import traceback
 from functools import partial
 
+import gymnasium
 import pytest
 import torch
 from conftest import settings
+from gymnasium.envs.registration import EnvSpec
 from torchrl.envs import (
     DoubleToFloat,
     ObservationNorm,
@@ -260,6 +263,21 @@ def test_what_gymnasium_cannot_make_is_told_in_one_line(num_envs):
     assert "\n" not in str(told.value)
     with pytest.raises(UserError, match=r"wing_span"):
         envs.gymnasium_env("CartPole-v1", num_envs=num_envs, wing_span=3)
+
+
+class Defective(gymnasium.Env):
+    def __init__(self, **kwargs: object) -> None:
+        len(5)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_defect_in_a_task_of_one_s_own_keeps_its_line(num_envs, monkeypatch):
+    spec = EnvSpec("Defective-v0", entry_point=Defective)
+    monkeypatch.setitem(gymnasium.registry, "Defective-v0", spec)
+    with pytest.raises(TypeError, match="has no len") as told:
+        envs.gymnasium_env("Defective-v0", num_envs=num_envs)
+    lines = "".join(traceback.format_exception(told.value)).splitlines()
+    assert [line.strip() for line in lines].count("len(5)") == 1
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

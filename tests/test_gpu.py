@@ -6,6 +6,7 @@ from test_learning import COMPILED, agree, twenty_updates
 
 import hydrl.learning
 import hydrl.minibatches
+from hydrl import checkpoint
 
 pytestmark = [
     pytest.mark.gpu,
@@ -67,8 +68,7 @@ def test_a_run_trains_on_the_gpu(name, run, parts):
         not torch.equal(now, then) for now, then in zip(loss.parameters(), parts["start"], strict=True)
     )
 
-    saved = torch.load(folder / "checkpoints" / "last.pt", weights_only=True, map_location="cpu")
-    assert saved["frames"] == 1_024
+    assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 1_024
     assert (folder / "summary.json").exists()
 
 

@@ -12,6 +12,7 @@ from torchrl.modules import QValueActor
 from toys import Toy
 
 from hydrl import actors, critics, envs
+from hydrl.errors import DivergedError
 from hydrl.learning import make_loss, make_update
 from hydrl.minibatches import fresh_epochs
 
@@ -52,10 +53,45 @@ def test_the_gradient_s_norm_is_clipped_and_none_leaves_it(max_grad_norm, moved)
     weight, losses = step(max_grad_norm)
     assert weight.norm().item() == pytest.approx(moved, rel=1e-4)
     assert (weight[1] / weight[0]).item() == pytest.approx(4 / 3)
-    if max_grad_norm is None:
-        assert "grad_norm" not in losses
-    else:
-        assert losses["grad_norm"].item() == pytest.approx(5)  # before clipping
+    assert losses["grad_norm"].item() == pytest.approx(5)  # before clipping
+
+
+class Spoilt(Terms):
+    """One term or the gradient of one is no number, from ``x`` on."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, minibatch: TensorDict) -> TensorDict:
+        losses, x = super().forward(minibatch), minibatch["x"].mean()
+        if self.how == "gradient":  # 0 * sqrt(0): a loss of 0 with a gradient of NaN
+            losses["loss_second"] = (self.weight[1] * 0 - 1 + x).sqrt()
+        else:
+            losses["loss_second"] = losses["loss_second"] + torch.where(x > 0.5, float(self.how), 0.0)
+        return losses
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("nan", "loss_second is nan"),
+        ("inf", "loss_second is inf"),
+        ("gradient", "grad_norm is nan"),
+    ],
+)
+def test_what_is_no_number_stops_before_the_step_and_is_named(how, message, compile):
+    loss = Spoilt(how)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1.0)
+    update = make_update(loss, optimizer, max_grad_norm=1.0, compile=compile)
+    update(TensorDict({"x": torch.tensor(2.0 if how == "gradient" else 0.0)}))
+    weight, state = loss.weight.detach().clone(), optimizer.state[loss.weight]["step"].item()
+    with pytest.raises(DivergedError) as raised:
+        update(TensorDict({"x": torch.tensor(1.0)}))
+    assert raised.value.args[0] == message
+    assert torch.equal(loss.weight, weight)
+    assert optimizer.state[loss.weight]["step"].item() == state == 1
 
 
 def test_gradients_do_not_pile_up_between_updates():

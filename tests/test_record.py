@@ -1,10 +1,10 @@
 import json
+import time
 
 import pytest
 import torch
 from conftest import settings
 from tensordict import TensorDict
-from torch import nn
 
 from hydrl.evaluation import Evaluation
 from hydrl.record import Record
@@ -13,7 +13,7 @@ from hydrl.record import Record
 @pytest.fixture
 def record(tmp_path):
     chosen = settings("env=cartpole", "tuned=none", "eval.solved_at=100", run_dir=tmp_path)
-    made = Record(chosen, started=0.0, actor=nn.Linear(2, 1), critic=None)
+    made = Record(chosen, started=0.0)
     yield made
     made.close()
 
@@ -32,15 +32,21 @@ def losses(*values: float) -> list[TensorDict]:
     return [TensorDict({"loss_critic": torch.tensor(value)}) for value in values]
 
 
+def take(record: Record, batch: TensorDict, losses: list[TensorDict]) -> None:
+    """A batch as the loop hands it over."""
+    record.collected(batch)
+    record.learned(batch, losses)
+
+
 def evaluation(mean: float) -> Evaluation:
     return Evaluation(torch.tensor([mean - 2, mean + 2]), torch.tensor([3, 5]))
 
 
 def test_a_row_averages_everything_since_the_last(record):
-    record.learned(batch([10.0, 20.0]), losses(1.0, 3.0))
-    record.learned(batch([60.0]), losses(6.0))
+    take(record, batch([10.0, 20.0]), losses(1.0, 3.0))
+    take(record, batch([60.0]), losses(6.0))
     record.write({"train/learning_rate": 0.5})
-    record.learned(batch([]), [])
+    take(record, batch([]), [])
     record.write({})
 
     first, second = record.metrics.rows
@@ -54,39 +60,67 @@ def test_a_row_averages_everything_since_the_last(record):
     assert "loss/critic" not in second
 
 
-def test_only_a_better_evaluation_replaces_the_best_policy(record):
-    def saved():
-        return torch.load(record.directory / "checkpoints" / "best.pt", weights_only=True)["frames"]
+def test_only_a_better_evaluation_is_the_best(record):
+    take(record, batch([1.0]), [])
+    assert record.evaluated(evaluation(50.0)) is False
+    assert record.best_at == 10
+    take(record, batch([1.0]), [])
+    record.evaluated(evaluation(40.0))
+    assert (record.best, record.best_at, record.evaluated_at) == (50.0, 10, 20)
+    take(record, batch([1.0]), [])
+    assert record.evaluated(evaluation(100.0)) is True
+    assert (record.best, record.best_at, record.solved_at_frames) == (100.0, 30, 30)
 
-    record.learned(batch([1.0]), [])
-    assert record.evaluated(evaluation(50.0), {}) is False
-    assert saved() == 10
-    record.learned(batch([1.0]), [])
-    record.evaluated(evaluation(40.0), {})
-    assert saved() == 10
-    record.learned(batch([1.0]), [])
-    assert record.evaluated(evaluation(100.0), {}) is True
-    assert saved() == 30
-    assert (record.best, record.solved_at_frames) == (100.0, 30)
+
+def test_a_resumed_record_goes_on_as_if_it_had_never_stopped(record, tmp_path):
+    """Rows, means over what came in before and after, counters and clocks; later rows of the file go."""
+    take(record, batch([10.0]), losses(1.0))
+    record.write({"train/learning_rate": 0.5})
+    take(record, batch([30.0]), losses(3.0))
+    record.evaluated(evaluation(70.0))
+    state = record.state_dict()
+    take(record, batch([1000.0]), losses(99.0))
+    record.write({"train/of_the_lost_time": 1.0})  # after the checkpoint, before the kill
+
+    settings = record.settings
+    resumed = Record(settings, started=time.time())
+    try:
+        resumed.load_state_dict(state)
+        take(resumed, batch([50.0]), losses(5.0))
+        resumed.write({"train/learning_rate": 0.25})
+        first, second = resumed.metrics.rows
+        assert (first["frames"], first["train/return"]) == (10, 10.0)
+        assert (second["frames"], second["train/return"], second["loss/critic"]) == (30, 40.0, 4.0)
+        assert second["eval/return_mean"] == 70.0
+        assert resumed.best == 70.0
+        assert resumed.updates == 3
+        assert resumed.resumed_at == [20]
+        assert time.time() - resumed.started >= state["elapsed"]
+        text = (record.directory / "metrics.csv").read_text()
+    finally:
+        resumed.close()
+    assert "of_the_lost_time" not in text
+    assert len(text.splitlines()) == 3
 
 
 def test_solved_is_the_first_time_only(record):
-    record.learned(batch([1.0]), [])
-    record.evaluated(evaluation(100.0), {})
-    record.learned(batch([1.0]), [])
-    record.evaluated(evaluation(200.0), {})
+    take(record, batch([1.0]), [])
+    record.evaluated(evaluation(100.0))
+    take(record, batch([1.0]), [])
+    record.evaluated(evaluation(200.0))
     assert record.solved_at_frames == 10
 
 
 def test_the_summary_reports_the_closing_evaluation_and_an_interrupted_one_its_last(record):
-    record.learned(batch([1.0]), losses(1.0, 1.0))
-    record.evaluated(evaluation(70.0), {})
+    take(record, batch([1.0]), losses(1.0, 1.0))
+    record.evaluated(evaluation(70.0))
     record.write({})
-    record.finish(None)
+    record.finish(None, "interrupted")
     interrupted = json.loads((record.directory / "summary.json").read_text())
     record.finish(evaluation(55.0))
     finished = json.loads((record.directory / "summary.json").read_text())
 
+    assert (interrupted["status"], finished["status"]) == ("interrupted", "finished")
     assert interrupted["eval/return_mean"] == 70.0
     assert finished["eval/return_mean"] == 55.0
     assert finished["eval/return_std"] == 2.0
@@ -96,9 +130,9 @@ def test_the_summary_reports_the_closing_evaluation_and_an_interrupted_one_its_l
 
 
 def test_a_run_that_ends_between_two_rows_keeps_what_came_in_since(record):
-    record.learned(batch([10.0]), losses(2.0))
+    take(record, batch([10.0]), losses(2.0))
     record.write({})
-    record.learned(batch([30.0]), losses(4.0))
+    take(record, batch([30.0]), losses(4.0))
     record.finish(None)
     last = record.metrics.rows[-1]
     assert (last["frames"], last["train/return"], last["loss/critic"]) == (20, 30.0, 4.0)

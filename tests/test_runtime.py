@@ -1,6 +1,9 @@
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -43,12 +46,44 @@ def test_one_seed_fixes_every_global_generator():
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_becomes_an_exit_code_and_the_handlers_come_back(signum, code):
+def test_a_signal_waits_for_the_next_place_to_stop_and_the_handlers_come_back(signum, code):
     before = signal.getsignal(signum)
-    with pytest.raises(Interrupted) as caught, runtime.stop_on_signals():
+    stop, reached = runtime.Stop(), []
+
+    def batch() -> None:
+        stop.here()
         os.kill(os.getpid(), signum)
-    assert caught.value.exit_code == code
+        reached.append("the end of the batch")
+        stop.here()
+        reached.append("never")
+
+    with pytest.raises(Interrupted) as caught, stop:
+        batch()
+    assert reached == ["the end of the batch"]
+    assert (caught.value.exit_code, caught.value.midway) == (code, False)
     assert signal.getsignal(signum) is before
+    assert stop.timer is not None
+    stop.timer.join(5)  # cancelled: it would interrupt what is saved now
+    assert not stop.overdue
+
+
+def test_a_batch_that_takes_too_long_is_broken_off():
+    def batch() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+
+    with pytest.raises(Interrupted) as caught, runtime.Stop(grace=0.05):
+        batch()
+    assert (caught.value.exit_code, caught.value.midway) == (143, True)
+
+
+def test_a_second_signal_kills_at_once():
+    program = "import os, signal, sys, time; from hydrl.runtime import Stop\n"
+    program += "with Stop():\n os.kill(os.getpid(), signal.SIGINT)\n os.kill(os.getpid(), signal.SIGINT)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program} time.sleep(30)"], timeout=30, capture_output=True
+    )
+    assert done.returncode == -signal.SIGINT
 
 
 def test_the_clock_starts_with_the_process_and_then_with_each_further_member(monkeypatch):

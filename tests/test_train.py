@@ -12,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from conftest import saved
 
 import hydrl.record
+from hydrl import checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ["debug=fast", "tuned=none"]
@@ -56,8 +58,11 @@ def test_a_run_leaves_what_it_promises(run):
     evaluated = [row for row in rows if row["eval/return_mean"]]
     assert [row["frames"] for row in evaluated] == ["1024", "2048"]
     assert summary["best_eval/return_mean"] == max(float(row["eval/return_mean"]) for row in evaluated)
-    for name in ("curves.png", "config_resolved.yaml", "checkpoints/last.pt", "checkpoints/best.pt"):
+    for name in ("curves.png", "config_resolved.yaml"):
         assert (folder / name).stat().st_size > 0
+    assert checkpoint.find(folder, "last").name == "checkpoint-000000002048"
+    best = max(evaluated, key=lambda row: (float(row["eval/return_mean"]), int(row["frames"])))
+    assert checkpoint.frames_of(checkpoint.find(folder, "best")) == int(best["frames"])
 
 
 def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_stops(run):
@@ -95,7 +100,7 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(p
     def outcome(folder, seed):
         batches.clear()
         path = run(f"algo={pair[0]}", f"env={pair[1]}", *FAST, f"seed={seed}", folder=folder)
-        state = torch.load(path / "checkpoints" / "last.pt", weights_only=True)["actor"]
+        state = saved(path, "actor")
         return torch.cat(batches), torch.cat([value.flatten() for value in state.values()])
 
     data, weights = outcome("a", 5)
@@ -168,8 +173,7 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
     _, left = psutil.wait_procs(children, timeout=20)
     assert not left
     summary = json.loads((tmp_path / "summary.json").read_text())
-    state = torch.load(tmp_path / "checkpoints" / "last.pt", weights_only=True)
-    assert state["frames"] == summary["frames"] > 0
+    assert checkpoint.frames_of(checkpoint.find(tmp_path, "last")) == summary["frames"] > 0
 
 
 def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):

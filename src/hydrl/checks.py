@@ -53,6 +53,7 @@ RANGES: dict[str, Any] = {
     "collector.frames_per_batch": PositiveInt,
     "collector.num_envs": PositiveInt,
     "collector.num_workers": PositiveInt,
+    "collector.worker_timeout": Positive,
     "collector.init_random_frames": Count,
     "buffer.storage.max_size": PositiveInt,
     "minibatches.epochs": PositiveInt,
@@ -90,7 +91,8 @@ def check(values: Values) -> None:
         parent, _, key = path.rpartition(".")
         if isinstance(node := find(values, parent), Mapping) and key in node:
             check_type(path, kind, node[key])
-    check_folder(Path(values["run_dir"]))
+    if values["resume"] is None:
+        check_folder(Path(values["run_dir"]))
     check_extras(values)
     check_fits(values)
     check_compile(values)
@@ -119,8 +121,10 @@ def named_targets(group: str, name: str) -> set[str]:
 
 def check_folder(folder: Path) -> None:
     """A run never writes over another."""
-    if (folder / "summary.json").exists() or any(folder.glob("checkpoints/*.pt")):
-        raise UserError(f"hydra.run.dir={folder} holds a run already; choose another folder, or remove it")
+    if (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*")):
+        raise UserError(
+            f"hydra.run.dir={folder} holds a run already; go on with it by resume={folder}, or choose another"
+        )
 
 
 def check_extras(values: Values) -> None:
@@ -155,6 +159,11 @@ def check_compile(values: Values) -> None:
 def check_sizes(values: Values) -> None:
     """Counts that must fit each other."""
     collector, minibatches = values["collector"], values["minibatches"]
+    if values["anneal_frames"] < values["total_frames"]:
+        raise UserError(
+            f"anneal_frames={values['anneal_frames']} is less than total_frames={values['total_frames']}; "
+            f"use anneal_frames={values['total_frames']} or more"
+        )
     for key in ("frames_per_batch", "num_envs"):
         if key not in collector:
             raise UserError(f"collector.{key} is missing; give one, as +collector.{key}=VALUE")

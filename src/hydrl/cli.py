@@ -20,8 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import unresolved
-from hydrl.errors import Interrupted, UserError
+from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.mistakes import choices, instead, no_such_choice, no_such_key, offer
+from hydrl.resume import expand
+from hydrl.secrets import Masking, hide, masked, remember_typed
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
@@ -34,22 +36,38 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
 
     @wraps(train)
     def wrapper(cfg: DictConfig) -> None:
+        plain = cast(dict[str, Any], OmegaConf.to_container(cfg))
         hydra = HydraConfig.get() if HydraConfig.initialized() else None
         if hydra and hydra.mode == RunMode.MULTIRUN:
-            print(f"\n#{hydra.job.num}: {' '.join(hydra.overrides.task)}", flush=True)
+            overrides = masked(OmegaConf.to_container(hydra.overrides.task), plain)
+            print(f"\n#{hydra.job.num}: {' '.join(overrides)}", flush=True)
+        sys.argv = [sys.argv[0], *masked(sys.argv[1:], plain)]  # loggers record it
         try:
             train(cfg)
         except UserError as error:
             _failed.append(complain(str(error)))
+        except RunError as error:
+            complain(str(error))
+            _failed.append(error.exit_code)
         except Exception as error:
             if isinstance(error, OSError) and error.errno in UNWRITABLE:
                 where = error.filename or "the run folder"
                 complain(f"{where} cannot be written: {error.strerror}; policies saved before are whole")
             else:
-                traceback.print_exc()
+                print(hide(traceback.format_exc()), end="", file=sys.stderr)
             _failed.append(1)
 
     return wrapper
+
+
+def keep_command(cfg: DictConfig) -> None:
+    """Writes ``.hydra/`` as Hydra does, but once the run begins: a refused one changes no folder."""
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir) / ".hydra"
+    folder.mkdir(exist_ok=True)
+    Masking.save(cfg, folder / "config.yaml")
+    Masking.save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
+    Masking.save(hydra.overrides.task, folder / "overrides.yaml")
 
 
 def run(main: Callable[[], Any], configs: Path) -> int:
@@ -63,7 +81,9 @@ def run(main: Callable[[], Any], configs: Path) -> int:
     os.environ["HYDRA_FULL_ERROR"] = (
         "1"  # Hydra's complaints arrive here instead of ending in its own exit(1)
     )
+    remember_typed(sys.argv[1:])
     try:
+        sys.argv[1:] = expand(sys.argv[1:])
         check_arguments(sys.argv[1:], configs)
         main()
     except Interrupted as error:
@@ -88,7 +108,7 @@ def run(main: Callable[[], Any], configs: Path) -> int:
 
 def complain(message: str) -> int:
     """Prints a user's mistake; the exit code for it."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {hide(message)}", file=sys.stderr)
     return 2
 
 

@@ -9,19 +9,30 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+    ValidationError,
+)
 from pydantic_core import PydanticCustomError
 
 from hydrl.checks import ACTS_IN, CONFIGS, check, named_targets, names_of
 from hydrl.errors import UserError
 from hydrl.mistakes import find, no_such_key, offer, show, wrong_value
+from hydrl.secrets import shown
 from hydrl.signatures import Part, targets
+from hydrl.trust import check_trust
 
 __all__ = [
     "CONFIGS",
@@ -83,7 +94,10 @@ class Settings(Strict):
 
     seed: Annotated[int, Field(ge=0, lt=2**31)]
     run_dir: str
+    resume: str | None
+    trust: bool
     total_frames: PositiveInt
+    anneal_frames: PositiveInt
     device: Annotated[str, AfterValidator(names_a_device)]
     torch_threads: PositiveInt | Literal["auto"]
     compile: bool
@@ -92,6 +106,7 @@ class Settings(Strict):
     max_grad_norm: PositiveFloat | None
     log_every_frames: PositiveInt
     checkpoint_every_frames: PositiveInt
+    keep_checkpoints: PositiveInt
     eval: Eval
     algo: str
     action_spaces: list[Literal["continuous", "discrete"]]
@@ -111,6 +126,20 @@ class Settings(Strict):
     schedule: Built | None
     logger: Built | None
 
+    _shown: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], shown: dict[str, Any]) -> Self:
+        """The settings made of resolved ``values``; ``shown`` are the same without secrets."""
+        settings = cls.model_validate_json(json.dumps(values))
+        settings._shown = shown
+        return settings
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The settings without secrets, for every file, screen and logger."""
+        return self._shown or self.model_dump()
+
     @property
     def frames_per_batch(self) -> int:
         """Frames the collector hands over at once."""
@@ -120,6 +149,11 @@ class Settings(Strict):
     def batches(self) -> int:
         """Batches in the run; the last is whole, so ``total_frames`` is rounded up."""
         return -(-self.total_frames // self.frames_per_batch)
+
+    @property
+    def anneal_batches(self) -> int:
+        """Batches over which the learning rate falls."""
+        return -(-self.anneal_frames // self.frames_per_batch)
 
     def build(self, part: str) -> Builder:
         """The builder of a part, its configured arguments filled in; a part set to none builds ``None``."""
@@ -151,19 +185,27 @@ def builder(node: Part) -> Builder:
 
 
 def load(cfg: DictConfig) -> Settings:
-    """Resolves and checks a composed configuration.
+    """Resolves and checks a composed configuration; no message from here on holds a secret of it.
 
     Raises:
         UserError: naming the key, the value and what would do.
     """
+    seen = shown(cfg)
     try:
         values = typing.cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
+    if "task" in values:
+        values["task"] = seen["task"]  # a name, for showing only
     try:
-        settings = Settings.model_validate_json(json.dumps(values))
+        settings = Settings.of(values, seen)
     except ValidationError as error:
         raise UserError(explain(error, values)) from None
+    if settings.resume not in (None, "auto") and not settings.trust:  # of a run folder, not typed
+        try:
+            check_trust(values)
+        except UserError as error:
+            raise UserError(f"resume={settings.resume}: {error}") from None
     check(values)
     for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
         try:
@@ -178,6 +220,8 @@ def unresolved(error: OmegaConfBaseException) -> str:
     text = " ".join(str(error.msg or error).split())
     if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
         return f"{found[1]} has no value; give one, as {found[1]}=VALUE"
+    if found := re.search(r"Environment variable '([^']+)' not found", text):
+        return f"{error.full_key}: the environment variable {found[1]} is not set"
     if found := re.search(r"Interpolation key '([^']+)' not found", text):
         key = error.full_key
         return f"{found[1]} is missing, and {key} is made from it; leave it in, or set {key}=VALUE"

@@ -63,8 +63,9 @@ class Display:
         self.progress.stop()
 
 
-def print_summary(summary: dict[str, Any], directory: Path, note: str = "") -> None:
+def print_summary(summary: dict[str, Any], directory: Path) -> None:
     """The closing table: what was reached, how long it took, and where everything lies."""
+    note = "" if summary["status"] == "finished" else f" ({summary['status']})"
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
     if summary["eval/return_mean"] is not None:
         table.add_row(
@@ -88,7 +89,10 @@ def print_summary(summary: dict[str, Any], directory: Path, note: str = "") -> N
     )
     table.add_row("speed", f"{summary['frames_per_second']:,.0f} frames/s in the loop")
     inside = directory.is_relative_to(Path.cwd())
-    table.add_row("folder", str(directory.relative_to(Path.cwd()) if inside else directory))
+    folder = directory.relative_to(Path.cwd()) if inside else directory
+    table.add_row("folder", str(folder))
+    if summary["status"] == "interrupted":
+        table.add_row("go on with", f"python train.py resume={folder}")
     console().print(table)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from traceback import walk_tb
 from typing import Any
 
 import gymnasium
@@ -45,6 +46,7 @@ def gymnasium_env(id: str, num_envs: int = 1, device: str = "cpu", **kwargs: Any
 
     Raises:
         UserError: for an id Gymnasium does not know, a missing package or a keyword the task refuses.
+        Exception: whatever the task's own code raises, as it raised it.
     """
     try:
         if num_envs == 1:
@@ -59,8 +61,19 @@ def gymnasium_env(id: str, num_envs: int = 1, device: str = "cpu", **kwargs: Any
         )
         return GymWrapper(vector, device=device)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
+        if is_of_the_task(error):
+            raise
         reason = " ".join(str(error).split())
         raise UserError(f"env.id={id} could not be made: {reason}") from error
+
+
+def is_of_the_task(error: Exception) -> bool:
+    """Whether a task's own code failed, which its traceback tells best."""
+    if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
+        return False
+    *_, (innermost, _) = walk_tb((error.__cause__ or error).__traceback__)
+    package = innermost.f_globals["__name__"].partition(".")[0]
+    return package not in ("gymnasium", "hydrl", "importlib", "torchrl")
 
 
 def as_vector(env: gymnasium.Env) -> gymnasium.Env:
@@ -70,10 +83,11 @@ def as_vector(env: gymnasium.Env) -> gymnasium.Env:
     return DtypeObservation(FlattenObservation(env), np.float32)
 
 
-def make_base_env(make: MakeEnv, num_envs: int, device: str) -> EnvBase:
+def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = False) -> EnvBase:
     """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``."""
     maker = getattr(make, "func", make)
     if maker is gymnasium_env:
+        make = partial(make, render_mode="rgb_array") if render else make
         return make(num_envs=num_envs, device=device)
     if isinstance(maker, type) and not issubclass(maker, EnvBase):
         raise UserError(f"env._target_ names {maker.__name__}, which is no class of TorchRL environments")
@@ -88,6 +102,7 @@ def make_env(
     device: str = "cpu",
     normaliser: dict[str, Any] | None = None,
     seed: int | None = None,
+    render: bool = False,
 ) -> TransformedEnv:
     """An environment under its transforms.
 
@@ -100,13 +115,14 @@ def make_env(
         normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
             normalisers then use these statistics instead of collecting their own.
         seed: seeds the environment here, before anything can reset it.
+        render: a Gymnasium task is made so that ``render()`` gives its picture.
     """
     stack = sorted(
         (transform() for transform in transforms), key=lambda each: not isinstance(each, RewardSum)
     )
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
-    env = TransformedEnv(make_base_env(make, num_envs, device), Compose(*stack))
+    env = TransformedEnv(make_base_env(make, num_envs, device, render), Compose(*stack))
     if normaliser is not None:
         load_normaliser(env, normaliser)
     if seed is not None:
@@ -114,17 +130,24 @@ def make_env(
     return env
 
 
-def initialise_normalisers(env: TransformedEnv, frames: int) -> None:
+def initialise_normalisers(env: TransformedEnv, frames: int, known: dict[str, Any] | None = None) -> None:
     """Takes every ``ObservationNorm``'s mean and deviation from at least ``frames`` random frames.
 
     One environment does it as the TorchRL tutorial does. Several are not left to ``init_stats``, which stops
     them all when the first episode ends: whatever comes late in an episode would look several times too wide.
 
+    Args:
+        env: seeded.
+        frames: at least so many.
+        known: an earlier :func:`normaliser_state`, whose statistics are used instead.
+
     Raises:
         UserError: for an ``ObservationNorm`` over several entries, which need statistics of their own.
     """
-    for transform in normalisers(env):
-        if isinstance(transform, ObservationNorm) and not transform.initialized:
+    for position, transform in enumerate(normalisers(env)):
+        if isinstance(transform, ObservationNorm) and known is not None:
+            fill(transform, known[str(position)])
+        elif isinstance(transform, ObservationNorm) and not transform.initialized:
             if len(transform.in_keys) > 1:
                 raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
             given = list(transform.parent.observation_spec.keys(True, True))

@@ -1,16 +1,68 @@
 """What a user can mend: told in a line or two, never with a traceback."""
 
+from pathlib import Path
+
 
 class UserError(ValueError):
     """A mistake in the configuration; the message names the key, the value and what would do."""
+
+
+class RunError(Exception):
+    """What ends a run and is no mistake in its configuration; told without a traceback of hydrl's own."""
+
+    exit_code = 1
+
+
+class SaveError(RunError):
+    """A checkpoint could not be written.
+
+    Args:
+        folder: where it should have gone.
+        needed: bytes it takes.
+        free: bytes there were.
+        reason: why, where it is not for want of room.
+    """
+
+    def __init__(self, folder: Path, needed: int, free: int, reason: str = "") -> None:
+        room = f"it needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB were free"
+        super().__init__(f"{folder} cannot be written: {reason or room}; what was saved before is whole")
+
+
+class DivergedError(RunError):
+    """A loss or its gradient is not finite; raised before the optimizer takes the step.
+
+    Args:
+        what: the terms and their values.
+    """
+
+    exit_code = 3
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.frames = 0
+        self.saved_at: int | None = None
+
+    def __str__(self) -> str:
+        """The line that is told."""
+        kept = "no checkpoint was due before" if self.saved_at is None else f"saved at {self.saved_at:,}"
+        return f"diverged at frame {self.frames:,}: {self.args[0]}; no step was taken on it, {kept}"
+
+
+class WorkerError(RunError):
+    """A process that collects died or hangs; the message names it and says where, in its own traceback."""
 
 
 class Interrupted(BaseException):
     """SIGINT or SIGTERM arrived; the run saves what it has and leaves with ``128 + signal``.
 
     Not an ``Exception``: it ends a whole sweep, where a failed member only ends itself.
+
+    Args:
+        signum: the signal.
+        midway: a batch was being collected or learned from, and takes too long to wait for.
     """
 
-    def __init__(self, signum: int) -> None:
+    def __init__(self, signum: int, *, midway: bool = False) -> None:
         super().__init__(f"signal {signum}")
         self.exit_code = 128 + signum
+        self.midway = midway

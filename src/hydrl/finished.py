@@ -1,24 +1,25 @@
 """A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
 
-import json
 import typing
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torchrl.envs
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
 from hydrl import envs
-from hydrl.checkpoint import load_policy
-from hydrl.config import CONFIGS, Settings, explain, targets
+from hydrl.checkpoint import find, load_policy
+from hydrl.config import Settings, explain
 from hydrl.errors import UserError
 from hydrl.evaluation import Evaluation, Evaluator
+from hydrl.resume import refuse_links
+from hydrl.secrets import restore
+from hydrl.trust import check_trust
+from hydrl.video import Film, film
 
 
 @dataclass
@@ -41,6 +42,18 @@ class FinishedRun:
         """Deterministic whole episodes; each ``stream`` has episodes of its own."""
         return self.evaluator(self.normaliser, episodes=episodes, frames=self.frames, stream=stream)
 
+    def film(self, path: Path, episodes: int, stream: int) -> Film:
+        """Films the first episode that :meth:`evaluate` plays, at most ``eval.max_steps`` of it."""
+        return film(
+            self.evaluator.make_env,
+            self.evaluator.actor,
+            self.normaliser,
+            path,
+            seed=self.evaluator.episode_seed(self.frames, stream),
+            max_steps=self.evaluator.max_steps,
+            episodes=episodes,
+        )
+
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
     """The run's resolved configuration.
@@ -53,48 +66,33 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     Raises:
         UserError: if the folder is not a run's or names an unknown target.
     """
+    refuse_links(run)
     path = run / "config_resolved.yaml"
     try:
-        values = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path)))
-        settings = Settings.model_validate_json(json.dumps(values))
+        seen = typing.cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path)))
+        values = restore(seen)
+        if not trust:
+            check_trust(values)
+        settings = Settings.of(values, seen)
+    except UserError as error:
+        raise UserError(f"run={run}: {error}") from None
     except (OSError, OmegaConfBaseException, YAMLError, TypeError) as error:
         raise UserError(
             f"run={run}: config_resolved.yaml cannot be read: {str(error).splitlines()[0]}"
         ) from None
     except ValidationError as error:
         raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
-    named = {node["_target_"] for _, node in targets(values)} - set(own_targets())
-    foreign = {name for name in named if not is_transform(name)}
-    if foreign and not trust:
-        raise UserError(
-            f"run={run}: its configuration names {', '.join(sorted(foreign))}, which is not one of hydrl's "
-            "parts; add trust=true if you trust that code"
-        )
     return settings
 
 
-def own_targets() -> Iterator[str]:
-    """Every ``_target_`` in ``configs/``."""
-    for file in CONFIGS.rglob("*.yaml"):
-        for _, node in targets(OmegaConf.to_container(OmegaConf.load(file))):
-            yield node["_target_"]
-
-
-def is_transform(name: str) -> bool:
-    """Whether ``torchrl.envs`` itself exports ``name`` as a transform; imports nothing."""
-    package, _, attribute = name.rpartition(".")
-    found = getattr(torchrl.envs, attribute, None) if package == "torchrl.envs" else None
-    return isinstance(found, type) and issubclass(found, torchrl.envs.Transform)
-
-
 def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> FinishedRun:
-    """Rebuilds the policy of ``run`` from ``checkpoints/CHECKPOINT.pt``.
+    """Rebuilds the policy of ``run`` from a checkpoint: ``best``, ``last`` or a number of frames.
 
     Raises:
         UserError: if the folder, the checkpoint or the environment cannot be had.
     """
     settings = read_settings(run, trust=trust)
-    state = load_policy(run / "checkpoints" / f"{checkpoint}.pt", device)
+    state = load_policy(find(run, checkpoint), device)
     make_env = partial(envs.make_env, settings.build("env"), settings.transform_builders, device=device)
     env = make_env(normaliser=state["normaliser"], seed=settings.seed)
     actor = settings.build("actor")(env)

@@ -12,6 +12,8 @@ from torchrl import timeit
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
+from hydrl.errors import DivergedError
+
 Update = Callable[[TensorDictBase], TensorDictBase]
 
 
@@ -55,7 +57,8 @@ def make_update(
             and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).
 
     Returns:
-        A function from a minibatch to the loss's detached outputs, each averaged to a scalar.
+        A function from a minibatch to the loss's detached outputs, each averaged to a scalar. It raises
+        :class:`~hydrl.errors.DivergedError` in place of a step that a NaN or an infinity would spoil.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     terms = [key for key in loss.out_keys if key.startswith("loss")]
@@ -67,9 +70,10 @@ def make_update(
         for parameter, gradient in zip(parameters, found, strict=True):
             parameter.grad = gradient
         losses = losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
+        norm = nn.utils.get_total_norm([each for each in found if each is not None])
         if max_grad_norm is not None:
-            losses.set("grad_norm", nn.utils.clip_grad_norm_(parameters, max_grad_norm))
-        return losses
+            nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
+        return losses.set("grad_norm", norm)
 
     compute: Update = gradients
     if compile:
@@ -82,12 +86,28 @@ def make_update(
     @timeit("time/update")
     def update(minibatch: TensorDictBase) -> TensorDictBase:
         losses = compute(minibatch)
+        check_finite(losses, terms)
         optimizer.step()
         if target is not None:
             target.step()
         return losses
 
     return update
+
+
+def check_finite(losses: TensorDictBase, terms: Sequence[str]) -> None:
+    """Looks at every loss term and at the gradient's norm.
+
+    Raises:
+        DivergedError: naming those that are NaN or infinite.
+    """
+    names = [*terms, "grad_norm"]
+    values = torch.stack([losses.get(name) for name in names])
+    if not values.isfinite().all():
+        bad = [f"{name} is {value}" for name, value in zip(names, values.tolist(), strict=True)]
+        raise DivergedError(
+            ", ".join(each for each in bad if each.rpartition(" ")[2] in ("nan", "inf", "-inf"))
+        )
 
 
 def as_cuda_graph(gradients: Update, parameters: Sequence[nn.Parameter]) -> Update:

@@ -10,10 +10,15 @@ from typing import Any
 from torchrl.record.loggers.common import Logger
 
 from hydrl.errors import UserError
+from hydrl.files import whole
 
 
 class MetricsFile:
-    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column."""
+    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column.
+
+    Args:
+        path: the file; nothing is written before the first row.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,9 +37,29 @@ class MetricsFile:
                 writer.writeheader()
             writer.writerows(self.rows if new else [row])
 
+    def keep(self, count: int) -> None:
+        """Goes on after the first ``count`` rows that an earlier process wrote; later ones go."""
+        if not self.path.exists():
+            return
+        with self.path.open(newline="") as file:
+            found = list(csv.DictReader(file))[:count]
+        self.rows = [{key: number(text) for key, text in row.items() if text} for row in found]
+        self.columns = ["frames"]
+        for row in self.rows:  # in the order they came, so that a resumed file is the file of an unbroken run
+            self.columns += sorted(key for key in row if key not in self.columns)
+        with whole(self.path) as partial, partial.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(self.rows)
 
-def tensorboard(*, directory: Path, config: dict[str, Any], name: str) -> Logger:
-    """TensorBoard event files under ``tensorboard/`` in the run folder.
+
+def number(text: str) -> float:
+    """The number a cell holds; a count stays a count."""
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: str | None = None) -> Logger:
+    """TensorBoard event files under ``tensorboard/`` in the run folder; a resumed run adds one of its own.
 
     Raises:
         UserError: if the extra is not installed.
@@ -53,6 +78,7 @@ def wandb(
     directory: Path,
     config: dict[str, Any],
     name: str,
+    run_id: str | None = None,
     project: str,
     entity: str | None,
     tags: list[str],
@@ -65,6 +91,7 @@ def wandb(
         directory: the run folder; offline runs lie in its ``wandb/``.
         config: the resolved configuration, sent as the run's config.
         name: the run's name.
+        run_id: of the W&B run to go on with, where a run is resumed.
         project: W&B project.
         entity: W&B user or team; ``None`` is the account's own.
         tags: shown beside the run; algorithm and environment are added.
@@ -82,6 +109,8 @@ def wandb(
         return WandbLogger(
             exp_name=name,
             save_dir=str(directory),
+            id=run_id,
+            resume="allow",
             project=project,
             entity=entity,
             group=f"{algo}-{task}",
@@ -113,6 +142,12 @@ def has_account() -> bool:
         return True
     netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
     return netrc.is_file() and "wandb" in netrc.read_text(errors="ignore")
+
+
+def run_id(logger: Logger | None) -> str | None:
+    """The name by which W&B knows the run; other loggers need none."""
+    identity = getattr(getattr(logger, "experiment", None), "id", None)
+    return identity if isinstance(identity, str) else None
 
 
 def log(logger: Logger | None, frames: int, metrics: dict[str, float]) -> None:

@@ -31,11 +31,6 @@ def seconds_spent() -> dict[str, float]:
     return {name: total for name, total in totals.items() if name.startswith("time/")}
 
 
-def time_shares(elapsed: float) -> dict[str, float]:
-    """``time/`` entries: the share of ``elapsed`` seconds that each thing counted under ``time/`` took."""
-    return {name: total / elapsed for name, total in seconds_spent().items()}
-
-
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
     """The last steps of the episodes that ended in a batch of any shape: return, length; ``[episodes]``."""
     done = batch["next", "done"].squeeze(-1)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hydrl.secrets import hide
+
 WORDS = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -18,8 +20,8 @@ WORDS = {
 
 
 def show(value: Any) -> str:
-    """A value as one would type it, cut where it gets long."""
-    text = repr(value) if isinstance(value, float) else json.dumps(value).replace('"', "")
+    """A value as one would type it, without secrets, cut where it gets long."""
+    text = hide(repr(value) if isinstance(value, float) else json.dumps(value).replace('"', ""))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

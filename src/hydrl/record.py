@@ -1,31 +1,41 @@
-"""The record of a run: log rows, evaluations, the saved policies, the summary and the picture."""
+"""The record of a run: log rows, evaluations, the summary and the picture."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from tensordict import TensorDictBase
-from torch import nn
+from tensordict import TensorDict, TensorDictBase
 from torchrl import timeit
 
 from hydrl import loggers, runtime
-from hydrl.checkpoint import save_policy
 from hydrl.config import Settings
 from hydrl.display import Display, print_summary
 from hydrl.evaluation import Evaluation
+from hydrl.files import whole
 from hydrl.metrics import (
+    due,
     ended_episodes,
     episode_metrics,
     loss_metrics,
     seconds_spent,
-    time_shares,
     value_metrics,
 )
 from hydrl.plots import save_curves
+from hydrl.resume import Origin
+
+COUNTERS = (
+    "frames",
+    "before",
+    "updates",
+    "best",
+    "best_at",
+    "evaluated_at",
+    "solved_at_frames",
+    "solved_at_seconds",
+)
 
 
 class Record:
@@ -34,29 +44,33 @@ class Record:
     Args:
         settings: the run's; saved as ``config_resolved.yaml``.
         started: when the run's clock started, seconds since the epoch.
-        actor: saved with the normaliser under ``checkpoints/``.
-        critic: saved beside it, if there is one.
+        origin: what the run goes on from, if it is resumed.
     """
 
-    def __init__(
-        self, settings: Settings, started: float, actor: nn.Module, critic: nn.Module | None
-    ) -> None:
+    def __init__(self, settings: Settings, started: float, origin: Origin | None = None) -> None:
         self.settings, self.started = settings, started
-        self.actor, self.critic = actor, critic
+        run_id = origin.run_id if origin else None
         self.directory = Path(settings.run_dir)
         self.directory.mkdir(parents=True, exist_ok=True)
-        config = settings.model_dump()
+        config = settings.shown
         OmegaConf.save(OmegaConf.create(config), self.directory / "config_resolved.yaml")
         self.metrics = loggers.MetricsFile(self.directory / "metrics.csv")
         name = f"{settings.algo}-{settings.task}-seed{settings.seed}"
-        self.logger = settings.build("logger")(directory=self.directory, config=config, name=name)
+        self.logger = settings.build("logger")(
+            directory=self.directory, config=config, name=name, run_id=run_id
+        )
+        self.run_id = loggers.run_id(self.logger)
         self.display = Display(
             f"{settings.algo} {settings.task}", settings.batches * settings.frames_per_batch
         )
         timeit.erase()
         self.loop_started = time.time()
         self.compiled_before = runtime.compile_seconds()  # by earlier members of a sweep
-        self.frames = self.updates = 0
+        self.frames = self.before = self.updates = 0
+        self.spent_before: dict[str, float] = {}
+        self.resumed_at: list[int] = []
+        self.evaluated_at: int | None = None
+        self.best_at: int | None = None
         self.episodes: list[TensorDictBase] = []
         self.losses: list[TensorDictBase] = []
         self.pending: dict[str, float] = {}
@@ -65,22 +79,34 @@ class Record:
         self.solved_at_frames: int | None = None
         self.solved_at_seconds: float | None = None
 
+    def collected(self, batch: TensorDictBase) -> int:
+        """Takes in a fresh batch; the frames so far."""
+        self.before, self.frames = self.frames, self.frames + batch.numel()
+        return self.frames
+
+    @property
+    def batches_left(self) -> int:
+        """Batches still to come."""
+        return max(0, self.settings.batches - self.frames // self.settings.frames_per_batch)
+
+    def due(self, every: int) -> bool:
+        """Whether the batch reached or passed a multiple of ``every`` frames."""
+        return due(every, self.frames, self.before)
+
     def learned(self, batch: TensorDictBase, losses: list[TensorDictBase]) -> None:
-        """Takes in a batch and the losses of its updates."""
-        self.frames += batch.numel()
+        """Takes in what was learned from the batch: the losses of its updates."""
         self.updates += len(losses)
         self.episodes.append(ended_episodes(batch))
         self.pending |= value_metrics(batch)
         if losses:
             self.losses.append(torch.stack(losses).mean(0))
 
-    def evaluated(self, evaluation: Evaluation, normaliser: dict[str, Any]) -> bool:
-        """Takes in an evaluation, saves the policy if it is the best so far; whether it counts as solved."""
+    def evaluated(self, evaluation: Evaluation) -> bool:
+        """Takes in an evaluation; whether it counts as solved."""
         self.pending |= evaluation.metrics()
-        self.last_evaluation = evaluation
+        self.last_evaluation, self.evaluated_at = evaluation, self.frames
         if self.best is None or evaluation.mean > self.best:
-            self.best = evaluation.mean
-            self.save("best", normaliser)
+            self.best, self.best_at = evaluation.mean, self.frames
         solved = self.solves(evaluation)
         if solved and self.solved_at_frames is None:
             self.solved_at_frames, self.solved_at_seconds = self.frames, time.time() - self.started
@@ -99,8 +125,7 @@ class Record:
             **loss_metrics(self.losses),
             **self.pending,
             **metrics,
-            **time_shares(elapsed),
-            **({"time/compile": self.compile_seconds() / elapsed} if self.settings.compile else {}),
+            **{name: seconds / elapsed for name, seconds in self.seconds_spent().items()},
             "time/elapsed": time.time() - self.started,
             "time/frames_per_second": self.frames / elapsed,
         }
@@ -109,34 +134,72 @@ class Record:
         self.display.update(self.frames, row)
         self.episodes, self.losses, self.pending = [], [], {}
 
-    def compile_seconds(self) -> float:
-        """Seconds this run has spent compiling; ``time/update`` holds them too."""
-        return runtime.compile_seconds() - self.compiled_before
+    def seconds_spent(self) -> dict[str, float]:
+        """Seconds under each ``time/`` name in all of the run's processes; updates hold the compiling."""
+        spent = seconds_spent()
+        if self.settings.compile:
+            spent["time/compile"] = runtime.compile_seconds() - self.compiled_before
+        return {
+            name: spent.get(name, 0.0) + self.spent_before.get(name, 0.0)
+            for name in {**self.spent_before, **spent}
+        }
 
-    def save(self, name: str, normaliser: dict[str, Any]) -> None:
-        """Saves the policy with its normaliser as ``checkpoints/NAME.pt``."""
-        path = self.directory / "checkpoints" / f"{name}.pt"
-        save_policy(path, actor=self.actor, critic=self.critic, normaliser=normaliser, frames=self.frames)
+    def state_dict(self) -> dict[str, Any]:
+        """Counters, clocks and what came in since the last row: plain data."""
+        now, last = time.time(), self.last_evaluation
+        return {
+            "counters": {name: getattr(self, name) for name in COUNTERS},
+            "elapsed": now - self.started,
+            "looped": now - self.loop_started,
+            "spent": self.seconds_spent(),
+            "resumed_at": self.resumed_at,
+            "rows": len(self.metrics.rows),
+            "episodes": [(len(each), each.to_dict()) for each in self.episodes],
+            "losses": [each.to_dict() for each in self.losses],
+            "pending": dict(self.pending),
+            "last_evaluation": None if last is None else (last.returns, last.lengths),
+        }
 
-    def finish(self, final: Evaluation | None, note: str = "") -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`: later rows of ``metrics.csv`` go, and the clocks run on."""
+        for name in COUNTERS:
+            setattr(self, name, state["counters"][name])
+        self.started -= state["elapsed"]
+        self.loop_started -= state["looped"]
+        self.spent_before = state["spent"]
+        self.metrics.keep(state["rows"])
+        self.episodes = [TensorDict(each, batch_size=[count]) for count, each in state["episodes"]]
+        self.losses = [TensorDict(each) for each in state["losses"]]
+        self.pending = dict(state["pending"])
+        last = state["last_evaluation"]
+        self.last_evaluation = None if last is None else Evaluation(*last)
+        self.resumed_at = [*state["resumed_at"], self.frames]
+        self.display.update(self.frames, {})
+
+    def say(self, text: str) -> None:
+        """A line above the progress bar."""
+        self.display.console.print(text, highlight=False, soft_wrap=True)
+
+    def finish(self, final: Evaluation | None, status: str = "finished") -> None:
         """Writes ``summary.json`` and ``curves.png``, closes the logger and prints the closing table.
 
         Args:
-            final: the closing evaluation; an interrupted run has none and reports its last.
-            note: said beside the title, for a run that was cut short.
+            final: the closing evaluation; a run that was cut short has none and reports its last.
+            status: ``finished``, or how it was cut short.
         """
         if self.episodes or self.pending:  # what came in since the last row
             self.write({})
         self.close()
         seconds = time.time() - self.started
-        spent = seconds_spent()
-        compiling = self.compile_seconds()
+        spent = self.seconds_spent()
+        compiling = spent.get("time/compile", 0.0)
         learning = sum(spent.get(f"time/{each}", 0.0) for each in ("collect", "sample", "update")) - compiling
         shown = final or self.last_evaluation
         summary = {
             "algo": self.settings.algo,
             "env": self.settings.task,
             "seed": self.settings.seed,
+            "status": status,
             "frames": self.frames,
             "updates": self.updates,
             "wall_seconds": seconds,
@@ -152,15 +215,15 @@ class Record:
             "best_eval/return_mean": self.best,
             "solved_at_frames": self.solved_at_frames,
             "solved_at_seconds": self.solved_at_seconds,
+            "resumed_at_frames": self.resumed_at,
             "versions": runtime.versions(),
         }
-        partial = self.directory / "summary.json.partial"
-        partial.write_text(json.dumps(summary, indent=2) + "\n")
-        os.replace(partial, self.directory / "summary.json")
+        with whole(self.directory / "summary.json") as partial:
+            partial.write_text(json.dumps(summary, indent=2) + "\n")
         title = f"{self.settings.algo} on {self.settings.task}, seed {self.settings.seed}"
         solved_at = self.settings.eval.solved_at
         save_curves(self.metrics, self.directory / "curves.png", title=title, solved_at=solved_at)
-        print_summary(summary, self.directory, note)
+        print_summary(summary, self.directory)
 
     def close(self) -> None:
         """Stops the progress bar and finishes the logger, however the run ended; again does nothing."""

@@ -6,13 +6,12 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import mujoco
 import numpy as np
@@ -71,24 +70,67 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-@contextmanager
-def stop_on_signals() -> Iterator[None]:
-    """Turns SIGINT and SIGTERM into :class:`Interrupted`, once; a second one kills at once."""
-    owner = os.getpid()
+class Stop:
+    """Waits, where entered, for SIGINT or SIGTERM, and ends the run between two batches.
 
-    def stop(signum: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
-        if os.getpid() != owner:  # a forked worker: its parent shuts it down
-            os._exit(128 + signum)
-        raise Interrupted(signum)
+    So what is saved is a moment that the run can be resumed from to the last bit. A batch that takes longer
+    than ``grace`` seconds more is broken off, and a second signal kills at once.
+    """
 
-    previous: dict[int, Any] = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for each, handler in previous.items():
+    def __init__(self, grace: float = 8.0) -> None:
+        self.grace = grace
+        self.signum: int | None = None
+        self.overdue = False
+        self.owner = os.getpid()
+        self.timer: threading.Timer | None = None
+        self.previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Takes the signals."""
+        self.previous = {each: signal.signal(each, self.receive) for each in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gives them back."""
+        self.calm()
+        for each, handler in self.previous.items():
             signal.signal(each, handler)
+
+    def here(self) -> None:
+        """Called where the run may end.
+
+        Raises:
+            Interrupted: if a signal has come.
+        """
+        if self.signum is not None:
+            self.calm()
+            raise Interrupted(self.signum)
+
+    def receive(self, signum: int, frame: FrameType | None) -> None:
+        """The signals' handler."""
+        if os.getpid() != self.owner:  # a forked worker: its parent shuts it down
+            os._exit(128 + signum)
+        if self.signum is None:
+            self.signum = signum
+            self.timer = threading.Timer(self.grace, self.hurry)
+            self.timer.daemon = True
+            self.timer.start()
+        elif self.overdue:
+            self.overdue = False
+            raise Interrupted(self.signum, midway=True)
+        else:
+            signal.signal(signum, signal.SIG_DFL)
+            signal.raise_signal(signum)
+
+    def hurry(self) -> None:
+        """Wakes the main thread wherever it is."""
+        self.overdue = True
+        os.kill(self.owner, self.signum or signal.SIGTERM)
+
+    def calm(self) -> None:
+        """No more hurry."""
+        if self.timer:
+            self.timer.cancel()
 
 
 def quieten_libraries() -> None:

@@ -28,13 +28,13 @@ HANDED: dict[str, tuple[int, set[str]]] = {
     "actor": (1, set()),
     "critic": (1, set()),
     "exploration": (1, set()),
-    "collector": (3, {"total_frames", "seed", "device"}),
+    "collector": (3, {"seed", "device", "stop"}),
     "minibatches": (3, set()),
     "loss.module": (2, {"gamma"}),  # the discount, by way of the value estimator
     "target": (1, set()),
     "optim": (1, set()),
     "schedule": (2, set()),
-    "logger": (0, {"directory", "config", "name"}),
+    "logger": (0, {"directory", "config", "name", "run_id"}),
 }
 
 

@@ -1,0 +1,223 @@
+"""Going on with a run: what to start from, and that it is still the same run.
+
+``python train.py resume=DIR`` becomes the command the run was started with, before Hydra reads it. Nothing
+that lies in a run folder is imported or built before :func:`check_origin` has looked at it.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from hydrl import checkpoint
+from hydrl.config import Settings
+from hydrl.errors import UserError
+from hydrl.mistakes import find, paths, show
+from hydrl.secrets import HIDDEN
+
+# What may differ from the run that is resumed: how long it goes, what is written down, and where.
+HARMLESS = (
+    "total_frames",
+    "anneal_frames",
+    "run_dir",
+    "resume",
+    "trust",
+    "log_every_frames",
+    "checkpoint_every_frames",
+    "keep_checkpoints",
+    "eval",
+    "logger",
+)
+# Said on the command line of each process for itself.
+OWN = ("resume", "trust", "run_dir")
+
+
+@dataclass
+class Origin:
+    """What a run goes on from.
+
+    Attributes:
+        folder: a verified checkpoint.
+        frames: how long the run had trained.
+        settings: the run's, without secrets.
+        run_id: the logger's own name for the run, or ``None``.
+        restarts: why the environments start anew, or ``None`` where everything goes on as it stood.
+    """
+
+    folder: Path
+    frames: int
+    settings: Mapping[str, Any]
+    run_id: str | None
+    restarts: str | None
+
+    @property
+    def env_seed(self) -> int:
+        """For environments that start anew: with the run's own they would begin as they began before."""
+        return int(np.random.SeedSequence([self.settings["seed"], self.frames]).generate_state(1)[0] % 2**31)
+
+    @property
+    def normaliser(self) -> dict[str, Any]:
+        """The statistics the run observes with."""
+        return checkpoint.load(self.folder, ["normaliser"])["normaliser"]
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """A command line with ``resume=DIR``, as the run's own with what else is said; others as they are.
+
+    Raises:
+        UserError: if no run lies there, or what lies there could do more than say how to train.
+    """
+    given = [each for each in arguments if each.startswith("resume=")]
+    path = given[-1].partition("=")[2].strip("'\"") if given else ""
+    if path in ("", "null"):
+        return list(arguments)
+    keys = [key_of(each) for each in arguments]
+    if path == "auto":
+        if "hydra.run.dir" not in keys and "hydra.sweep.dir" not in keys:
+            raise UserError(
+                "resume=auto looks into the run's own folder, and a new one is made for each; "
+                "say which, as hydra.run.dir=DIR (hydra.sweep.dir=DIR with -m)"
+            )
+        return list(arguments)
+    if {"-m", "--multirun"} & set(arguments):
+        raise UserError(f"resume={path} goes on with one run; go on with a sweep by resume=auto")
+    if "hydra.run.dir" in keys:
+        raise UserError(f"resume={path} goes on in its own folder; leave hydra.run.dir out")
+    folder = Path(path)
+    run = folder.parent.parent if folder.name.startswith("checkpoint-") else folder
+    saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
+    if hidden := [each for each in saved if HIDDEN in each]:
+        key = key_of(hidden[0])
+        raise UserError(f"{key} was a secret and was not kept; give it again, as resume={path} {key}=VALUE")
+    ours = [each for each in arguments if not each.startswith("resume=")]
+    return [*saved, *ours, f"hydra.run.dir={quoted(run)}", f"resume={quoted(folder)}"]
+
+
+def quoted(path: Path) -> str:
+    """A path as Hydra reads it back, whatever is in it."""
+    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def key_of(override: str) -> str:
+    """``+optim.lr=1`` to ``optim.lr``."""
+    return override.partition("=")[0].lstrip("+~")
+
+
+def saved_overrides(run: Path) -> list[str]:
+    """What the run was started with; only what chooses and sets, as a stranger may have written it.
+
+    Raises:
+        UserError: if there is none, or it is anything else.
+    """
+    file = run / ".hydra" / "overrides.yaml"
+    refuse_links(run)
+    if not file.is_file():
+        raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml)")
+    try:
+        found = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
+        parser = OverridesParser.create()
+        for each in found:
+            override = parser.parse_override(each)
+            plain = (
+                re.fullmatch(r"[\w/]+(\.\w+)*", override.key_or_group) and not override.is_sweep_override()
+            )
+            if not plain or override.key_or_group.partition(".")[0].partition("/")[0] == "hydra":
+                raise UserError(f"resume={run}: its {file.name} holds {each}, which sets more than the run")
+            if re.search(r"\$\{(?!oc\.env:)[^}]*:", each):
+                raise UserError(
+                    f"resume={run}: its {file.name} holds {each}; only ${{oc.env:NAME}} is looked up"
+                )
+    except UserError:
+        raise
+    except Exception:  # whatever somebody may have put there
+        raise UserError(f"resume={run}: its .hydra/overrides.yaml is not a list of overrides") from None
+    return found
+
+
+def refuse_links(run: Path) -> None:
+    """Nothing is read or written through a link that came with a run folder.
+
+    Raises:
+        UserError: naming the link.
+    """
+    for folder in (run, run / ".hydra", run / "checkpoints"):
+        for each in [folder, *folder.glob("*")] if folder != run else folder.glob("*"):
+            if each.is_symlink():
+                raise UserError(f"{each} is a link, which no run of hydrl makes; nothing is read through it")
+
+
+def origin(settings: Settings) -> Origin | None:
+    """The checkpoint to go on from, read through and found to be of the same run; ``None`` to start anew.
+
+    Clears the run folder of what an earlier process left half done.
+
+    Raises:
+        UserError: if there is none, or going on with these settings would make it another run.
+    """
+    run = Path(settings.run_dir)
+    clear(run, settings)
+    if settings.resume is None:
+        return None
+    named = Path(settings.resume)
+    folder = named if named.name.startswith("checkpoint-") else checkpoint.newest(run)
+    if folder is None:
+        if settings.resume == "auto" and not checkpoint.folders(run):
+            print(f"nothing to resume in {run}; starting at the beginning")
+            return None
+        raise UserError(
+            f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
+        )
+    metadata = checkpoint.verify(folder)
+    check_same(settings.shown, metadata["settings"])
+    return Origin(folder, metadata["frames"], metadata["settings"], metadata["logger"], metadata["restarts"])
+
+
+def clear(run: Path, settings: Settings) -> None:
+    """Removes what was of use to one process only: half a checkpoint, the replay memory on disk."""
+    refuse_links(run)
+    checkpoint.sweep(run)
+    scratch = find(settings.buffer, "storage.scratch_dir")
+    if scratch and run in Path(scratch).parents:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+    """Everything that shapes what is learned is as it was.
+
+    Raises:
+        UserError: naming a key that is not.
+    """
+    for key in dict.fromkeys([*paths(then), *paths(now)]):
+        old, new = find(then, key), find(now, key)
+        if key.partition(".")[0] in HARMLESS or old == new:
+            continue
+        if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+            raise UserError(
+                f"{key}={show(new)} would make it another run: it was started with {key}={show(old)}; "
+                "leave it out, or start a new run"
+            )
+
+
+def finished(settings: Settings, start: Origin | None) -> bool:
+    """Whether a resumed run has come to its end and is asked for nothing more; says so."""
+    summary = Path(settings.run_dir) / "summary.json"
+    if start is None or not summary.is_file():
+        return False
+    try:
+        status = json.loads(summary.read_text())["status"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    longer = settings.batches * settings.frames_per_batch > start.frames
+    asked = any(settings.shown[key] != start.settings[key] for key in ("total_frames", "eval"))
+    if status != "finished" or (longer and asked):
+        return False
+    further = "eval.stop_when_solved=false or a larger total_frames" if longer else "a larger total_frames"
+    print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
+    return True
