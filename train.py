@@ -37,7 +37,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     from hydrl import envs, learning, runtime
     from hydrl.collectors import shut_down_after
     from hydrl.errors import DivergedError, Interrupted
-    from hydrl.evaluation import Evaluator
+    from hydrl.evaluation import Evaluation, Evaluator
     from hydrl.metrics import timed
     from hydrl.record import Record
     from hydrl.training_state import TrainingState
@@ -86,7 +86,6 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     confirm = partial(evaluate, episodes=settings.eval.final_episodes, stream=1)  # fresh episodes
     make_worker_env = partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env))
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
-    final = None
     with (
         runtime.Stop() as stop,
         shut_down_after(make_collector(stop=stop.here)) as collector,
@@ -106,10 +105,19 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
             exploration=exploration,
             target=target,
         )
-        if origin:
-            state.load(origin)
+
+        def confirmed() -> Evaluation | None:
+            """The closing evaluation, where this moment's was a solution and fresh episodes confirm it."""
+            if not (record.solved and settings.eval.stop_when_solved):
+                return None
+            fresh = confirm(envs.normaliser_state(env), frames=record.frames)
+            return fresh if record.solves(fresh) else None
+
         try:
-            for batch in timed("time/collect", islice(collector, record.batches_left)):
+            if origin:
+                state.load(origin)
+            final = confirmed()  # a resumed run may have been stopped right here
+            for batch in timed("time/collect", islice(collector, 0 if final else record.batches_left)):
                 frames = record.collected(batch)
                 losses = [update(each) for each in timed("time/sample", minibatches(batch, buffer, loss))]
                 record.learned(batch, losses)
@@ -120,11 +128,8 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
                 collector.update_policy_weights_()
 
                 if evaluating := record.due(settings.eval.every_frames):
-                    normaliser = envs.normaliser_state(env)
-                    solved = record.evaluated(check(normaliser, frames=frames))
-                    if solved and settings.eval.stop_when_solved:
-                        fresh = confirm(normaliser, frames=frames)
-                        final = fresh if record.solves(fresh) else None
+                    record.evaluated(check(envs.normaliser_state(env), frames=frames))
+                    final = confirmed()
                 if evaluating or record.due(settings.log_every_frames):
                     record.write({"train/learning_rate": optimizer.param_groups[0]["lr"]})
                 if record.best_at == frames or record.due(settings.checkpoint_every_frames):

@@ -62,13 +62,15 @@ def test_a_row_averages_everything_since_the_last(record):
 
 def test_only_a_better_evaluation_is_the_best(record):
     take(record, batch([1.0]), [])
-    assert record.evaluated(evaluation(50.0)) is False
+    record.evaluated(evaluation(50.0))
+    assert not record.solved
     assert record.best_at == 10
     take(record, batch([1.0]), [])
     record.evaluated(evaluation(40.0))
     assert (record.best, record.best_at, record.evaluated_at) == (50.0, 10, 20)
     take(record, batch([1.0]), [])
-    assert record.evaluated(evaluation(100.0)) is True
+    record.evaluated(evaluation(100.0))
+    assert record.solved
     assert (record.best, record.best_at, record.solved_at_frames) == (100.0, 30, 30)
 
 

@@ -325,3 +325,31 @@ def test_a_diverged_run_ends_with_3_and_keeps_the_last_good_checkpoint(tmp_path)
     last = checkpoint.find(tmp_path, "last")
     assert checkpoint.frames_of(last) == int(told[4]) < int(told[1])
     assert all(value.isfinite().all() for value in checkpoint.load(last, ["actor"])["actor"].values())
+
+
+def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resumed(run, monkeypatch):
+    overrides = [*SMALL, "env=cartpole", "eval.solved_at=5", "eval.stop_when_solved=true"]
+    whole = json.loads((run(*overrides, folder="whole") / "summary.json").read_text())
+    assert whole["frames"] == 512
+
+    def killed(self, *_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hydrl.record.Record, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(*overrides, folder="killed")
+    ended = json.loads((run(*overrides, "resume=auto", folder="killed") / "summary.json").read_text())
+    for key in ("frames", "updates", "eval/return_mean", "solved_at_frames", "status"):
+        assert ended[key] == whole[key], key
+
+
+def test_a_run_that_is_going_on_is_left_alone_by_another_process(half, tmp_path):
+    folder = tmp_path / "run"
+    subprocess.run(["cp", "-r", half, folder], check=True)
+    resume.hold(folder)
+    done = call(f"resume={folder}", "total_frames=768")
+    assert done.returncode == 2, done.stdout
+    assert done.stderr == f"error: {folder} is being trained by another process; wait for it, or stop it\n"
+    resume.hold(tmp_path / "another")
+    assert call(f"resume={folder}", "total_frames=768").returncode == 0

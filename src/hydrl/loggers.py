@@ -131,8 +131,7 @@ def wandb(
     # TorchRL would give every group of metrics a step counter of its own beside `frames`.
     logger.log_metrics = partial(logger.log_metrics, override_global_step=True)
     if mode == "offline":
-        folder = logger.experiment.dir.removesuffix("/files")
-        print(f"W&B is offline; send the run later with: wandb sync {folder}")
+        print(f"W&B is offline; send the run later with: wandb sync {directory}/wandb/offline-run-*")
     return logger
 
 

@@ -101,16 +101,23 @@ class Record:
         if losses:
             self.losses.append(torch.stack(losses).mean(0))
 
-    def evaluated(self, evaluation: Evaluation) -> bool:
-        """Takes in an evaluation; whether it counts as solved."""
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Takes in an evaluation."""
         self.pending |= evaluation.metrics()
         self.last_evaluation, self.evaluated_at = evaluation, self.frames
         if self.best is None or evaluation.mean > self.best:
             self.best, self.best_at = evaluation.mean, self.frames
-        solved = self.solves(evaluation)
-        if solved and self.solved_at_frames is None:
+        if self.solved and self.solved_at_frames is None:
             self.solved_at_frames, self.solved_at_seconds = self.frames, time.time() - self.started
-        return solved
+
+    @property
+    def solved(self) -> bool:
+        """Whether the run was evaluated at these frames and reached the task's threshold."""
+        return (
+            self.last_evaluation is not None
+            and self.evaluated_at == self.frames
+            and self.solves(self.last_evaluation)
+        )
 
     def solves(self, evaluation: Evaluation) -> bool:
         """Whether a mean return reaches the task's threshold; never, where it has none."""

@@ -4,13 +4,14 @@
 that lies in a run folder is imported or built before :func:`check_origin` has looked at it.
 """
 
+import fcntl
 import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -35,6 +36,8 @@ HARMLESS = (
     "eval",
     "logger",
 )
+# The lock of the run folder; the system takes it back from a process that was killed.
+_held: IO[str] | None = None
 # Said on the command line of each process for itself.
 OWN = ("resume", "trust", "run_dir")
 
@@ -156,12 +159,14 @@ def refuse_links(run: Path) -> None:
 def origin(settings: Settings) -> Origin | None:
     """The checkpoint to go on from, read through and found to be of the same run; ``None`` to start anew.
 
-    Clears the run folder of what an earlier process left half done.
+    Holds the run folder, and clears it of what an earlier process left half done.
 
     Raises:
         UserError: if there is none, or going on with these settings would make it another run.
     """
     run = Path(settings.run_dir)
+    refuse_links(run)
+    hold(run)
     clear(run, settings)
     if settings.resume is None:
         return None
@@ -179,9 +184,27 @@ def origin(settings: Settings) -> Origin | None:
     return Origin(folder, metadata["frames"], metadata["settings"], metadata["logger"], metadata["restarts"])
 
 
+def hold(run: Path) -> None:
+    """Keeps a run folder for this process until it ends or takes another.
+
+    Raises:
+        UserError: if another process has it.
+    """
+    global _held
+    if _held:
+        _held.close()
+    run.mkdir(parents=True, exist_ok=True)
+    _held = (run / ".lock").open("w")
+    try:
+        fcntl.flock(_held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"{run} is being trained by another process; wait for it, or stop it") from None
+    except OSError:  # a file system without locks
+        pass
+
+
 def clear(run: Path, settings: Settings) -> None:
     """Removes what was of use to one process only: half a checkpoint, the replay memory on disk."""
-    refuse_links(run)
     checkpoint.sweep(run)
     scratch = find(settings.buffer, "storage.scratch_dir")
     if scratch and run in Path(scratch).parents:
@@ -218,6 +241,6 @@ def finished(settings: Settings, start: Origin | None) -> bool:
     asked = any(settings.shown[key] != start.settings[key] for key in ("total_frames", "eval"))
     if status != "finished" or (longer and asked):
         return False
-    further = "eval.stop_when_solved=false or a larger total_frames" if longer else "a larger total_frames"
+    further = "eval.stop_when_solved=false" if longer else "a larger total_frames"
     print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
     return True

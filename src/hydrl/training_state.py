@@ -115,9 +115,9 @@ class TrainingState:
             UserError: if the checkpoint does not fit what was built.
         """
         names = [*self.modules, "optimizer", "schedule", "buffer", "collector", "record", "rng"]
-        states = checkpoint.load(
-            origin.folder, [name for name in names if name != "schedule" or self.schedule]
-        )
+        if self.schedule is None:
+            names.remove("schedule")
+        states = checkpoint.load(origin.folder, names)
         for name, each in self.modules.items():
             each.load_state_dict(states[name])
         self.optimizer.load_state_dict(states["optimizer"])
@@ -136,19 +136,15 @@ class TrainingState:
             self.collector._carrier = TensorDict(
                 standing["carrier"], batch_size=carrier.batch_size, device=carrier.device
             )
-            self.collector._traj_pool.load_state_dict(
-                collector["own"]["traj_pool"]
-            )  # loading it drew from it
+            # Loading the collector drew from it.
+            self.collector._traj_pool.load_state_dict(collector["own"]["traj_pool"])
             load_simulator(self.env, standing["simulator"])
         self.collector._frames, self.collector._iter = collector["frames"], collector["iter"]
         self.collector.update_policy_weights_()
         GlobalRNGState().load_state_dict(states["rng"])
         self.saved_at = self.record.frames
-        how = (
-            f"the environments start anew: {origin.restarts}"
-            if origin.restarts
-            else "all goes on as it stood"
-        )
+        anew = f"the environments start anew: {origin.restarts}"
+        how = anew if origin.restarts else "all goes on as it stood"
         self.record.say(f"resumed after {origin.frames:,} frames from {origin.folder}; {how}")
 
 
