@@ -17,7 +17,7 @@ train: .venv/ready ## train PPO on the inverted double pendulum, about half a mi
 	$(BIN)/python train.py algo=ppo env=inverted_double_pendulum
 
 test: .venv/ready ## run the fast tests, minutes
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: .venv/ready ## run the learning checks too, about an hour
 	$(BIN)/python -m pytest -m slow

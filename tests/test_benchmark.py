@@ -197,12 +197,13 @@ def test_wrong_arguments_end_with_the_usage(words, capsys):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells private memory from shared")
-def test_a_buffer_on_disk_takes_no_memory_of_the_process(capsys, tmp_path):
+def test_a_buffer_on_disk_takes_no_memory_of_the_process(tmp_path):
     grown = {}
     for buffer in ("memmap", "replay"):
         (tmp_path / buffer).mkdir()
-        assert memory.main(buffer, transitions=200_000, minibatches=50, folder=tmp_path / buffer) == 0
-        before, filled, *sampling = json.loads(capsys.readouterr().out)
+        command = [sys.executable, memory.__file__, buffer, "200000", "50", tmp_path / buffer]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        before, filled, *sampling = json.loads(done.stdout)
         assert filled["moment"] == "filled with 39 MB"
         grown[buffer] = sampling[-1]["private, MB"] - before["private, MB"]
 

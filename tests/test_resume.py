@@ -313,7 +313,15 @@ def test_a_stop_loses_nothing(tmp_path):
 
 def test_a_diverged_run_ends_with_3_and_keeps_the_last_good_checkpoint(tmp_path):
     """A learning rate that no network survives; the frame and the term are named."""
-    done = call(*DQN, *SMALL, "optim.lr=1e30", "max_grad_norm=null", "eval.every_frames=256", folder=tmp_path)
+    done = call(
+        *DQN,
+        *SMALL,
+        "minibatches.warmup_frames=512",
+        "optim.lr=1e30",
+        "max_grad_norm=null",
+        "eval.every_frames=256",
+        folder=tmp_path,
+    )
     assert done.returncode == 3, done.stderr
     told = re.search(
         r"error: diverged at frame (\d+): (loss|grad_norm) is (nan|inf).*saved at (\d+)", done.stderr
