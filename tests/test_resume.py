@@ -361,3 +361,15 @@ def test_a_run_that_is_going_on_is_left_alone_by_another_process(half, tmp_path)
     assert done.stderr == f"error: {folder} is being trained by another process; wait for it, or stop it\n"
     resume.hold(tmp_path / "another")
     assert call(f"resume={folder}", "total_frames=768").returncode == 0
+
+
+def test_a_state_that_does_not_fit_is_refused_in_a_line(half, tmp_path):
+    folder = tmp_path / "run"
+    subprocess.run(["cp", "-r", half, folder], check=True)
+    newest = checkpoint.find(folder, "last")
+    weights = next(newest.glob("components/*-loss/state.pt"))
+    torch.save({"actor_network_params.weight": torch.zeros(3)}, weights)
+    (newest / "inventory.json").write_text(checkpoint.as_text(checkpoint.inventory(newest)))
+    done = call(f"resume={folder}", "total_frames=768")
+    assert done.returncode == 2, done.stdout
+    assert re.match(rf"error: {newest} does not fit this run: RuntimeError: .*\n$", done.stderr), done.stderr

@@ -5,6 +5,7 @@ number generators and every wrapper's counters stand where they stood. They are 
 and kept as plain data, so that putting them back runs nothing.
 """
 
+import math
 import random
 import types
 from collections import deque
@@ -98,11 +99,10 @@ def read(value: Any, path: str, seen: set[int]) -> Saved:
     if isinstance(value, mujoco.MjData):
         state = np.empty(mujoco.mj_stateSize(value.model, INTEGRATION))
         mujoco.mj_getState(value.model, value, state, INTEGRATION)
-        return (
-            "mujoco",
-            torch.from_numpy(state),
-            {k: torch.tensor(v) for k, v in mujoco_arrays(value).items()},
-        )
+        arrays = mujoco_arrays(value)  # joined, for a file of many small tensors is slow to write
+        joined = np.concatenate([np.frombuffer(each.tobytes(), np.uint8) for each in arrays.values()])
+        shapes = {name: each.shape for name, each in arrays.items()}
+        return ("mujoco", torch.from_numpy(state), shapes, torch.from_numpy(joined))
     if isinstance(value, HOLDERS):
         seen.add(id(value))
         held = {name: read(each, f"{path}.{name}", seen) for name, each in attributes(value).items()}
@@ -141,13 +141,16 @@ def write(value: Any, saved: Saved) -> Any:
             value.setstate(kept)
         case ("torch_generator", kept):
             value.set_state(kept)
-        case ("mujoco", state, arrays):
+        case ("mujoco", state, shapes, joined):
             mujoco.mj_setState(value.model, value, state.numpy(), INTEGRATION)
-            for name, array in mujoco_arrays(value).items():
-                if (
-                    array.shape == (kept := arrays[name].numpy()).shape
-                ):  # others are of the contacts there were
-                    np.copyto(array, kept)
+            content, arrays = joined.numpy().tobytes(), mujoco_arrays(value)
+            position = 0
+            for name, shape in shapes.items():
+                count = math.prod(shape)
+                kept = np.frombuffer(content, arrays[name].dtype, count, position).reshape(shape)
+                position += kept.nbytes
+                if arrays[name].shape == shape:  # others are of the contacts there were
+                    np.copyto(arrays[name], kept)
         case ("holder", held, module):
             for name, each in held.items():
                 if name not in vars(value) and hasattr(type(value), name):

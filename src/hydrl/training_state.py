@@ -17,6 +17,7 @@ from torchrl.envs import TransformedEnv
 from hydrl import checkpoint
 from hydrl.config import Settings
 from hydrl.envs import normaliser_state
+from hydrl.errors import UserError
 from hydrl.record import Record
 from hydrl.resume import Origin
 from hydrl.simulator import NotCapturedError, load_simulator, simulator_state
@@ -118,6 +119,20 @@ class TrainingState:
         if self.schedule is None:
             names.remove("schedule")
         states = checkpoint.load(origin.folder, names)
+        try:
+            self.put_back(states, origin)
+        except Exception as error:  # a state of other parts, or whatever somebody else put into the file
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"{origin.folder} does not fit this run: {type(error).__name__}: {reason}"
+            ) from error
+        self.saved_at = self.record.frames
+        anew = f"the environments start anew: {origin.restarts}"
+        how = anew if origin.restarts else "all goes on as it stood"
+        self.record.say(f"resumed after {origin.frames:,} frames from {origin.folder}; {how}")
+
+    def put_back(self, states: Mapping[str, Any], origin: Origin) -> None:
+        """Gives every part its state."""
         for name, each in self.modules.items():
             each.load_state_dict(states[name])
         self.optimizer.load_state_dict(states["optimizer"])
@@ -142,10 +157,6 @@ class TrainingState:
         self.collector._frames, self.collector._iter = collector["frames"], collector["iter"]
         self.collector.update_policy_weights_()
         GlobalRNGState().load_state_dict(states["rng"])
-        self.saved_at = self.record.frames
-        anew = f"the environments start anew: {origin.restarts}"
-        how = anew if origin.restarts else "all goes on as it stood"
-        self.record.say(f"resumed after {origin.frames:,} frames from {origin.folder}; {how}")
 
 
 def buffer_state(buffer: ReplayBuffer) -> dict[str, Any]:
