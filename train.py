@@ -36,9 +36,9 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
 
     from hydrl import envs, learning, runtime
     from hydrl.collectors import shut_down_after
-    from hydrl.errors import DivergedError, Interrupted
+    from hydrl.errors import DivergedError, Interrupted, WorkerError
     from hydrl.evaluation import Evaluation, Evaluator
-    from hydrl.metrics import timed
+    from hydrl.metrics import exploration_metrics, timed
     from hydrl.record import Record
     from hydrl.training_state import TrainingState
 
@@ -131,7 +131,8 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
                     record.evaluated(check(envs.normaliser_state(env), frames=frames))
                     final = confirmed()
                 if evaluating or record.due(settings.log_every_frames):
-                    record.write({"train/learning_rate": optimizer.param_groups[0]["lr"]})
+                    learning_rate = optimizer.param_groups[0]["lr"]
+                    record.write({"train/learning_rate": learning_rate, **exploration_metrics(exploration)})
                 if record.best_at == frames or record.due(settings.checkpoint_every_frames):
                     state.save()
                 if final:
@@ -142,6 +143,10 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
         except Interrupted as interruption:
             state.save(whole=not interruption.midway)
             record.finish(None, "interrupted")
+            raise
+        except WorkerError:
+            state.save()
+            record.finish(None, "failed")
             raise
         except DivergedError as divergence:
             divergence.frames, divergence.saved_at = record.frames, state.saved_at

@@ -18,10 +18,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl import headless
-from hydrl.cli import complain
+from hydrl.cli import script
 from hydrl.display import console, key_value_table
 from hydrl.errors import UserError
 from hydrl.files import whole
+from hydrl.mistakes import instead
 
 
 @dataclass
@@ -59,7 +60,8 @@ def main(arguments: Arguments) -> None:
         "seed": settings.seed,
         "stream": arguments.stream,
     }
-    table = key_value_table(f"{settings.algo} on {settings.task}, {arguments.checkpoint} policy")
+    which = f"{arguments.checkpoint} policy" if arguments.checkpoint in ("best", "last") else "policy"
+    table = key_value_table(f"{settings.algo} on {settings.task}, {which}")
     film = None
     if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
         path = directory / f"video-{arguments.checkpoint}.mp4"
@@ -111,24 +113,18 @@ def read(words: list[str]) -> Arguments:
     for word in words:
         if "=" not in word:
             raise UserError(f"{word}: write key=value, as run=DIR episodes=100")
+        if (key := word.partition("=")[0]) not in (keys := Arguments.__annotations__):
+            raise UserError(f"{word}: there is no such key{instead(key, dict.fromkeys(keys))}")
         try:
             arguments.merge_with_dotlist([word])
             OmegaConf.resolve(arguments)
         except (OmegaConfBaseException, YAMLError) as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"{word}: {reason}; keys: {', '.join(Arguments.__annotations__)}") from None
+            raise UserError(f"{word}: {reason}") from None
     if OmegaConf.is_missing(arguments, "run"):
         raise UserError("run has no value; give a run folder, as run=outputs/…")
     return typing.cast(Arguments, OmegaConf.to_object(arguments))
 
 
 if __name__ == "__main__":
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(__doc__)
-        sys.exit(0)
-    try:
-        main(read(sys.argv[1:]))
-    except UserError as error:
-        sys.exit(complain(str(error)))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(script(lambda words: main(read(words)), __doc__))

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hydrl import runs
-from hydrl.cli import complain
+from hydrl.cli import script
 from hydrl.display import console
 from hydrl.errors import UserError
 
@@ -70,12 +70,4 @@ def read(words: list[str]) -> tuple[list[Path], Path]:
 
 
 if __name__ == "__main__":
-    if {"-h", "--help"} & set(sys.argv[1:]):
-        print(__doc__)
-        sys.exit(0)
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(complain(str(error)))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(script(main, __doc__))

@@ -78,7 +78,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=": ["algo=", "dqn", "ppo"],
     "experiment=nosuch": ["experiment=nosuch", "dqn_intro", "quickstart"],
     "tuned=cartpole": ["tuned=cartpole", "dqn/cartpole", "none"],
-    "hydra/launcher=nosuch": ["hydra/launcher/nosuch", "basic"],
+    "hydra/launcher=nosuch": ["hydra/launcher=nosuch: no such choice", "basic"],
     "~env": ["~env", "choose env=acrobot|"],
     # The environment.
     "env=gym": ["env.id has no value", "env.id=VALUE"],

@@ -159,12 +159,8 @@ def test_a_sweep_goes_on_after_a_mistake(told: Told, trained: list[Settings]):
     assert code == 2
     assert [each.seed for each in trained] == [0, 2]
     lines = [line for line in output.splitlines() if line]
-    assert lines == [
-        "#0: seed=0",
-        "#1: seed=-1",
-        "#2: seed=2",
-        "error: seed=-1: should be at least 0",
-    ]  # members on the output, mistakes on the error output after it
+    assert lines[:3] == ["#0: seed=0", "#1: seed=-1", "#2: seed=2"]
+    assert lines[-1] == "error: seed=-1: should be at least 0"  # on the error output, which comes last here
 
 
 def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: list[Settings]):
@@ -173,6 +169,22 @@ def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: lis
     default = yaml.safe_load((CONFIGS / "train.yaml").read_text())
     assert [each.total_frames for each in trained] == [tuned["total_frames"], default["total_frames"]]
     assert ["reward_scaling" in each.transforms for each in trained] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("line", "nearest"),
+    [
+        ("-m hydra/launcher=jobli seed=0,1", "joblib, "),
+        ("hydra/job_logging=stdou", "stdout, "),
+        ("tuned=ppo/cartpol", "ppo/cartpole, "),
+        ("+tuned/ppo=cartpol", "cartpole, "),
+    ],
+)
+def test_a_wrong_choice_of_a_nested_group_or_of_hydra_s_own_is_told_the_nearest(line, nearest, told: Told):
+    code, output = told(line)
+    assert code == 2
+    assert_short(output)
+    assert f": no such choice; try {nearest}" in output
 
 
 def test_a_wrong_choice_in_a_sweep_stops_it_before_it_starts(told: Told, trained: list[Settings]):
@@ -243,3 +255,29 @@ def test_output_that_nobody_reads_to_the_end_is_no_mistake():
     assert done.stdout == "python train.py algo=ppo env=inverted_double_pendulum\n"
     assert done.stderr == ""
     assert done.returncode in (0, 141)  # 0 where all of it still fitted into the pipe
+
+
+def test_help_lists_the_groups_and_their_choices_after_three_examples():
+    command = [sys.executable, "train.py", "--help"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    assert [line.startswith("python train.py ") for line in output.splitlines()[:4]] == [True] * 3 + [False]
+    assert "\nalgo: dqn, ppo, sac\n" in output
+    for group in CONFIGS.iterdir():
+        assert not group.is_dir() or group.name == "wandb" or f"\n{group.name}: " in output
+    assert "_target_" not in output
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("algo=", ["algo=dqn", "algo=ppo", "algo=sac"]),
+        ("env=inverted_d", ["env=inverted_double_pendulum"]),
+        ("eval.episod", ["eval.episodes="]),
+    ],
+)
+def test_the_shell_completes_choices_and_keys(typed: str, offered: list[str], told: Told, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", f"python train.py {typed}")
+    monkeypatch.setenv("COMP_POINT", str(len(f"python train.py {typed}")))
+    code, output = told("-sc query=bash")
+    assert code == 0
+    assert output.split() == offered

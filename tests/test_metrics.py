@@ -5,7 +5,9 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torchrl import timeit
+from torchrl.data import Bounded, OneHot
 from torchrl.envs import RewardScaling, StepCounter
+from torchrl.modules import AdditiveGaussianModule, EGreedyModule
 from toys import Toy
 
 from hydrl import envs
@@ -13,6 +15,7 @@ from hydrl.metrics import (
     due,
     ended_episodes,
     episode_metrics,
+    exploration_metrics,
     loss_metrics,
     seconds_spent,
     timed,
@@ -126,3 +129,22 @@ def test_explained_variance_is_the_share_of_the_targets_variance_that_the_values
     judged["state_value"] = target / 2
     assert value_metrics(judged)["train/explained_variance"] == pytest.approx(0.75)
     assert value_metrics(judged.exclude("value_target")) == {}
+
+
+def test_q_value_is_the_mean_value_of_the_best_action():
+    acted = TensorDict(
+        {"chosen_action_value": torch.tensor([[1.0], [2.0]]), "action": torch.zeros(2, 2)}, [2]
+    )
+    assert value_metrics(acted) == {"train/q_value": 1.5}
+
+
+def test_exploration_is_logged_as_it_falls():
+    greedy = EGreedyModule(spec=OneHot(2), eps_init=1.0, eps_end=0.0, annealing_num_steps=100)
+    greedy.step(25)
+    assert exploration_metrics(greedy) == {"train/epsilon": pytest.approx(0.75)}
+    noise = AdditiveGaussianModule(
+        spec=Bounded(-1, 1, shape=(1,)), sigma_init=0.5, sigma_end=0.0, annealing_num_steps=2
+    )
+    noise.step(1)
+    assert exploration_metrics(noise) == {"train/sigma": pytest.approx(0.25)}
+    assert exploration_metrics(None) == {}

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,12 +182,13 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
         (["optim.lr=1"], "optim.lr=1 would make it another run: it was started with optim.lr=0.0003"),
         (
             ["env=pendulum"],
-            "env.id=Pendulum-v1 would make it another run: it was started with env.id=CartPole-v1",
+            "env=pendulum would make it another run: it was started with env.id=CartPole-v1",
         ),
         (["seed=7"], "seed=7 would make it another run: it was started with seed=0"),
         (["actor.num_cells=[3]"], "actor.num_cells=[3] would make it another run"),
         (["hydra.run.dir=elsewhere"], "goes on in its own folder; leave hydra.run.dir out"),
         (["-m", "seed=0,1"], "goes on with one run; go on with a sweep by resume=auto"),
+        (["total_frames=256"], "total_frames=256 is less than the 512 that"),
         (["optim.lrr=1"], "optim.lrr=1: there is no such key; did you mean optim.lr?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -205,7 +207,9 @@ def test_what_would_make_it_another_run_is_refused_by_name_and_changes_nothing(h
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["resume=nowhere"], "resume=nowhere: no run lies there"),
+        (["resume=nowhere"], "resume=nowhere: there is no such folder"),
+        (["resume=tests"], "resume=tests: no run lies there"),
+        (["resume="], "resume= names no folder"),
         (["resume=auto"], "resume=auto looks into the run's own folder"),
     ],
 )
@@ -231,6 +235,36 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run, capsys):
     assert f"{newest} is damaged" in capsys.readouterr().out
     assert logged(folder) == whole
     assert checkpoint.newest(folder) == newest
+
+
+def test_a_finished_run_that_lost_its_last_checkpoint_trains_on_to_its_end(run, capsys):
+    overrides = [*SMALL, "env=cartpole"]
+    folder = run(*overrides)
+    whole = json.loads((folder / "summary.json").read_text())
+    shutil.rmtree(checkpoint.find(folder, "last"))
+    chosen = settings(*overrides, "resume=auto", run_dir=folder)
+    assert not resume.finished(chosen, resume.origin(chosen))
+    run(*overrides, "resume=auto")
+    again = json.loads((folder / "summary.json").read_text())
+    assert again["resumed_at_frames"] == [512]
+    assert again["eval/return_mean"] == whole["eval/return_mean"]
+    chosen = settings(*overrides, "resume=auto", run_dir=folder)
+    assert resume.finished(chosen, resume.origin(chosen))
+    assert "is finished, after 1,024 frames; to go on give a larger total_frames" in capsys.readouterr().out
+
+
+def test_a_solved_run_says_what_it_takes_to_go_on(run, capsys):
+    overrides = [*SMALL, "env=cartpole", "eval.solved_at=5"]
+    folder = run(*overrides, "eval.stop_when_solved=true")
+    longer = settings(
+        *overrides, "eval.stop_when_solved=true", "total_frames=9_984", "resume=auto", run_dir=folder
+    )
+    assert resume.finished(longer, resume.origin(longer))
+    told = capsys.readouterr().out
+    assert "to go on give eval.stop_when_solved=false, for it was solved" in told
+    on = settings(*overrides, "eval.stop_when_solved=false", "resume=auto", run_dir=folder)
+    assert not resume.finished(on, resume.origin(on))
+    assert "goes on with eval.stop_when_solved=false (was true)" in capsys.readouterr().out
 
 
 def test_the_w_and_b_run_goes_on_as_the_same_run(run):

@@ -79,11 +79,21 @@ def test_a_batch_that_takes_too_long_is_broken_off():
 
 def test_a_second_signal_kills_at_once():
     program = "import os, signal, sys, time; from hydrl.runtime import Stop\n"
-    program += "with Stop():\n os.kill(os.getpid(), signal.SIGINT)\n os.kill(os.getpid(), signal.SIGINT)\n"
+    program += "with Stop():\n os.kill(os.getpid(), signal.SIGINT)\n time.sleep(0.6)\n"
+    program += " os.kill(os.getpid(), signal.SIGINT)\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{program} time.sleep(30)"], timeout=30, capture_output=True
     )
     assert done.returncode == -signal.SIGINT
+
+
+def test_a_signal_that_comes_twice_at_once_is_one():
+    with runtime.Stop() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted) as caught:
+            stop.here()
+    assert caught.value.exit_code == 143
 
 
 def test_the_clock_starts_with_the_process_and_then_with_each_further_member(monkeypatch):

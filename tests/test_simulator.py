@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from tensordict import TensorDictBase
-from torchrl.envs import PendulumEnv, RewardSum, StepCounter, TransformedEnv
+from torchrl.envs import GymWrapper, PendulumEnv, RewardSum, StepCounter, TransformedEnv
 from toys import Toy
 
+import hydrl.secrets
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.simulator import NotCapturedError, load_simulator, simulator_state
 
@@ -110,6 +111,33 @@ def test_what_cannot_be_read_is_named():
     env.reset()
     with pytest.raises(NotCapturedError, match=r"env\._env\.envs\[0\]\..*world \(test_simulator\.World\)"):
         simulator_state(env)
+
+
+def test_a_secret_stays_out_of_the_state_and_the_new_one_in_the_environment(monkeypatch):
+    class Client(gymnasium.Wrapper):
+        def __init__(self, env, key):
+            super().__init__(env)
+            self.key, self.count = key, len(key)
+            self.headers = {"Authorization": f"Bearer {key}", "tries": 3}
+            self.packed = [key.encode(), np.array([key])]
+
+    def build(key):
+        return make_env(lambda device: GymWrapper(Client(gymnasium.make("CartPole-v1"), key)), [])
+
+    monkeypatch.setattr(hydrl.secrets, "_known", {})
+    hydrl.secrets.remember("first-secret")
+    old, new, file = build("first-secret"), build("another"), io.BytesIO()
+    old.reset()
+    torch.save(simulator_state(old), file)
+    assert b"first-secret" not in file.getvalue()
+    file.seek(0)
+    new.reset()
+    load_simulator(new, torch.load(file, weights_only=True))
+    client = new.base_env._env
+    assert (client.key, client.headers["Authorization"]) == ("another", "Bearer another")
+    assert client.packed[0] == b"another"
+    assert client.count == 12  # which no secret is
+    assert client.headers["tries"] == 3
 
 
 def test_a_state_cannot_replace_a_method():

@@ -202,13 +202,14 @@ def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_othe
     output, _ = sweep.communicate(timeout=120)
     assert sweep.returncode == 2, output
     assert "algo=dqn acts in discrete action spaces and env=pendulum has continuous actions" in output
-    members = ["0-dqn-cartpole-seed3", "2-ppo-cartpole-seed3", "3-ppo-pendulum-seed3"]
+    pairs = ["dqn-cartpole", "ppo-cartpole", "ppo-pendulum"]
+    members = [f"{pair}-debug_fast-tuned_none-seed3" for pair in pairs]
     assert sorted(path.parent.name for path in (tmp_path / "sweep").rglob("summary.json")) == members
 
     alone = start("algo=ppo", "env=pendulum", "seed=3", *FAST, f"hydra.run.dir={tmp_path / 'alone'}")
     assert alone.communicate(timeout=60)
     assert alone.returncode == 0
-    assert metrics(tmp_path / "sweep" / "3-ppo-pendulum-seed3") == metrics(tmp_path / "alone")
+    assert metrics(tmp_path / "sweep" / members[2]) == metrics(tmp_path / "alone")
 
 
 def test_a_normal_run_shows_no_library_s_warnings(tmp_path):

@@ -6,12 +6,14 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
@@ -19,16 +21,28 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from hydrl import sweeps
 from hydrl.config import unresolved
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.mistakes import choices, instead, no_such_choice, no_such_key, offer
 from hydrl.resume import expand
-from hydrl.secrets import Masking, hide, masked, remember_typed
+from hydrl.secrets import Masking, hide, masked, remember_typed, typed
 
+SWEEPS = "wandb"  # configs/wandb is for `wandb sweep`; Hydra takes every folder there for a group of choices
+# Choices of hydra/launcher that run a sweep's members in other processes, and the extra each needs.
+LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 # Exit codes of the jobs that failed; a list because Hydra's main returns nothing.
 _failed: list[int] = []
+
+
+def groups(hydra: Hydra, parent: str = "", listed: Any = Hydra.list_all_config_groups) -> list[str]:
+    """What ``--help`` lists: the folders that hold choices."""
+    return [each for each in listed(hydra, parent) if each != SWEEPS]
+
+
+Hydra.list_all_config_groups = groups
 
 
 def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
@@ -38,26 +52,33 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
     def wrapper(cfg: DictConfig) -> None:
         plain = cast(dict[str, Any], OmegaConf.to_container(cfg))
         hydra = HydraConfig.get() if HydraConfig.initialized() else None
+        sys.argv = [sys.argv[0], *masked(sys.argv[1:], plain)]  # loggers record it
         if hydra and hydra.mode == RunMode.MULTIRUN:
             overrides = masked(OmegaConf.to_container(hydra.overrides.task), plain)
-            print(f"\n#{hydra.job.num}: {' '.join(overrides)}", flush=True)
-        sys.argv = [sys.argv[0], *masked(sys.argv[1:], plain)]  # loggers record it
-        try:
-            train(cfg)
-        except UserError as error:
-            _failed.append(complain(str(error)))
-        except RunError as error:
-            complain(str(error))
-            _failed.append(error.exit_code)
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in UNWRITABLE:
-                where = error.filename or "the run folder"
-                complain(f"{where} cannot be written: {error.strerror}; policies saved before are whole")
-            else:
-                print(hide(traceback.format_exc()), end="", file=sys.stderr)
-            _failed.append(1)
+            sweeps.take_part(hydra, overrides, partial(attempt, train, cfg))
+        elif code := attempt(train, cfg)[0]:
+            _failed.append(code)
 
     return wrapper
+
+
+def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, str]:
+    """Runs a job and tells a failure; its exit code and, if it failed, why."""
+    try:
+        train(cfg)
+    except UserError as error:
+        return complain(str(error)), str(error)
+    except RunError as error:
+        complain(str(error))
+        return error.exit_code, str(error)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:
+            where = error.filename or "the run folder"
+            complain(f"{where} cannot be written: {error.strerror}; policies saved before are whole")
+        else:
+            print(hide(traceback.format_exc()), end="", file=sys.stderr)
+        return 1, hide(f"{type(error).__name__}: {error}")
+    return 0, ""
 
 
 def keep_command(cfg: DictConfig) -> None:
@@ -71,12 +92,17 @@ def keep_command(cfg: DictConfig) -> None:
 
 
 def run(main: Callable[[], Any], configs: Path) -> int:
-    """Calls Hydra's ``main`` and turns what comes of it into an exit code.
+    """Calls Hydra's ``main`` and turns what comes of it into an exit code; a sweep ends with its table.
 
     Returns:
-        0 when trained, 2 for a user's mistake, 128 + signal when interrupted, 1 for a defect, which keeps
-        its traceback.
+        0 when trained, 2 for a user's mistake, 3 when diverged, 128 + signal when interrupted, 1 for a
+        defect, which keeps its traceback.
     """
+    return sweeps.close(call(main, configs))
+
+
+def call(main: Callable[[], Any], configs: Path) -> int:
+    """:func:`run` without what only a sweep needs."""
     _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = (
         "1"  # Hydra's complaints arrive here instead of ending in its own exit(1)
@@ -103,7 +129,29 @@ def run(main: Callable[[], Any], configs: Path) -> int:
             f"{where} cannot be written: {error.strerror}; choose a folder with hydra.run.dir=DIR"
             " (hydra.sweep.dir=DIR with -m)"
         )
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in LAUNCHERS.values():
+            raise
+        complain(
+            f"a member's process was killed, as when memory runs out, and with it the sweep "
+            f"({type(error).__name__})"
+        )
+        return 1
     return min(_failed, default=0)
+
+
+def script(main: Callable[[list[str]], None], usage: str | None) -> int:
+    """Calls a script's ``main`` with the words of the command line; the exit code."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(usage)
+        return 0
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        return complain(str(error))
+    except KeyboardInterrupt:
+        return 130
+    return 0
 
 
 def complain(message: str) -> int:
@@ -128,6 +176,13 @@ def check_arguments(arguments: list[str], configs: Path) -> None:
             raise UserError(
                 f"cannot read {argument}; write {group or 'KEY'}={value or 'VALUE'}, without blanks"
             )
+        if group == SWEEPS:
+            raise UserError(
+                f"{argument}: configs/{group} holds sweeps, as for wandb sweep configs/{group}/bayes.yaml; "
+                "W&B logs a run with logger=wandb"
+            )
+        if group == "hydra/launcher":
+            check_launcher(value, arguments)
         if not (configs / group).is_dir() or options.config_dir:
             continue
         if key.startswith("~"):
@@ -135,6 +190,31 @@ def check_arguments(arguments: list[str], configs: Path) -> None:
         for choice in value.split(",") if re.fullmatch(r"[\w./,-]*", value) and "=" in argument else ():
             if choice.removesuffix(".yaml") not in (offered := choices(configs / group)):
                 raise UserError(no_such_choice(group, choice, offered))
+
+
+def check_launcher(name: str, arguments: list[str]) -> None:
+    """The package of a launcher is there, and no secret would come to lie in the files it makes.
+
+    Raises:
+        UserError: naming the extra, or the secret's key.
+    """
+    extra = LAUNCHERS.get(name)
+    if extra and name not in launchers():
+        raise UserError(
+            f"hydra/launcher={name} needs a package that is not installed; pip install -e '.[{extra}]'"
+        )
+    secret = next((each for each in arguments if extra == "submitit" and typed(each) != each), "")
+    if secret:
+        key = secret.partition("=")[0]
+        raise UserError(
+            f"{typed(secret)}: hydra/launcher={name} writes what was typed to files; "
+            f"write {key}='${{oc.env:NAME}}' and set NAME in the environment"
+        )
+
+
+def launchers() -> list[str]:
+    """The choices of ``hydra/launcher`` whose packages are installed."""
+    return [name.removesuffix(".yaml") for name in ConfigStore.instance().list("hydra/launcher")]
 
 
 def refuse_options(message: str) -> NoReturn:
@@ -160,6 +240,10 @@ def translate(error: Exception, configs: Path, arguments: list[str]) -> str:
     if found := re.search(r"Ambiguous value for argument '(.+?)' 1\.", text):
         key, _, value = found[1].partition("=")
         return f"{found[1]}: more than one value; write {key}=[{value}] for a list, or add -m to run them all"
+    if found := re.search(r"Could not find '(\S+)/(\S+?)' Available options in '\S+': (.*)", text):
+        offered = found[3].partition(" Config search path")[0].split()
+        offered += [each for each in LAUNCHERS if found[1] == "hydra/launcher" and each not in offered]
+        return no_such_choice(found[1], found[2], offered)
     if found := re.search(r"Sweep parameters '(.+?)' requires", text):
         return f"{found[1]}: more than one value; add -m to run them all"
     if error.__cause__:

@@ -107,6 +107,7 @@ class Settings(Strict):
     log_every_frames: PositiveInt
     checkpoint_every_frames: PositiveInt
     keep_checkpoints: PositiveInt
+    profile_batches: Annotated[int, Field(ge=0)]
     eval: Eval
     algo: str
     action_spaces: list[Literal["continuous", "discrete"]]

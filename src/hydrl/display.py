@@ -91,7 +91,7 @@ def print_summary(summary: dict[str, Any], directory: Path) -> None:
     inside = directory.is_relative_to(Path.cwd())
     folder = directory.relative_to(Path.cwd()) if inside else directory
     table.add_row("folder", str(folder))
-    if summary["status"] == "interrupted":
+    if summary["status"] in ("interrupted", "failed"):
         table.add_row("go on with", f"python train.py resume={folder}")
     console().print(table)
 

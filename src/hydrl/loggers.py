@@ -3,12 +3,17 @@
 import csv
 import importlib.util
 import os
+import shutil
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from torchrl.record.loggers.common import Logger
 
+from hydrl import checkpoint
+from hydrl.checks import CONFIGS
 from hydrl.errors import UserError
 from hydrl.files import whole
 
@@ -81,7 +86,9 @@ def wandb(
     run_id: str | None = None,
     project: str,
     entity: str | None,
+    group: str | None = None,
     tags: list[str],
+    artifacts: bool = False,
     mode: str,
     init_timeout: float,
 ) -> Logger:
@@ -94,7 +101,9 @@ def wandb(
         run_id: of the W&B run to go on with, where a run is resumed.
         project: W&B project.
         entity: W&B user or team; ``None`` is the account's own.
+        group: the runs it is averaged with; ``None`` is the algorithm and the environment.
         tags: shown beside the run; algorithm and environment are added.
+        artifacts: whether the best checkpoint and the videos are sent at the end.
         mode: ``auto`` is online with an account, else offline; or ``online``, ``offline``.
         init_timeout: seconds to wait for the server before going offline.
     """
@@ -110,16 +119,22 @@ def wandb(
             exp_name=name,
             save_dir=str(directory),
             id=run_id,
-            resume="allow",
+            resume="allow" if run_id else None,  # an agent of a sweep has an identity for each new run
             project=project,
             entity=entity,
-            group=f"{algo}-{task}",
+            group=group or f"{algo}-{task}",
             tags=[algo, task, *tags],
             job_type="train",
             config=config,
             mode=mode,
             log_env_packages=False,  # it would overwrite the config's own key `env`
-            settings=library.Settings(init_timeout=init_timeout, silent=True, console="off"),
+            settings=library.Settings(
+                init_timeout=init_timeout,
+                silent=True,
+                console="off",
+                save_code=False,  # see keep_code
+                disable_git=True,  # it would send what is not committed, which could hold a secret
+            ),
         )
 
     try:
@@ -130,6 +145,8 @@ def wandb(
     logger.experiment.define_metric("*", step_metric="frames")
     # TorchRL would give every group of metrics a step counter of its own beside `frames`.
     logger.log_metrics = partial(logger.log_metrics, override_global_step=True)
+    logger.artifacts_of = directory if artifacts else None
+    keep_code(logger.experiment, directory)
     if mode == "offline":
         print(f"W&B is offline; send the run later with: wandb sync {directory}/wandb/offline-run-*")
     return logger
@@ -140,7 +157,15 @@ def has_account() -> bool:
     if os.environ.get("WANDB_API_KEY"):
         return True
     netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    return netrc.is_file() and "wandb" in netrc.read_text(errors="ignore")
+    known = netrc.read_text(errors="ignore") if netrc.is_file() else ""
+    return "wandb" in known or str(urlsplit(server()).hostname) in known
+
+
+def server() -> str:
+    """The address of the W&B server that ``wandb login`` logs in to."""
+    import wandb as library
+
+    return os.environ.get("WANDB_BASE_URL") or library.Settings().base_url
 
 
 def run_id(logger: Logger | None) -> str | None:
@@ -155,8 +180,52 @@ def log(logger: Logger | None, frames: int, metrics: dict[str, float]) -> None:
         logger.log_metrics({"frames": frames, **metrics}, step=frames)
 
 
+def keep_code(run: Any, directory: Path) -> None:
+    """Saves the code and the resolved configuration with a W&B run.
+
+    They are copied into its folder, where ``wandb sync`` finds them as they were. Files in ``configs/`` could
+    hold a secret; ``config_resolved.yaml`` shows none.
+    """
+    files, root = Path(run.dir), CONFIGS.parent
+    code = [root / "train.py", *(root / "src" / "hydrl").rglob("*.py")]
+    copies = {path: files / "code" / path.relative_to(root) for path in code}
+    # Under another name, which does not make this folder look like a run's.
+    copies[directory / "config_resolved.yaml"] = files / "resolved_config.yaml"
+    for path, copy in copies.items():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        run.save(str(copy), base_path=str(files), policy="now", glob=False)
+
+
+def send_artifacts(run: Any, directory: Path) -> None:
+    """Sends a run folder's best checkpoint and videos as artifacts of a W&B run, which shows the videos too.
+
+    The files stay where they are and are not copied; a run kept offline needs them until it is sent. What
+    goes wrong is said and costs the run nothing.
+    """
+    import wandb as library
+
+    def send(kind: str, folder: Path, paths: Iterable[Path]) -> None:
+        artifact = library.Artifact(f"{kind}-{run.id}", type=kind, metadata={"folder": folder.name})
+        for path in paths:
+            artifact.add_file(str(path), str(path.relative_to(folder)), policy="immutable")
+        run.log_artifact(artifact)
+
+    try:
+        if films := sorted(directory.glob("*.mp4")):
+            send("video", directory, films)
+            shown = {film.stem.replace("-", "/", 1): str(film) for film in films}
+            run.log({key: library.Video(film, format="mp4") for key, film in shown.items()})
+        best = checkpoint.find(directory, "best")
+        send("checkpoint", best, (path for path in best.rglob("*") if path.is_file()))
+    except (UserError, OSError, library.errors.Error) as error:  # such as a run stopped before an evaluation
+        print(f"not all artifacts are sent to W&B: {error}")
+
+
 def close(logger: Logger | None) -> None:
-    """Finishes the W&B run or closes the event file."""
+    """Finishes the W&B run, sending what it should, or closes the event file."""
     if logger is not None:
+        if directory := getattr(logger, "artifacts_of", None):
+            send_artifacts(logger.experiment, directory)
         finish = getattr(logger.experiment, "finish", None) or logger.experiment.close
         finish()

@@ -1,12 +1,13 @@
 """Numbers for the log: episode statistics, mean losses, and when something is due."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from tensordict import TensorDict, TensorDictBase
 from torchrl import timeit
 
 Item = TypeVar("Item")
+EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
 
 
 def due(every: int, frames: int, before: int) -> bool:
@@ -55,15 +56,24 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
 
 
 def value_metrics(batch: TensorDictBase) -> dict[str, float]:
-    """``train/explained_variance`` where the batch was judged by a critic; empty where not.
+    """How the batch was judged: by a critic, by the Q-values it was acted on, or not at all.
 
-    The share of the value targets' variance that the critic's values explained before it learned from the
-    batch (where advantages are computed once): 1 is all, 0 no better than their mean.
+    ``train/explained_variance`` is the share of the value targets' variance that the critic's values
+    explained before it learned from the batch (where advantages are computed once): 1 is all, 0 no better
+    than their mean. ``train/q_value`` is the mean value of the best action, taken or not.
     """
+    if (chosen := batch.get("chosen_action_value", None)) is not None:
+        return {"train/q_value": chosen.mean().item()}
     target, value = batch.get("value_target", None), batch.get("state_value", None)
     if target is None or value is None:
         return {}
     return {"train/explained_variance": (1 - (target - value).var() / target.var()).item()}
+
+
+def exploration_metrics(exploration: Any) -> dict[str, float]:
+    """``train/epsilon`` or ``train/sigma``: how much is explored at this moment, where anything is."""
+    found = {f"train/{name}": getattr(exploration, key, None) for key, name in EXPLORATION.items()}
+    return {name: value.item() for name, value in found.items() if value is not None}
 
 
 def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:

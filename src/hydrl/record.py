@@ -24,6 +24,7 @@ from hydrl.metrics import (
     value_metrics,
 )
 from hydrl.plots import save_curves
+from hydrl.profiling import Profile
 from hydrl.resume import Origin
 
 COUNTERS = (
@@ -63,6 +64,7 @@ class Record:
         self.display = Display(
             f"{settings.algo} {settings.task}", settings.batches * settings.frames_per_batch
         )
+        self.profile = Profile(self.directory, settings.batches, settings.profile_batches)
         timeit.erase()
         self.loop_started = time.time()
         self.compiled_before = runtime.compile_seconds()  # by earlier members of a sweep
@@ -96,6 +98,7 @@ class Record:
     def learned(self, batch: TensorDictBase, losses: list[TensorDictBase]) -> None:
         """Takes in what was learned from the batch: the losses of its updates."""
         self.updates += len(losses)
+        self.profile.step()
         self.episodes.append(ended_episodes(batch))
         self.pending |= value_metrics(batch)
         if losses:
@@ -234,6 +237,7 @@ class Record:
 
     def close(self) -> None:
         """Stops the progress bar and finishes the logger, however the run ended; again does nothing."""
+        self.profile.close()
         self.display.close()
         loggers.close(self.logger)
         self.logger = None

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from hydrl import checkpoint
-from hydrl.config import Settings
+from hydrl.config import CONFIGS, Settings
 from hydrl.errors import UserError
 from hydrl.mistakes import find, paths, show
 from hydrl.secrets import HIDDEN
@@ -33,6 +34,7 @@ HARMLESS = (
     "log_every_frames",
     "checkpoint_every_frames",
     "keep_checkpoints",
+    "profile_batches",
     "eval",
     "logger",
 )
@@ -78,9 +80,11 @@ def expand(arguments: Sequence[str]) -> list[str]:
         UserError: if no run lies there, or what lies there could do more than say how to train.
     """
     given = [each for each in arguments if each.startswith("resume=")]
-    path = given[-1].partition("=")[2].strip("'\"") if given else ""
-    if path in ("", "null"):
+    path = given[-1].partition("=")[2].strip("'\"") if given else "null"
+    if path == "null":
         return list(arguments)
+    if not path:
+        raise UserError("resume= names no folder; give a run's, or resume=auto")
     keys = [key_of(each) for each in arguments]
     if path == "auto":
         if "hydra.run.dir" not in keys and "hydra.sweep.dir" not in keys:
@@ -93,11 +97,13 @@ def expand(arguments: Sequence[str]) -> list[str]:
         raise UserError(f"resume={path} goes on with one run; go on with a sweep by resume=auto")
     if "hydra.run.dir" in keys:
         raise UserError(f"resume={path} goes on in its own folder; leave hydra.run.dir out")
-    folder = Path(path)
+    folder = Path(path).parent if Path(path).name == "checkpoints" else Path(path)
     run = folder.parent.parent if folder.name.startswith("checkpoint-") else folder
+    if not folder.exists():
+        raise UserError(f"resume={path}: there is no such folder")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
     if hidden := [each for each in saved if HIDDEN in each]:
-        key = key_of(hidden[0])
+        key = hidden[0].partition("=")[0]
         raise UserError(f"{key} was a secret and was not kept; give it again, as resume={path} {key}=VALUE")
     ours = [each for each in arguments if not each.startswith("resume=")]
     return [*saved, *ours, f"hydra.run.dir={quoted(run)}", f"resume={quoted(folder)}"]
@@ -173,14 +179,17 @@ def origin(settings: Settings) -> Origin | None:
     named = Path(settings.resume)
     folder = named if named.name.startswith("checkpoint-") else checkpoint.newest(run)
     if folder is None:
-        if settings.resume == "auto" and not checkpoint.folders(run):
+        if not checkpoint.folders(run):
             print(f"nothing to resume in {run}; starting at the beginning")
             return None
         raise UserError(
             f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
         )
     metadata = checkpoint.verify(folder)
-    check_same(settings.shown, metadata["settings"])
+    check_same(settings.shown, metadata["settings"], run)
+    frames, total = metadata["frames"], settings.total_frames
+    if total < frames and total != metadata["settings"]["total_frames"]:
+        raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
     return Origin(folder, metadata["frames"], metadata["settings"], metadata["logger"], metadata["restarts"])
 
 
@@ -211,21 +220,37 @@ def clear(run: Path, settings: Settings) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def check_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Everything that shapes what is learned is as it was.
+def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> None:
+    """Everything that shapes what is learned is as it was; says what else is not.
 
     Raises:
-        UserError: naming a key that is not.
+        UserError: naming a key that is not, and what was typed that changed it.
     """
+    changed: list[str] = []
     for key in dict.fromkeys([*paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)
-        if key.partition(".")[0] in HARMLESS or old == new:
+        if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
             continue
-        if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        if key.partition(".")[0] not in HARMLESS:
             raise UserError(
-                f"{key}={show(new)} would make it another run: it was started with {key}={show(old)}; "
-                "leave it out, or start a new run"
+                f"{culprit(key, run) or f'{key}={show(new)}'} would make it another run: it was started with "
+                f"{key}={show(old)}; leave it out, or start a new run"
             )
+        if key.partition(".")[0] not in OWN:
+            changed.append(f"{key}={show(new)} (was {show(old)})")
+    if changed:
+        print(f"goes on with {', '.join(changed)}")
+
+
+def culprit(key: str, run: Path) -> str | None:
+    """The choice of a group that was typed now and not for the run; ``None`` for a plain key."""
+    if not HydraConfig.initialized():
+        return None
+    known = saved_overrides(run) if (run / ".hydra" / "overrides.yaml").is_file() else []
+    typed = [each for each in HydraConfig.get().overrides.task if each not in known]
+    if any(key_of(each) == key for each in typed):
+        return None
+    return next((each for each in typed if (CONFIGS / key_of(each)).is_dir()), None)
 
 
 def finished(settings: Settings, start: Origin | None) -> bool:
@@ -234,13 +259,16 @@ def finished(settings: Settings, start: Origin | None) -> bool:
     if start is None or not summary.is_file():
         return False
     try:
-        status = json.loads(summary.read_text())["status"]
+        written = json.loads(summary.read_text())
+        if written["status"] != "finished" or written["frames"] != start.frames:
+            return False
     except (ValueError, KeyError, TypeError):
         return False
-    longer = settings.batches * settings.frames_per_batch > start.frames
-    asked = any(settings.shown[key] != start.settings[key] for key in ("total_frames", "eval"))
-    if status != "finished" or (longer and asked):
-        return False
-    further = "eval.stop_when_solved=false" if longer else "a larger total_frames"
-    print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
-    return True
+    further = None
+    if settings.batches * settings.frames_per_batch <= start.frames:
+        further = "a larger total_frames"
+    elif settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]:
+        further = "eval.stop_when_solved=false, for it was solved"
+    if further:
+        print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
+    return further is not None

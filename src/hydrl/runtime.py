@@ -74,12 +74,14 @@ class Stop:
     """Waits, where entered, for SIGINT or SIGTERM, and ends the run between two batches.
 
     So what is saved is a moment that the run can be resumed from to the last bit. A batch that takes longer
-    than ``grace`` seconds more is broken off, and a second signal kills at once.
+    than ``grace`` seconds more is broken off, and a second signal kills at once. One that comes again within
+    half a second is the first, sent to the process and to its group.
     """
 
     def __init__(self, grace: float = 8.0) -> None:
         self.grace = grace
         self.signum: int | None = None
+        self.since = 0.0
         self.overdue = False
         self.owner = os.getpid()
         self.timer: threading.Timer | None = None
@@ -111,14 +113,14 @@ class Stop:
         if os.getpid() != self.owner:  # a forked worker: its parent shuts it down
             os._exit(128 + signum)
         if self.signum is None:
-            self.signum = signum
+            self.signum, self.since = signum, time.monotonic()
             self.timer = threading.Timer(self.grace, self.hurry)
             self.timer.daemon = True
             self.timer.start()
         elif self.overdue:
             self.overdue = False
             raise Interrupted(self.signum, midway=True)
-        else:
+        elif time.monotonic() - self.since > 0.5:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
 

@@ -31,9 +31,9 @@ LIBRARIES = ("torchrl", "torch", "tensordict", "hydrl")
 # Points elsewhere and holds nothing itself.
 NODE = re.compile(r"\$\{[\w.:]+(,\s*(null|''|\"\"))?\}")
 VARIABLE = re.compile(r"\$\{oc\.env:([^{},]+)\}")
-# key=value and {key: value} inside what was typed.
+# {key: value} inside what was typed.
 GIVEN = re.compile(
-    r"([\w.]*(?:key|token|secret|password)\w*)(\s*[:=]\s*)"
+    r"(?:(?<=[{,])|(?<=[{,] ))([\w.]*(?:key|token|secret|password)\w*)(\s*[:=]\s*)"
     r"(\$\{[^}]*\}|\"[^\"]*\"|'[^']*'|[^,{}\[\]\"']+)",
     re.IGNORECASE,
 )

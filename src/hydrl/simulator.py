@@ -22,6 +22,8 @@ from torch import nn
 from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 
+from hydrl.secrets import hide
+
 # What an environment is made of and does not change; all the rest has to be plain data.
 CONSTANT = (
     gymnasium.Space,
@@ -72,11 +74,15 @@ def load_simulator(env: TransformedEnv, state: Saved) -> None:
 
 def read(value: Any, path: str, seen: set[int]) -> Saved:
     """One value as plain data; ``path`` is where it stands and ``seen`` whose attributes are being read."""
+    if is_secret(value):  # it stays as the environment was built with it
+        return ("constant",)
     if value is None or (isinstance(value, bool | int | float | str | bytes) and not isinstance(value, Enum)):
         return ("plain", value.item() if isinstance(value, np.generic) else value)
     if isinstance(value, CONSTANT) or id(value) in seen:
         return ("constant",)
     if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
+        if is_secret(repr(value.tolist())):
+            return ("constant",)
         return ("text", value.tolist(), str(value.dtype))
     if isinstance(value, np.ndarray | np.generic):
         if value.dtype.kind not in "biufc":
@@ -87,6 +93,8 @@ def read(value: Any, path: str, seen: set[int]) -> Saved:
     if SEQUENCES.get(type(value).__name__) is type(value):
         return (type(value).__name__, [read(each, f"{path}[{k}]", seen) for k, each in enumerate(value)])
     if isinstance(value, dict):
+        if any(map(is_secret, value)):
+            return ("constant",)
         return ("dict", {key: read(each, f"{path}[{key!r}]", seen) for key, each in value.items()})
     if isinstance(value, np.random.Generator):
         return ("generator", read(value.bit_generator.state, path, seen))
@@ -109,6 +117,12 @@ def read(value: Any, path: str, seen: set[int]) -> Saved:
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
         return ("holder", held, dict(module))
     raise NotCapturedError(f"{path} ({type(value).__module__}.{type(value).__name__})")
+
+
+def is_secret(value: Any) -> bool:
+    """Whether a text holds a secret of the configuration."""
+    text = value.decode(errors="ignore") if isinstance(value, bytes | bytearray) else value
+    return isinstance(text, str) and hide(text) != text
 
 
 def write(value: Any, saved: Saved) -> Any:
@@ -153,7 +167,8 @@ def write(value: Any, saved: Saved) -> Any:
                     np.copyto(arrays[name], kept)
         case ("holder", held, module):
             for name, each in held.items():
-                if name not in vars(value) and hasattr(type(value), name):
+                own = getattr(type(value), name, None)
+                if name not in vars(value) and (callable(own) or isinstance(own, property)):
                     raise ValueError(f"{name} is no attribute of {type(value).__name__}")
                 put(value, name, write(vars(value).get(name), each))
             if module:

@@ -1,0 +1,133 @@
+"""Arranges a W&B project's runs: python scripts/wandb_dashboard.py entity=… project=…
+
+Keys: entity (a user or team; left out, the account's own), project, name (the view's), dry (true prints the
+sections and panels and asks no server). Each call saves a new view and prints its address. Runs are averaged
+by group, with a band of one standard deviation over the seeds. Needs pip install -e '.[dashboard]'.
+"""
+
+import importlib.util
+import sys
+import typing
+from dataclasses import dataclass
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from hydrl.cli import script
+from hydrl.errors import UserError
+
+# What each section's panels draw against frames; a run without a metric is left out of its panel.
+SECTIONS = {
+    "Return": ["eval/return_mean", "eval/return_min", "train/return", "train/episode_length"],
+    "PPO": ["loss/objective", "loss/critic", "loss/entropy", "train/explained_variance"],
+    "PPO's steps": ["loss/kl_approx", "loss/clip_fraction"],
+    "DQN": ["loss/loss", "train/q_value", "train/epsilon"],
+    "SAC": ["loss/actor", "loss/qvalue", "loss/alpha", "loss/entropy"],
+    "Optimizer": ["loss/grad_norm", "train/learning_rate"],
+    "Speed": ["time/frames_per_second", "time/elapsed"],
+    "Share of the loop's time": ["time/collect", "time/sample", "time/update", "time/evaluate"],
+}
+VIDEOS = ["video/best", "video/last"]  # sent by logger.artifacts=true
+COLUMNS = ["summary:eval/return_mean", "config:algo", "config:task", "config:seed", "config:optim.lr"]
+
+
+@dataclass
+class Arguments:
+    """What the command line can set."""
+
+    entity: str = ""
+    project: str = "hydrl"
+    name: str = "hydrl"
+    dry: bool = False
+
+
+def workspace(arguments: Arguments) -> Any:
+    """The view as W&B's own object, which nothing has sent yet.
+
+    Raises:
+        UserError: if the extra is not installed.
+    """
+    if importlib.util.find_spec("wandb_workspaces") is None:
+        raise UserError("a dashboard needs an extra: pip install -e '.[dashboard]'")
+    import wandb_workspaces.reports.v2 as reports
+    import wandb_workspaces.workspaces as views
+
+    def plot(key: str) -> Any:
+        return reports.LinePlot(
+            title=key,
+            x="frames",
+            y=[key],
+            groupby="Group",
+            groupby_aggfunc="mean",
+            groupby_rangefunc="stddev",
+        )
+
+    sections = [
+        views.Section(name, [plot(key) for key in keys], is_open=True) for name, keys in SECTIONS.items()
+    ]
+    videos = views.Section("Videos", [reports.MediaBrowser("videos", media_keys=VIDEOS)])
+    return views.Workspace(
+        arguments.entity,
+        arguments.project,
+        arguments.name,
+        sections=[*sections, videos],
+        settings=views.WorkspaceSettings(x_axis="frames", max_runs=100),
+        runset_settings=views.RunsetSettings(groupby=[views.Metric("Group")], pinned_columns=COLUMNS),
+    )
+
+
+def main(arguments: Arguments) -> None:
+    """Prints the view, or saves it and prints its address.
+
+    Raises:
+        UserError: without the extra, an account, the project or a network.
+    """
+    view = workspace(arguments)
+    if arguments.dry:
+        for section in view.sections:
+            print(f"{section.name}: {', '.join(panel.title for panel in section.panels)}")
+        return
+    from hydrl.loggers import has_account, server
+
+    if not has_account():
+        raise UserError("saving a dashboard needs a W&B account: wandb login; dry=true shows it without one")
+    try:  # W&B itself would try for minutes
+        urlopen(server(), timeout=10).close()
+    except HTTPError:  # it is there, whatever it says
+        pass
+    except (OSError, ValueError) as error:
+        raise UserError(f"{server()} cannot be reached: {error}") from None
+    import wandb
+
+    try:
+        view.entity = view.entity or wandb.Api().default_entity
+        print(view.save().url)
+    except Exception as error:  # W&B raises what its server, its GraphQL and requests raise
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"W&B did not take the dashboard of {view.entity}/{view.project}: {reason}") from None
+
+
+def read(words: list[str]) -> Arguments:
+    """``key=value`` words to arguments.
+
+    Raises:
+        UserError: for an unknown key or a wrong type.
+    """
+    arguments = OmegaConf.structured(Arguments)
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"{word}: write key=value, as entity=ME project=hydrl")
+        try:
+            arguments.merge_with_dotlist([word])
+        except (OmegaConfBaseException, YAMLError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{word}: {reason}; keys: {', '.join(Arguments.__annotations__)}") from None
+    return typing.cast(Arguments, OmegaConf.to_object(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(script(lambda words: main(read(words)), __doc__))
