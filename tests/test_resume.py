@@ -285,6 +285,9 @@ HOSTILE = {
     "a search path": "hydra.searchpath=[file:///tmp]",
     "its own folder": "hydra.run.dir=/tmp/elsewhere",
     "a choice outside": "env=../../../../tmp/evil",
+    "a choice outside, in quotes": "env='../../../../tmp/evil'",
+    "a choice of another group": "transforms=../env/cartpole",
+    "a list of choices": "env=[../../../../tmp/evil]",
     "a group outside": "+../../tmp=evil",
     "another resolver": "task=${oc.decode:1}",
     "a sweep": "seed=0,1",
@@ -294,9 +297,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_run_folder_is_refused_in_a_line_and_runs_nothing(name, half, tmp_path):
-    folder = tmp_path / "run"
+def test_a_hostile_run_folder_is_refused_in_a_line_and_runs_nothing(name, half, tmp_path, request):
+    folder, canary = tmp_path / "run", tmp_path / "canary"
     subprocess.run(["cp", "-r", half, folder], check=True)
+    evil = (
+        f"# @package _global_\nhydra:\n  callbacks:\n    x:\n      _target_: os.mkdir\n      path: {canary}\n"
+    )
+    (outside := Path("/tmp/evil.yaml")).write_text(evil)
+    request.addfinalizer(outside.unlink)
     file = folder / ".hydra" / "overrides.yaml"
     overrides = OmegaConf.to_container(OmegaConf.load(file))
     given = HOSTILE[name]
@@ -308,6 +316,7 @@ def test_a_hostile_run_folder_is_refused_in_a_line_and_runs_nothing(name, half, 
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
     assert len(list((folder / "checkpoints").iterdir())) == 1
+    assert not canary.exists()
 
 
 @pytest.mark.parametrize("link", ["metrics.csv", "checkpoints", ".hydra", ".hydra/overrides.yaml", "replay"])

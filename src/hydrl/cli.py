@@ -74,7 +74,7 @@ def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, 
     except Exception as error:
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             where = error.filename or "the run folder"
-            complain(f"{where} cannot be written: {error.strerror}; policies saved before are whole")
+            complain(f"{where} cannot be written: {error.strerror}; what was saved before is whole")
         else:
             print(hide(traceback.format_exc()), end="", file=sys.stderr)
         return 1, hide(f"{type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
 """Going on with a run: what to start from, and that it is still the same run.
 
 ``python train.py resume=DIR`` becomes the command the run was started with, before Hydra reads it. Nothing
-that lies in a run folder is imported or built before :func:`check_origin` has looked at it.
+that lies in a run folder is imported or built before :mod:`hydrl.trust` has looked at it.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from hydrl import checkpoint
 from hydrl.config import CONFIGS, Settings
 from hydrl.errors import UserError
-from hydrl.mistakes import find, paths, show
+from hydrl.mistakes import choices, find, paths, show
 from hydrl.secrets import HIDDEN
 
 # What may differ from the run that is resumed: how long it goes, what is written down, and where.
@@ -134,10 +134,14 @@ def saved_overrides(run: Path) -> list[str]:
         parser = OverridesParser.create()
         for each in found:
             override = parser.parse_override(each)
-            plain = (
-                re.fullmatch(r"[\w/]+(\.\w+)*", override.key_or_group) and not override.is_sweep_override()
-            )
-            if not plain or override.key_or_group.partition(".")[0].partition("/")[0] == "hydra":
+            key = override.key_or_group
+            plain = re.fullmatch(r"[\w/]+(\.\w+)*", key) and not override.is_sweep_override()
+            if (CONFIGS / key).is_dir():  # a choice, which must not lead out of configs/
+                value = override.value()
+                plain = plain and getattr(value, "text", value) in choices(CONFIGS / key)
+            elif "/" in key or key.partition(".")[0] == "hydra":
+                plain = False
+            if not plain:
                 raise UserError(f"resume={run}: its {file.name} holds {each}, which sets more than the run")
             if re.search(r"\$\{(?!oc\.env:)[^}]*:", each):
                 raise UserError(
