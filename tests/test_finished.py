@@ -7,6 +7,7 @@ from pathlib import Path
 import av
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from hydrl.errors import UserError
 from hydrl.finished import open_run, read_settings
@@ -144,6 +145,16 @@ def test_a_target_that_is_not_hydrl_s_is_refused_unless_trusted(tmp_path, run):
     with pytest.raises(UserError, match=r"names os\.system, which is not one of hydrl's parts"):
         read_settings(folder, trust=False)
     assert read_settings(folder, trust=True).env["_target_"] == "os.system"
+
+
+def test_a_target_inside_a_list_is_refused_too(run):
+    folder = run("env=cartpole", "tuned=none", "debug=fast", "total_frames=256")
+    config = OmegaConf.load(folder / "config_resolved.yaml")
+    nested = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir", "path": "/tmp/c"}]}
+    config.transforms.planted = nested
+    OmegaConf.save(config, folder / "config_resolved.yaml")
+    with pytest.raises(UserError, match=r"names os\.mkdir, which is not one of hydrl's parts"):
+        read_settings(folder, trust=False)
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,8 @@ def test_the_w_and_b_run_goes_on_as_the_same_run(run):
 HOSTILE = {
     "another part": "env._target_=os.system",
     "a nested part": "+transforms.x._target_=builtins.exec",
+    "a part in a list": "+transforms.x={_target_:torchrl.envs.Compose,"
+    "_args_:[{_target_:os.mkdir,path:/tmp/c}]}",
     "a module of gymnasium's": "env.id=antigravity:Env-v0",
     "a callback of Hydra's": "+hydra.callbacks.x._target_=os.system",
     "a launcher": "hydra/launcher=joblib",
@@ -317,6 +319,13 @@ def test_a_hostile_run_folder_is_refused_in_a_line_and_runs_nothing(name, half, 
     assert "Traceback" not in done.stderr
     assert len(list((folder / "checkpoints").iterdir())) == 1
     assert not canary.exists()
+
+
+def test_a_replay_memory_outside_the_run_is_not_written_unless_trusted(tmp_path):
+    overrides = ["algo=dqn", "env=cartpole", "buffer=memmap", "buffer.storage.scratch_dir=/tmp/c", "resume=x"]
+    with pytest.raises(UserError, match=r"scratch_dir=/tmp/c is outside the run; add trust=true"):
+        settings(*overrides, run_dir=tmp_path)
+    assert settings(*overrides, "trust=true", run_dir=tmp_path).trust
 
 
 @pytest.mark.parametrize("link", ["metrics.csv", "checkpoints", ".hydra", ".hydra/overrides.yaml", "replay"])

@@ -9,6 +9,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from hydra.errors import InstantiationException
@@ -207,6 +208,12 @@ def load(cfg: DictConfig) -> Settings:
             check_trust(values)
         except UserError as error:
             raise UserError(f"resume={settings.resume}: {error}") from None
+        scratch = find(values, "buffer.storage.scratch_dir")
+        if scratch and Path(settings.run_dir) not in Path(scratch).parents:
+            raise UserError(
+                f"resume={settings.resume}: buffer.storage.scratch_dir={scratch} is outside the run; "
+                "add trust=true to write there"
+            )
     check(values)
     for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
         try:

@@ -57,6 +57,9 @@ def targets(values: Any, path: str = "") -> Iterator[tuple[str, Part]]:
             yield path, dict(values)
         for key, value in values.items():
             yield from targets(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(values, list):
+        for position, value in enumerate(values):
+            yield from targets(value, f"{path}.{position}")
 
 
 def check_target(path: str, node: Part, values: Values) -> None:

@@ -19,8 +19,8 @@ def check_trust(values: Mapping[str, Any]) -> None:
     Raises:
         UserError: naming the foreign code.
     """
-    named = {node["_target_"] for _, node in targets(values)} - set(own_targets())
-    foreign = {str(name) for name in named if not is_transform(name)}
+    named = {str(node["_target_"]) for _, node in targets(values)} - set(own_targets())
+    foreign = {name for name in named if not is_transform(name)}
     # Gymnasium imports MODULE for the id MODULE:NAME.
     foreign |= {str(node["id"]) for _, node in targets(values) if ":" in str(node.get("id", ""))}
     if foreign:
