@@ -19,7 +19,7 @@ train: .venv/ready ## train PPO on the inverted double pendulum, about half a mi
 test: .venv/ready ## run the fast tests, minutes
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-test-slow: .venv/ready ## run the learning checks too, about an hour
+test-slow: .venv/ready ## run the learning checks and a hundred kills, more than an hour
 	$(BIN)/python -m pytest -m slow
 
 lint: .venv/ready ## check style, spelling and formatting

@@ -1,5 +1,8 @@
 """Shared helpers: composing the real configuration tree, and running it in this process."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,19 @@ def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
     """The checked settings that ``python train.py *overrides`` would train with."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
+
+
+def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """``python train.py`` as a user starts it, its output in one stream."""
+    return subprocess.Popen(
+        [sys.executable, "train.py", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **options,
+    )
 
 
 def saved(folder: Path, part: str, which: str = "last") -> Any:

@@ -63,6 +63,17 @@ def test_the_newest_and_the_best_stay(tmp_path):
         checkpoint.find(tmp_path, "30")
 
 
+def test_a_damaged_best_is_passed_over_with_a_word(tmp_path, capsys):
+    save(tmp_path, 10, score=1.0)
+    best = save(tmp_path, 20, score=5.0)
+    (best / "manifest.json").write_text("{}")
+    assert checkpoint.frames_of(checkpoint.find(tmp_path, "best")) == 10
+    assert (
+        capsys.readouterr().out
+        == f"warning: {best} is damaged: manifest.json is not as it was written; " + ("passing over it\n")
+    )
+
+
 def test_a_course_that_was_left_goes_with_the_first_checkpoint_of_the_new_one(tmp_path):
     for frames in (10, 20, 30, 40):
         save(tmp_path, frames)

@@ -5,12 +5,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import hydra
 import psutil
 import pytest
-from conftest import ROOT
+from conftest import start
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import train
@@ -30,16 +31,7 @@ SUMMARY = {
 }
 
 
-def start(*arguments: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "train.py", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+begin = partial(start, start_new_session=True)  # a group of its own, for Ctrl-C
 
 
 @pytest.fixture
@@ -223,7 +215,7 @@ def test_submitit_is_given_no_secret_to_write(swept):
 def test_joblib_s_members_end_well_on_ctrl_c_and_go_on_from_another_list(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    sweep = start(*TINY, "seed=0,1,2,-1", *place)
+    sweep = begin(*TINY, "seed=0,1,2,-1", *place)
     lines = []
     assert sweep.stdout
     for line in sweep.stdout:
@@ -243,7 +235,7 @@ def test_joblib_s_members_end_well_on_ctrl_c_and_go_on_from_another_list(tmp_pat
     folder = "ppo-cartpole-debug_fast-tuned_none-seed{}"
     before = (tmp_path / folder.format(done) / "summary.json").stat().st_mtime_ns
 
-    sweep = start(*TINY, "seed=-1,2,1,0", "resume=auto", place[0])  # one after the other
+    sweep = begin(*TINY, "seed=-1,2,1,0", "resume=auto", place[0])  # one after the other
     output, _ = sweep.communicate(timeout=60)
     assert sweep.returncode == 2, output
     assert {row[1]: row[2] for row in rows(output)} == {
@@ -259,7 +251,7 @@ def test_joblib_s_members_end_well_on_ctrl_c_and_go_on_from_another_list(tmp_pat
 def test_joblib_s_members_end_when_the_sweep_is_killed(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    sweep = start(*TINY, "seed=0,1", "total_frames=1_000_000", *place)
+    sweep = begin(*TINY, "seed=0,1", "total_frames=1_000_000", *place)
     assert sweep.stdout
     next(line for line in sweep.stdout if "evaluation" in line)
     members = psutil.Process(sweep.pid).children(recursive=True)
@@ -271,7 +263,7 @@ def test_joblib_s_members_end_when_the_sweep_is_killed(tmp_path):
 
 def test_submitit_s_local_executor_runs_a_sweep(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    sweep = start(*TINY, "seed=0,-1", f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local")
+    sweep = begin(*TINY, "seed=0,-1", f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local")
     output, _ = sweep.communicate(timeout=90)
     assert sweep.returncode == 2, output  # the mistake's, made in another process
     assert output.startswith(f"members print to {tmp_path}/.submitit/*/*.out\n")

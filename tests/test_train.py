@@ -2,34 +2,19 @@
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from conftest import saved
+from conftest import ROOT, saved, start
 
 import hydrl.record
 from hydrl import checkpoint
 
-ROOT = Path(__file__).resolve().parents[1]
 FAST = ["debug=fast", "tuned=none"]
-
-
-def start(*arguments: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "train.py", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:

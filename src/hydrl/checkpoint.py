@@ -137,10 +137,11 @@ def find(run: Path, which: str) -> Path:
 
 
 def score_of(folder: Path) -> float | None:
-    """The mean return of the evaluation at a checkpoint, or ``None`` without one."""
+    """The mean return of the evaluation at a checkpoint; ``None`` without one, or if it is damaged."""
     try:
         return verify(folder).get("eval/return_mean")
-    except UserError:
+    except UserError as error:
+        print(f"warning: {error}; passing over it")
         return None
 
 
@@ -160,7 +161,8 @@ def load(folder: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, A
             # A replay memory may be larger than ours: it is read from the file as it is copied.
             checkpoint.load(folder, map_location=device, tensor_load_kwargs={"mmap": part == "buffer"})
         except Exception as error:
-            raise UserError(f"{folder}: its {part} cannot be read: {str(error).splitlines()[0]}") from None
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise UserError(f"{folder}: its {part} cannot be read: {reason}") from None
         states[part] = state.state
     return states
 
