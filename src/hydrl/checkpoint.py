@@ -83,7 +83,7 @@ def verify(folder: Path) -> dict[str, Any]:
             raise UserError(f"{folder} is damaged: {min(wrong)} is not as it was written")
         if foreign := [name for name in there if not FILES.fullmatch(name)]:
             raise UserError(f"{folder}: {foreign[0]} is nothing that a checkpoint of hydrl holds")
-        metadata = json.loads((folder / "manifest.json").read_text())["metadata"]
+        metadata = metadata_of(folder)
         if metadata["frames"] != frames_of(folder):
             raise ValueError
     except UserError:
@@ -93,6 +93,11 @@ def verify(folder: Path) -> dict[str, Any]:
     except Exception:  # whatever a file made by somebody else may hold
         raise UserError(f"{folder} is damaged: its {INVENTORY} or manifest.json cannot be read") from None
     return metadata
+
+
+def metadata_of(folder: Path) -> dict[str, Any]:
+    """What a verified checkpoint says of itself."""
+    return json.loads((folder / "manifest.json").read_text())["metadata"]
 
 
 def newest(run: Path) -> Path | None:
@@ -125,15 +130,13 @@ def find(run: Path, which: str) -> Path:
         scores = {folder: score for folder in there if (score := score_of(folder)) is not None}
         if not scores:
             raise UserError(f"run={run} was not evaluated before it stopped; use checkpoint=last")
-        found = max(scores, key=lambda folder: (scores[folder], frames_of(folder)))
-    else:
-        matching = [folder for folder in there if frames_of(folder) == int(which)]
-        if not matching:
-            offered = ", ".join(str(frames_of(folder)) for folder in reversed(there))
-            raise UserError(f"checkpoint={which}: there is none; use best, last or one of {offered}")
-        found = matching[0]
-    verify(found)
-    return found
+        return max(scores, key=lambda folder: (scores[folder], frames_of(folder)))
+    matching = [folder for folder in there if frames_of(folder) == int(which)]
+    if not matching:
+        offered = ", ".join(str(frames_of(folder)) for folder in reversed(there))
+        raise UserError(f"checkpoint={which}: there is none; use best, last or one of {offered}")
+    verify(matching[0])
+    return matching[0]
 
 
 def score_of(folder: Path) -> float | None:

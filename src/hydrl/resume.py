@@ -180,8 +180,11 @@ def origin(settings: Settings) -> Origin | None:
     clear(run, settings)
     if settings.resume is None:
         return None
-    named = Path(settings.resume)
-    folder = named if named.name.startswith("checkpoint-") else checkpoint.newest(run)
+    folder: Path | None = Path(settings.resume)
+    if folder and folder.name.startswith("checkpoint-"):
+        checkpoint.verify(folder)
+    else:
+        folder = checkpoint.newest(run)
     if folder is None:
         if not checkpoint.folders(run):
             print(f"nothing to resume in {run}; starting at the beginning")
@@ -189,12 +192,12 @@ def origin(settings: Settings) -> Origin | None:
         raise UserError(
             f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
         )
-    metadata = checkpoint.verify(folder)
+    metadata = checkpoint.metadata_of(folder)
     check_same(settings.shown, metadata["settings"], run)
     frames, total = metadata["frames"], settings.total_frames
     if total < frames and total != metadata["settings"]["total_frames"]:
         raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
-    return Origin(folder, metadata["frames"], metadata["settings"], metadata["logger"], metadata["restarts"])
+    return Origin(folder, frames, metadata["settings"], metadata["logger"], metadata["restarts"])
 
 
 def hold(run: Path) -> None:
