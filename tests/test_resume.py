@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -21,6 +22,7 @@ import hydrl.envs
 import hydrl.record
 import hydrl.training_state
 from hydrl import checkpoint, resume
+from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 
 SMALL = ["tuned=none", "total_frames=1_024", "collector.frames_per_batch=256", "minibatches.size=64"]
@@ -286,10 +288,10 @@ HOSTILE = {
     "a launcher": "hydra/launcher=joblib",
     "a search path": "hydra.searchpath=[file:///tmp]",
     "its own folder": "hydra.run.dir=/tmp/elsewhere",
-    "a choice outside": "env=../../../../tmp/evil",
-    "a choice outside, in quotes": "env='../../../../tmp/evil'",
+    "a choice outside": "env=OUTSIDE",
+    "a choice outside, in quotes": "env='OUTSIDE'",
     "a choice of another group": "transforms=../env/cartpole",
-    "a list of choices": "env=[../../../../tmp/evil]",
+    "a list of choices": "env=[OUTSIDE]",
     "a group outside": "+../../tmp=evil",
     "another resolver": "task=${oc.decode:1}",
     "a sweep": "seed=0,1",
@@ -299,17 +301,18 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_run_folder_is_refused_in_a_line_and_runs_nothing(name, half, tmp_path, request):
+def test_a_hostile_run_folder_is_refused_in_a_line_and_runs_nothing(name, half, tmp_path):
     folder, canary = tmp_path / "run", tmp_path / "canary"
     subprocess.run(["cp", "-r", half, folder], check=True)
     evil = (
         f"# @package _global_\nhydra:\n  callbacks:\n    x:\n      _target_: os.mkdir\n      path: {canary}\n"
     )
-    (outside := Path("/tmp/evil.yaml")).write_text(evil)
-    request.addfinalizer(outside.unlink)
+    (tmp_path / "evil.yaml").write_text(evil)
     file = folder / ".hydra" / "overrides.yaml"
     overrides = OmegaConf.to_container(OmegaConf.load(file))
     given = HOSTILE[name]
+    if isinstance(given, str):
+        given = given.replace("OUTSIDE", os.path.relpath(tmp_path / "evil", CONFIGS / "env"))
     kept = [each for each in overrides if not isinstance(given, str) or not each.startswith("env=")]
     environment = ["env=gym"] if isinstance(given, str) and given.startswith("env.") else ["env=cartpole"]
     OmegaConf.save(OmegaConf.create([*environment, *kept, given]), file)
