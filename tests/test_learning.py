@@ -265,11 +265,27 @@ COMPILED = {
     "ppo on a choice": ["algo=ppo", "env=cartpole"],
     "dqn": ["algo=dqn", "env=cartpole", "target.value_network_update_interval=6"],
     "dueling dqn": ["algo=dqn", "env=cartpole", "actor=dueling", "target=soft", "actor.num_cells=[8,8]"],
-    "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8]"],
+    "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]"],
 }
 
 
-def twenty_updates(overrides: list[str], device: str = "cpu", **options: bool) -> tuple[dict, dict]:
+def written_out(loss, optimizer, *, max_grad_norm, target):
+    """The update as a tutorial writes it."""
+
+    def update(minibatch: TensorDict) -> TensorDict:
+        losses = loss(minibatch)
+        optimizer.zero_grad()
+        sum(losses.get(key) for key in loss.out_keys if key.startswith("loss")).backward()
+        norm = nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_grad_norm)
+        optimizer.step()
+        if target is not None:
+            target.step()
+        return losses.detach().apply(lambda value: value.mean(), batch_size=[]).set("grad_norm", norm)
+
+    return update
+
+
+def twenty_updates(overrides: list[str], device="cpu", make=make_update, **options) -> tuple[dict, dict]:
     """The losses of each of 20 updates of a small network, and every parameter after them."""
     chosen = settings("tuned=none", "actor.num_cells=[8]", "optim.lr=1e-2", *overrides)
     torch.manual_seed(0)
@@ -278,7 +294,7 @@ def twenty_updates(overrides: list[str], device: str = "cpu", **options: bool) -
     actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
     loss = make_loss(chosen.build("loss"), chosen.loss.value_estimator, actor, critic)
     optimizer, target = chosen.build("optim")(loss.parameters()), chosen.build("target")(loss)
-    update = make_update(loss, optimizer, max_grad_norm=1.0, target=target, **options)
+    update = make(loss, optimizer, max_grad_norm=1.0, target=target, **options)
     with torch.no_grad():
         batch = env.rollout(64, actor, break_when_any_done=False)
         if chosen.algo == "ppo":
@@ -292,6 +308,13 @@ def agree(found: dict, expected: dict) -> None:
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         assert torch.allclose(found[key], value, atol=1e-4, rtol=1e-4), key
+
+
+@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+def test_an_update_is_the_one_written_out_with_an_optimizer_that_is_not_fused(overrides):
+    plain = twenty_updates([*overrides, "optim.fused=false"], make=written_out)
+    for found, expected in zip(twenty_updates(overrides), plain, strict=True):
+        agree(found, expected)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it records; tests/test_gpu.py compares")

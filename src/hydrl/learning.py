@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import CudaGraphModule
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torchrl import timeit
 from torchrl.objectives import LossModule
@@ -68,7 +68,7 @@ def make_update(
         total = torch.stack([losses.get(term) for term in terms]).sum()
         found = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, found, strict=True):
-            parameter.grad = gradient
+            parameter.grad = laid_out_as(parameter, gradient)
         losses = losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
         norm = nn.utils.get_total_norm([each for each in found if each is not None])
         if max_grad_norm is not None:
@@ -93,6 +93,17 @@ def make_update(
         return losses
 
     return update
+
+
+def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """The gradient with its numbers in memory where the parameter has its own.
+
+    A fused optimizer steps through both alike and takes no heed of strides, which differ for critics that
+    ``vmap`` evaluates together. ``backward()`` sees to it by itself, ``torch.autograd.grad`` does not.
+    """
+    if gradient is None or gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def check_finite(losses: TensorDictBase, terms: Sequence[str]) -> None:
