@@ -41,4 +41,7 @@ type: .venv/ready ## check types
 bench: .venv/bench ## measure frames a second beside Stable-Baselines3, plain PyTorch and TorchRL's tutorial
 	$(BIN)/python scripts/benchmark.py
 
-.PHONY: help train test test-slow lint format type bench
+results: .venv/ready ## run the table of docs/results.md, hours; fast=true some minutes; goes on where it was stopped
+	$(BIN)/python scripts/results.py $(foreach key,fast jobs,$(if $($(key)),$(key)=$($(key))))
+
+.PHONY: help train test test-slow lint format type bench results

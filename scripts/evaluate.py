@@ -8,21 +8,17 @@ in the run folder), device, trust (true allows environments that are not hydrl's
 import json
 import re
 import sys
-import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from omegaconf import MISSING
 
 from hydrl import headless
-from hydrl.cli import script
+from hydrl.cli import read, script
 from hydrl.display import console, key_value_table
 from hydrl.errors import UserError
 from hydrl.files import whole
-from hydrl.mistakes import instead
 
 
 @dataclass
@@ -103,28 +99,5 @@ def check(arguments: Arguments) -> None:
         raise UserError(f"run={arguments.run}: no run lies there (it has no config_resolved.yaml)")
 
 
-def read(words: list[str]) -> Arguments:
-    """``key=value`` words to arguments.
-
-    Raises:
-        UserError: for an unknown key, a wrong type or a missing run.
-    """
-    arguments = OmegaConf.structured(Arguments)
-    for word in words:
-        if "=" not in word:
-            raise UserError(f"{word}: write key=value, as run=DIR episodes=100")
-        if (key := word.partition("=")[0]) not in (keys := Arguments.__annotations__):
-            raise UserError(f"{word}: there is no such key{instead(key, dict.fromkeys(keys))}")
-        try:
-            arguments.merge_with_dotlist([word])
-            OmegaConf.resolve(arguments)
-        except (OmegaConfBaseException, YAMLError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{word}: {reason}") from None
-    if OmegaConf.is_missing(arguments, "run"):
-        raise UserError("run has no value; give a run folder, as run=outputs/…")
-    return typing.cast(Arguments, OmegaConf.to_object(arguments))
-
-
 if __name__ == "__main__":
-    sys.exit(script(lambda words: main(read(words)), __doc__))
+    sys.exit(script(lambda words: main(read(Arguments, words, "run=outputs/… episodes=100")), __doc__))

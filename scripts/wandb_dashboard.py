@@ -7,17 +7,12 @@ by group, with a band of one standard deviation over the seeds. Needs pip instal
 
 import importlib.util
 import sys
-import typing
 from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
-from hydrl.cli import script
+from hydrl.cli import read, script
 from hydrl.errors import UserError
 
 # What each section's panels draw against frames; a run without a metric is left out of its panel.
@@ -29,9 +24,14 @@ SECTIONS = {
     "SAC": ["loss/actor", "loss/qvalue", "loss/alpha", "loss/entropy"],
     "Optimizer": ["loss/grad_norm", "train/learning_rate"],
     "Speed": ["time/frames_per_second", "time/elapsed"],
-    "Share of the loop's time": ["time/collect", "time/sample", "time/update", "time/evaluate"],
+    "Share of the loop's time": ["time/collect", "time/sample", "time/update", "time/evaluate", "time/video"],
 }
-VIDEOS = ["video/best", "video/last"]  # sent by logger.artifacts=true
+VIDEOS = [
+    "eval/video",
+    "eval/final_video",
+    "video/best",
+    "video/last",
+]  # the last two by logger.artifacts=true
 COLUMNS = ["summary:eval/return_mean", "config:algo", "config:task", "config:seed", "config:optim.lr"]
 
 
@@ -111,23 +111,5 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"W&B did not take the dashboard of {view.entity}/{view.project}: {reason}") from None
 
 
-def read(words: list[str]) -> Arguments:
-    """``key=value`` words to arguments.
-
-    Raises:
-        UserError: for an unknown key or a wrong type.
-    """
-    arguments = OmegaConf.structured(Arguments)
-    for word in words:
-        if "=" not in word:
-            raise UserError(f"{word}: write key=value, as entity=ME project=hydrl")
-        try:
-            arguments.merge_with_dotlist([word])
-        except (OmegaConfBaseException, YAMLError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{word}: {reason}; keys: {', '.join(Arguments.__annotations__)}") from None
-    return typing.cast(Arguments, OmegaConf.to_object(arguments))
-
-
 if __name__ == "__main__":
-    sys.exit(script(lambda words: main(read(words)), __doc__))
+    sys.exit(script(lambda words: main(read(Arguments, words, "entity=ME project=hydrl")), __doc__))

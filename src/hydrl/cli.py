@@ -5,10 +5,10 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.hydra import Hydra
@@ -28,10 +28,16 @@ from hydrl.mistakes import choices, instead, no_such_choice, no_such_key, offer
 from hydrl.resume import expand
 from hydrl.secrets import Masking, hide, masked, remember_typed, typed
 
-SWEEPS = "wandb"  # configs/wandb is for `wandb sweep`; Hydra takes every folder there for a group of choices
+# Folders of configs/ that are no groups of choices, for which Hydra takes every one of them.
+SWEEPS = {
+    "wandb": "sweeps, as for wandb sweep configs/wandb/bayes.yaml; W&B logs a run with logger=wandb",
+    "search": "what python scripts/search.py algo=ppo env=cartpole draws from",
+}
 # Choices of hydra/launcher that run a sweep's members in other processes, and the extra each needs.
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
+
+T = TypeVar("T")
 
 # Exit codes of the jobs that failed; a list because Hydra's main returns nothing.
 _failed: list[int] = []
@@ -39,7 +45,7 @@ _failed: list[int] = []
 
 def groups(hydra: Hydra, parent: str = "", listed: Any = Hydra.list_all_config_groups) -> list[str]:
     """What ``--help`` lists: the folders that hold choices."""
-    return [each for each in listed(hydra, parent) if each != SWEEPS]
+    return [each for each in listed(hydra, parent) if each not in SWEEPS]
 
 
 Hydra.list_all_config_groups = groups
@@ -149,9 +155,42 @@ def script(main: Callable[[list[str]], None], usage: str | None) -> int:
         main(sys.argv[1:])
     except UserError as error:
         return complain(str(error))
+    except RunError as error:
+        complain(str(error))
+        return error.exit_code
+    except Interrupted as error:
+        return error.exit_code
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def read(kind: type[T], words: list[str], example: str) -> T:
+    """``key=value`` words to a script's arguments.
+
+    Args:
+        kind: a dataclass of the keys with their types and defaults.
+        words: of the command line.
+        example: shown to who leaves the ``=`` out.
+
+    Raises:
+        UserError: for an unknown key or a wrong type.
+    """
+    arguments = OmegaConf.structured(kind)
+    for word in words:
+        key, equals, _ = word.partition("=")
+        if not equals:
+            raise UserError(f"{word}: write key=value, as {example}")
+        if key not in (keys := kind.__annotations__):
+            raise UserError(f"{word}: there is no such key{instead(key, dict.fromkeys(keys))}")
+        try:
+            arguments.merge_with_dotlist([word])
+            OmegaConf.resolve(arguments)
+        except (OmegaConfBaseException, YAMLError) as error:
+            raise UserError(f"{word}: {str(error).splitlines()[0]}") from None
+    if missing := sorted(OmegaConf.missing_keys(arguments)):
+        raise UserError(f"{missing[0]} has no value; give one, as {example}")
+    return cast(T, OmegaConf.to_object(arguments))
 
 
 def complain(message: str) -> int:
@@ -176,11 +215,8 @@ def check_arguments(arguments: list[str], configs: Path) -> None:
             raise UserError(
                 f"cannot read {argument}; write {group or 'KEY'}={value or 'VALUE'}, without blanks"
             )
-        if group == SWEEPS:
-            raise UserError(
-                f"{argument}: configs/{group} holds sweeps, as for wandb sweep configs/{group}/bayes.yaml; "
-                "W&B logs a run with logger=wandb"
-            )
+        if group in SWEEPS:
+            raise UserError(f"{argument}: configs/{group} holds {SWEEPS[group]}")
         if group == "hydra/launcher":
             check_launcher(value, arguments)
         if not (configs / group).is_dir() or options.config_dir:
@@ -203,11 +239,21 @@ def check_launcher(name: str, arguments: list[str]) -> None:
         raise UserError(
             f"hydra/launcher={name} needs a package that is not installed; pip install -e '.[{extra}]'"
         )
-    secret = next((each for each in arguments if extra == "submitit" and typed(each) != each), "")
+    if extra == "submitit":
+        refuse_secrets(arguments, f"hydra/launcher={name}")
+
+
+def refuse_secrets(arguments: Sequence[str], keeper: str) -> None:
+    """No secret comes to lie in files that keep what was typed.
+
+    Raises:
+        UserError: naming its key, and what makes the files.
+    """
+    secret = next((each for each in arguments if typed(each) != each), "")
     if secret:
         key = secret.partition("=")[0]
         raise UserError(
-            f"{typed(secret)}: hydra/launcher={name} writes what was typed to files; "
+            f"{typed(secret)}: {keeper} writes what was typed to files; "
             f"write {key}='${{oc.env:NAME}}' and set NAME in the environment"
         )
 

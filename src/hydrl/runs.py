@@ -54,6 +54,7 @@ class Run:
         solved: frames and seconds to the first evaluation at the threshold, if there was one.
         overrides: what was typed after ``python train.py``; ``None`` if the folder does not say.
         config: ``config_resolved.yaml``.
+        versions: of what it was made with.
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class Run:
     solved: tuple[float, float] | None
     overrides: Sequence[str] | None
     config: Mapping[str, Any]
+    versions: Mapping[str, str]
 
 
 def folders(places: Iterable[Path]) -> list[Path]:
@@ -125,6 +127,7 @@ def read(folder: Path) -> Run:
             solved=None if None in solved else (float(solved[0]), float(solved[1])),
             overrides=read_overrides(folder),
             config=config,
+            versions={name: str(each) for name, each in summary.get("versions", {}).items()},
         )
     except UserError:
         raise
