@@ -13,7 +13,8 @@ from hydrl.errors import UserError
 from hydrl.mistakes import find, paths
 from hydrl.signatures import accepted_parameters
 
-SWEEPS = list((CONFIGS / "wandb").glob("*.yaml"))  # no choices; tests/test_wandb.py looks at them
+# No choices; tests/test_wandb.py and tests/test_search.py look at them.
+SWEEPS = [*(CONFIGS / "wandb").glob("*.yaml"), *(CONFIGS / "search").glob("*.yaml")]
 FILES = sorted(
     str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in SWEEPS
 )

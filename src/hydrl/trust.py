@@ -31,8 +31,8 @@ def check_trust(values: Mapping[str, Any]) -> None:
 
 
 def own_targets() -> Iterator[str]:
-    """Every ``_target_`` in ``configs/``."""
-    for file in CONFIGS.rglob("*.yaml"):
+    """Every ``_target_`` in ``configs/`` that a run can be made of."""
+    for file in set(CONFIGS.rglob("*.yaml")) - set(CONFIGS.glob("search/*")):
         for _, node in targets(OmegaConf.to_container(OmegaConf.load(file))):
             yield node["_target_"]
 
