@@ -12,7 +12,7 @@ from itertools import islice
 import hydra
 from omegaconf import DictConfig
 
-from hydrl import cli, resume
+from hydrl import cli, headless, resume
 from hydrl.config import CONFIGS, Settings, check_action_space, load
 from hydrl.resume import Origin
 
@@ -30,6 +30,8 @@ def main(cfg: DictConfig) -> None:
 
 def train(settings: Settings, origin: Origin | None = None) -> None:
     """Builds the parts in the documents' order, then acts, learns, publishes, logs, evaluates and saves."""
+    if settings.eval.video:
+        headless.prepare("eval.video")  # before anything below imports MuJoCo
     # Imported here so that a typo is answered at once, and not after PyTorch's seconds.
     from tensordict.nn import TensorDictSequential
     from torchrl.envs.utils import check_env_specs
@@ -41,6 +43,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     from hydrl.metrics import exploration_metrics, timed
     from hydrl.record import Record
     from hydrl.training_state import TrainingState
+    from hydrl.video import Camera
 
     started, build = runtime.start_time(), settings.build
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
@@ -82,6 +85,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     minibatches = build("minibatches")
 
     evaluate = Evaluator(make_env, actor, seed=settings.seed, max_steps=settings.eval.max_steps)
+    camera = Camera(evaluate, settings)
     check = partial(evaluate, episodes=settings.eval.episodes)
     confirm = partial(evaluate, episodes=settings.eval.final_episodes, stream=1)  # fresh episodes
     make_worker_env = partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env))
@@ -133,13 +137,17 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
                 if evaluating or record.due(settings.log_every_frames):
                     learning_rate = optimizer.param_groups[0]["lr"]
                     record.write({"train/learning_rate": learning_rate, **exploration_metrics(exploration)})
+                if evaluating:
+                    camera.film(record, envs.normaliser_state(env), stop.here)
                 if record.best_at == frames or record.due(settings.checkpoint_every_frames):
                     state.save()
                 if final:
                     break
                 stop.here()
             state.save()
-            record.finish(final or confirm(envs.normaliser_state(env), frames=record.frames))
+            final = final or confirm(envs.normaliser_state(env), frames=record.frames)
+            camera.film(record, envs.normaliser_state(env), stop.here, final=True)
+            record.finish(final)
         except Interrupted as interruption:
             state.save(whole=not interruption.midway)
             record.finish(None, "interrupted")

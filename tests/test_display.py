@@ -13,6 +13,7 @@ SUMMARY = {
     "start_seconds": 5.04,
     "learning_seconds": 3.2,
     "evaluation_seconds": 1.55,
+    "video_seconds": 0.0,
     "compile_seconds": 0.0,
     "frames_per_second": 1234.5,
     "eval/return_mean": 498.25,
@@ -39,6 +40,8 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
         assert part in shown
     print_summary(SUMMARY | {"compile_seconds": 2.34}, Path("run"))
     assert "5.0 to start, 2.3 compiling, 3.2 learning, 1.6 evaluating" in capsys.readouterr().out
+    print_summary(SUMMARY | {"video_seconds": 4.56}, Path("run"))
+    assert "1.6 evaluating, 4.6 filming" in capsys.readouterr().out
 
 
 def test_a_run_never_evaluated_has_no_line_for_it(capsys):

@@ -1,6 +1,7 @@
 import csv
 import json
 import struct
+from typing import ClassVar
 
 import pytest
 from wandb.proto import wandb_internal_pb2
@@ -95,6 +96,27 @@ def test_tensorboard_holds_the_rows_of_metrics_csv(run):
         rows = [row for row in csv.DictReader(file) if row["eval/return_mean"]]
     assert sent == {(int(row["frames"]), round(float(row["eval/return_mean"]), 4)) for row in rows}
     assert len(sent) == 2
+
+
+def test_all_films_are_one_artifact_and_those_made_afterwards_are_shown_too(tmp_path, monkeypatch):
+    class Run:
+        id = "abc"
+        sent: ClassVar = []
+        log_artifact = sent.append
+        log = sent.append
+
+    monkeypatch.setattr("wandb.Video", lambda path, format: path)
+    (tmp_path / "videos").mkdir()
+    for name in ("video-best.mp4", "videos/final.mp4", "videos/000000000256.mp4"):
+        (tmp_path / name).write_bytes(name.encode())
+    loggers.send_artifacts(Run, tmp_path)
+    artifact, shown = Run.sent
+    assert list(artifact.manifest.entries) == [
+        "video-best.mp4",
+        "videos/000000000256.mp4",
+        "videos/final.mp4",
+    ]
+    assert shown == {"video/best": str(tmp_path / "video-best.mp4")}
 
 
 @pytest.mark.usefixtures("_no_account")

@@ -1,5 +1,6 @@
 import json
 import time
+from contextlib import closing
 
 import pytest
 import torch
@@ -40,6 +41,17 @@ def take(record: Record, batch: TensorDict, losses: list[TensorDict]) -> None:
 
 def evaluation(mean: float) -> Evaluation:
     return Evaluation(torch.tensor([mean - 2, mean + 2]), torch.tensor([3, 5]))
+
+
+def test_a_film_is_due_at_the_first_evaluation_of_each_interval(tmp_path):
+    chosen = settings("env=cartpole", "tuned=none", "eval.video_every_frames=100", run_dir=tmp_path)
+    with closing(Record(chosen, started=0.0)) as record:
+        filmed = []
+        for record.frames in (30, 60, 99, 130, 199, 350, 360, 400):
+            if record.film_due:
+                filmed.append(record.frames)
+                record.filmed_at = record.frames
+    assert filmed == [30, 130, 350, 400]
 
 
 def test_a_row_averages_everything_since_the_last(record):

@@ -81,6 +81,8 @@ class Eval(Strict):
     max_steps: PositiveInt
     solved_at: float | None
     stop_when_solved: bool
+    video: bool = False  # these two are not in the files of older runs
+    video_every_frames: PositiveInt = 50_000
 
 
 class Loss(Strict):

@@ -81,11 +81,12 @@ def print_summary(summary: dict[str, Any], directory: Path) -> None:
         )
     table.add_row("trained", f"{summary['frames']:,} frames, {summary['updates']:,} updates")
     compiling = f"{summary['compile_seconds']:.1f} compiling, " if summary["compile_seconds"] else ""
+    filming = f", {summary['video_seconds']:.1f} filming" if summary["video_seconds"] else ""
     table.add_row(
         "time",
         f"{summary['wall_seconds']:.1f} s: {summary['start_seconds']:.1f} to start, "
         f"{compiling}{summary['learning_seconds']:.1f} learning, "
-        f"{summary['evaluation_seconds']:.1f} evaluating",
+        f"{summary['evaluation_seconds']:.1f} evaluating{filming}",
     )
     table.add_row("speed", f"{summary['frames_per_second']:,.0f} frames/s in the loop")
     inside = directory.is_relative_to(Path.cwd())

@@ -45,13 +45,7 @@ class FinishedRun:
     def film(self, path: Path, episodes: int, stream: int) -> Film:
         """Films the first episode that :meth:`evaluate` plays, at most ``eval.max_steps`` of it."""
         return film(
-            self.evaluator.make_env,
-            self.evaluator.actor,
-            self.normaliser,
-            path,
-            seed=self.evaluator.episode_seed(self.frames, stream),
-            max_steps=self.evaluator.max_steps,
-            episodes=episodes,
+            self.evaluator, self.normaliser, path, episodes=episodes, frames=self.frames, stream=stream
         )
 
 

@@ -8,14 +8,17 @@ from importlib.util import find_spec
 from hydrl.errors import UserError
 
 
-def prepare() -> None:
+def prepare(key: str = "video") -> None:
     """Lets MuJoCo render through EGL and pygame into memory, except where the user chose something else.
+
+    Args:
+        key: what asks for it, to be named where it cannot be.
 
     Raises:
         UserError: where a package is missing, or MuJoCo refuses the user's ``MUJOCO_GL``.
     """
     if find_spec("av") is None:
-        raise UserError("video=true needs PyAV, which is not installed: pip install -e '.[video]'")
+        raise UserError(f"{key}=true needs PyAV, which is not installed: pip install -e '.[video]'")
     if sys.platform == "linux" and has_egl() and not os.environ.get("MUJOCO_GL"):
         os.environ["MUJOCO_GL"] = "egl"  # without the library the import below would fail, whatever is filmed
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

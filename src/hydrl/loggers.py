@@ -2,10 +2,13 @@
 
 import csv
 import importlib.util
+import io
+import math
 import os
 import shutil
 from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,7 +78,9 @@ def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: s
         )
     from torchrl.record.loggers import TensorboardLogger
 
-    return TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
+    logger = TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
+    logger.show = partial(animate, logger.experiment)
+    return logger
 
 
 def wandb(
@@ -145,6 +150,7 @@ def wandb(
     logger.experiment.define_metric("*", step_metric="frames")
     # TorchRL would give every group of metrics a step counter of its own beside `frames`.
     logger.log_metrics = partial(logger.log_metrics, override_global_step=True)
+    logger.show = lambda frames, key, film: log(logger, frames, {key: library.Video(film, format="mp4")})
     logger.artifacts_of = directory if artifacts else None
     keep_code(logger.experiment, directory)
     if mode == "offline":
@@ -180,6 +186,36 @@ def log(logger: Logger | None, frames: int, metrics: dict[str, float]) -> None:
         logger.log_metrics({"frames": frames, **metrics}, step=frames)
 
 
+def show(logger: Logger | None, frames: int, key: str, film: Path) -> None:
+    """Sends a film to the chosen logger, where it takes any, against environment frames.
+
+    TorchRL's ``log_video`` takes tensors and encodes them anew with moviepy.
+    """
+    if send := getattr(logger, "show", None):
+        send(frames, key, film)
+
+
+def animate(writer: Any, frames: int, key: str, film: Path) -> None:
+    """Adds a film to TensorBoard's images as a GIF, the moving picture it shows, at half the size.
+
+    At most 10 pictures a second: each takes room in the event file, and time to reduce to 256 colours.
+    """
+    import av
+    from torch.utils.tensorboard.summary import Summary
+
+    with av.open(str(film)) as container:
+        speed = container.streams.video[0].average_rate or 30
+        every = math.ceil(speed / 10)
+        shown = islice(container.decode(video=0), 0, None, every)
+        first, *others = (picture.to_image().reduce(2) for picture in shown)
+    gif = io.BytesIO()
+    first.save(gif, "GIF", save_all=True, append_images=others, duration=float(1_000 * every / speed), loop=0)
+    image = Summary.Image(
+        width=first.width, height=first.height, colorspace=3, encoded_image_string=gif.getvalue()
+    )
+    writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=key, image=image)]), frames)
+
+
 def keep_code(run: Any, directory: Path) -> None:
     """Saves the code and the resolved configuration with a W&B run.
 
@@ -212,8 +248,10 @@ def send_artifacts(run: Any, directory: Path) -> None:
         run.log_artifact(artifact)
 
     try:
-        if films := sorted(directory.glob("*.mp4")):
-            send("video", directory, films)
+        films = sorted(directory.glob("*.mp4"))
+        if every := [*films, *sorted(directory.glob("videos/*.mp4"))]:
+            send("video", directory, every)
+        if films:  # the others were shown when they were made
             shown = {film.stem.replace("-", "/", 1): str(film) for film in films}
             run.log({key: library.Video(film, format="mp4") for key, film in shown.items()})
         best = checkpoint.find(directory, "best")

@@ -34,6 +34,7 @@ COUNTERS = (
     "best",
     "best_at",
     "evaluated_at",
+    "filmed_at",
     "solved_at_frames",
     "solved_at_seconds",
 )
@@ -73,6 +74,7 @@ class Record:
         self.resumed_at: list[int] = []
         self.evaluated_at: int | None = None
         self.best_at: int | None = None
+        self.filmed_at = -1  # never
         self.episodes: list[TensorDictBase] = []
         self.losses: list[TensorDictBase] = []
         self.pending: dict[str, float] = {}
@@ -94,6 +96,11 @@ class Record:
     def due(self, every: int) -> bool:
         """Whether the batch reached or passed a multiple of ``every`` frames."""
         return due(every, self.frames, self.before)
+
+    @property
+    def film_due(self) -> bool:
+        """Whether nothing was filmed yet in this interval of ``eval.video_every_frames``, counted from 0."""
+        return due(self.settings.eval.video_every_frames, self.frames, self.filmed_at)
 
     def learned(self, batch: TensorDictBase, losses: list[TensorDictBase]) -> None:
         """Takes in what was learned from the batch: the losses of its updates."""
@@ -173,7 +180,7 @@ class Record:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`: later rows of ``metrics.csv`` go, and the clocks run on."""
         for name in COUNTERS:
-            setattr(self, name, state["counters"][name])
+            setattr(self, name, state["counters"].get(name, getattr(self, name)))
         self.started -= state["elapsed"]
         self.loop_started -= state["looped"]
         self.spent_before = state["spent"]
@@ -216,6 +223,7 @@ class Record:
             "start_seconds": self.loop_started - self.started,
             "learning_seconds": learning,
             "evaluation_seconds": spent.get("time/evaluate", 0.0),
+            "video_seconds": spent.get("time/video", 0.0),
             "compile_seconds": compiling,
             "overhead_share": 1 - learning / seconds,
             "frames_per_second": self.frames / (time.time() - self.loop_started),

@@ -220,8 +220,10 @@ def hold(run: Path) -> None:
 
 
 def clear(run: Path, settings: Settings) -> None:
-    """Removes what was of use to one process only: half a checkpoint, the replay memory on disk."""
+    """Removes what was of use to one process only: half a checkpoint or film, the replay memory on disk."""
     checkpoint.sweep(run)
+    for each in filter(Path.is_file, run.glob("videos/.*.mp4.*")):
+        each.unlink()
     scratch = find(settings.buffer, "storage.scratch_dir")
     if scratch and run in Path(scratch).parents:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -1,5 +1,6 @@
 """A film of one episode: the deterministic policy in an environment of its own, as an mp4 browsers play."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,14 +13,20 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
+from torchrl import timeit
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from hydrl import loggers
+from hydrl.config import Settings
 from hydrl.envs import load_normaliser
 from hydrl.errors import UserError
-from hydrl.evaluation import untouched_randomness
+from hydrl.evaluation import Evaluator, untouched_randomness
 from hydrl.files import whole
 from hydrl.headless import explain
+from hydrl.record import Record
+
+SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and each costs up to 80 ms to draw
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class Film:
     """What :func:`film` made.
 
     Attributes:
-        path: the mp4; it has a frame for the start and one for every step.
+        path: the mp4; it shows the start, every so many steps, and the end.
         episode_return: of the filmed episode, undiscounted, before any reward transform.
         length: of the filmed episode, steps.
     """
@@ -39,28 +46,30 @@ class Film:
 
 @torch.no_grad()
 def film(
-    make_env: Callable[..., TransformedEnv],
-    actor: TensorDictModuleBase,
+    evaluator: Evaluator,
     normaliser: dict[str, Any],
     path: Path,
     *,
-    seed: int,
-    max_steps: int,
-    episodes: int = 1,
+    episodes: int,
+    frames: int,
+    stream: int = 0,
+    pause: Callable[[], None] = lambda: None,
 ) -> Film:
-    """Films the first episode of the evaluation that ``seed`` and ``episodes`` belong to.
+    """Films the first episode of the evaluation that ``evaluator`` plays for the same arguments.
 
-    On the CPU a Gymnasium task's filmed return equals that evaluation's first to the last bit. Call
-    :func:`hydrl.headless.prepare` before MuJoCo is imported. Global random number generators are left alone.
+    On the CPU a Gymnasium task's filmed return equals that evaluation's first to the last bit. A task that
+    says its frames follow at more than 30 a second is drawn every second step, or third and so on, at its own
+    speed. Call :func:`hydrl.headless.prepare` before MuJoCo is imported. Global random number generators are
+    left alone.
 
     Args:
-        make_env: ``make_env(render=True)`` builds an environment that gives frames.
-        actor: the policy without exploration.
+        evaluator: of the policy; its ``make_env(render=True)`` builds an environment that gives frames.
         normaliser: statistics to play with, from :func:`hydrl.envs.normaliser_state`.
         path: where the mp4 goes; written beside and renamed.
-        seed: the environment's, from :meth:`hydrl.evaluation.Evaluator.episode_seed`.
-        max_steps: the film ends there if the episode has not.
         episodes: how many the evaluation plays together.
+        frames: how long the policy had been trained.
+        stream: the evaluation's.
+        pause: called at each step; the film is given up where it raises.
 
     Raises:
         UserError: if the environment gives no frames or the file cannot be written.
@@ -68,23 +77,91 @@ def film(
     with (
         untouched_randomness(),
         set_exploration_type(ExplorationType.DETERMINISTIC),
-        closing(stage(make_env)) as env,
+        closing(stage(evaluator.make_env)) as env,
     ):
         load_normaliser(env, normaliser)
-        env.set_seed(seed)
-        now = env.reset()
-        first, length = picture(env), 0
-        with encoder(path, frames_per_second(env), *first.shape[:2]) as write:
+        env.set_seed(evaluator.episode_seed(frames, stream))
+        now, length, ended = env.reset(), 0, False
+        speed = frames_per_second(env)
+        every = math.ceil(speed / SMOOTH)
+        first = picture(env)
+        with encoder(path, speed / every, *first.shape[:2]) as write:
             write(first)
-            for _ in range(max_steps):
-                now = env.step(act(actor, now, episodes))
-                write(picture(env))
-                length += 1
-                after = now["next"]
-                if after["done"].item():
-                    break
+            while not ended:
+                pause()
+                now = env.step(act(evaluator.actor, now, episodes))
+                after, length = now["next"], length + 1
+                ended = after["done"].item() or length == evaluator.max_steps
+                if ended or length % every == 0:
+                    write(picture(env))
                 now = env.step_mdp(now)
         return Film(path, after["episode_reward"].item(), length)
+
+
+class Camera:
+    """Films a run's evaluations into ``videos/`` of its folder, where ``eval.video`` asks for it.
+
+    The first evaluation in each interval of ``eval.video_every_frames`` is filmed, counted from 0, so that
+    the run's first one always is; an interval without an evaluation has no film. The closing one is filmed
+    as ``final.mp4``. A film that fails is said and costs the run nothing.
+
+    Args:
+        evaluator: the run's.
+        settings: the run's.
+
+    Raises:
+        UserError: where the environment gives no frames; one is drawn at once to see.
+    """
+
+    def __init__(self, evaluator: Evaluator, settings: Settings) -> None:
+        self.evaluator, self.eval = evaluator, settings.eval
+        self.folder = Path(settings.run_dir) / "videos"
+        if self.eval.video:
+            try:
+                with untouched_randomness(), closing(stage(evaluator.make_env)) as env:
+                    env.base_env.reset()
+                    picture(env)
+            except UserError as error:
+                raise UserError(f"eval.video=true: {error}; use eval.video=false") from error
+
+    def film(
+        self,
+        record: Record,
+        normaliser: dict[str, Any],
+        pause: Callable[[], None],
+        *,
+        final: bool = False,
+    ) -> None:
+        """Films the evaluation of this moment if its interval has no film yet, or the closing one.
+
+        Args:
+            record: the run's; it shows the film.
+            normaliser: what the evaluation played with.
+            pause: see :func:`film`; what is given up there is made up for at the next evaluation.
+            final: whether it is the closing evaluation.
+        """
+        if not self.eval.video or not (final or record.film_due):
+            return
+        name, key = ("final", "eval/final_video") if final else (f"{record.frames:012}", "eval/video")
+        path = self.folder / f"{name}.mp4"
+        episodes = self.eval.final_episodes if final else self.eval.episodes
+        with timeit("time/video"):
+            try:
+                self.folder.mkdir(exist_ok=True)
+                film(
+                    self.evaluator,
+                    normaliser,
+                    path,
+                    episodes=episodes,
+                    frames=record.frames,
+                    stream=int(final),
+                    pause=pause,
+                )
+                loggers.show(record.logger, record.frames, key, path)
+            except Exception as error:  # of graphics, encoder, disk or logger
+                record.say(f"no film at {record.frames:,} frames: {explain(error)}")
+        if not final:
+            record.filmed_at = record.frames
 
 
 def stage(make_env: Callable[..., TransformedEnv]) -> TransformedEnv:
@@ -97,7 +174,7 @@ def stage(make_env: Callable[..., TransformedEnv]) -> TransformedEnv:
         with warnings.catch_warnings(action="ignore"):  # Gymnasium's, said again by the error
             return make_env(render=True)
     except UserError as error:
-        raise UserError(f"video=true: {error}") from error
+        raise UserError(f"nothing to film: {error}") from error
 
 
 def act(actor: TensorDictModuleBase, now: TensorDictBase, episodes: int) -> TensorDictBase:
@@ -121,7 +198,7 @@ def picture(env: TransformedEnv) -> np.ndarray:
     except Exception as error:  # whatever a simulator's graphics raise
         raise UserError(f"{task} cannot be filmed: {explain(error)}") from error
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        raise UserError(f"{task} cannot be filmed: its render() gives no RGB frames; use video=false")
+        raise UserError(f"{task} cannot be filmed: its render() gives no RGB frames")
     height, width, _ = frame.shape
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
