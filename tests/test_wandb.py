@@ -170,6 +170,15 @@ def test_a_run_is_named_grouped_tagged_and_configured_in_levels(logged: Logged):
     assert config["loss"]["value_estimator"]["gamma"] == 0.99
 
 
+def test_the_summary_is_the_closing_evaluation_s_not_the_last_row_s(logged: Logged):
+    told: dict[str, Any] = {}
+    for each in logged.records["summary"]:
+        told |= {item.key or item.nested_key[-1]: json.loads(item.value_json) for item in each.update}
+    reached = json.loads((logged.folder / "summary.json").read_text())
+    keys = ("status", "eval/return_mean", "eval/return_std", "eval/episodes", "best_eval/return_mean")
+    assert {key: told[key] for key in keys} == {key: reached[key] for key in keys}
+
+
 def test_the_code_and_the_resolved_configuration_are_saved(logged: Logged):
     saved = {file.path for each in logged.records["files"] for file in each.files}
     (files,) = logged.folder.glob("wandb/offline-run-*/files")

@@ -260,6 +260,14 @@ def send_artifacts(run: Any, directory: Path) -> None:
         print(f"not all artifacts are sent to W&B: {error}")
 
 
+def conclude(logger: Logger | None, reached: dict[str, Any]) -> None:
+    """Puts what a run reached into its W&B summary, which would else hold the last log row's evaluation."""
+    run = getattr(logger, "experiment", None)
+    if run is not None and hasattr(run, "summary"):
+        run.log({}, commit=True)  # the last row would else come after, and over it
+        run.summary.update({name: value for name, value in reached.items() if value is not None})
+
+
 def close(logger: Logger | None) -> None:
     """Finishes the W&B run, sending what it should, or closes the event file."""
     if logger is not None:

@@ -206,17 +206,26 @@ class Record:
         """
         if self.episodes or self.pending:  # what came in since the last row
             self.write({})
+        shown = final or self.last_evaluation
+        reached = {
+            "status": status,
+            "eval/return_mean": shown.mean if shown else None,
+            "eval/return_std": shown.std if shown else None,
+            "eval/episodes": shown.returns.numel() if shown else 0,
+            "best_eval/return_mean": self.best,
+            "solved_at_frames": self.solved_at_frames,
+            "solved_at_seconds": self.solved_at_seconds,
+        }
+        loggers.conclude(self.logger, reached)
         self.close()
         seconds = time.time() - self.started
         spent = self.seconds_spent()
         compiling = spent.get("time/compile", 0.0)
         learning = sum(spent.get(f"time/{each}", 0.0) for each in ("collect", "sample", "update")) - compiling
-        shown = final or self.last_evaluation
         summary = {
             "algo": self.settings.algo,
             "env": self.settings.task,
             "seed": self.settings.seed,
-            "status": status,
             "frames": self.frames,
             "updates": self.updates,
             "wall_seconds": seconds,
@@ -227,12 +236,7 @@ class Record:
             "compile_seconds": compiling,
             "overhead_share": 1 - learning / seconds,
             "frames_per_second": self.frames / (time.time() - self.loop_started),
-            "eval/return_mean": shown.mean if shown else None,
-            "eval/return_std": shown.std if shown else None,
-            "eval/episodes": shown.returns.numel() if shown else 0,
-            "best_eval/return_mean": self.best,
-            "solved_at_frames": self.solved_at_frames,
-            "solved_at_seconds": self.solved_at_seconds,
+            **reached,
             "resumed_at_frames": self.resumed_at,
             "versions": runtime.versions(),
         }
