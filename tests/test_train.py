@@ -197,8 +197,9 @@ def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_othe
     assert metrics(tmp_path / "sweep" / members[2]) == metrics(tmp_path / "alone")
 
 
-def test_a_normal_run_shows_no_library_s_warnings(tmp_path):
-    process = start("env=half_cheetah", *FAST, f"hydra.run.dir={tmp_path}")
+@pytest.mark.parametrize("transforms", ["normalized", "running_norm"])
+def test_a_normal_run_shows_no_library_s_warnings(transforms, tmp_path):
+    process = start("env=half_cheetah", f"transforms={transforms}", *FAST, f"hydra.run.dir={tmp_path}")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     lines = [line for line in output.splitlines() if line.strip()]
