@@ -17,6 +17,7 @@ from hydrl.resume import quoted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl(2)
+LIBC = ctypes.CDLL(None)  # looked up before any fork, where that is safe
 
 
 class Training:
@@ -63,7 +64,7 @@ class Training:
 
 def end_with_parent() -> None:
     """In a new process: SIGTERM when the one that started it is gone, even by SIGKILL."""
-    ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGTERM)
+    LIBC.prctl(DEATH_SIGNAL, signal.SIGTERM)
 
 
 class Trainings:
