@@ -42,6 +42,6 @@ bench: .venv/bench ## measure frames a second beside Stable-Baselines3, plain Py
 	$(BIN)/python scripts/benchmark.py
 
 results: .venv/ready ## run the table of docs/results.md, hours; fast=true some minutes; goes on where it was stopped
-	$(BIN)/python scripts/results.py $(foreach key,fast jobs,$(if $($(key)),$(key)=$($(key))))
+	$(BIN)/python scripts/results.py $(filter-out PYTHON=%,$(MAKEOVERRIDES))
 
 .PHONY: help train test test-slow lint format type bench results

@@ -35,8 +35,8 @@ def main(arguments: Arguments) -> None:
     if arguments.jobs < 1:
         raise UserError(f"jobs={arguments.jobs}: give 1 or more")
     page = Path(arguments.page)
-    if not page.parent.is_dir() or page.is_dir() or page.suffix != ".md":
-        raise UserError(f"page={page}: give a .md file in a folder that is there")
+    if page.is_dir() or page.suffix != ".md" or not os.access(page.parent, os.W_OK):
+        raise UserError(f"page={page}: give a .md file in a folder that can be written to")
     if importlib.util.find_spec("scipy") is None:
         raise UserError("results need an extra: pip install -e '.[report]'")
 
@@ -49,6 +49,8 @@ def main(arguments: Arguments) -> None:
     except Interrupted:
         results.say(f"stopped; {command} goes on with what lies in {arguments.out}")
         raise
+    except OSError as error:
+        raise UserError(f"out={arguments.out} cannot be written: {error.strerror or error}") from None
     results.write(declared, found, page, command)
     results.say(f"{page}: {sum(map(len, found))} runs")
 

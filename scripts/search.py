@@ -30,9 +30,10 @@ def main(words: list[str]) -> None:
     plan = space.read(words)
 
     import optuna
+    from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
-    from hydrl.search import Search, command, save_tuned
+    from hydrl.search import Search, command, of_one_length, save_tuned
     from hydrl.search_figure import save_picture
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -45,12 +46,15 @@ def main(words: list[str]) -> None:
     with screen.status("starting") as status:
         try:
             search = Search(plan, say, status.update)
+            runs = f"{plan.trials} trials of {len(plan.seeds)} runs"
+            say(f"{plan.out}: {runs}, drawing {', '.join(plan.space)}")
             search.run()
         except Interrupted:
             say(f"stopped; go on with: {again}")
             raise
-        except (OSError, SQLAlchemyError) as error:
-            reason = str(getattr(error, "strerror", None) or error).splitlines()[0]
+        except (OSError, SQLAlchemyError, StorageInternalError) as error:
+            cause = error.__cause__ or error  # Optuna's own guesses at a reason
+            reason = str(getattr(cause, "strerror", None) or cause).splitlines()[0]
             raise UserError(f"out={plan.out} cannot be read and written: {reason}") from None
     if search.best is None:
         raise RunError(f"none of {search.taken} trials came to its end; see {plan.out}/trial-*/*.log")
@@ -59,6 +63,8 @@ def main(words: list[str]) -> None:
     tuned = f"configs/tuned/{plan.chosen['algo']}/{plan.chosen['env']}.yaml"
     say(f"best of {search.taken} trials: {search.best.value:,.1f}, #{search.best.number}")
     say(f"  {shlex.join(command(plan, search.best))}")
+    for word in of_one_length(plan):
+        say(f"  (that is with {word} added, as all trials ran; without it runs may stop once they are good)")
     say(f"  {path}, the same as a file: for {tuned}" + (f", with {shlex.join(beside)}" if beside else ""))
     say(f"  {picture}, what mattered")
     say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")

@@ -312,6 +312,20 @@ def test_pictures_show_every_group_and_scores_are_over_common_tasks(tmp_path):
             assert (abs(pixels - colour).max(axis=-1) <= 2).sum() > least, (name, colour)
 
 
+def test_names_too_long_for_a_picture_are_letters_that_a_table_tells(tmp_path):
+    for name, score in (("one", 50.0), ("other", 70.0)):
+        make_run(tmp_path / name, score)
+    groups = {
+        "ppo short=1": [runs.read(tmp_path / "one")],
+        "ppo " + 60 * "y": [runs.read(tmp_path / "other")],
+    }
+    (tmp_path / "out").mkdir()
+    page = Report(groups, {}, tmp_path / "out").write("command").read_text()
+    assert "| `A` | `ppo short=1` |\n| `B` | `ppo yyy" in page
+    assert "| `A` | 1 | 50 |" in page
+    assert "yyy" not in (tmp_path / "out" / "curves-cartpole.svg").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -226,6 +226,15 @@ def test_auto_starts_at_the_beginning_where_there_is_nothing_yet(run, capsys):
     assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 256
 
 
+def test_a_finished_run_without_its_checkpoints_is_not_written_over(run):
+    folder = run(*SMALL, "env=cartpole", "total_frames=256")
+    shutil.rmtree(folder / "checkpoints")
+    before = (folder / "summary.json").read_bytes()
+    with pytest.raises(UserError, match="has no checkpoint any more, and starting anew would write over"):
+        run(*SMALL, "env=cartpole", "total_frames=512", f"resume={folder}")
+    assert (folder / "summary.json").read_bytes() == before
+
+
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run, capsys):
     overrides = [*SMALL, "env=cartpole"]
     folder = run(*overrides)
@@ -413,7 +422,7 @@ def test_a_run_that_is_going_on_is_left_alone_by_another_process(half, tmp_path)
     resume.hold(folder)
     done = call(f"resume={folder}", "total_frames=768")
     assert done.returncode == 2, done.stdout
-    assert done.stderr == f"error: {folder} is being trained by another process; wait for it, or stop it\n"
+    assert done.stderr == f"error: {folder} is in use by another process; wait for it, or stop it\n"
     resume.hold(tmp_path / "another")
     assert call(f"resume={folder}", "total_frames=768").returncode == 0
 

@@ -250,7 +250,12 @@ def test_three_failures_in_a_row_end_the_search(plan: space.Plan):
         else:
             with pytest.raises(RunError, match="3 trials in a row failed, the last one so: it was killed"):
                 search.end_run(attempt, None)
-    assert [each.state for each in search.study.trials] == [TrialState.FAIL] * 3
+    # The same numbers are tried once more, as the fault may have been the machine's.
+    first, again, other, waiting = search.study.trials
+    assert [each.state for each in (first, again, other)] == [TrialState.FAIL] * 3
+    assert first.params == again.params != other.params
+    assert waiting.state == TrialState.WAITING
+    assert waiting.system_attrs["fixed_params"] == other.params
     assert lines[0].startswith("#0  failed: it was killed; see seed0.log  lr=")
     assert search.taken == 0  # they are made up for
 

@@ -31,15 +31,16 @@ class Display:
 
     def __init__(self, title: str, total_frames: int) -> None:
         self.console = console()
+        wide = self.console.width > 100
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            *([MofNCompleteColumn()] if wide else []),
             TextColumn("return {task.fields[train]}"),
             TextColumn("eval {task.fields[eval]}"),
             Rate(),
             TimeRemainingColumn(),
-            TextColumn("left"),
+            *([TextColumn("left")] if wide else []),
             console=self.console,
             disable=not self.console.is_terminal,
         )

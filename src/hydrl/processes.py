@@ -33,7 +33,8 @@ class Training:
         self.log = folder.with_name(f"{folder.name}.log")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         command = [*overrides, f"hydra.run.dir={quoted(folder)}", "resume=auto"]
-        with self.log.open("w") as log:
+        with self.log.open("a") as log:
+            self.before = log.tell()  # what earlier processes of the run printed
             self.process = subprocess.Popen(
                 [sys.executable, str(CONFIGS.parent / "train.py"), *command],
                 stdin=subprocess.DEVNULL,
@@ -51,7 +52,8 @@ class Training:
     @property
     def error(self) -> str:
         """Why it failed, in a line, as far as it said."""
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        printed = self.log.read_bytes()[self.before :].decode(errors="replace")
+        lines = [line for line in printed.splitlines() if line.strip()]
         told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return (told or lines or ["it was killed" if (self.code or 0) < 0 else "it printed nothing"])[-1]
 

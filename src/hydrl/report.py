@@ -4,6 +4,7 @@ import math
 import re
 import shlex
 import statistics
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -45,6 +46,7 @@ NORMALISED = """Each task's scores are normalised, linearly. 1 is the return tha
 best score here of a task without such a threshold; 0 is what the runs began with, the median of their first
 training returns, or the lowest evaluation where they began with 1. With one task only the unit changes."""
 MOST_PAIRS = 15  # that a picture can show
+LONGEST = 60  # characters of a group's name that fit into one
 
 
 class Report:
@@ -59,6 +61,8 @@ class Report:
     def __init__(
         self, groups: Mapping[str, Sequence[Run]], left_out: Mapping[Path, str], folder: Path
     ) -> None:
+        self.letters = letters(list(groups))
+        groups = {self.letters.get(name, name): runs for name, runs in groups.items()}
         self.groups, self.left_out, self.folder = groups, left_out, folder
         self.runs = [run for runs in groups.values() for run in runs]
         self.envs = sorted({run.env for run in self.runs})
@@ -101,6 +105,8 @@ class Report:
             for name, runs in self.on(env).items()
             if len(runs) < FEW
         ]
+        if self.letters:
+            lines += table(["group", "is"], ([code(each), code(name)] for name, each in self.letters.items()))
         diverged = [code(run.folder) for run in self.runs if run.status == "diverged"]
         if few:
             lines += [f"**Too few seeds for an interval**, {FEW} are needed: {', '.join(few)}.", ""]
@@ -176,6 +182,14 @@ class Report:
         figure.savefig(self.folder / f"{name}.png", dpi=150)
         figure.savefig(self.folder / f"{name}.svg", metadata={"Date": None})
         return [f"![{name}]({name}.png)", "", f"As [SVG]({name}.svg).", ""]
+
+
+def letters(names: Sequence[str]) -> dict[str, str]:
+    """A letter for each group, or a number where there are too many; none if the names fit into pictures."""
+    if max(map(len, names)) <= LONGEST:
+        return {}
+    short = string.ascii_uppercase if len(names) <= 26 else map(str, range(1, len(names) + 1))
+    return dict(zip(names, short, strict=False))
 
 
 def row(name: str, runs: Sequence[Run], env: str) -> list[str]:

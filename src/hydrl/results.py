@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from hydrl import figures, runs, sweeps
+from hydrl import figures, resume, runs, sweeps
 from hydrl.display import console
 from hydrl.errors import DivergedError, RunError, UserError
 from hydrl.files import whole
@@ -139,6 +139,7 @@ def run_all(declared: Table, folder: Path, jobs: int) -> list[list[Run]]:
         for each row its runs, in the order of the seeds.
 
     Raises:
+        UserError: if another process runs the table there.
         RunError: if a run failed, once all others have ended.
     """
     waiting = [(row, seed) for seed in declared.seeds for row in range(len(declared.runs))]
@@ -146,6 +147,7 @@ def run_all(declared: Table, folder: Path, jobs: int) -> list[list[Run]]:
     places: dict[Path, tuple[int, int]] = {}
     found: dict[tuple[int, int], Run] = {}
     failed: dict[Path, str] = {}
+    resume.hold(folder)
     with Trainings(jobs) as pool:
         while waiting or pool.running:
             while waiting and pool.room:
@@ -247,7 +249,7 @@ def draw(declared: Table, found: Sequence[Sequence[Run]]) -> Figure:
         axes.locator_params(axis="x", nbins=5)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.10g}k" if value else "0")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-        for row, each in members:
+        for place, (row, each) in enumerate(members):
             look = {**looks[each[0].algo], "marker": ""}
             points, returns = curve(each, 0)
             axes.plot(points, iqm(returns), **looks[each[0].algo], markevery=[-1], markersize=7)
@@ -255,7 +257,14 @@ def draw(declared: Table, found: Sequence[Sequence[Run]]) -> Figure:
                 figures.shade(axes, points, band, look)
             edge = {"color": look["color"], "transform": axes.get_yaxis_transform(), "clip_on": False}
             for source, text in row.published.items():
-                axes.plot(1.03, value(text), marks[source], markersize=8, markerfacecolor="none", **edge)
+                axes.plot(
+                    1.03 + 0.06 * place,
+                    value(text),
+                    marks[source],
+                    markersize=8,
+                    markerfacecolor="none",
+                    **edge,
+                )
     handles = [
         Line2D([], [], **{**look, "marker": ""}, label=f"hydrl, {algo}") for algo, look in looks.items()
     ]

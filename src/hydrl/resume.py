@@ -187,6 +187,11 @@ def origin(settings: Settings) -> Origin | None:
         folder = checkpoint.newest(run)
     if folder is None:
         if not checkpoint.folders(run):
+            if settings.resume != "auto" and (run / "summary.json").exists():
+                raise UserError(
+                    f"resume={settings.resume} has no checkpoint any more, and starting anew would write "
+                    "over what the run reached; give it another folder"
+                )
             print(f"nothing to resume in {run}; starting at the beginning")
             return None
         raise UserError(
@@ -214,7 +219,7 @@ def hold(run: Path) -> None:
     try:
         fcntl.flock(_held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(f"{run} is being trained by another process; wait for it, or stop it") from None
+        raise UserError(f"{run} is in use by another process; wait for it, or stop it") from None
     except OSError:  # a file system without locks
         pass
 

@@ -24,7 +24,7 @@ from hydrl.space import Plan, draw, holds, optunas, parse
 from hydrl.sweeps import UNNAMED
 
 TOLD = (TrialState.COMPLETE, TrialState.PRUNED)
-STOP = "eval.stop_when_solved=false"  # so that all runs have one length
+STOP = "eval.stop_when_solved=false"
 FAILURES = 3  # in a row, after which the next would fail too
 # Typed again beside a tuned file: of the machine and of what is kept, not of what is learned.
 BESIDE = {*HARMLESS, "device", "torch_threads", "compile", "cudagraph"} - {
@@ -67,9 +67,8 @@ class Attempt:
 
     def start(self, pool: Trainings) -> None:
         """Starts the run of the next seed, or goes on with it."""
-        ours = [] if "eval.stop_when_solved" in map(key_of, self.plan.overrides) else [STOP]
         seed = self.plan.seeds[len(self.scores)]
-        words = [*self.plan.overrides, *ours, *self.overrides, f"seed={seed}"]
+        words = [*self.plan.overrides, *of_one_length(self.plan), *self.overrides, f"seed={seed}"]
         self.run = pool.start(words, self.run_folder)
 
     def follow(self) -> None:
@@ -202,10 +201,14 @@ class Search:
             if finite and not attempt.pruned:
                 return attempt.start(pool)
         if attempt.pruned or code in (0, 3):
+            attempt.trial.set_user_attr("diverged", not attempt.pruned)
             return self.tell(attempt, TrialState.PRUNED, None, "" if attempt.pruned else "diverged")
         self.tell(attempt, TrialState.FAIL, None, f"failed: {run.error}; see {run.log}")
         if code == 2:
             raise UserError(run.error)
+        failed = self.study.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+        if sum(each.params == attempt.trial.params for each in failed) == 1:  # the machine's fault, maybe
+            self.study.enqueue_trial(attempt.trial.params)
         if self.failures == FAILURES:
             raise RunError(f"{FAILURES} trials in a row failed, the last one so: {run.error}; see {run.log}")
 
@@ -245,7 +248,8 @@ def identity(plan: Plan) -> dict[str, str]:
     """What makes a search the same search, as text by key."""
     values = plan.settings.shown
     keys = [key for key in paths(values) if key.partition(".")[0] not in (*UNNAMED, "seed")]
-    found = {key: json.dumps(find(values, key)) for key in keys if not isinstance(find(values, key), dict)}
+    found = {key: plan.chosen[key] for key in ("algo", "env")}
+    found |= {key: json.dumps(find(values, key)) for key in keys if not isinstance(find(values, key), dict)}
     drawn = {
         key_of(key): re.sub(r"(Distribution|, step=\w+)", "", str(each)) for key, each in plan.space.items()
     }
@@ -257,6 +261,12 @@ def wait_for_runs(trial: Path) -> None:
     for lock in trial.glob("*/.lock"):
         with lock.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def of_one_length(plan: Plan) -> list[str]:
+    """What keeps a run from ending where it has solved its task, unless the command line says so."""
+    typed = "eval.stop_when_solved" in map(key_of, plan.overrides)
+    return [STOP] if plan.settings.eval.stop_when_solved and not typed else []
 
 
 def command(plan: Plan, best: FrozenTrial) -> list[str]:
@@ -293,7 +303,8 @@ def save_tuned(plan: Plan, best: FrozenTrial, count: int) -> tuple[Path, list[st
         f"# The best of {count} trials: {best.value:,.1f}, the mean closing evaluation of seeds {seeds}.",
     ]
     if source.is_file() and plan.chosen["tuned"] != "none":
-        lines.append(f"# What was not searched is from {source.relative_to(CONFIGS.parent)}.")
+        lines.append(f"# What was neither searched nor typed is from {source.relative_to(CONFIGS.parent)}.")
+    lines += [f"# Found with {word}, which is not set here." for word in of_one_length(plan)]
     if beside:
         lines.append(f"# Found, and to be used, with: {shlex.join(beside)}")
     path = plan.out / "tuned.yaml"

@@ -43,7 +43,7 @@ def save_picture(study: optuna.Study, plan: Plan) -> Path:
     trials = study.get_trials(states=TOLD)
     lowest = min(each.value for each in trials if each.value is not None)
     for each in trials:
-        if each.value is None:  # diverged before its first evaluation
+        if each.value is None or each.user_attrs.get("diverged"):  # what it evaluated to before says little
             each.value = lowest
     shares = importances(trials)
     names = sorted(plan.space, key=lambda name: -shares.get(name, 0.0))
@@ -119,7 +119,7 @@ def points(axes: Axes, trials: list[FrozenTrial], places: list[Any], best: Froze
     """Each trial at its place: whole ones, those cut short, the best."""
     for state, label, look in (
         (TrialState.COMPLETE, "whole trial", WHOLE),
-        (TrialState.PRUNED, "cut short, its last evaluation", CUT),
+        (TrialState.PRUNED, "cut short, or diverged", CUT),
     ):
         chosen = [
             (place, each.value) for place, each in zip(places, trials, strict=True) if each.state == state

@@ -91,6 +91,7 @@ def read(words: Sequence[str]) -> Plan:
         raise UserError("nothing is left to draw; add a range, as 'optim.lr=tag(log,interval(1e-4,1e-2))'")
 
     cfg, chosen = composed(fixed)
+    settings = load(cfg)
     for group in LATER:
         if chosen[group] != "none":
             raise UserError(
@@ -106,7 +107,6 @@ def read(words: Sequence[str]) -> Plan:
         except UserError as error:
             mine = f"configs/search/{name}.yaml: {error}; '~{key}' takes it out of the search"
             raise UserError(str(error) if key in drawn else mine) from None
-    settings = load(cfg)
     for kind in ("sampler", "pruner"):
         optunas(declared[kind], f"{kind}s")
     default = Path("outputs/searches", folder_name([f"algo={settings.algo}", f"env={settings.task}"]))
