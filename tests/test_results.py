@@ -54,7 +54,7 @@ def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_a_small
         ({"seeds": "many"}, "seeds"),
         ({"sources": {}}, "published has us, which no entry of sources tells"),
         ({"runs": [{"overrides": [], "published": {"us": "490"}}]}, "490: write RETURN @ FRAMES"),
-        ({"runs": [{"overides": []}]}, "overides"),
+        ({"runs": [{"overridez": []}]}, "overridez"),
     ],
 )
 def test_what_is_no_table_is_refused_in_a_line(changes, message, tmp_path):
