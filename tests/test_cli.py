@@ -3,7 +3,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,7 +163,7 @@ def test_a_sweep_goes_on_after_a_mistake(told: Told, trained: list[Settings]):
 
 
 def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: list[Settings]):
-    assert told("-m algo=ppo env=inverted_double_pendulum,hopper")[0] == 0
+    assert told("-m algo=ppo env=inverted_double_pendulum,inverted_pendulum")[0] == 0
     tuned = yaml.safe_load((CONFIGS / "tuned/ppo/inverted_double_pendulum.yaml").read_text())
     default = yaml.safe_load((CONFIGS / "train.yaml").read_text())
     assert [each.total_frames for each in trained] == [tuned["total_frames"], default["total_frames"]]
@@ -238,11 +237,12 @@ def test_a_defect_weighs_more_than_a_mistake_in_a_sweep(told: Told, monkeypatch:
 )
 def test_a_real_command_line_answers_soon(line: str, seconds: float, tmp_path: Path):
     command = [sys.executable, "train.py", *line.split(), f"hydra.run.dir={tmp_path}"]
-    started = time.monotonic()
+    before = os.times()
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
-    assert time.monotonic() - started < seconds
+    after = os.times()  # of the processor: a clock would count what else the machine does
+    assert sum(after[2:4]) - sum(before[2:4]) < seconds
     assert done.returncode == 2
     assert done.stdout == ""
     assert_short(done.stderr)
