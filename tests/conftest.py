@@ -23,10 +23,10 @@ def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
         return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
 
 
-def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """``python train.py`` as a user starts it, its output in one stream."""
+def start(*arguments: str, script: str = "train.py", **options: Any) -> subprocess.Popen[str]:
+    """``python train.py`` or another script as a user starts it, its output in one stream."""
     return subprocess.Popen(
-        [sys.executable, "train.py", *arguments],
+        [sys.executable, script, *arguments],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -1,11 +1,8 @@
 """Searches: what they draw from, what they refuse, and small ones that really run."""
 
 import fcntl
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ from typing import Any
 import optuna
 import psutil
 import pytest
-from conftest import ROOT, settings
+from conftest import settings, start
 from hydra import compose, initialize_config_dir
 from matplotlib import image
 from omegaconf import OmegaConf
@@ -28,6 +25,7 @@ from hydrl.search import Attempt, Search, command, save_tuned
 from hydrl.search_figure import importances, save_picture
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
+SCRIPT = "scripts/search.py"
 FILES = sorted((CONFIGS / "search").glob("*.yaml"))
 TASKS = {"ppo": "cartpole", "dqn": "cartpole", "sac": "pendulum"}
 TINY = ["algo=dqn", "env=cartpole", "total_frames=512", "eval.every_frames=256", "eval.episodes=2"]
@@ -153,7 +151,7 @@ def test_only_optunas_parts_are_built():
 
 def test_a_mistake_ends_the_script_with_a_line_and_2():
     words = ["algo=dqn", "env=cartpole", "trial=3"]
-    done = start(*words)
+    done = start(*words, script=SCRIPT)
     assert done.wait(60) == 2
     assert done.stdout.read() == "error: trial=3: there is no such key; did you mean trials?\n"
 
@@ -221,18 +219,6 @@ def test_other_batches_are_compared_at_the_same_evaluations(plan: space.Plan):
 
 
 # Searches that really run
-
-
-def start(*words: str) -> subprocess.Popen[str]:
-    """``python scripts/search.py`` as a user starts it."""
-    return subprocess.Popen(
-        [sys.executable, "scripts/search.py", *words],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def test_three_failures_in_a_row_end_the_search(plan: space.Plan):
@@ -364,14 +350,14 @@ def test_a_search_that_was_stopped_and_one_that_was_killed_go_on(tmp_path: Path)
         "jobs=1",
         f"out={out}",
     ]
-    searching = start(*words)
+    searching = start(*words, script=SCRIPT)
     wait_for(out / "trial-0000/seed0/checkpoints/checkpoint-*")
     searching.send_signal(signal.SIGINT)
     assert searching.wait(60) == 130
     assert "stopped; go on with: python scripts/search.py algo=dqn" in searching.stdout.read()
 
     before = {each.name for each in (out / "trial-0000/seed0/checkpoints").iterdir()}
-    searching = start(*words)
+    searching = start(*words, script=SCRIPT)
     deadline = time.monotonic() + 120
     while {each.name for each in (out / "trial-0000/seed0/checkpoints").iterdir()} <= before:
         assert time.monotonic() < deadline
@@ -379,7 +365,7 @@ def test_a_search_that_was_stopped_and_one_that_was_killed_go_on(tmp_path: Path)
     drawn = optuna.load_study(study_name="search", storage=f"sqlite:///{out}/study.db").trials[0].params
     searching.kill()
 
-    searching = start(*words)
+    searching = start(*words, script=SCRIPT)
     assert searching.wait(200) == 0, searching.stdout.read()
     (trial,) = optuna.load_study(study_name="search", storage=f"sqlite:///{out}/study.db").trials
     assert (trial.state, trial.params) == (TrialState.COMPLETE, drawn)
