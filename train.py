@@ -12,19 +12,20 @@ from itertools import islice
 import hydra
 from omegaconf import DictConfig
 
-from hydrl import cli, headless, resume
-from hydrl.config import CONFIGS, Settings, check_action_space, load
-from hydrl.resume import Origin
+from hydrl.config import command_line
+from hydrl.config.settings import CONFIGS, Settings, check_action_space, load
+from hydrl.run import headless, resume
+from hydrl.run.resume import Origin
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
-@cli.job
+@command_line.job
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):
-        cli.keep_command(cfg)
+        command_line.keep_command(cfg)
         train(settings, origin)
 
 
@@ -36,18 +37,21 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     from tensordict.nn import TensorDictSequential
     from torchrl.envs.utils import check_env_specs
 
-    from hydrl import envs, learning, runtime
-    from hydrl.collectors import shut_down_after
     from hydrl.errors import DivergedError, Interrupted, WorkerError
-    from hydrl.evaluation import Evaluation, Evaluator
-    from hydrl.metrics import exploration_metrics, timed
-    from hydrl.record import Record
-    from hydrl.training_state import TrainingState
-    from hydrl.video import Camera
+    from hydrl.loop.evaluation import Evaluation, Evaluator
+    from hydrl.loop.metrics import exploration_metrics, timed
+    from hydrl.loop.update import make_update
+    from hydrl.parts import environments
+    from hydrl.parts.collectors import shut_down_after
+    from hydrl.parts.losses import make_loss
+    from hydrl.run import process
+    from hydrl.run.films import Camera
+    from hydrl.run.record import Record
+    from hydrl.run.state import TrainingState
 
-    started, build = runtime.start_time(), settings.build
+    started, build = process.start_time(), settings.build
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
-    device = runtime.prepare(
+    device = process.prepare(
         seed,
         settings.device,
         settings.torch_threads,
@@ -56,12 +60,14 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     )
 
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
-    make_env = partial(envs.make_env, build("env"), settings.transform_builders, device=device)
+    make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)
     num_envs = settings.collector["num_envs"]
     env = make_env(num_envs=num_envs)
-    check_action_space(settings, envs.action_kind(env))
+    check_action_space(settings, environments.action_kind(env))
     env.set_seed(seed)
-    envs.initialise_normalisers(env, settings.init_stats_frames, origin.normaliser if origin else None)
+    environments.initialise_normalisers(
+        env, settings.init_stats_frames, origin.normaliser if origin else None
+    )
     check_env_specs(env)
 
     # A part set to none builds None.
@@ -70,11 +76,11 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     exploration = build("exploration")(env.action_spec_unbatched)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     buffer = build("buffer")()
-    loss = learning.make_loss(build("loss"), settings.loss.value_estimator, actor, critic)
+    loss = make_loss(build("loss"), settings.loss.value_estimator, actor, critic)
     target = build("target")(loss)
     optimizer = build("optim")(loss.parameters())
     schedule = build("schedule")(optimizer, settings.anneal_batches)
-    update = learning.make_update(
+    update = make_update(
         loss,
         optimizer,
         max_grad_norm=settings.max_grad_norm,
@@ -88,10 +94,10 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     camera = Camera(evaluate, settings)
     check = partial(evaluate, episodes=settings.eval.episodes)
     confirm = partial(evaluate, episodes=settings.eval.final_episodes, stream=1)  # fresh episodes
-    make_worker_env = partial(make_env, num_envs=num_envs, normaliser=envs.normaliser_state(env))
+    make_worker_env = partial(make_env, num_envs=num_envs, normaliser=environments.normaliser_state(env))
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
     with (
-        runtime.Stop() as stop,
+        process.Stop() as stop,
         shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
         closing(Record(settings, started, origin)) as record,
@@ -114,7 +120,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
             """The closing evaluation, where this moment's was a solution and fresh episodes confirm it."""
             if not (record.solved and settings.eval.stop_when_solved):
                 return None
-            fresh = confirm(envs.normaliser_state(env), frames=record.frames)
+            fresh = confirm(environments.normaliser_state(env), frames=record.frames)
             return fresh if record.solves(fresh) else None
 
         try:
@@ -132,21 +138,21 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
                 collector.update_policy_weights_()
 
                 if evaluating := record.due(settings.eval.every_frames):
-                    record.evaluated(check(envs.normaliser_state(env), frames=frames))
+                    record.evaluated(check(environments.normaliser_state(env), frames=frames))
                     final = confirmed()
                 if evaluating or record.due(settings.log_every_frames):
                     learning_rate = optimizer.param_groups[0]["lr"]
                     record.write({"train/learning_rate": learning_rate, **exploration_metrics(exploration)})
                 if evaluating:
-                    camera.film(record, envs.normaliser_state(env), stop.here)
+                    camera.film(record, environments.normaliser_state(env), stop.here)
                 if record.best_at == frames or record.due(settings.checkpoint_every_frames):
                     state.save()
                 if final:
                     break
                 stop.here()
             state.save()
-            final = final or confirm(envs.normaliser_state(env), frames=record.frames)
-            camera.film(record, envs.normaliser_state(env), stop.here, final=True)
+            final = final or confirm(environments.normaliser_state(env), frames=record.frames)
+            camera.film(record, environments.normaliser_state(env), stop.here, final=True)
             record.finish(final)
         except Interrupted as interruption:
             state.save(whole=not interruption.midway)
@@ -163,4 +169,4 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.run(main, CONFIGS))
+    sys.exit(command_line.run(main, CONFIGS))

@@ -28,10 +28,10 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from rich.table import Table
 
-from hydrl.cli import complain
-from hydrl.config import CONFIGS, Settings, load
-from hydrl.display import console
+from hydrl.config.command_line import complain
+from hydrl.config.settings import CONFIGS, Settings, load
 from hydrl.errors import UserError
+from hydrl.run.screen import console
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / "scripts" / "peers"

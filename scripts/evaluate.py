@@ -14,11 +14,11 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from hydrl import headless
-from hydrl.cli import read, script
-from hydrl.display import console, key_value_table
+from hydrl.config.command_line import read, script
 from hydrl.errors import UserError
-from hydrl.files import whole
+from hydrl.run import headless
+from hydrl.run.files import atomically
+from hydrl.run.screen import console, key_value_table
 
 
 @dataclass
@@ -41,10 +41,10 @@ def main(arguments: Arguments) -> None:
     if arguments.video:
         headless.prepare()  # before anything below imports MuJoCo
 
-    from hydrl import runtime
-    from hydrl.finished import open_run
+    from hydrl.run import process
+    from hydrl.run.finished import open_run
 
-    runtime.prepare(0, arguments.device, "auto")
+    process.prepare(0, arguments.device, "auto")
     finished = open_run(
         directory, checkpoint=arguments.checkpoint, device=arguments.device, trust=arguments.trust
     )
@@ -79,7 +79,7 @@ def main(arguments: Arguments) -> None:
         table.add_row("first episode", f"return {film.episode_return:,.1f}, length {film.length:,}")
         table.add_row("its video", str(film.path))
     console().print(table)
-    with whole(directory / "evaluation.json") as partial:
+    with atomically(directory / "evaluation.json") as partial:
         partial.write_text(json.dumps(scores, indent=2) + "\n")
 
 

@@ -11,10 +11,10 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from hydrl import runs
-from hydrl.cli import script
-from hydrl.display import console
+from hydrl.config.command_line import script
 from hydrl.errors import UserError
+from hydrl.run.screen import console
+from hydrl.study import runs
 
 
 def main(words: list[str]) -> None:
@@ -29,7 +29,7 @@ def main(words: list[str]) -> None:
     found, left_out = runs.load(places)
     groups, repeated = runs.group(found)
 
-    from hydrl.report import Report
+    from hydrl.study.report import Report
 
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydrl.cli import read, script
-from hydrl.config import CONFIGS
+from hydrl.config.command_line import read, script
+from hydrl.config.settings import CONFIGS
 from hydrl.errors import Interrupted, UserError
 
 
@@ -40,7 +40,7 @@ def main(arguments: Arguments) -> None:
     if importlib.util.find_spec("scipy") is None:
         raise UserError("results need an extra: pip install -e '.[report]'")
 
-    from hydrl import results
+    from hydrl.study import results
 
     declared = results.load(CONFIGS / "results.yaml", fast=arguments.fast)
     command = f"make results{' fast=true' if arguments.fast else ''}"

@@ -11,9 +11,9 @@ import importlib.util
 import shlex
 import sys
 
-from hydrl.cli import script
-from hydrl.display import console
+from hydrl.config.command_line import script
 from hydrl.errors import Interrupted, RunError, UserError
+from hydrl.run.screen import console
 
 
 def main(words: list[str]) -> None:
@@ -25,7 +25,7 @@ def main(words: list[str]) -> None:
     """
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a search needs an extra: pip install -e '.[search]'")
-    from hydrl import space
+    from hydrl.study import space
 
     plan = space.read(words)
 
@@ -33,8 +33,8 @@ def main(words: list[str]) -> None:
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
-    from hydrl.search import Search, command, of_one_length, save_tuned
-    from hydrl.search_figure import save_picture
+    from hydrl.study.search import Search, command, of_one_length, save_tuned
+    from hydrl.study.search_figure import save_picture
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     again = shlex.join(["python", "scripts/search.py", *words])

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from hydrl.cli import read, script
+from hydrl.config.command_line import read, script
 from hydrl.errors import UserError
 
 # What each section's panels draw against frames; a run without a metric is left out of its panel.
@@ -91,7 +91,7 @@ def main(arguments: Arguments) -> None:
         for section in view.sections:
             print(f"{section.name}: {', '.join(panel.title for panel in section.panels)}")
         return
-    from hydrl.loggers import has_account, server
+    from hydrl.run.loggers import has_account, server
 
     if not has_account():
         raise UserError("saving a dashboard needs a W&B account: wandb login; dry=true shows it without one")

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from hydrl import checkpoint, runtime
-from hydrl.config import CONFIGS, Settings, load
+from hydrl.config.settings import CONFIGS, Settings, load
+from hydrl.run import checkpoint, process
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -41,7 +41,7 @@ def saved(folder: Path, part: str, which: str = "last") -> Any:
     return checkpoint.load(checkpoint.find(folder, which), [part])[part]
 
 
-runtime.quieten_libraries()
+process.quieten_libraries()
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def _one_thread() -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Path]:
     """Trains in this process and returns the run folder."""
-    from hydrl.resume import origin
+    from hydrl.run.resume import origin
     from train import train
 
     def call(*overrides: str, folder: str = "run") -> Path:

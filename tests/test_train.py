@@ -11,8 +11,8 @@ import pytest
 import torch
 from conftest import ROOT, saved, start
 
-import hydrl.record
-from hydrl import checkpoint
+import hydrl.run.record
+from hydrl.run import checkpoint
 
 FAST = ["debug=fast", "tuned=none"]
 
@@ -58,7 +58,7 @@ def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_s
 
 
 def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run, monkeypatch):
-    from hydrl.evaluation import Evaluation, Evaluator
+    from hydrl.loop.evaluation import Evaluation, Evaluator
 
     def lucky(self, normaliser, *, episodes, frames, stream=0):
         return Evaluation(torch.full((episodes,), 500.0 if stream == 0 else 10.0), torch.ones(episodes))
@@ -74,13 +74,13 @@ def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run
 @pytest.mark.parametrize("pair", [("ppo", "inverted_double_pendulum"), ("dqn", "cartpole")])
 def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(pair, run, monkeypatch):
     batches: list[torch.Tensor] = []
-    learned = hydrl.record.Record.learned
+    learned = hydrl.run.record.Record.learned
 
     def spy(self, batch, losses):
         batches.append(torch.cat([batch["observation"].flatten(), batch["action"].flatten().float()]))
         return learned(self, batch, losses)
 
-    monkeypatch.setattr(hydrl.record.Record, "learned", spy)
+    monkeypatch.setattr(hydrl.run.record.Record, "learned", spy)
 
     def outcome(folder, seed):
         batches.clear()

@@ -16,18 +16,19 @@ import psutil
 import torch
 from hydra import compose, initialize_config_dir
 
-from hydrl import envs, runtime
-from hydrl.cli import complain
-from hydrl.config import CONFIGS, load
+from hydrl.config.command_line import complain
+from hydrl.config.settings import CONFIGS, load
+from hydrl.parts import environments
+from hydrl.run import process
 
 
 def main(buffer: str, transitions: int, minibatches: int, folder: Path) -> int:
     """Measures before, after filling, and five times while sampling; the exit code."""
-    runtime.prepare(0, "cpu", "auto")
+    process.prepare(0, "cpu", "auto")
     chosen = ["algo=sac", "env=half_cheetah", f"buffer={buffer}", f"buffer.storage.max_size={transitions}"]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         settings = load(compose("train", overrides=[f"run_dir={folder}", *chosen]))
-    env = envs.make_env(settings.build("env"), settings.transform_builders)
+    env = environments.make_env(settings.build("env"), settings.transform_builders)
     frame = env.fake_tensordict()
     env.close()
     size = transitions * sum(entry.nbytes for entry in frame.values(True, True))

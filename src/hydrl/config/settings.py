@@ -1,0 +1,330 @@
+"""Configuration: checks what Hydra composed, before anything starts, and turns it into builders.
+
+The only module that sees a ``DictConfig``. What a key may hold is said by the models below and by
+:mod:`hydrl.config.checks`; every message names the key, the value and what would do.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    PrivateAttr,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
+
+from hydrl.config.checks import ACTS_IN, CONFIGS, check, named_targets, names_of
+from hydrl.config.mistakes import find, no_such_key, offer, show, wrong_value
+from hydrl.config.signatures import Part, targets
+from hydrl.config.trust import check_trust
+from hydrl.errors import UserError
+
+__all__ = [
+    "CONFIGS",
+    "Settings",
+    "algorithms",
+    "check_action_space",
+    "explain",
+    "load",
+    "targets",
+    "unresolved",
+]
+
+Builder = Callable[..., Any]
+
+
+def names_a_target(node: Part) -> Part:
+    """A part says what it is built from."""
+    if not isinstance(node.get("_target_"), str):
+        raise PydanticCustomError("no_target", "has no _target_")
+    return node
+
+
+def names_a_device(name: str) -> str:
+    """A device as PyTorch writes it."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise PydanticCustomError("device", "auto, cpu, cuda or cuda:N")
+    return name
+
+
+Built = Annotated[Part, AfterValidator(names_a_target)]
+
+
+class Role(Enum):
+    """What a key is for, where it shapes nothing that is learned from one batch to the next.
+
+    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``; every other key would make it another run.
+    """
+
+    PROCESS = "said for each process anew"
+    RECORD = "what is written down, and how often"
+    LENGTH = "how long a run goes, and how it is scored on the way"
+    MACHINE = "what it runs on"
+
+
+class Strict(BaseModel):
+    """Unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Eval(Strict):
+    """When and how long to evaluate; counts are frames, episodes and steps."""
+
+    every_frames: PositiveInt
+    episodes: PositiveInt
+    final_episodes: PositiveInt
+    max_steps: PositiveInt
+    solved_at: float | None
+    stop_when_solved: bool
+    video: bool = False  # these two are not in the files of older runs
+    video_every_frames: PositiveInt = 50_000
+
+
+class Loss(Strict):
+    """A loss module and the keywords of its ``make_value_estimator``."""
+
+    module: Built
+    value_estimator: dict[str, Any]
+
+
+class Settings(Strict):
+    """The whole configuration, resolved: numbers as they are, parts as plain dictionaries."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    run_dir: Annotated[str, Role.PROCESS]
+    resume: Annotated[str | None, Role.PROCESS]
+    trust: Annotated[bool, Role.PROCESS]
+    total_frames: Annotated[PositiveInt, Role.LENGTH]
+    anneal_frames: Annotated[PositiveInt, Role.LENGTH]
+    device: Annotated[str, AfterValidator(names_a_device), Role.MACHINE]
+    torch_threads: Annotated[PositiveInt | Literal["auto"], Role.MACHINE]
+    compile: Annotated[bool, Role.MACHINE]
+    cudagraph: Annotated[bool, Role.MACHINE]
+    init_stats_frames: Annotated[int, Field(gt=1)]
+    max_grad_norm: PositiveFloat | None
+    log_every_frames: Annotated[PositiveInt, Role.RECORD]
+    checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]
+    keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
+    profile_batches: Annotated[int, Field(ge=0), Role.RECORD]
+    eval: Annotated[Eval, Role.LENGTH]
+    algo: str
+    action_spaces: list[Literal["continuous", "discrete"]]
+    fits: dict[str, list[str]]
+    task: str
+    env: Built
+    transforms: dict[str, Built]
+    actor: Built
+    critic: Built | None
+    exploration: Built | None
+    collector: Built
+    buffer: Built
+    minibatches: Built
+    loss: Loss
+    target: Built | None
+    optim: Built
+    schedule: Built | None
+    logger: Annotated[Built | None, Role.RECORD]
+
+    _shown: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], shown: dict[str, Any]) -> Self:
+        """The settings made of resolved ``values``; ``shown`` are the same as they are saved."""
+        settings = cls.model_validate_json(json.dumps(values))
+        settings._shown = shown
+        return settings
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The settings as every file and logger has them: ``${oc.env:NAME}`` stays as written."""
+        return self._shown or self.model_dump()
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Frames the collector hands over at once."""
+        return self.collector["frames_per_batch"]
+
+    @property
+    def batches(self) -> int:
+        """Batches in the run; the last is whole, so ``total_frames`` is rounded up."""
+        return -(-self.total_frames // self.frames_per_batch)
+
+    @property
+    def anneal_batches(self) -> int:
+        """Batches over which the learning rate falls."""
+        return -(-self.anneal_frames // self.frames_per_batch)
+
+    def build(self, part: str) -> Builder:
+        """The builder of a part, its configured arguments filled in; a part set to none builds ``None``."""
+        node = self.loss.module if part == "loss" else getattr(self, part)
+        return nothing if node is None else builder(node)
+
+    @property
+    def transform_builders(self) -> list[Builder]:
+        """The transforms' builders in the order they apply."""
+        return [builder(node) for node in self.transforms.values()]
+
+
+def keys(*roles: Role) -> frozenset[str]:
+    """The top-level keys that have one of ``roles``."""
+    return frozenset(
+        name for name, field in Settings.model_fields.items() if set(field.metadata) & set(roles)
+    )
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Builds a part that is set to none."""
+
+
+def builder(node: Part) -> Builder:
+    """A partial of the node's target; the nodes nested in it are built here.
+
+    Hydra's own partial checks its target against a list at every call, which takes 0.2-0.5 ms; here it is
+    checked once, and calling the plain partial costs nothing.
+    """
+    try:
+        made = instantiate(node, _partial_=True, _convert_="all")
+    except InstantiationException as error:
+        reason = str(error.__cause__ or error).split("full_key")[0]
+        raise UserError(f"_target_={node['_target_']} cannot be built: {' '.join(reason.split())}") from error
+    return partial(made.func, *made.args, **made.keywords)
+
+
+def load(cfg: DictConfig) -> Settings:
+    """Resolves and checks a composed configuration; for a run.
+
+    Raises:
+        UserError: naming the key, the value and what would do.
+    """
+    try:
+        seen = as_written(cfg)
+        values = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+    except OmegaConfBaseException as error:
+        raise UserError(unresolved(error)) from None
+    try:
+        settings = Settings.of(values, seen)
+    except ValidationError as error:
+        raise UserError(explain(error, values)) from None
+    if settings.resume not in (None, "auto") and not settings.trust:  # of a run folder, not typed
+        try:
+            check_trust(values)
+        except UserError as error:
+            raise UserError(f"resume={settings.resume}: {error}") from None
+        scratch = find(values, "buffer.storage.scratch_dir")
+        if scratch and Path(settings.run_dir) not in Path(scratch).parents:
+            raise UserError(
+                f"resume={settings.resume}: buffer.storage.scratch_dir={scratch} is outside the run; "
+                "add trust=true to write there"
+            )
+    check(values)
+    for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
+        try:
+            make()
+        except Exception as error:
+            raise UserError(f"transforms.{name} cannot be built: {' '.join(str(error).split())}") from error
+    return settings
+
+
+def as_written(cfg: DictConfig) -> dict[str, Any]:
+    """The configuration with everything resolved but what refers to ``${oc.env:NAME}``, which stays so."""
+
+    def escape(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: escape(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [escape(value) for value in node]
+        return node.replace("${", "\\${") if isinstance(node, str) and "${oc.env:" in node else node
+
+    copy = OmegaConf.create(escape(OmegaConf.to_container(cfg)))
+    OmegaConf.copy_cache(cfg, copy)
+    return cast(dict[str, Any], OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
+
+
+def unresolved(error: OmegaConfBaseException) -> str:
+    """What an interpolation or a mandatory key lacks."""
+    text = " ".join(str(error.msg or error).split())
+    if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
+        return f"{found[1]} has no value; give one, as {found[1]}=VALUE"
+    if found := re.search(r"Environment variable '([^']+)' not found", text):
+        return f"{error.full_key}: the environment variable {found[1]} is not set"
+    if found := re.search(r"Interpolation key '([^']+)' not found", text):
+        key = error.full_key
+        return f"{found[1]} is missing, and {key} is made from it; leave it in, or set {key}=VALUE"
+    return f"{error.full_key}: {text}" if error.full_key else text
+
+
+def explain(error: ValidationError, values: Mapping[str, Any]) -> str:
+    """What is wrong with the first wrong key, as one line in the user's terms."""
+    key = key_of(error.errors()[0], values)
+    first, *rest = [each for each in error.errors() if key_of(each, values) == key]
+    value = find(values, key)
+    match first["type"]:
+        case "extra_forbidden":
+            return no_such_key(key, show(value), values)
+        case "missing":
+            return f"{key} is missing and cannot be left out{offer(CONFIGS, key)}"
+        case "no_target" if (target := find(values, f"{key}._target_")) or not value or "_target_" in value:
+            return f"{key}._target_={show(target)}: should be the dotted path of a class or function"
+        case "no_target":
+            return f"{key} has {', '.join(value)} and names no part to take them{offer(CONFIGS, key)}"
+        case "dict_type" | "model_type" | "model_attributes_type":
+            drop = f"; drop it with ~{key}" if "." in key and value is None else offer(CONFIGS, key)
+            return f"{key}={show(value)}: should be a group of keys{drop or '; set those'}"
+    return wrong_value(key, value, [first, *rest])
+
+
+def key_of(complaint: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """The dotted path of what pydantic complains about, without the union member or list index it adds."""
+    path = [str(part) for part in complaint["loc"]]
+    while values and path[1:] and not isinstance(find(values, ".".join(path[:-1])), Mapping):
+        path.pop()
+    return ".".join(path)
+
+
+def check_action_space(settings: Settings, kind: str) -> None:
+    """Refuses an action space the algorithm or its actor cannot act in, naming those that can.
+
+    Args:
+        settings: the run's.
+        kind: what :func:`hydrl.parts.environments.action_kind` says of the environment.
+    """
+    if kind not in settings.action_spaces:
+        able = [name for name, kinds in algorithms().items() if kind in kinds]
+        hint = f"use algo={' or algo='.join(able)}" if able else "no algorithm here can"
+        raise UserError(
+            f"algo={settings.algo} acts in {' and '.join(settings.action_spaces)} action spaces and "
+            f"env={settings.task} has {kind} actions; {hint}"
+        )
+    if ACTS_IN.get(settings.actor["_target_"], kind) != kind:
+        fitting = settings.fits.get("actor", [])
+        able = [
+            name
+            for name in fitting
+            if all(ACTS_IN.get(each, kind) == kind for each in named_targets("actor", name))
+        ]
+        raise UserError(
+            f"actor={names_of('actor', settings.actor)[0]} cannot act in env={settings.task}, "
+            f"which has {kind} actions; use actor={' or actor='.join(able)}"
+        )
+
+
+def algorithms() -> dict[str, list[str]]:
+    """Each algorithm in ``configs/algo`` with the action spaces it declares."""
+    files = sorted((CONFIGS / "algo").glob("*.yaml"))
+    return {file.stem: list(OmegaConf.load(file).action_spaces) for file in files}

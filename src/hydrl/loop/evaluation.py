@@ -1,0 +1,141 @@
+"""Evaluation: whole episodes, raw returns, and training left exactly as it was."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl import timeit
+from torchrl.checkpoint import GlobalRNGState
+from torchrl.envs import TransformedEnv
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from hydrl.parts.environments import load_normaliser
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation saw.
+
+    Attributes:
+        returns: ``[episodes]``, undiscounted, before any reward transform.
+        lengths: ``[episodes]``, steps.
+    """
+
+    returns: Tensor
+    lengths: Tensor
+
+    @property
+    def mean(self) -> float:
+        """Mean return over the episodes."""
+        return self.returns.mean().item()
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the return over the episodes (population)."""
+        return self.returns.std(unbiased=False).item()
+
+    def metrics(self) -> dict[str, float]:
+        """The ``eval/`` entries of a log row."""
+        return {
+            "eval/return_mean": self.mean,
+            "eval/return_std": self.std,
+            "eval/return_min": self.returns.min().item(),
+            "eval/return_max": self.returns.max().item(),
+            "eval/length_mean": self.lengths.double().mean().item(),
+            "eval/episodes": self.returns.numel(),
+        }
+
+
+class Evaluator:
+    """Plays whole episodes in environments of its own.
+
+    It keeps the environments between calls, for building them costs more than playing a short episode.
+
+    Args:
+        make_env: ``make_env(num_envs=n)`` builds an evaluation environment under the run's transforms.
+        actor: the policy without exploration.
+        seed: the run's seed.
+        max_steps: an episode that has not ended by then counts as it stands.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[..., TransformedEnv],
+        actor: TensorDictModuleBase,
+        *,
+        seed: int,
+        max_steps: int,
+    ) -> None:
+        self.make_env = make_env
+        self.actor = actor
+        self.seed = seed
+        self.max_steps = max_steps
+        self.envs: dict[int, TransformedEnv] = {}
+
+    def __call__(
+        self, normaliser: dict[str, Any], *, episodes: int, frames: int, stream: int = 0
+    ) -> Evaluation:
+        """The first whole episode of each of ``episodes`` environments.
+
+        Waiting for every environment's first episode is unbiased; keeping the first episodes to finish
+        would favour short ones.
+
+        Args:
+            normaliser: statistics to evaluate with, from :func:`hydrl.parts.environments.normaliser_state`.
+            episodes: how many.
+            frames: with the seed and ``stream`` it fixes the episodes' own seed.
+            stream: another number gives fresh episodes at the same ``frames``.
+        """
+        seed = self.episode_seed(frames, stream)
+        with timeit("time/evaluate"), untouched_randomness():
+            if episodes not in self.envs:
+                self.envs[episodes] = self.make_env(num_envs=episodes)
+            env = self.envs[episodes]
+            load_normaliser(env, normaliser)
+            return play(env, self.actor, seed=seed, max_steps=self.max_steps)
+
+    def episode_seed(self, frames: int, stream: int) -> int:
+        """What the environments of one evaluation are seeded with."""
+        return int(np.random.SeedSequence([self.seed, frames, stream]).generate_state(1)[0] % 2**31)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for env in self.envs.values():
+            env.close(raise_if_closed=False)
+
+
+@torch.no_grad()
+def play(env: TransformedEnv, actor: TensorDictModuleBase, *, seed: int, max_steps: int) -> Evaluation:
+    """One deterministic episode in each environment of ``env``, stopping when the last has finished."""
+    env.set_seed(seed)
+    episodes = env.numel()
+    returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
+    running = torch.ones(episodes, dtype=torch.bool)
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        now = env.reset()
+        for step in range(1, max_steps + 1):
+            now, following = env.step_and_maybe_reset(actor(now))
+            after = now["next"]
+            returns = torch.where(running, after["episode_reward"].reshape(-1).cpu(), returns)
+            lengths[running] = step
+            running &= ~after["done"].reshape(-1).cpu()
+            if not running.any():
+                break
+            now = following
+    return Evaluation(returns, lengths)
+
+
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Puts every global random number generator back as it was."""
+    rng = GlobalRNGState()
+    state = rng.state_dict()
+    try:
+        yield
+    finally:
+        rng.load_state_dict(state)

@@ -1,0 +1,98 @@
+"""Collectors: TorchRL's, over one environment vector here or over one in each of several processes."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torchrl.collectors import BaseCollector, Collector
+from torchrl.envs import TransformedEnv
+
+from hydrl.parts.workers import AsyncWorkers, SyncWorkers
+from hydrl.run import process
+
+
+def make_collector(
+    env: TransformedEnv,
+    make_env: Callable[..., TransformedEnv],
+    policy: TensorDictModuleBase,
+    *,
+    frames_per_batch: int,
+    init_random_frames: int,
+    num_envs: int,
+    seed: int,
+    device: str,
+    num_workers: int | None = None,
+    sync: bool | None = None,
+    worker_timeout: float = inf,
+    stop: Callable[[], None] | None = None,
+) -> BaseCollector:
+    """Collects in this process from ``env``, or in ``num_workers`` processes from environments of their own.
+
+    Synchronous workers wait for each other, act with the current policy, and one batch joins what all of
+    them collected. Asynchronous ones never wait: a batch comes from one worker and may be a policy behind.
+
+    Args:
+        env: seeded, its normaliser initialised; closed here where workers collect.
+        make_env: ``make_env(seed=...)`` builds a worker's environment with the same statistics.
+        policy: the actor with its exploration.
+        frames_per_batch: of all environments and workers together.
+        init_random_frames: frames acted at random before the policy takes over.
+        num_envs: environments stepped together in each process, as ``env`` and ``make_env`` have them.
+        seed: of the run; each worker derives its own.
+        device: where policy and batches live.
+        num_workers: processes; ``None`` collects here.
+        sync: whether workers wait for each other.
+        worker_timeout: seconds a worker may take to start, or for one batch.
+        stop: called twice a second while the run waits for workers; what it raises ends the wait.
+
+    Returns:
+        Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers, one dimension
+        more in front: joined along time, advantages would leak from one worker into the next.
+
+    Raises:
+        WorkerError: here and from what is returned, when a worker dies or hangs.
+    """
+    common: dict[str, Any] = {
+        "frames_per_batch": frames_per_batch,
+        "total_frames": -1,
+        "init_random_frames": init_random_frames or None,
+        "split_trajs": False,
+        "device": device,
+        "auto_register_policy_transforms": restarts_with_episodes(policy),
+    }
+    if num_workers is None:
+        return Collector(env, policy, **common)
+    env.close(raise_if_closed=False)
+    seeds = [seed + 10_000 * (1 + worker) for worker in range(num_workers)]
+    makers = [partial(worker_env, make_env, each) for each in seeds]
+    watch: dict[str, Any] = {"worker_timeout": worker_timeout, "stop": stop}
+    if sync:
+        return SyncWorkers(makers, policy, cat_results="stack", **watch, **common)
+    return AsyncWorkers(makers, policy, **watch, **common)
+
+
+@contextmanager
+def shut_down_after(collector: BaseCollector) -> Iterator[BaseCollector]:
+    """Ends the collector's workers however the block ends."""
+    try:
+        yield collector
+    finally:
+        collector.shutdown()
+
+
+def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
+    """Whether the policy must be told where episodes begin, as Ornstein-Uhlenbeck noise must."""
+    return any(hasattr(module, "is_init_key") for module in policy.modules())
+
+
+def worker_env(make_env: Callable[..., TransformedEnv], seed: int) -> TransformedEnv:
+    """Runs in the worker: a seed of its own for the environment and for the policy's draws."""
+    process.quieten_libraries()
+    process.remember_missing_packages()
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    return make_env(seed=seed)

@@ -1,0 +1,102 @@
+"""A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
+
+import re
+import typing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from yaml import YAMLError
+
+from hydrl.config.settings import Settings, explain
+from hydrl.config.trust import check_trust
+from hydrl.errors import UserError
+from hydrl.loop.evaluation import Evaluation, Evaluator
+from hydrl.parts import environments
+from hydrl.run.checkpoint import find, load_policy
+from hydrl.run.films import Film, film
+from hydrl.run.folder import refuse_links
+
+
+@dataclass
+class FinishedRun:
+    """What :func:`open_run` rebuilds.
+
+    Attributes:
+        settings: the run's own.
+        frames: how long the loaded policy had been trained.
+        evaluator: plays the policy.
+        normaliser: the statistics it was trained with.
+    """
+
+    settings: Settings
+    frames: int
+    evaluator: Evaluator
+    normaliser: dict[str, Any]
+
+    def evaluate(self, episodes: int, stream: int) -> Evaluation:
+        """Deterministic whole episodes; each ``stream`` has episodes of its own."""
+        return self.evaluator(self.normaliser, episodes=episodes, frames=self.frames, stream=stream)
+
+    def film(self, path: Path, episodes: int, stream: int) -> Film:
+        """Films the first episode that :meth:`evaluate` plays, at most ``eval.max_steps`` of it."""
+        return film(
+            self.evaluator, self.normaliser, path, episodes=episodes, frames=self.frames, stream=stream
+        )
+
+
+def read_settings(run: Path, *, trust: bool) -> Settings:
+    """The run's resolved configuration.
+
+    Args:
+        run: a run folder.
+        trust: allows ``_target_`` names that are neither in hydrl's own configs nor transforms of TorchRL,
+            such as your own environment's; a folder from somebody else could name anything there.
+
+    Raises:
+        UserError: if the folder is not a run's or names an unknown target.
+    """
+    refuse_links(run)
+    path = run / "config_resolved.yaml"
+    try:
+        text = path.read_text()
+        if found := re.search(r"\$\{(?!oc\.env:)[^}]*:[^}]*\}", text):
+            raise UserError(f"config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up")
+        loaded = OmegaConf.create(text)
+        seen = typing.cast(dict[str, Any], OmegaConf.to_container(loaded))
+        values = typing.cast(dict[str, Any], OmegaConf.to_container(loaded, resolve=True))
+        if not trust:
+            check_trust(values)
+        settings = Settings.of(values, seen)
+    except UserError as error:
+        raise UserError(f"run={run}: {error}") from None
+    except (OSError, OmegaConfBaseException, YAMLError, TypeError) as error:
+        raise UserError(
+            f"run={run}: config_resolved.yaml cannot be read: {str(error).splitlines()[0]}"
+        ) from None
+    except ValidationError as error:
+        raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
+    return settings
+
+
+def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> FinishedRun:
+    """Rebuilds the policy of ``run`` from a checkpoint: ``best``, ``last`` or a number of frames.
+
+    Raises:
+        UserError: if the folder, the checkpoint or the environment cannot be had.
+    """
+    settings = read_settings(run, trust=trust)
+    state = load_policy(find(run, checkpoint), device)
+    make_env = partial(
+        environments.make_env, settings.build("env"), settings.transform_builders, device=device
+    )
+    env = make_env(normaliser=state["normaliser"], seed=settings.seed)
+    actor = settings.build("actor")(env)
+    actor.load_state_dict(state["actor"])
+    env.close()
+    evaluator = Evaluator(make_env, actor, seed=settings.seed, max_steps=settings.eval.max_steps)
+    return FinishedRun(settings, state["frames"], evaluator, state["normaliser"])

@@ -1,0 +1,41 @@
+"""A run folder as a place: one process at a time writes to it, and nothing leads out of it."""
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+from hydrl.errors import UserError
+
+# The lock of the run folder; the system takes it back from a process that was killed.
+_held: IO[str] | None = None
+
+
+def lock(run: Path) -> None:
+    """Keeps a run folder for this process until it ends or takes another.
+
+    Raises:
+        UserError: if another process has it.
+    """
+    global _held
+    if _held:
+        _held.close()
+    run.mkdir(parents=True, exist_ok=True)
+    _held = (run / ".lock").open("w")
+    try:
+        fcntl.flock(_held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"{run} is in use by another process; wait for it, or stop it") from None
+    except OSError:  # a file system without locks
+        pass
+
+
+def refuse_links(run: Path) -> None:
+    """Nothing is read or written through a link that came with a run folder.
+
+    Raises:
+        UserError: naming the link.
+    """
+    for folder in (run, run / ".hydra", run / "checkpoints"):
+        for each in [folder, *folder.glob("*")] if folder != run else folder.glob("*"):
+            if each.is_symlink():
+                raise UserError(f"{each} is a link, which no run of hydrl makes; nothing is read through it")

@@ -1,0 +1,242 @@
+"""Going on with a run: what to start from, and that it is still the same run.
+
+``python train.py resume=DIR`` becomes the command the run was started with, before Hydra reads it. Nothing
+that lies in a run folder is imported or built before :mod:`hydrl.config.trust` has looked at it.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from hydrl.config.mistakes import choices, find, paths, show
+from hydrl.config.overrides import key_of, quoted
+from hydrl.config.settings import CONFIGS, Settings
+from hydrl.errors import UserError
+from hydrl.run import checkpoint
+from hydrl.run.folder import lock, refuse_links
+
+# What may differ from the run that is resumed: how long it goes, what is written down, and where.
+HARMLESS = (
+    "total_frames",
+    "anneal_frames",
+    "run_dir",
+    "resume",
+    "trust",
+    "log_every_frames",
+    "checkpoint_every_frames",
+    "keep_checkpoints",
+    "profile_batches",
+    "eval",
+    "logger",
+)
+# Said on the command line of each process for itself.
+OWN = ("resume", "trust", "run_dir")
+
+
+@dataclass
+class Origin:
+    """What a run goes on from.
+
+    Attributes:
+        folder: a verified checkpoint.
+        frames: how long the run had trained.
+        settings: the run's, without secrets.
+        run_id: the logger's own name for the run, or ``None``.
+        restarts: why the environments start anew, or ``None`` where everything goes on as it stood.
+    """
+
+    folder: Path
+    frames: int
+    settings: Mapping[str, Any]
+    run_id: str | None
+    restarts: str | None
+
+    @property
+    def env_seed(self) -> int:
+        """For environments that start anew: with the run's own they would begin as they began before."""
+        return int(np.random.SeedSequence([self.settings["seed"], self.frames]).generate_state(1)[0] % 2**31)
+
+    @property
+    def normaliser(self) -> dict[str, Any]:
+        """The statistics the run observes with."""
+        return checkpoint.load(self.folder, ["normaliser"])["normaliser"]
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """A command line with ``resume=DIR``, as the run's own with what else is said; others as they are.
+
+    Raises:
+        UserError: if no run lies there, or what lies there could do more than say how to train.
+    """
+    given = [each for each in arguments if each.startswith("resume=")]
+    path = given[-1].partition("=")[2].strip("'\"") if given else "null"
+    if path == "null":
+        return list(arguments)
+    if not path:
+        raise UserError("resume= names no folder; give a run's, or resume=auto")
+    keys = [key_of(each) for each in arguments]
+    if path == "auto":
+        if "hydra.run.dir" not in keys and "hydra.sweep.dir" not in keys:
+            raise UserError(
+                "resume=auto looks into the run's own folder, and a new one is made for each; "
+                "say which, as hydra.run.dir=DIR (hydra.sweep.dir=DIR with -m)"
+            )
+        return list(arguments)
+    if {"-m", "--multirun"} & set(arguments):
+        raise UserError(f"resume={path} goes on with one run; go on with a sweep by resume=auto")
+    if "hydra.run.dir" in keys:
+        raise UserError(f"resume={path} goes on in its own folder; leave hydra.run.dir out")
+    folder = Path(path).parent if Path(path).name == "checkpoints" else Path(path)
+    run = folder.parent.parent if folder.name.startswith("checkpoint-") else folder
+    if not folder.exists():
+        raise UserError(f"resume={path}: there is no such folder")
+    saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
+    ours = [each for each in arguments if not each.startswith("resume=")]
+    return [*saved, *ours, f"hydra.run.dir={quoted(run)}", f"resume={quoted(folder)}"]
+
+
+def saved_overrides(run: Path) -> list[str]:
+    """What the run was started with; only what chooses and sets, as a stranger may have written it.
+
+    Raises:
+        UserError: if there is none, or it is anything else.
+    """
+    file = run / ".hydra" / "overrides.yaml"
+    refuse_links(run)
+    if not file.is_file():
+        raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml)")
+    try:
+        found = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
+        parser = OverridesParser.create()
+        for each in found:
+            override = parser.parse_override(each)
+            key = override.key_or_group
+            plain = re.fullmatch(r"[\w/]+(\.\w+)*", key) and not override.is_sweep_override()
+            if (CONFIGS / key).is_dir():  # a choice, which must not lead out of configs/
+                value = override.value()
+                plain = plain and getattr(value, "text", value) in choices(CONFIGS / key)
+            elif "/" in key or key.partition(".")[0] == "hydra":
+                plain = False
+            if not plain:
+                raise UserError(f"resume={run}: its {file.name} holds {each}, which sets more than the run")
+            if re.search(r"\$\{(?!oc\.env:)[^}]*:", each):
+                raise UserError(
+                    f"resume={run}: its {file.name} holds {each}; only ${{oc.env:NAME}} is looked up"
+                )
+    except UserError:
+        raise
+    except Exception:  # whatever somebody may have put there
+        raise UserError(f"resume={run}: its .hydra/overrides.yaml is not a list of overrides") from None
+    return found
+
+
+def origin(settings: Settings) -> Origin | None:
+    """The checkpoint to go on from, read through and found to be of the same run; ``None`` to start anew.
+
+    Holds the run folder, and clears it of what an earlier process left half done.
+
+    Raises:
+        UserError: if there is none, or going on with these settings would make it another run.
+    """
+    run = Path(settings.run_dir)
+    refuse_links(run)
+    lock(run)
+    clear(run, settings)
+    if settings.resume is None:
+        return None
+    folder: Path | None = Path(settings.resume)
+    if folder and folder.name.startswith("checkpoint-"):
+        checkpoint.verify(folder)
+    else:
+        folder = checkpoint.newest(run)
+    if folder is None:
+        if not checkpoint.folders(run):
+            if settings.resume != "auto" and (run / "summary.json").exists():
+                raise UserError(
+                    f"resume={settings.resume} has no checkpoint any more, and starting anew would write "
+                    "over what the run reached; give it another folder"
+                )
+            print(f"nothing to resume in {run}; starting at the beginning")
+            return None
+        raise UserError(
+            f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
+        )
+    metadata = checkpoint.metadata_of(folder)
+    check_same(settings.shown, metadata["settings"], run)
+    frames, total = metadata["frames"], settings.total_frames
+    if total < frames and total != metadata["settings"]["total_frames"]:
+        raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
+    return Origin(folder, frames, metadata["settings"], metadata["logger"], metadata["restarts"])
+
+
+def clear(run: Path, settings: Settings) -> None:
+    """Removes what was of use to one process only: half a checkpoint or film, the replay memory on disk."""
+    checkpoint.sweep(run)
+    for each in filter(Path.is_file, run.glob("videos/.*.mp4.*")):
+        each.unlink()
+    scratch = find(settings.buffer, "storage.scratch_dir")
+    if scratch and run in Path(scratch).parents:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> None:
+    """Everything that shapes what is learned is as it was; says what else is not.
+
+    Raises:
+        UserError: naming a key that is not, and what was typed that changed it.
+    """
+    changed: list[str] = []
+    for key in dict.fromkeys([*paths(then), *paths(now)]):
+        old, new = find(then, key), find(now, key)
+        if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
+            continue
+        if key.partition(".")[0] not in HARMLESS:
+            raise UserError(
+                f"{culprit(key, run) or f'{key}={show(new)}'} would make it another run: it was started with "
+                f"{key}={show(old)}; leave it out, or start a new run"
+            )
+        if key.partition(".")[0] not in OWN:
+            changed.append(f"{key}={show(new)} (was {show(old)})")
+    if changed:
+        print(f"goes on with {', '.join(changed)}")
+
+
+def culprit(key: str, run: Path) -> str | None:
+    """The choice of a group that was typed now and not for the run; ``None`` for a plain key."""
+    if not HydraConfig.initialized():
+        return None
+    known = saved_overrides(run) if (run / ".hydra" / "overrides.yaml").is_file() else []
+    typed = [each for each in HydraConfig.get().overrides.task if each not in known]
+    if any(key_of(each) == key for each in typed):
+        return None
+    return next((each for each in typed if (CONFIGS / key_of(each)).is_dir()), None)
+
+
+def finished(settings: Settings, start: Origin | None) -> bool:
+    """Whether a resumed run has come to its end and is asked for nothing more; says so."""
+    summary = Path(settings.run_dir) / "summary.json"
+    if start is None or not summary.is_file():
+        return False
+    try:
+        written = json.loads(summary.read_text())
+        if written["status"] != "finished" or written["frames"] != start.frames:
+            return False
+    except (ValueError, KeyError, TypeError):
+        return False
+    further = None
+    if settings.batches * settings.frames_per_batch <= start.frames:
+        further = "a larger total_frames"
+    elif settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]:
+        further = "eval.stop_when_solved=false, for it was solved"
+    if further:
+        print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
+    return further is not None

@@ -1,0 +1,200 @@
+"""Everything that decides how a run goes on, gathered from the parts and put back into them."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchrl.checkpoint import GlobalRNGState
+from torchrl.collectors import BaseCollector
+from torchrl.data import ReplayBuffer
+from torchrl.envs import TransformedEnv
+
+from hydrl.config.settings import Settings
+from hydrl.errors import UserError
+from hydrl.parts.environments import normaliser_state
+from hydrl.run import checkpoint
+from hydrl.run.record import Record
+from hydrl.run.resume import Origin
+from hydrl.run.simulator import NotCapturedError, load_simulator, simulator_state
+
+
+class TrainingState:
+    """Saves a run's parts as a checkpoint, and puts those of an earlier process back.
+
+    Args:
+        settings: the run's.
+        record: its counters, open log row and logger; writes into the run folder.
+        env: the training environment of this process, with its normalisers.
+        collector: with the running episodes, where it collects in this process.
+        buffer: with all it holds.
+        optimizer: the optimizer.
+        schedule: the learning rate's, or ``None``.
+        **modules: whatever else has a ``state_dict``: actor, loss with its target networks, exploration,
+            target updater; ``None`` is left out.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        record: Record,
+        *,
+        env: TransformedEnv,
+        collector: BaseCollector,
+        buffer: ReplayBuffer,
+        optimizer: Optimizer,
+        schedule: LRScheduler | None,
+        **modules: Any,
+    ) -> None:
+        self.settings, self.record = settings, record
+        self.env, self.collector, self.buffer = env, collector, buffer
+        self.optimizer, self.schedule = optimizer, schedule
+        self.modules: dict[str, nn.Module] = {
+            name: each for name, each in modules.items() if each is not None
+        }
+        self.here = not hasattr(collector, "procs")  # it collects in this process
+        self.saved_at: int | None = None
+
+    def save(self, *, whole: bool = True) -> None:
+        """Writes a checkpoint of this moment, if there is none yet.
+
+        Args:
+            whole: between two batches; else the environments start anew where the run is resumed.
+
+        Raises:
+            SaveError: where the disk is full or refuses.
+        """
+        if self.saved_at == self.record.frames:
+            return
+        standing, restarts = self.standing() if whole else (None, "it was stopped in the middle of a batch")
+        states = {name: each.state_dict() for name, each in self.modules.items()}
+        states |= {
+            "optimizer": self.optimizer.state_dict(),
+            "buffer": buffer_state(self.buffer),
+            "collector": {
+                "frames": self.collector._frames,
+                "iter": self.collector._iter,
+                "own": self.collector.state_dict() if self.here else None,
+                "standing": standing,
+            },
+            "normaliser": normaliser_state(self.env),
+            "record": self.record.state_dict(),
+            "rng": GlobalRNGState().state_dict(),
+        }
+        if self.schedule is not None:
+            states["schedule"] = self.schedule.state_dict()
+        metadata: dict[str, Any] = {
+            "frames": self.record.frames,
+            "updates": self.record.updates,
+            "restarts": restarts,
+            "logger": self.record.run_id,
+            "settings": self.settings.shown,
+        }
+        if self.record.evaluated_at == self.record.frames and self.record.last_evaluation:
+            metadata["eval/return_mean"] = self.record.last_evaluation.mean
+        checkpoint.save(self.record.directory, states, metadata, keep=self.settings.keep_checkpoints)
+        self.saved_at = self.record.frames
+
+    def standing(self) -> tuple[dict[str, Any] | None, str | None]:
+        """Where the running episodes stand, or why that cannot be kept."""
+        if not self.here:
+            return None, "they are in processes of their own"
+        try:
+            simulator = simulator_state(self.env)
+        except NotCapturedError as error:
+            return None, f"{error} is neither plain data nor known to be constant"
+        return {"carrier": self.collector._carrier.to_dict(), "simulator": simulator}, None
+
+    def load(self, origin: Origin) -> None:
+        """Puts a checkpoint's parts back; the random number generators come last.
+
+        Raises:
+            UserError: if the checkpoint does not fit what was built.
+        """
+        names = [*self.modules, "optimizer", "schedule", "buffer", "collector", "record", "rng"]
+        if self.schedule is None:
+            names.remove("schedule")
+        states = checkpoint.load(origin.folder, names)
+        try:
+            self.put_back(states, origin)
+        except Exception as error:  # a state of other parts, or whatever somebody else put into the file
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"{origin.folder} does not fit this run: {type(error).__name__}: {reason}"
+            ) from error
+        self.saved_at = self.record.frames
+        anew = f"the environments start anew: {origin.restarts}"
+        how = anew if origin.restarts else "all goes on as it stood"
+        self.record.say(f"resumed after {origin.frames:,} frames from {origin.folder}; {how}")
+
+    def put_back(self, states: Mapping[str, Any], origin: Origin) -> None:
+        """Gives every part its state."""
+        for name, each in self.modules.items():
+            each.load_state_dict(states[name])
+        self.optimizer.load_state_dict(states["optimizer"])
+        if self.schedule is not None:
+            if origin.settings["anneal_frames"] == self.settings.anneal_frames:
+                self.schedule.load_state_dict(states["schedule"])
+            else:
+                fast_forward(self.schedule, self.optimizer, states["schedule"]["last_epoch"])
+        load_buffer(self.buffer, states["buffer"])
+        self.record.load_state_dict(states["record"])
+        collector = states["collector"]
+        if self.here:
+            self.collector.load_state_dict(collector["own"])
+        if standing := collector["standing"]:
+            carrier = self.collector._carrier
+            self.collector._carrier = TensorDict(
+                standing["carrier"], batch_size=carrier.batch_size, device=carrier.device
+            )
+            # Loading the collector drew from it.
+            self.collector._traj_pool.load_state_dict(collector["own"]["traj_pool"])
+            load_simulator(self.env, standing["simulator"])
+        self.collector._frames, self.collector._iter = collector["frames"], collector["iter"]
+        self.collector.update_policy_weights_()
+        GlobalRNGState().load_state_dict(states["rng"])
+
+
+def buffer_state(buffer: ReplayBuffer) -> dict[str, Any]:
+    """What a buffer holds and who is next, without the room it keeps for more."""
+    count = len(buffer)
+    data = buffer.storage.get(slice(0, count)).apply(own_storage).to_dict() if count else None
+    return {
+        "data": data,
+        "count": count,
+        "sampler": buffer.sampler.state_dict(),
+        "writer": buffer.writer.state_dict(),
+    }
+
+
+def load_buffer(buffer: ReplayBuffer, state: Mapping[str, Any]) -> None:
+    """Fills an empty buffer with :func:`buffer_state`'s transitions, in their places."""
+    if state["count"]:
+        buffer.extend(TensorDict(state["data"], batch_size=[state["count"]]))
+    buffer.sampler.load_state_dict(state["sampler"])
+    buffer.writer.load_state_dict(state["writer"])
+
+
+def own_storage(rows: Tensor) -> Tensor:
+    """The same memory as a tensor of just these rows, or a file would hold all that memory has room for."""
+    rows = rows.detach().cpu()
+    if rows.untyped_storage().nbytes() == rows.numel() * rows.element_size():
+        return rows
+    try:
+        return torch.from_numpy(rows.numpy())
+    except TypeError:  # a type that NumPy lacks, such as bfloat16
+        return rows.clone()
+
+
+def fast_forward(schedule: LRScheduler, optimizer: Optimizer, batches: int) -> None:
+    """Takes a schedule over another length to where it would stand after ``batches``."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the optimizer should step first
+        for _ in range(batches):
+            schedule.step()

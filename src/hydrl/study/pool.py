@@ -1,0 +1,123 @@
+"""Runs of train.py in processes of their own, several side by side, for scripts that want many."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from hydrl.config.overrides import quoted
+from hydrl.config.settings import CONFIGS
+from hydrl.errors import Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl(2)
+LIBC = ctypes.CDLL(None)  # looked up before any fork, where that is safe
+
+
+class Training:
+    """A run that has been started, or goes on with what its folder holds.
+
+    Args:
+        overrides: of train.py.
+        folder: the run folder; what the run prints goes to a file beside it, of the same name and ``.log``.
+    """
+
+    def __init__(self, overrides: Sequence[str], folder: Path) -> None:
+        self.folder, self.stopped = folder, False
+        self.log = folder.with_name(f"{folder.name}.log")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        command = [*overrides, f"hydra.run.dir={quoted(folder)}", "resume=auto"]
+        with self.log.open("a") as log:
+            self.before = log.tell()  # what earlier processes of the run printed
+            self.process = subprocess.Popen(
+                [sys.executable, str(CONFIGS.parent / "train.py"), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a terminal's Ctrl-C is handed on once, by who started the run
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,
+            )
+
+    @property
+    def code(self) -> int | None:
+        """The exit code once it has ended; minus the signal that killed it."""
+        return self.process.poll()
+
+    @property
+    def error(self) -> str:
+        """Why it failed, in a line, as far as it said."""
+        printed = self.log.read_bytes()[self.before :].decode(errors="replace")
+        lines = [line for line in printed.splitlines() if line.strip()]
+        told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return (told or lines or ["it was killed" if (self.code or 0) < 0 else "it printed nothing"])[-1]
+
+    def stop(self) -> None:
+        """Lets it save and end; asked again it goes on ending, where a second signal would kill it."""
+        if self.code is None and not self.stopped:
+            self.stopped = True
+            self.process.terminate()
+
+
+def end_with_parent() -> None:
+    """In a new process: SIGTERM when the one that started it is gone, even by SIGKILL."""
+    LIBC.prctl(DEATH_SIGNAL, signal.SIGTERM)
+
+
+class Trainings:
+    """Up to ``limit`` runs at a time. Where it is left, for whatever reason, those still there save and end.
+
+    SIGINT and SIGTERM raise ``Interrupted`` in the code it surrounds; a second one kills what still runs.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.running: list[Training] = []
+        self.leaving = False
+        self.previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Takes the signals."""
+        self.previous = {each: signal.signal(each, self.receive) for each in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends what still runs, and gives the signals back."""
+        self.leaving = True
+        for each in self.running:
+            each.stop()
+        for each in self.running:
+            each.process.wait()
+        for signum, handler in self.previous.items():
+            signal.signal(signum, handler)
+
+    def receive(self, signum: int, frame: FrameType | None) -> None:
+        """The signals' handler."""
+        if not self.leaving:
+            raise Interrupted(signum)
+        for each in self.running:
+            if each.code is None:
+                os.killpg(each.process.pid, signal.SIGKILL)
+
+    @property
+    def room(self) -> bool:
+        """Whether one more may be started."""
+        return len(self.running) < self.limit
+
+    def start(self, overrides: Sequence[str], folder: Path) -> Training:
+        """Starts a run, or goes on with it."""
+        training = Training(overrides, folder)
+        self.running.append(training)
+        return training
+
+    def wait(self, seconds: float = 0.2) -> list[Training]:
+        """Waits a moment; the runs that have ended since it was last called."""
+        time.sleep(seconds)
+        ended = [each for each in self.running if each.code is not None]
+        self.running = [each for each in self.running if each not in ended]
+        return ended

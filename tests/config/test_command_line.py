@@ -1,0 +1,283 @@
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+import pytest
+import torch
+import yaml
+from conftest import ROOT
+from mistakes import MISTAKES
+from torchrl.envs import EnvBase
+
+import train
+from hydrl.config import command_line
+from hydrl.config.settings import CONFIGS, Settings
+from hydrl.errors import DivergedError, Interrupted, UserError
+
+NOISE = (
+    "Traceback",
+    "Error executing job",
+    "HYDRA_FULL_ERROR",
+    "Error getting",
+    "full_key",
+    "object_type",
+    "usage:",
+)
+Told = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
+    """Runs a command line in this process; gives the exit code and all that was printed."""
+    main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(
+        train.main.__wrapped__
+    )
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
+
+    def call(line: str) -> tuple[int, str]:
+        arguments = line.split()
+        if "hydra.run.dir" not in line:
+            arguments += [f"hydra.run.dir={tmp_path / 'run'}"]
+        if "-m" in arguments:
+            arguments += [f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        code = command_line.run(main, CONFIGS)
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return call
+
+
+@pytest.fixture
+def canary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever resets an environment fails."""
+
+    def reset(*args: object, **kwargs: object) -> None:
+        raise AssertionError("an environment was reset")
+
+    monkeypatch.setattr(EnvBase, "reset", reset)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """Collects what would be trained with."""
+    seen: list[Settings] = []
+    monkeypatch.setattr(train, "train", lambda settings, origin: seen.append(settings))
+    return seen
+
+
+def assert_short(output: str) -> None:
+    assert 1 <= len(output.strip().splitlines()) <= 2, output
+    assert output.startswith("error: "), output
+    assert not [noise for noise in NOISE if noise in output], output
+
+
+@pytest.mark.usefixtures("canary")
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_told_in_a_line_before_any_environment_starts(line: str, told: Told):
+    code, output = told(line)
+    assert code == 2, output
+    assert_short(output)
+    assert not [each for each in MISTAKES[line] if each not in output], output
+
+
+def test_the_table_of_mistakes_is_long():
+    assert len(MISTAKES) >= 30
+
+
+@pytest.mark.usefixtures("canary")
+def test_cuda_is_refused_where_there_is_none(told: Told, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    code, output = told("device=cuda")
+    assert code == 2
+    assert_short(output)
+    assert "device=cuda" in output
+    assert "use device=cpu or device=auto" in output
+
+
+@pytest.mark.usefixtures("canary")
+def test_a_logger_whose_package_is_missing_is_refused_before_the_environment(told: Told, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == "tensorboard" else find_spec(name, *rest),
+    )
+    code, output = told("logger=tensorboard")
+    assert code == 2
+    assert_short(output)
+    assert "logger=tensorboard" in output
+    assert "pip install -e '.[tensorboard]'" in output
+
+
+@pytest.mark.usefixtures("canary")
+def test_an_environment_whose_package_is_missing_is_refused(told: Told, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, name)
+    code, output = told("env=gym env.id=LunarLander-v3")
+    assert code == 2
+    assert_short(output)
+    assert "env.id=LunarLander-v3" in output
+    assert "gymnasium[box2d]" in output
+
+
+def test_a_run_folder_that_is_a_file_is_refused(told: Told, tmp_path: Path):
+    (tmp_path / "notes.txt").touch()
+    code, output = told(f"hydra.run.dir={tmp_path / 'notes.txt'}")
+    assert code == 2
+    assert_short(output)
+    assert f"{tmp_path / 'notes.txt'} cannot be written: File exists" in output
+
+
+def test_a_key_pytorch_has_a_default_for_may_be_left_out(told: Told, trained: list[Settings]):
+    assert told("~optim.lr") == (0, "")
+    assert "lr" not in trained[0].optim
+
+
+def test_an_argument_the_yaml_does_not_list_can_be_added(told: Told, trained: list[Settings]):
+    assert told("+optim.amsgrad=true optim.lr=2e-4") == (0, "")
+    assert trained[0].optim["amsgrad"] is True
+    assert trained[0].optim["lr"] == 2e-4
+
+
+def test_the_configuration_can_be_printed(told: Told, trained: list[Settings]):
+    code, output = told("--cfg job algo=dqn env=cartpole optim.lr=2e-4")
+    assert code == 0
+    assert yaml.safe_load(output)["optim"]["lr"] == 2e-4
+    assert not trained
+
+
+def test_a_sweep_goes_on_after_a_mistake(told: Told, trained: list[Settings]):
+    code, output = told("-m seed=0,-1,2")
+    assert code == 2
+    assert [each.seed for each in trained] == [0, 2]
+    lines = [line for line in output.splitlines() if line]
+    assert lines[:3] == ["#0: seed=0", "#1: seed=-1", "#2: seed=2"]
+    assert lines[-1] == "error: seed=-1: should be at least 0"  # on the error output, which comes last here
+
+
+def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: list[Settings]):
+    assert told("-m algo=ppo env=inverted_double_pendulum,inverted_pendulum")[0] == 0
+    tuned = yaml.safe_load((CONFIGS / "tuned/ppo/inverted_double_pendulum.yaml").read_text())
+    default = yaml.safe_load((CONFIGS / "train.yaml").read_text())
+    assert [each.total_frames for each in trained] == [tuned["total_frames"], default["total_frames"]]
+    assert ["reward_scaling" in each.transforms for each in trained] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("line", "nearest"),
+    [
+        ("-m hydra/launcher=jobli seed=0,1", "joblib, "),
+        ("hydra/job_logging=stdou", "stdout, "),
+        ("tuned=ppo/cartpol", "ppo/cartpole, "),
+        ("+tuned/ppo=cartpol", "cartpole, "),
+    ],
+)
+def test_a_wrong_choice_of_a_nested_group_or_of_hydra_s_own_is_told_the_nearest(line, nearest, told: Told):
+    code, output = told(line)
+    assert code == 2
+    assert_short(output)
+    assert f": no such choice; try {nearest}" in output
+
+
+def test_a_wrong_choice_in_a_sweep_stops_it_before_it_starts(told: Told, trained: list[Settings]):
+    code, output = told("-m optim=adam,adamm")
+    assert code == 2
+    assert_short(output)
+    assert "optim=adamm" in output
+    assert not trained
+
+
+def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.MonkeyPatch):
+    def ends_with(error: BaseException | None) -> tuple[int, str]:
+        def end(settings: Settings, origin: object) -> None:
+            if error:
+                raise error
+
+        monkeypatch.setattr(train, "train", end)
+        return told("")
+
+    code, output = ends_with(RuntimeError("a defect"))
+    assert code == 1
+    assert "Traceback" in output
+    assert "a defect" in output
+    assert ends_with(UserError("a mistake")) == (2, "error: a mistake\n")
+    code, output = ends_with(DivergedError("loss_critic is nan"))
+    assert code == 3
+    assert output.startswith("error: diverged at frame 0: loss_critic is nan")
+    assert ends_with(Interrupted(15)) == (143, "")
+    assert ends_with(KeyboardInterrupt()) == (130, "")
+    assert ends_with(None) == (0, "")
+
+
+def test_a_defect_weighs_more_than_a_mistake_in_a_sweep(told: Told, monkeypatch: pytest.MonkeyPatch):
+    def end(settings: Settings, origin: object) -> None:
+        raise RuntimeError("a defect") if settings.seed == 1 else UserError("a mistake")
+
+    monkeypatch.setattr(train, "train", end)
+    code, output = told("-m seed=0,1,2")
+    assert code == 1
+    assert output.count("error: a mistake") == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("optim.lrr=1", 10),
+        ("env=cartpol", 10),
+        ("total_frames=1e6", 10),
+        ("algo=ppo actor.activation=Foo", 10),  # asks PyTorch, so it waits for the import
+    ],
+)
+def test_a_real_command_line_answers_soon(line: str, seconds: float, tmp_path: Path):
+    command = [sys.executable, "train.py", *line.split(), f"hydra.run.dir={tmp_path}"]
+    before = os.times()
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    after = os.times()  # of the processor: a clock would count what else the machine does
+    assert sum(after[2:4]) - sum(before[2:4]) < seconds
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert_short(done.stderr)
+    assert re.search(line.split()[-1].partition("=")[0], done.stderr)
+
+
+def test_output_that_nobody_reads_to_the_end_is_no_mistake():
+    command = f"{sys.executable} train.py --help | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "python train.py algo=ppo env=inverted_double_pendulum\n"
+    assert done.stderr == ""
+    assert done.returncode in (0, 141)  # 0 where all of it still fitted into the pipe
+
+
+def test_help_lists_the_groups_and_their_choices_after_three_examples():
+    command = [sys.executable, "train.py", "--help"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+    assert [line.startswith("python train.py ") for line in output.splitlines()[:4]] == [True] * 3 + [False]
+    assert "\nalgo: dqn, ppo, sac\n" in output
+    for group in CONFIGS.iterdir():
+        assert not group.is_dir() or group.name in command_line.SWEEPS or f"\n{group.name}: " in output
+    assert "_target_" not in output
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("algo=", ["algo=dqn", "algo=ppo", "algo=sac"]),
+        ("env=inverted_d", ["env=inverted_double_pendulum"]),
+        ("eval.episod", ["eval.episodes="]),
+    ],
+)
+def test_the_shell_completes_choices_and_keys(typed: str, offered: list[str], told: Told, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", f"python train.py {typed}")
+    monkeypatch.setenv("COMP_POINT", str(len(f"python train.py {typed}")))
+    code, output = told("-sc query=bash")
+    assert code == 0
+    assert output.split() == offered

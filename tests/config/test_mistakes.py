@@ -1,0 +1,52 @@
+import pytest
+
+from hydrl.config.mistakes import instead, meant, no_such_choice, no_such_key, paths, show
+
+VALUES = {
+    "seed": 0,
+    "optim": {"_target_": "torch.optim.Adam", "lr": 1e-3, "eps": 1e-8},
+    "loss": {"value_estimator": {"gamma": 0.99}},
+    "actor": {"num_cells": [64]},
+    "critic": {"num_cells": [64]},
+}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("optim.lrr", ["optim.lr"]),  # a sibling
+        ("lr", ["optim.lr"]),  # the right name in the wrong place
+        ("optm.lr", ["optim.lr"]),
+        ("num_cells", ["actor.num_cells", "critic.num_cells"]),
+        ("sead", ["seed"]),
+        ("optim.momentum", []),
+    ],
+)
+def test_what_was_meant(wrong: str, right: list[str]):
+    assert meant(wrong, paths(VALUES)) == right
+
+
+def test_a_wrong_key_is_told_with_what_lies_beside_it():
+    assert instead("loss.value_estimator.nothing_like_it", VALUES) == "; loss.value_estimator has gamma"
+    assert instead("seed.what", VALUES) == "; seed has no keys of its own"
+    assert no_such_key("optim.momentum", "0.9", VALUES) == (
+        "optim.momentum=0.9: there is no such key; optim has lr, eps. "
+        "For another argument of torch.optim.Adam write +optim.momentum=0.9"
+    )
+
+
+def test_the_nearest_choice_comes_first():
+    offered = ["acrobot", "cartpole", "pendulum"]
+    assert (
+        no_such_choice("env", "pendulm", offered)
+        == "env=pendulm: no such choice; try pendulum, acrobot, cartpole"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "typed"),
+    [(True, "true"), (None, "null"), ("abc", "abc"), ([64, "a"], "[64, a]"), (1e-3, "0.001")],
+)
+def test_values_are_shown_as_they_are_typed(value: object, typed: str):
+    assert show(value) == typed
+    assert len(show(list(range(100)))) == 60

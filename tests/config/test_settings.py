@@ -1,0 +1,293 @@
+import functools
+import os
+from pathlib import Path
+
+import pytest
+from conftest import settings
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from torchrl.envs import Transform
+
+from hydrl.config.mistakes import find, paths
+from hydrl.config.settings import CONFIGS, Settings, algorithms, check_action_space, load, targets
+from hydrl.config.signatures import accepted_parameters
+from hydrl.errors import UserError
+
+# No choices; tests/test_wandb.py and tests/test_search.py look at them.
+SWEEPS = [*(CONFIGS / "wandb").glob("*.yaml"), *(CONFIGS / "search").glob("*.yaml")]
+FILES = sorted(
+    str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in SWEEPS
+)
+TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
+ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
+PARTS = ["env", "actor", "critic", "exploration", "collector", "buffer"]
+PARTS += ["minibatches", "loss", "target", "optim", "schedule", "logger"]
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", overrides=["run_dir=unused", *overrides])
+
+
+def with_file(file: str, run_dir: Path) -> Settings:
+    """The settings with this file chosen, under the first algorithm it fits."""
+    group, _, choice = file.partition("/")
+    if not choice:
+        return settings(run_dir=run_dir)
+    if group == "experiment":
+        return settings(f"experiment={choice}", run_dir=run_dir)
+    if group == "tuned" and "/" in choice:
+        algo, _, env = choice.partition("/")
+        return settings(f"algo={algo}", f"env={env}", run_dir=run_dir)
+    refusals = []
+    for algo, kinds in algorithms().items():
+        for kind in kinds:
+            base = {"algo": algo, "env": TASKS[kind], "tuned": "none"} | {group: choice}
+            overrides = [f"{key}={value}" for key, value in base.items()]
+            try:
+                found = settings(*overrides, *ARGUMENTS.get(file, []), run_dir=run_dir)
+                check_action_space(found, kind)
+                if group != "algo" or found.algo == choice:
+                    return found
+            except UserError as error:
+                refusals.append(str(error))
+    raise AssertionError(refusals)
+
+
+def leaves(file: str) -> dict[str, object]:
+    """The plain values a file sets, by dotted path."""
+    content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"))
+    content.pop("defaults", None)
+    found = {path: find(content, path) for path in paths(content)}
+    return {
+        path: value
+        for path, value in found.items()
+        if not isinstance(value, dict) and "${" not in str(value) and value != "???"
+    }
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_composes_passes_the_checks_and_arrives(file: str, tmp_path: Path):
+    chosen = with_file(file, tmp_path)
+    values = chosen.model_dump()
+    whole = (CONFIGS / f"{file}.yaml").read_text().startswith("# @package _global_")
+    for path, value in leaves(file).items():
+        if whole:
+            assert find(values, path) == value, path
+        elif path.endswith("_target_") and not path.startswith("hydra."):  # numbers the algorithm may change
+            assert find(values, f"{file.partition('/')[0]}.{path}".removeprefix("train.")) == value, path
+
+    for part in PARTS:
+        node = chosen.loss.module if part == "loss" else getattr(chosen, part)
+        built = chosen.build(part)
+        if node is None:
+            assert built("whatever it is given") is None, part
+        else:
+            assert type(built) is functools.partial, part  # Hydra's own costs 0.5 ms a call
+    assert all(isinstance(make(), Transform) for make in chosen.transform_builders)
+    assert len(chosen.transform_builders) == len(chosen.transforms)
+
+
+def test_no_file_under_configs_is_missed():
+    assert sum(len(names) for _, _, names in os.walk(CONFIGS)) == len(FILES) + len(SWEEPS)
+    groups = {file.partition("/")[0] for file in FILES if "/" in file}
+    chosen = {
+        key for each in OmegaConf.load(CONFIGS / "train.yaml").defaults if each != "_self_" for key in each
+    }
+    assert groups == {key.removeprefix("optional ") for key in chosen if not key.startswith("override ")}
+    assert groups
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.startswith(("algo/", "env/"))])
+def test_a_file_is_named_after_what_it_says_it_is(file: str):
+    group, _, name = file.partition("/")
+    said = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"))[
+        "algo" if group == "algo" else "task"
+    ]
+    assert said == {"gym": "${env.id}", "custom": "${env._target_}"}.get(name, name)
+
+
+def untuned(*overrides: str) -> dict:
+    """What an algorithm does by default, without what names the task."""
+    values = settings(*overrides).model_dump()
+    for key in ("env", "task"):
+        values.pop(key)
+    values["eval"].pop("solved_at")
+    return values
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in FILES if file.startswith("tuned/") and file != "tuned/none"]
+)
+def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
+    _, algo, env = file.split("/")
+    tuned, total_frames = leaves(file), 12_345
+    assert {"total_frames", "optim.lr"} <= tuned.keys()
+    ours = settings(f"algo={algo}", f"env={env}", f"total_frames={total_frames}").model_dump()
+    assert ours["total_frames"] == total_frames != tuned.pop("total_frames")
+    assert {path: find(ours, path) for path in tuned} == tuned
+
+
+def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task():
+    for file in FILES:
+        group, _, pair = file.partition("/")
+        if group == "tuned" and pair != "none":
+            algo, _, env = pair.partition("/")
+            own = untuned(f"algo={algo}", f"env={env}", "tuned=none")
+            assert own == untuned(f"algo={algo}", "env=gym", "env.id=CartPole-v1")
+            assert own != untuned(f"algo={algo}", f"env={env}")
+
+
+def test_a_transform_can_be_dropped_and_another_added_at_the_end():
+    names = list(settings("tuned=none").transforms)
+    assert "normalize" in names
+    assert list(settings("tuned=none", "~transforms.normalize").transforms) == [
+        name for name in names if name != "normalize"
+    ]
+    clip = "+transforms.clip"
+    added = settings(
+        "tuned=none",
+        f"{clip}._target_=torchrl.envs.ClipTransform",
+        f"{clip}.in_keys=[observation]",
+        f"{clip}.low=-10",
+        f"{clip}.high=10",
+    )
+    assert list(added.transforms) == [*names, "clip"]
+    last = added.transform_builders[-1]()
+    assert (type(last).__name__, last.low.item(), last.high.item()) == ("ClipTransform", -10, 10)
+    assert last.in_keys == ["observation"]
+
+
+@pytest.mark.parametrize("algo", algorithms())
+def test_every_key_is_read_by_something(algo: str):
+    env = TASKS[algorithms()[algo][0]]
+    cfg = composed(f"algo={algo}", f"env={env}", "logger=wandb", "schedule=cosine")
+    values = load(cfg).model_dump()
+    nodes = dict(targets(values))
+    assert {"env", "actor", "collector", "buffer.storage", "loss.module", "optim", "logger"} <= nodes.keys()
+    open_ended = set()
+    for path, node in nodes.items():
+        parameters, passes_on = accepted_parameters(import_(node["_target_"]))
+        assert {key for key in node if key != "_target_"} <= parameters.keys(), path
+        open_ended |= {path} if passes_on else set()
+    assert open_ended == {"env"}  # its keywords go to gymnasium.make, which refuses what it does not know
+
+    for parent in (nodes.keys() - open_ended) | {"", "eval", "loss", "loss.value_estimator"}:
+        key = f"{parent}.nonsense".lstrip(".")
+        wrong = cfg.copy()
+        OmegaConf.update(wrong, key, 1, force_add=True)
+        with pytest.raises(UserError, match=f"{key}=1: there is no such key"):
+            load(wrong)
+
+
+def import_(name: str) -> object:
+    from hydra.utils import get_object
+
+    return get_object(name)
+
+
+def test_loading_changes_nothing_in_what_was_composed():
+    cfg = composed("algo=dqn", "env=cartpole")
+    before = OmegaConf.to_yaml(cfg)
+    first, second = load(cfg), load(cfg)
+    assert OmegaConf.to_yaml(cfg) == before
+    assert first.model_dump() == second.model_dump()
+
+
+def test_a_run_is_whole_batches():
+    assert settings("total_frames=2_049", "collector.frames_per_batch=1_024").batches == 3
+    assert settings("total_frames=2_048", "collector.frames_per_batch=1_024").batches == 2
+
+
+def test_a_builder_is_called_with_what_is_configured():
+    build = settings(
+        "algo=dqn", "env=cartpole", "collector.num_envs=4", "collector.frames_per_batch=64"
+    ).build
+    from hydrl.parts.collectors import make_collector
+
+    collector = build("collector")
+    assert collector.func is make_collector
+    assert collector.keywords == {"frames_per_batch": 64, "num_envs": 4, "init_random_frames": 0}
+    first, second = build("buffer")(), build("buffer")()
+    assert first is not second
+
+
+def test_only_algorithms_that_can_act_in_the_space_are_named():
+    for algo, kinds in algorithms().items():
+        for kind in ("discrete", "continuous", "Composite"):
+            run = settings(f"algo={algo}", "env=cartpole")
+            if kind in kinds:
+                check_action_space(run, kind)
+                continue
+            able = [name for name, others in algorithms().items() if kind in others]
+            with pytest.raises(UserError) as error:
+                check_action_space(run, kind)
+            assert [name for name in algorithms() if f"use algo={name}" in str(error.value)] == able[:1]
+            assert ("no algorithm here can" in str(error.value)) == (not able)
+
+
+QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"
+    "env": {"_target_": "hydrl.parts.environments.gymnasium_env", "id": "InvertedDoublePendulum-v4"},
+    "total_frames": 1_000_000,
+    "init_stats_frames": 1_000,
+    "max_grad_norm": 1.0,
+    "actor.num_cells": [256, 256, 256],
+    "actor.activation": "Tanh",
+    "actor.scale": "per_state",
+    "critic.num_cells": [256, 256, 256],
+    "critic.activation": "Tanh",
+    "exploration": None,
+    "collector._target_": "hydrl.parts.collectors.make_collector",
+    "collector.frames_per_batch": 1_000,
+    "collector.num_envs": 1,
+    "collector.init_random_frames": 0,
+    "buffer.storage.max_size": 1_000,
+    "buffer.sampler._target_": "torchrl.data.replay_buffers.SamplerWithoutReplacement",
+    "minibatches.epochs": 10,
+    "minibatches.size": 64,
+    "minibatches.advantage": "each_epoch",
+    "loss.module._target_": "torchrl.objectives.ClipPPOLoss",
+    "loss.module.clip_epsilon": 0.2,
+    "loss.module.entropy_coeff": 1e-4,
+    "loss.module.critic_coeff": 1.0,
+    "loss.module.loss_critic_type": "smooth_l1",
+    "loss.value_estimator": {"gamma": 0.99, "lmbda": 0.95, "average_gae": True},
+    "target": None,
+    "optim": {"_target_": "torch.optim.Adam", "lr": 3e-4, "eps": 1e-8, "fused": False},
+    "schedule": {"_target_": "torch.optim.lr_scheduler.CosineAnnealingLR", "eta_min": 0.0},
+    "eval.every_frames": 10_000,
+}
+DQN_INTRO = {  # the tutorial "Introduction to TorchRL"
+    "env": {"_target_": "hydrl.parts.environments.gymnasium_env", "id": "CartPole-v1"},
+    "total_frames": 2_000,
+    "max_grad_norm": None,
+    "actor._target_": "hydrl.parts.actors.q_value",
+    "actor.num_cells": [128],
+    "actor.activation": "Tanh",
+    "critic": None,
+    "exploration": None,
+    "collector.frames_per_batch": 100,
+    "collector.num_envs": 1,
+    "buffer.storage.max_size": 10_000,
+    "minibatches.updates": 1,
+    "minibatches.size": 64,
+    "minibatches.warmup_frames": 100,
+    "loss.module.loss_function": "l2",
+    "loss.module.double_dqn": False,
+    "loss.value_estimator": {"gamma": 0.99},
+    "target": None,
+    "optim": {"_target_": "torch.optim.Adam", "lr": 1e-3, "eps": 1e-8, "fused": False},
+    "schedule": None,
+}
+
+
+@pytest.mark.parametrize(("name", "documented"), [("quickstart", QUICKSTART), ("dqn_intro", DQN_INTRO)])
+def test_an_experiment_has_the_documented_numbers(name: str, documented: dict):
+    values = settings(f"experiment={name}").model_dump()
+    assert {path: find(values, path) for path in documented} == documented
+
+
+def test_the_tutorial_stack_stands_in_its_order():
+    stack = [node["_target_"] for node in settings("experiment=quickstart").transforms.values()]
+    names = ("ObservationNorm", "DoubleToFloat", "RewardSum", "StepCounter")
+    assert stack == [f"torchrl.envs.{name}" for name in names]

@@ -1,0 +1,68 @@
+from typing import Any
+
+import pytest
+from torchrl.objectives import ClipPPOLoss, DQNLoss
+
+from hydrl.config.signatures import accepted_parameters, check_target, check_type, targets
+from hydrl.errors import UserError
+from hydrl.parts.environments import gymnasium_env
+
+
+def test_torchrl_keywords_handed_up_to_a_base_count_and_no_others():
+    parameters, open_ended = accepted_parameters(ClipPPOLoss)
+    assert {"clip_epsilon", "functional", "log_explained_variance"} <= parameters.keys()
+    assert "clip_epsilonn" not in parameters
+    assert not open_ended
+    assert "double_dqn" in accepted_parameters(DQNLoss)[0]
+    assert accepted_parameters(gymnasium_env)[1]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "fits"),
+    [
+        (float, 1, True),
+        (float, "1", False),
+        (int, 1.0, False),
+        (int | None, None, True),
+        (bool, 1, False),
+        (list[int], [64, 64], True),
+        (list[int], 64, False),
+        (Any, "anything", True),
+        (float, {"_target_": "a.part"}, True),
+    ],
+)
+def test_a_value_is_held_to_its_annotation(annotation: Any, value: Any, fits: bool):
+    if fits:
+        check_type("a.key", annotation, value)
+    else:
+        with pytest.raises(UserError, match=r"a\.key=.*: should be "):
+            check_type("a.key", annotation, value)
+
+
+def three(first: int, second: int, *, third: int, fourth: int = 4) -> None:
+    """What a part of somebody's own may look like."""
+
+
+def test_a_call_must_be_complete_before_it_is_made():
+    node = {"_target_": f"{__name__}.three", "first": 1, "second": 2}
+    with pytest.raises(UserError, match=r"mine\.third is missing .* give \+mine\.third=VALUE"):
+        check_target("mine", node, {"critic": None})
+    check_target("mine", node | {"third": 3}, {"critic": None})
+    with pytest.raises(UserError, match=r"optim\.first=1: the run fills this in; leave it out"):
+        check_target("optim", node | {"third": 3}, {"critic": None})
+    with pytest.raises(UserError, match=r"mine\.fourt=5: there is no such key; did you mean mine\.fourth"):
+        check_target("mine", node | {"third": 3, "fourt": 5}, {"critic": None, "mine": node})
+
+
+def test_an_environment_must_accept_a_device():
+    check_target("env", {"_target_": "torchrl.envs.PendulumEnv"}, {"critic": None})
+    with pytest.raises(UserError, match="unexpected keyword argument 'device'"):
+        check_target("env", {"_target_": "gymnasium.envs.classic_control.CartPoleEnv"}, {"critic": None})
+
+
+def test_nested_targets_are_found_with_their_paths():
+    values = {"buffer": {"_target_": "a", "storage": {"_target_": "b"}}, "seed": 0}
+    assert [(path, node["_target_"]) for path, node in targets(values)] == [
+        ("buffer", "a"),
+        ("buffer.storage", "b"),
+    ]

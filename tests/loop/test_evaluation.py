@@ -1,0 +1,216 @@
+import random
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torchrl.envs import DoubleToFloat, ObservationNorm, RewardScaling, StepCounter, VecNormV2
+from toys import Toy
+
+from hydrl.loop.evaluation import Evaluation, Evaluator
+from hydrl.parts import actors, collectors, environments
+
+NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
+NORMS = {
+    "ObservationNorm": partial(ObservationNorm, in_keys=["observation"]),
+    "VecNormV2": partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True),
+}
+
+
+class Still:
+    """Acts 0 everywhere and remembers what it observed at the start."""
+
+    def __init__(self) -> None:
+        self.starts: list[torch.Tensor] = []
+        self.module = TensorDictModule(self.act, in_keys=["observation"], out_keys=["action"])
+
+    def act(self, observation: torch.Tensor) -> torch.Tensor:
+        self.starts.append(observation.clone())
+        return torch.zeros(*observation.shape[:-1], 1)
+
+
+def toys(*transforms, **toy):
+    return partial(environments.make_env, partial(Toy, **toy), transforms)
+
+
+def evaluator(make_env, actor=None, seed=0, max_steps=1_000) -> Evaluator:
+    return Evaluator(make_env, actor or Still().module, seed=seed, max_steps=max_steps)
+
+
+def pendulum(num_envs=1, norm=NORMS["ObservationNorm"], seed=0):
+    """A seeded training environment with its maker and an actor."""
+    torch.manual_seed(seed)
+    make_env = partial(
+        environments.make_env,
+        partial(environments.gymnasium_env, "Pendulum-v1"),
+        (DoubleToFloat, norm, StepCounter),
+    )
+    env = make_env(num_envs=num_envs, seed=seed)
+    environments.initialise_normalisers(env, 100)
+    return env, make_env, actors.tanh_normal(env, **NETWORK)
+
+
+def test_long_episodes_count_as_much_as_short_ones():
+    make_env = toys(short=2, long=20)
+    returns = evaluator(make_env)({}, episodes=60, frames=0).returns
+    assert set(returns.tolist()) == {2.0, 20.0}
+    assert returns.mean().item() == pytest.approx(11, abs=2.5)  # half of the episodes are long
+
+    rollout = make_env(num_envs=60, seed=0).rollout(40, break_when_any_done=False)
+    after = rollout["next"].transpose(0, 1)
+    first_to_finish = after["episode_reward"][after["done"]][:60]
+    assert first_to_finish.mean() < 4
+
+
+def test_it_is_the_first_whole_episode_of_each_environment():
+    make_env = toys(short=2, long=20)
+    evaluate = evaluator(make_env)
+    evaluation = evaluate({}, episodes=12, frames=0)
+    assert torch.equal(evaluation.returns, evaluation.lengths.float())
+    again = evaluate({}, episodes=12, frames=0)  # a used environment starts with a fresh episode
+    assert torch.equal(again.returns, evaluation.returns)
+
+
+@pytest.mark.parametrize("episodes", [1, 3])
+def test_it_stops_when_the_last_episode_has_ended(episodes, monkeypatch):
+    steps = []
+    step = Toy._step
+    monkeypatch.setattr(Toy, "_step", lambda self, tensordict: steps.append(1) or step(self, tensordict))
+    evaluation = evaluator(toys(short=2, long=20))({}, episodes=episodes, frames=3)
+    assert len(steps) == episodes * evaluation.lengths.max()
+
+
+def test_an_episode_still_running_at_the_last_step_counts_as_it_stands():
+    evaluation = evaluator(toys(short=2, long=20), max_steps=7)({}, episodes=12, frames=0)
+    assert set(evaluation.lengths.tolist()) == {2, 7}
+    assert torch.equal(evaluation.returns, evaluation.lengths.float())
+
+
+@pytest.mark.parametrize("episodes", [1, 7])
+def test_as_many_episodes_as_asked_for(episodes):
+    evaluation = evaluator(toys())({}, episodes=episodes, frames=0)
+    assert evaluation.returns.shape == evaluation.lengths.shape == (episodes,)
+    assert evaluation.metrics()["eval/episodes"] == episodes
+
+
+def test_seed_frames_and_stream_fix_the_episodes():
+    env, make_env, actor = pendulum()
+    state = environments.normaliser_state(env)
+
+    def returns(seed=0, **call):
+        return evaluator(make_env, actor, seed=seed)(
+            state, **{"episodes": 2, "frames": 100, **call}
+        ).returns.tolist()
+
+    first = returns()
+    assert first == returns()
+    others = [returns(frames=200), returns(stream=1), returns(seed=1)]
+    assert len({tuple(each) for each in [first, *others]}) == 4
+
+
+def test_actions_are_the_deterministic_ones():
+    env, make_env, actor = pendulum()
+    evaluate = evaluator(make_env, actor)
+    returns = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)  # a sampled action would differ
+        returns.append(evaluate(environments.normaliser_state(env), episodes=2, frames=0).returns)
+    assert torch.equal(*returns)
+
+
+def test_returns_are_raw_under_a_scaled_reward():
+    scaling = partial(RewardScaling, loc=0.0, scale=0.01)
+    evaluation = evaluator(toys(scaling, StepCounter, short=5, long=5))({}, episodes=2, frames=0)
+    assert evaluation.returns.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_it_observes_through_the_statistics_training_has_now(norm):
+    make_env, actor = toys(NORMS[norm]), Still()
+    env = make_env(num_envs=2, seed=0)
+    environments.initialise_normalisers(env, 50)
+    evaluate = evaluator(make_env, actor.module)
+    for _ in range(2):
+        env.rollout(30, break_when_any_done=False)
+        state = environments.normaliser_state(env)
+        actor.starts.clear()
+        evaluate(state, episodes=1, frames=0)
+        expected = start_of_an_episode(env.transform[1])
+        assert actor.starts[0][[0, 2]].tolist() == pytest.approx(expected, abs=1e-5)
+    after = environments.normaliser_state(env)
+    assert all(torch.equal(after[key][name], value) for key in state for name, value in state[key].items())
+
+
+def start_of_an_episode(norm) -> list[float]:
+    """Steps so far and last action, both 0, as training's own transform shows them."""
+    if isinstance(norm, ObservationNorm):
+        return norm.loc[[0, 2]].tolist()
+    return (-norm.loc["observation"] / norm.scale["observation"])[[0, 2]].tolist()
+
+
+def test_every_random_generator_is_left_as_it_was():
+    env, make_env, actor = pendulum()
+    evaluate = evaluator(make_env, actor)
+    for episodes in (2, 2, 3):  # with and without building environments
+        before = (random.getstate(), np.random.get_state(), torch.get_rng_state())
+        evaluate(environments.normaliser_state(env), episodes=episodes, frames=0)
+        after = (random.getstate(), np.random.get_state(), torch.get_rng_state())
+        assert after[0] == before[0]
+        assert all(np.array_equal(now, then) for now, then in zip(after[1], before[1], strict=True))
+        assert torch.equal(after[2], before[2])
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("norm", NORMS)
+def test_training_goes_on_as_if_there_had_been_no_evaluation(norm, num_envs):
+    def train(evaluating: bool):
+        env, make_env, actor = pendulum(num_envs, NORMS[norm])
+        evaluate = evaluator(make_env, actor)
+        weights = {name: value.clone() for name, value in actor.state_dict().items()}
+        collector = collectors.make_collector(
+            env,
+            make_env,
+            actor,
+            frames_per_batch=60,
+            init_random_frames=0,
+            num_envs=num_envs,
+            seed=0,
+            device="cpu",
+        )
+        batches = []
+        for batch in islice(collector, 3):
+            batches.append(batch.clone())
+            if evaluating:
+                evaluate(environments.normaliser_state(env), episodes=2, frames=0)
+        assert all(torch.equal(value, weights[name]) for name, value in actor.state_dict().items())
+        return batches, environments.normaliser_state(env)
+
+    (plain, statistics), (evaluated, same) = train(False), train(True)
+    for ours, theirs in zip(plain, evaluated, strict=True):
+        assert (ours == theirs).all()
+    for key, each in statistics.items():
+        assert all(torch.equal(value, same[key][name]) for name, value in each.items())
+
+
+def test_an_evaluation_s_numbers():
+    evaluation = Evaluation(torch.tensor([1.0, 3.0, 8.0]), torch.tensor([2, 4, 6]))
+    assert evaluation.mean == 4
+    assert evaluation.std == pytest.approx((26 / 3) ** 0.5)
+    assert evaluation.metrics() == {
+        "eval/return_mean": 4,
+        "eval/return_std": evaluation.std,
+        "eval/return_min": 1,
+        "eval/return_max": 8,
+        "eval/length_mean": 4,
+        "eval/episodes": 3,
+    }
+
+
+def test_close_closes_what_was_opened():
+    evaluate = evaluator(toys())
+    evaluate({}, episodes=2, frames=0)
+    (env,) = evaluate.envs.values()
+    evaluate.close()
+    assert env.is_closed

@@ -1,0 +1,102 @@
+"""On CUDA, everything that computes lives there, and a run trains."""
+
+import pytest
+import torch
+from test_update import COMPILED, agree, twenty_updates
+
+import hydrl.loop.update
+import hydrl.parts.minibatches
+from hydrl.run import checkpoint
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+RUNS = {
+    "ppo": ["algo=ppo", "env=pendulum", "buffer=rollout"],
+    "dqn": ["algo=dqn", "env=cartpole", "buffer=replay", "minibatches.warmup_frames=256"],
+    "dqn on disk": ["algo=dqn", "env=cartpole", "buffer=memmap", "minibatches.warmup_frames=256"],
+    "running normaliser": ["algo=ppo", "env=pendulum", "transforms=running_norm"],
+    "workers": ["algo=ppo", "env=pendulum", "collector=multi_sync", "collector.num_envs=1"],
+}
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> dict:
+    """The loss a run builds, its weights at the start, and the devices of every minibatch and buffer."""
+    seen: dict = {"minibatches": set(), "storages": set()}
+
+    def make_update(loss, *args, **kwargs):
+        update = build(loss, *args, **kwargs)
+        seen["loss"], seen["start"] = loss, [each.detach().clone() for each in loss.parameters()]
+
+        def spy(minibatch):
+            seen["minibatches"] |= {value.device.type for value in minibatch.values(True, True)}
+            return update(minibatch)
+
+        return spy
+
+    build = hydrl.loop.update.make_update
+    monkeypatch.setattr(hydrl.loop.update, "make_update", make_update)
+
+    def watched(minibatches):
+        def spy(batch, buffer, loss, **sizes):
+            yield from minibatches(batch, buffer, loss, **sizes)
+            seen["storages"] |= {value.device.type for value in buffer[:].values(True, True)}
+
+        return spy
+
+    for name in ("fresh_epochs", "replay"):
+        monkeypatch.setattr(hydrl.parts.minibatches, name, watched(getattr(hydrl.parts.minibatches, name)))
+    return seen
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_trains_on_the_gpu(name, run, parts):
+    small = ["total_frames=1_024", "collector.frames_per_batch=256", "minibatches.size=64"]
+    evaluation = ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=50"]
+    folder = run(*RUNS[name], "tuned=none", "device=cuda", *small, *evaluation)
+
+    loss = parts["loss"]
+    targets = [value for key, value in loss.named_buffers() if key.startswith("target_")]
+    assert {each.device.type for each in [*loss.parameters(), *targets]} == {"cuda"}
+    assert parts["minibatches"] == {"cuda"}
+    assert parts["storages"] == ({"cpu"} if name == "dqn on disk" else {"cuda"})
+    assert all(torch.isfinite(each).all() for each in loss.parameters())
+    assert any(
+        not torch.equal(now, then) for now, then in zip(loss.parameters(), parts["start"], strict=True)
+    )
+
+    assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 1_024
+    assert (folder / "summary.json").exists()
+
+
+def test_evaluation_leaves_the_gpu_s_random_generator_as_it_was():
+    from hydrl.loop.evaluation import untouched_randomness
+
+    before = torch.cuda.get_rng_state()
+    with untouched_randomness():
+        torch.rand(10, device="cuda")
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates(overrides):
+    for found, expected in zip(
+        twenty_updates(overrides, device="cuda", compile=True),
+        twenty_updates(overrides, device="cuda"),
+        strict=True,
+    ):
+        agree(found, expected)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("name", ["dqn", "dueling dqn", "ppo on a choice"])  # whose losses sample nothing
+def test_a_cuda_graph_agrees_with_the_eager_update_after_twenty_updates(name, compile):
+    for found, expected in zip(
+        twenty_updates(COMPILED[name], device="cuda", compile=compile, cudagraph=True),
+        twenty_updates(COMPILED[name], device="cuda"),
+        strict=True,
+    ):
+        agree(found, expected)

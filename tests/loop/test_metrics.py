@@ -1,0 +1,152 @@
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl import timeit
+from torchrl.data import Bounded, OneHot
+from torchrl.envs import RewardScaling, StepCounter
+from torchrl.modules import AdditiveGaussianModule, EGreedyModule
+from toys import Toy
+
+from hydrl.loop.metrics import (
+    due,
+    ended_episodes,
+    episode_metrics,
+    exploration_metrics,
+    loss_metrics,
+    seconds_spent,
+    timed,
+    value_metrics,
+)
+from hydrl.parts import environments
+
+
+@pytest.mark.parametrize(
+    ("before", "frames", "expected"),
+    [
+        (0, 9, False),
+        (0, 10, True),
+        (9, 10, True),
+        (10, 19, False),
+        (19, 21, True),
+        (8, 35, True),
+        (10, 10, False),
+    ],
+)
+def test_due_is_the_crossing_of_a_multiple(before, frames, expected):
+    assert due(10, frames, before) == expected
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 100, 250])
+def test_something_due_every_hundred_frames_happens_once_a_hundred_or_once_a_batch(batch):
+    ends = range(batch, 2_000 + batch, batch)
+    times = sum(due(100, frames, frames - batch) for frames in ends)
+    assert times == min(ends[-1] // 100, len(ends))
+
+
+def batch(shape, ends: dict, returns: dict) -> TensorDict:
+    done, reward, steps = (
+        torch.zeros(*shape, 1, dtype=torch.bool),
+        torch.zeros(*shape, 1),
+        torch.zeros(*shape, 1),
+    )
+    for place, length in ends.items():
+        done[place], reward[place], steps[place] = True, returns[place], length
+    after = {"done": done, "episode_reward": reward, "step_count": steps.long()}
+    return TensorDict({"next": after}, shape)
+
+
+def test_episode_metrics_average_over_episodes_and_not_over_batches():
+    one = batch((2, 5), {(0, 1): 4, (1, 4): 6}, {(0, 1): 10.0, (1, 4): 20.0})
+    other = batch((2, 5), {(1, 0): 8}, {(1, 0): 60.0})
+    none = batch((2, 5), {}, {})
+    metrics = episode_metrics([ended_episodes(each) for each in (one, none, other)])
+    assert metrics == {"train/return": 30.0, "train/episodes": 3, "train/episode_length": 6.0}
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (3, 2, 5)])
+def test_ended_episodes_are_found_in_a_batch_of_any_shape(shape):
+    place = tuple(size - 1 for size in shape)
+    assert ended_episodes(batch(shape, {place: 3}, {place: 7.0}))["episode_reward"].tolist() == [[7.0]]
+
+
+def test_no_episode_ended_gives_no_metrics():
+    assert episode_metrics([]) == {}
+    assert episode_metrics([ended_episodes(batch((5,), {}, {}))]) == {}
+
+
+def test_length_is_left_out_where_nothing_counts_steps():
+    ended = ended_episodes(batch((5,), {(2,): 3}, {(2,): 7.0})).exclude("step_count")
+    assert episode_metrics([ended]) == {"train/return": 7.0, "train/episodes": 1}
+
+
+def test_training_returns_are_raw_under_a_scaled_reward():
+    env = environments.make_env(
+        Toy, [lambda: RewardScaling(loc=0.0, scale=0.01), StepCounter], num_envs=2, seed=0
+    )
+    ended = ended_episodes(env.rollout(60, break_when_any_done=False))
+    metrics = episode_metrics([ended])
+    assert set(ended["episode_reward"].flatten().tolist()) == {2.0, 20.0}  # 1 a step
+    assert metrics["train/return"] == pytest.approx(metrics["train/episode_length"])
+
+
+def test_loss_metrics_are_means_named_after_the_terms():
+    first = TensorDict(
+        {"loss_critic": torch.tensor(1.0), "grad_norm": torch.tensor(4.0), "td_error": torch.zeros(3)}
+    )
+    second = TensorDict(
+        {"loss_critic": torch.tensor(3.0), "grad_norm": torch.tensor(0.0), "td_error": torch.zeros(3)}
+    )
+    assert loss_metrics([first, second]) == {"loss/critic": 2.0, "loss/grad_norm": 2.0}
+    assert loss_metrics([]) == {}
+
+
+def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_not(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(time, "time", lambda: clock[0])
+
+    def work(seconds: float) -> None:
+        clock[0] += seconds
+
+    def slowly() -> Iterator[int]:
+        for item in range(3):
+            work(2.0)
+            yield item
+
+    timeit.erase()
+    for _ in timed("time/test", slowly()):
+        work(10.0)
+    assert clock[0] == 36.0
+    assert seconds_spent()["time/test"] == pytest.approx(6)
+
+
+def test_explained_variance_is_the_share_of_the_targets_variance_that_the_values_give():
+    target = torch.tensor([[0.0], [2.0], [4.0], [6.0]])
+    judged = TensorDict({"value_target": target, "state_value": target - 3}, [4])
+    assert value_metrics(judged) == {"train/explained_variance": 1.0}  # a constant error explains no less
+    judged["state_value"] = torch.full((4, 1), 3.0)
+    assert value_metrics(judged) == {"train/explained_variance": 0.0}
+    judged["state_value"] = target / 2
+    assert value_metrics(judged)["train/explained_variance"] == pytest.approx(0.75)
+    assert value_metrics(judged.exclude("value_target")) == {}
+
+
+def test_q_value_is_the_mean_value_of_the_best_action():
+    acted = TensorDict(
+        {"chosen_action_value": torch.tensor([[1.0], [2.0]]), "action": torch.zeros(2, 2)}, [2]
+    )
+    assert value_metrics(acted) == {"train/q_value": 1.5}
+
+
+def test_exploration_is_logged_as_it_falls():
+    greedy = EGreedyModule(spec=OneHot(2), eps_init=1.0, eps_end=0.0, annealing_num_steps=100)
+    greedy.step(25)
+    assert exploration_metrics(greedy) == {"train/epsilon": pytest.approx(0.75)}
+    noise = AdditiveGaussianModule(
+        spec=Bounded(-1, 1, shape=(1,)), sigma_init=0.5, sigma_end=0.0, annealing_num_steps=2
+    )
+    noise.step(1)
+    assert exploration_metrics(noise) == {"train/sigma": pytest.approx(0.25)}
+    assert exploration_metrics(None) == {}

@@ -1,0 +1,339 @@
+from functools import partial
+
+import pytest
+import torch
+from conftest import settings
+from tensordict import TensorDict
+from torch import nn
+from torchrl.data import LazyTensorStorage, OneHot, ReplayBuffer
+from torchrl.data.replay_buffers import SamplerWithoutReplacement
+from torchrl.envs import StepCounter
+from torchrl.modules import QValueActor
+from toys import Toy
+
+from hydrl.errors import DivergedError
+from hydrl.loop.update import make_update
+from hydrl.parts import actors, critics, environments
+from hydrl.parts.losses import make_loss
+from hydrl.parts.minibatches import fresh_epochs
+
+NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
+
+
+class Terms(nn.Module):
+    """A loss of known gradients: 3 w0 + 4 w1 in two terms, and something that is none."""
+
+    out_keys = ("loss_first", "loss_second", "other")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+
+    def forward(self, minibatch: TensorDict) -> TensorDict:
+        first, second = 3 * self.weight[0], 4 * self.weight[1]
+        return TensorDict(
+            {"loss_first": first, "loss_second": second, "other": minibatch["x"] + 100 * self.weight[0]}
+        )
+
+
+def step(max_grad_norm, **parts):
+    loss = Terms()
+    update = make_update(
+        loss, torch.optim.SGD(loss.parameters(), lr=1.0), max_grad_norm=max_grad_norm, **parts
+    )
+    return loss.weight.data, update(TensorDict({"x": torch.tensor([1.0, 3.0])}, []))
+
+
+def test_an_update_descends_the_sum_of_the_loss_terms_and_of_nothing_else():
+    weight, _ = step(None)
+    assert weight.tolist() == [-3, -4]
+
+
+@pytest.mark.parametrize(("max_grad_norm", "moved"), [(0.5, 0.5), (4.0, 4.0), (100.0, 5.0), (None, 5.0)])
+def test_the_gradient_s_norm_is_clipped_and_none_leaves_it(max_grad_norm, moved):
+    weight, losses = step(max_grad_norm)
+    assert weight.norm().item() == pytest.approx(moved, rel=1e-4)
+    assert (weight[1] / weight[0]).item() == pytest.approx(4 / 3)
+    assert losses["grad_norm"].item() == pytest.approx(5)  # before clipping
+
+
+class Spoilt(Terms):
+    """One term or the gradient of one is no number, from ``x`` on."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, minibatch: TensorDict) -> TensorDict:
+        losses, x = super().forward(minibatch), minibatch["x"].mean()
+        if self.how == "gradient":  # 0 * sqrt(0): a loss of 0 with a gradient of NaN
+            losses["loss_second"] = (self.weight[1] * 0 - 1 + x).sqrt()
+        else:
+            losses["loss_second"] = losses["loss_second"] + torch.where(x > 0.5, float(self.how), 0.0)
+        return losses
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("nan", "loss_second is nan"),
+        ("inf", "loss_second is inf"),
+        ("gradient", "grad_norm is nan"),
+    ],
+)
+def test_what_is_no_number_stops_before_the_step_and_is_named(how, message, compile):
+    loss = Spoilt(how)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1.0)
+    update = make_update(loss, optimizer, max_grad_norm=1.0, compile=compile)
+    update(TensorDict({"x": torch.tensor(2.0 if how == "gradient" else 0.0)}))
+    weight, state = loss.weight.detach().clone(), optimizer.state[loss.weight]["step"].item()
+    with pytest.raises(DivergedError) as raised:
+        update(TensorDict({"x": torch.tensor(1.0)}))
+    assert raised.value.args[0] == message
+    assert torch.equal(loss.weight, weight)
+    assert optimizer.state[loss.weight]["step"].item() == state == 1
+
+
+def test_gradients_do_not_pile_up_between_updates():
+    loss = Terms()
+    update = make_update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), max_grad_norm=None)
+    for _ in range(3):
+        update(TensorDict({"x": torch.zeros(2)}, []))
+    assert loss.weight.tolist() == [-9, -12]
+
+
+def test_what_an_update_returns_is_detached_and_scalar():
+    _, losses = step(1.0)
+    assert losses["other"].item() == 2  # the mean of 1 and 3
+    assert losses.batch_size == ()
+    assert not any(value.requires_grad or value.ndim for value in losses.values())
+
+
+def dqn(*overrides: str, gamma: float = 0.9) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """The configured DQN loss over a linear Q of 2 observations and 2 actions, its target elsewhere."""
+    chosen = settings("env=cartpole", "algo=dqn", f"loss.value_estimator.gamma={gamma}", *overrides)
+    actor = QValueActor(nn.Linear(2, 2, bias=False), in_keys=["observation"], spec=OneHot(2))
+    actor.module[0].module.weight.data = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    loss = make_loss(chosen.build("loss"), chosen.loss.value_estimator, actor, None)
+    target = chosen.build("target")(loss) if chosen.target else None
+    if target is not None:
+        loss.target_value_network_params.apply(
+            lambda value: value.data.copy_(torch.tensor([[1.0, 0.0], [0.0, 5.0]]))
+        )
+    return loss, target, actor
+
+
+def transition(terminated: bool) -> TensorDict:
+    """Its action is worth 6; next the online network says (4, 3) and the target network (2, 15)."""
+    flag = torch.tensor([[terminated]])
+    after = {"observation": torch.tensor([[2.0, 3.0]]), "reward": torch.tensor([[1.0]])}
+    return TensorDict(
+        {
+            "observation": torch.tensor([[3.0, 1.0]]),
+            "action": torch.tensor([[1, 0]]),
+            "next": after | {"terminated": flag, "done": torch.tensor([[True]])},
+        },
+        [1],
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.5])
+@pytest.mark.parametrize(("double", "bootstrap"), [(True, 2.0), (False, 15.0)])
+@pytest.mark.parametrize("terminated", [True, False])
+def test_the_dqn_loss_is_the_squared_distance_to_the_hand_computed_target(
+    gamma, double, bootstrap, terminated
+):
+    loss, _, _ = dqn("loss.module.loss_function=l2", f"loss.module.double_dqn={double}", gamma=gamma)
+    expected = 1 + gamma * bootstrap * (not terminated)  # a truncated episode bootstraps, although it is done
+    assert loss(transition(terminated))["loss"].item() == pytest.approx((6 - expected) ** 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("tau", [0.25, 1.0])
+def test_a_soft_target_moves_the_fraction_tau_at_every_update(tau):
+    loss, target, actor = dqn("target=soft", f"target.tau={tau}")
+    old = loss.target_value_network_params.clone()
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
+    make_update(loss, optimizer, max_grad_norm=None, target=target)(transition(False))
+    online = actor.module[0].module.weight.data
+    (moved,) = loss.target_value_network_params.values(True, True)
+    (before,) = old.values(True, True)
+    assert not torch.equal(online, torch.tensor([[2.0, 0.0], [0.0, 1.0]]))
+    assert torch.allclose(moved, tau * online + (1 - tau) * before)
+
+
+def test_a_hard_target_is_copied_every_so_many_updates_and_still_in_between():
+    loss, target, actor = dqn("target=hard", "target.value_network_update_interval=3")
+    update = make_update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), max_grad_norm=None, target=target)
+    (weights,) = loss.target_value_network_params.values(True, True)
+    before = weights.clone()
+    moved = []
+    for _ in range(8):
+        update(transition(False))
+        moved.append(not torch.equal(weights, before))
+        if moved[-1]:
+            assert torch.equal(weights, actor.module[0].module.weight.data)
+            before = weights.clone()
+    assert moved == 2 * [
+        False,
+        False,
+        False,
+        True,
+    ]  # TorchRL's interval of 3 lets 3 updates pass between copies
+
+
+def ppo(kind: str, *overrides: str, gamma: float = 0.99):
+    torch.manual_seed(0)
+    chosen = settings("env=pendulum", f"loss={kind}", f"loss.value_estimator.gamma={gamma}", *overrides)
+    env = environments.make_env(partial(Toy, long=9), [partial(StepCounter, max_steps=6)], num_envs=2, seed=0)
+    actor, critic = actors.tanh_normal(env, **NETWORK), critics.state_value(env, **NETWORK)
+    loss = make_loss(chosen.build("loss"), chosen.loss.value_estimator, actor, critic)
+    with torch.no_grad():
+        batch = env.rollout(64, actor, break_when_any_done=False)
+    return chosen, batch, loss, actor, critic
+
+
+@pytest.mark.parametrize("kind", ["clip_ppo", "kl_penalty"])
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_gamma_reaches_the_ppo_losses_value_estimator(kind, gamma):
+    _, batch, loss, _, critic = ppo(kind, gamma=gamma)
+    with torch.no_grad():
+        loss.value_estimator(
+            batch, params=loss.critic_network_params, target_params=loss.target_critic_network_params
+        )
+        following = critic(batch["next"].select("observation"))["state_value"]
+    ends = batch["next", "done"]  # where the episode ends, nothing but one step is summed
+    expected = batch["next", "reward"] + gamma * following * ~batch["next", "terminated"]
+    assert torch.allclose(batch["value_target"][ends], expected[ends], atol=1e-5)
+
+
+def learn_to_act_high(kind: str, *overrides: str) -> tuple[float, list[TensorDict]]:
+    """How far 40 updates on a batch that pays for the upper half of the actions move the mean action."""
+    _, batch, loss, actor, _ = ppo(kind, *overrides, gamma=0.0)
+    batch["next", "reward"] = (batch["action"] > 0.5).float()
+
+    def mean_action() -> float:
+        with torch.no_grad():
+            return actor.get_dist(batch).deterministic_sample.mean().item()
+
+    before = mean_action()
+    update = make_update(loss, torch.optim.Adam(loss.parameters(), lr=3e-3), max_grad_norm=1.0)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(128), sampler=SamplerWithoutReplacement())
+    losses = [
+        update(each)
+        for each in fresh_epochs(batch, buffer, loss, epochs=20, size=64, advantage="once", draw="epoch")
+    ]
+    return mean_action() - before, losses
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides"), [("clip_ppo", ()), ("kl_penalty", ("loss.module.dtarg=1.0",))]
+)
+def test_ppo_makes_rewarded_actions_likelier_and_the_critic_better(kind, overrides):
+    moved, losses = learn_to_act_high(kind, *overrides)
+    assert moved > 0.2
+    assert losses[-1]["loss_critic"] < 0.9 * losses[0]["loss_critic"]
+
+
+def test_a_smaller_divergence_aimed_at_keeps_the_policy_nearer():
+    near, far = (learn_to_act_high("kl_penalty", f"loss.module.dtarg={aim}") for aim in (0.001, 1.0))
+    assert near[0] < 0.5 * far[0]
+    assert near[1][-1]["kl"] < 0.5 * far[1][-1]["kl"]
+
+
+def test_the_kl_penalty_grows_when_the_policy_runs_away_and_shrinks_when_it_stays():
+    _, batch, loss, actor, _ = ppo("kl_penalty")
+    loss(batch)
+    assert loss.beta.item() == pytest.approx(0.9)  # from 1, for the policies are still equal
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter += 0.5
+    losses = loss(batch)
+    assert losses["kl"].mean() > 0.015
+    assert loss.beta.item() == pytest.approx(0.9 * 1.1)
+
+
+def test_the_kl_penalty_s_losses_can_be_averaged_over_minibatches_of_any_size():
+    _, batch, loss, _, _ = ppo("kl_penalty")
+    update = make_update(loss, torch.optim.SGD(loss.parameters(), lr=0.0), max_grad_norm=None)
+    flat = batch.reshape(-1)
+    mean = torch.stack([update(flat[:64]), update(flat[:40])]).mean(0)
+    assert mean["kl"].shape == ()
+
+
+COMPILED = {
+    "ppo on bounded actions": ["algo=ppo", "env=pendulum", "loss.module.log_explained_variance=true"],
+    "ppo on a choice": ["algo=ppo", "env=cartpole"],
+    "dqn": ["algo=dqn", "env=cartpole", "target.value_network_update_interval=6"],
+    "dueling dqn": ["algo=dqn", "env=cartpole", "actor=dueling", "target=soft", "actor.num_cells=[8,8]"],
+    "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]"],
+}
+
+
+def written_out(loss, optimizer, *, max_grad_norm, target):
+    """The update as a tutorial writes it."""
+
+    def update(minibatch: TensorDict) -> TensorDict:
+        losses = loss(minibatch)
+        optimizer.zero_grad()
+        sum(losses.get(key) for key in loss.out_keys if key.startswith("loss")).backward()
+        norm = nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], max_grad_norm)
+        optimizer.step()
+        if target is not None:
+            target.step()
+        return losses.detach().apply(lambda value: value.mean(), batch_size=[]).set("grad_norm", norm)
+
+    return update
+
+
+def twenty_updates(overrides: list[str], device="cpu", make=make_update, **options) -> tuple[dict, dict]:
+    """The losses of each of 20 updates of a small network, and every parameter after them."""
+    chosen = settings("tuned=none", "actor.num_cells=[8]", "optim.lr=1e-2", *overrides)
+    torch.manual_seed(0)
+    env = environments.make_env(
+        chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0, device=device
+    )
+    environments.initialise_normalisers(env, 100)
+    actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
+    loss = make_loss(chosen.build("loss"), chosen.loss.value_estimator, actor, critic)
+    optimizer, target = chosen.build("optim")(loss.parameters()), chosen.build("target")(loss)
+    update = make(loss, optimizer, max_grad_norm=1.0, target=target, **options)
+    with torch.no_grad():
+        batch = env.rollout(64, actor, break_when_any_done=False)
+        if chosen.algo == "ppo":
+            loss.value_estimator(batch)
+    minibatches = batch.reshape(-1).split(32)
+    losses = torch.stack([update(minibatches[k % 8].clone()).clone() for k in range(20)])
+    return losses.to_dict(), {key: value for key, value in loss.state_dict().items() if value.numel()}
+
+
+def agree(found: dict, expected: dict) -> None:
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        assert torch.allclose(found[key], value, atol=1e-4, rtol=1e-4), key
+
+
+@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+def test_an_update_is_the_one_written_out_with_an_optimizer_that_is_not_fused(overrides):
+    plain = twenty_updates([*overrides, "optim.fused=false"], make=written_out)
+    for found, expected in zip(twenty_updates(overrides), plain, strict=True):
+        agree(found, expected)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it records; tests/test_gpu.py compares")
+@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+def test_what_a_cuda_graph_would_record_is_the_same_update(overrides):
+    for found, expected in zip(
+        twenty_updates(overrides, cudagraph=True), twenty_updates(overrides), strict=True
+    ):
+        agree(found, expected)
+
+
+@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates_targets_included(overrides):
+    eager, weights = twenty_updates(overrides)
+    compiled, compiled_weights = twenty_updates(overrides, compile=True)
+    agree(compiled, eager)
+    agree(compiled_weights, weights)
+    assert not any(value.requires_grad for value in compiled.values())
+    assert eager["grad_norm"][0] != eager["grad_norm"][-1]  # it learned

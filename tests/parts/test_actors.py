@@ -1,0 +1,205 @@
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from conftest import settings
+from torch import nn
+from torchrl.envs import TransformedEnv
+from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
+from toys import Toy
+
+from hydrl.config.settings import CONFIGS
+from hydrl.errors import UserError
+from hydrl.parts import actors, critics, environments
+
+NETWORK = {"num_cells": [16, 8], "activation": "ELU", "in_keys": ["observation"]}
+CONTINUOUS = {
+    "tanh_normal": actors.tanh_normal,
+    "independent": partial(actors.tanh_normal, scale="independent"),
+}
+DISCRETE = {"categorical": actors.categorical, "q_value": actors.q_value, "dueling": actors.dueling}
+EVERY = [
+    *[(name, "continuous") for name in (*CONTINUOUS, "stochastic")],
+    *[(name, kind) for name in (*DISCRETE, "stochastic") for kind in ("one_hot", "integer")],
+]
+
+
+def toy(actions: str, num_envs: int = 1, **kwargs) -> TransformedEnv:
+    torch.manual_seed(0)
+    return environments.make_env(partial(Toy, actions=actions, **kwargs), [], num_envs=num_envs, seed=0)
+
+
+def build(name: str, env: TransformedEnv, **changes) -> nn.Module:
+    builders: dict[str, Callable] = CONTINUOUS | DISCRETE | {"stochastic": actors.stochastic}
+    return builders[name](env, **{**NETWORK, **changes})
+
+
+def hidden(module: nn.Module) -> list[nn.Linear]:
+    return [each for each in module.modules() if isinstance(each, nn.Linear)]
+
+
+@pytest.mark.parametrize(("name", "actions"), EVERY)
+def test_actions_are_in_the_space_in_random_and_in_deterministic_mode(name, actions):
+    env = toy(actions, num_envs=2)
+    actor = build(name, env)
+    check_env_specs(env)
+    spec = env.action_spec_unbatched
+    for mode in (ExplorationType.RANDOM, ExplorationType.DETERMINISTIC):
+        with set_exploration_type(mode), torch.no_grad():
+            rollout = env.rollout(20, actor, break_when_any_done=False)
+        assert rollout["action"].shape == (2, 20, *spec.shape)
+        assert spec.expand(2, 20, *spec.shape).is_in(rollout["action"])
+
+
+@pytest.mark.parametrize(
+    ("name", "actions"), [each for each in EVERY if each[0] not in ("q_value", "dueling")]
+)
+def test_the_log_probability_is_one_number_a_frame_and_that_of_the_action(name, actions):
+    env = toy(actions, num_envs=2)
+    actor = build(name, env)
+    with torch.no_grad():
+        rollout = env.rollout(10, actor, break_when_any_done=False)
+        again = actor.get_dist(rollout).log_prob(rollout["action"])
+    assert rollout["action_log_prob"].shape == (2, 10)
+    assert torch.allclose(rollout["action_log_prob"], again, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tanh_normal", "independent", "categorical", "q_value", "dueling"])
+def test_deterministic_mode_gives_the_same_action_twice_and_random_mode_explores(name):
+    env = toy("continuous" if name in CONTINUOUS else "one_hot")
+    actor = build(name, env)
+    state = env.reset().expand(50).contiguous()
+    with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+        actions = actor(state.clone())["action"]
+    assert (actions == actions[0]).all()
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+        explored = actor(state.clone())["action"]
+    assert (explored != explored[0]).any() == (name not in ("q_value", "dueling"))
+
+
+def test_the_deterministic_tanh_normal_action_is_the_squashed_mean():
+    env = toy("continuous")
+    actor = build("tanh_normal", env)
+    with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+        out = actor(env.reset())
+    low, high = -2.0, 3.0
+    expected = torch.tanh(out["loc"]) * (high - low) / 2 + (high + low) / 2
+    assert torch.allclose(out["action"], expected, atol=1e-5)
+
+
+def test_deterministic_categorical_takes_the_likeliest_action():
+    env = toy("integer")
+    actor = build("categorical", env)
+    states = env.fake_tensordict().select("observation").expand(40).clone()
+    states["observation"] = 20 * torch.randn(40, 3)
+    with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+        out = actor(states)
+    assert torch.equal(out["action"], out["logits"].argmax(-1))
+    assert len(out["action"].unique()) > 1
+
+
+def test_an_independent_scale_is_the_same_in_every_state_and_the_network_s_own_is_not():
+    env = toy("continuous")
+    states = env.fake_tensordict().select("observation").expand(40).clone()
+    states["observation"] = torch.randn(40, 3)
+    spread = {}
+    for name in CONTINUOUS:
+        with torch.no_grad():
+            spread[name] = build(name, env)(states.clone())["scale"].std(0).item()
+    assert spread["independent"] == 0
+    assert spread["tanh_normal"] > 1e-3
+    independent = build("independent", env)
+    assert sum(p.numel() for p in independent.parameters()) == (3 * 16 + 16) + (16 * 8 + 8) + (8 + 1) + 1
+
+
+@pytest.mark.parametrize("name", ["q_value", "dueling"])
+@pytest.mark.parametrize("actions", ["one_hot", "integer"])
+def test_q_actors_take_the_greatest_value(name, actions):
+    env = toy(actions)
+    actor = build(name, env)
+    states = env.fake_tensordict().select("observation").expand(40).clone()
+    states["observation"] = 20 * torch.randn(40, 3)
+    with torch.no_grad():
+        out = actor(states)
+    values, action = out["action_value"], out["action"]
+    assert values.shape == (40, 3)
+    assert torch.equal(action.argmax(-1) if actions == "one_hot" else action, values.argmax(-1))
+    assert torch.equal(out["chosen_action_value"].squeeze(-1), values.max(-1).values)
+
+
+def test_dueling_values_are_state_value_plus_centred_advantage():
+    env = toy("one_hot")
+    net = build("dueling", env, num_cells=[16, 8])[0].module
+    states = torch.randn(5, 3)
+    with torch.no_grad():
+        trunk = net.features(states)
+        value, advantage = net.value(trunk), net.advantage(trunk)
+        expected = value + advantage - advantage.mean(-1, keepdim=True)
+        assert torch.allclose(net(states), expected, atol=1e-6)
+    assert trunk.shape == (5, 16)
+    assert advantage.shape == (5, 3)
+    assert value.shape == (5, 1)
+
+
+@pytest.mark.parametrize(("name", "actions"), EVERY)
+def test_widths_and_activation_are_those_asked_for(name, actions):
+    actor = build(name, toy(actions), num_cells=[16, 8], activation="ELU")
+    assert hidden(actor)[0].in_features == 3
+    assert {16, 8} <= {layer.out_features for layer in hidden(actor)}
+    assert any(isinstance(each, nn.ELU) for each in actor.modules())
+    assert not any(isinstance(each, nn.Tanh | nn.ReLU) for each in actor.modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "instead"),
+    [(name, "one_hot", "actor=categorical") for name in CONTINUOUS]
+    + [(name, "continuous", "actor=tanh_normal") for name in DISCRETE]
+    + [("stochastic", "binary", "needs .* these are Binary")],
+)
+def test_a_wrong_action_space_is_refused_before_anything_resets_the_environment(name, actions, instead):
+    with pytest.raises(UserError, match=f"{instead}"):
+        build(name, toy(actions, resettable=False))
+
+
+@pytest.mark.parametrize("wrong", ["tanh", "Tan", "Linear", "Module", "MultiheadAttention"])
+@pytest.mark.parametrize(
+    "builder", [actors.stochastic, actors.dueling, critics.state_value, critics.action_value]
+)
+def test_an_unknown_activation_is_refused_before_anything_resets_the_environment(builder, wrong):
+    env = toy("one_hot", resettable=False)
+    with pytest.raises(UserError, match=f"activation={wrong} .*Tanh, ReLU"):
+        builder(env, **{**NETWORK, "activation": wrong})
+
+
+def test_an_observation_entry_that_is_not_there_is_refused_before_the_reset():
+    with pytest.raises(UserError, match=r"in_keys=\['pixels'\].*observation"):
+        build("tanh_normal", toy("continuous", resettable=False), in_keys=["pixels"])
+
+
+def test_dueling_needs_a_trunk_and_heads():
+    with pytest.raises(UserError, match=r"num_cells=\[16\]"):
+        build("dueling", toy("one_hot", resettable=False), num_cells=[16])
+
+
+def test_no_config_states_the_size_of_an_observation_or_action():
+    files = sorted((CONFIGS / "actor").glob("*.yaml")) + sorted((CONFIGS / "critic").glob("*.yaml"))
+    assert len(files) >= 8
+    for file in files:
+        text = file.read_text()
+        assert not any(word in text for word in ("in_features", "out_features", "_dim", "shape")), file
+
+
+@pytest.mark.parametrize("task", ["half_cheetah", "cartpole"])
+def test_the_configured_actor_fits_any_task(task):
+    chosen = settings(f"env={task}", "algo=ppo", "actor.num_cells=[7]", "critic.num_cells=[5]")
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
+    environments.initialise_normalisers(env, 32)
+    actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
+    observations = env.observation_spec["observation"].shape[-1]
+    outputs = {"half_cheetah": 2 * 6, "cartpole": 2}[task]
+    assert [(each.in_features, each.out_features) for each in hidden(actor)] == [
+        (observations, 7),
+        (7, outputs),
+    ]
+    assert [(each.in_features, each.out_features) for each in hidden(critic)] == [(observations, 5), (5, 1)]

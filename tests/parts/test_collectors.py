@@ -1,0 +1,249 @@
+"""Each collector with processes is run once for the module; the tests read what it collected."""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from conftest import settings
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictSequential
+from torch import nn
+from torchrl.envs import ObservationNorm, StepCounter, TransformedEnv
+from torchrl.modules import EGreedyModule, OrnsteinUhlenbeckProcessModule
+from torchrl.objectives.value import GAE
+from toys import Toy
+
+from hydrl.parts import actors, collectors, critics, environments
+
+NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
+NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)
+
+
+def maker(actions: str = "continuous", **toy: Any) -> Callable[..., TransformedEnv]:
+    return partial(environments.make_env, partial(Toy, actions=actions, **toy), NORMALISED)
+
+
+def seeded(make: Callable[..., TransformedEnv], num_envs: int) -> TransformedEnv:
+    torch.manual_seed(0)
+    env = make(num_envs=num_envs, seed=0)
+    environments.initialise_normalisers(env, 100)
+    return env
+
+
+def always(actor: nn.Module, loc: float) -> None:
+    """Changes the weights so that every action is the mean ``loc``, nearly without noise."""
+    last = [each for each in actor.modules() if isinstance(each, nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(torch.tensor([loc, -20.0]))
+
+
+@dataclass
+class Collected:
+    """What a collector did before and after the weights (or the exploration) changed."""
+
+    env: TransformedEnv
+    batches: list[TensorDictBase]
+    changed: list[TensorDictBase]
+    children_left: list[psutil.Process]
+
+
+def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
+    env = seeded(make, num_envs)
+    policy = policy_of(env)
+    collector = collectors.make_collector(
+        env,
+        partial(make, num_envs=num_envs, normaliser=environments.normaliser_state(env)),
+        policy,
+        frames_per_batch=160,
+        init_random_frames=0,
+        num_envs=num_envs,
+        num_workers=2,
+        seed=3,
+        device="cpu",
+        sync=sync,
+    )
+    batches: list[TensorDictBase] = []
+    try:
+        for batch in islice(collector, 8):
+            batches.append(batch.clone())
+            if len(batches) == 4:
+                change(policy)
+            collector.update_policy_weights_()
+    finally:
+        workers = [
+            each for each in psutil.Process().children(recursive=True) if "spawn_main" in str(each.cmdline())
+        ]
+        assert len(workers) == 2
+        collector.shutdown()
+    return Collected(env, batches[:4], batches[-2:], [each for each in workers if each.is_running()])
+
+
+@pytest.fixture(scope="module")
+def synchronous() -> Collected:
+    return collect(
+        maker(),
+        lambda env: actors.tanh_normal(env, **NETWORK),
+        lambda actor: always(actor, 50.0),
+        num_envs=1,
+        sync=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def synchronous_vectors() -> Collected:
+    def policy(env: TransformedEnv) -> nn.Module:
+        actor = actors.q_value(env, **NETWORK)
+        spec = env.action_spec_unbatched
+        return TensorDictSequential(
+            actor, EGreedyModule(spec, eps_init=1.0, eps_end=0.0, annealing_num_steps=9)
+        )
+
+    return collect(maker("one_hot"), policy, lambda policy: policy[1].step(9), num_envs=2, sync=True)
+
+
+@pytest.fixture(scope="module")
+def asynchronous() -> Collected:
+    chosen = settings("env=torchrl_pendulum")
+    return collect(
+        partial(environments.make_env, chosen.build("env"), chosen.transform_builders),
+        lambda env: actors.tanh_normal(env, **NETWORK),
+        lambda actor: always(actor, 50.0),
+        num_envs=2,
+        sync=False,
+    )
+
+
+def single(
+    env: TransformedEnv, policy: nn.Module, num_envs: int = 1, random: int = 0
+) -> list[TensorDictBase]:
+    collector = collectors.make_collector(
+        env,
+        lambda: None,
+        policy,
+        frames_per_batch=60,
+        init_random_frames=random,
+        num_envs=num_envs,
+        seed=0,
+        device="cpu",
+    )
+    return [batch.clone() for batch in islice(collector, 2)]
+
+
+@pytest.mark.parametrize(("num_envs", "shape"), [(1, (60,)), (3, (3, 20))])
+def test_one_process_collects_in_the_training_env_itself_time_last(num_envs, shape):
+    env = seeded(maker(), num_envs)
+    first, second = single(env, actors.tanh_normal(env, **NETWORK), num_envs)
+    assert first.batch_size == second.batch_size == shape
+    goes_on = ~first["next", "done"][..., -1, 0]
+    last, following = first["next", "observation"][..., -1, :], second["observation"][..., 0, :]
+    assert torch.equal(last[goes_on], following[goes_on])
+    if num_envs == 1:
+        assert env.base_env.steps == second["next", "step_count"][-1].item()
+
+
+def test_the_first_frames_are_random_where_asked():
+    env = seeded(maker(), 1)
+    actor = actors.tanh_normal(env, **NETWORK)
+    always(actor, 50.0)
+    first, second = single(env, actor, random=60)
+    assert first["action"].min() < 0
+    assert second["action"].min() > 2.99
+
+
+def test_noise_that_remembers_is_told_where_episodes_begin():
+    env = seeded(maker(), 3)
+    actor = actors.tanh_normal(env, **NETWORK)
+    always(actor, 0.0)
+    noise = OrnsteinUhlenbeckProcessModule(spec=env.action_spec_unbatched, annealing_num_steps=9, sigma=1.0)
+    first, _ = single(env, TensorDictSequential(actor, noise), 3)
+    begins = first["step_count"] == 0
+    assert torch.equal(first["is_init"], begins)
+    assert begins.sum() > 3
+    distance = (first["action"] - 0.5).abs()  # from the mean action
+    assert distance[begins].max() < 0.5  # one step of noise
+    assert distance[~begins].max() > 0.5  # which adds up within an episode
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("synchronous", (2, 80)), ("synchronous_vectors", (2, 2, 40)), ("asynchronous", (2, 80))],
+)
+def test_worker_batches_have_time_last_and_unbroken(name, shape, request):
+    for batch in request.getfixturevalue(name).batches:
+        assert batch.batch_size == shape
+        goes_on = ~batch["next", "done"][..., :-1, 0]
+        after, now = batch["next", "observation"][..., :-1, :], batch["observation"][..., 1:, :]
+        assert torch.equal(after[goes_on], now[goes_on])
+        steps, following = batch["step_count"][..., 0], batch["next", "step_count"][..., 0]
+        assert torch.equal(following, steps + 1)
+
+
+@pytest.mark.parametrize("name", ["synchronous", "synchronous_vectors"])
+def test_every_worker_normalises_with_the_parent_s_statistics(name, request):
+    collected = request.getfixturevalue(name)
+    (statistics,) = environments.normaliser_state(collected.env).values()
+    for batch in collected.batches:
+        raw = (batch["observation"] - statistics["loc"]) / statistics["scale"]
+        assert torch.allclose(raw[..., 0], batch["step_count"][..., 0].float(), atol=1e-4)
+        assert torch.allclose(raw[..., 1].round() % 18, torch.tensor(2.0))  # episodes are of 2 or 20 steps
+
+
+@pytest.mark.parametrize("name", ["synchronous", "synchronous_vectors"])
+def test_workers_see_different_episodes_and_draw_different_actions(name, request):
+    batch = torch.cat(request.getfixturevalue(name).batches, -1).flatten(0, -2)
+    for key in (("next", "done"), "action"):
+        rows = {tuple(row.flatten().tolist()) for row in batch[key]}
+        assert len(rows) == len(batch), key
+
+
+def test_asynchronous_workers_take_turns_and_differ(asynchronous):
+    starts = [tuple(row[0].tolist()) for batch in asynchronous.batches for row in batch["observation"]]
+    assert len(set(starts)) == len(starts)
+
+
+def test_advantages_do_not_leak_from_one_worker_to_another(synchronous):
+    batch = synchronous.batches[0]
+    critic = critics.state_value(seeded(maker(), 1), **NETWORK)
+    gae = GAE(gamma=0.99, lmbda=0.95, value_network=critic)
+    with torch.no_grad():
+        joined = gae(batch.clone())["advantage"]
+        apart = torch.stack([gae(worker.clone())["advantage"] for worker in batch])
+    assert torch.allclose(joined, apart, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["synchronous", "asynchronous"])
+def test_published_weights_reach_the_workers(name, request):
+    collected = request.getfixturevalue(name)
+    high = collected.env.action_spec_unbatched.space.high.item()
+    assert torch.cat([batch["action"].flatten() for batch in collected.batches]).min() < 0
+    for batch in collected.changed:
+        assert batch["action"].min() > high - 0.01
+
+
+def test_the_annealed_epsilon_reaches_the_workers(synchronous_vectors):
+    def greedy(batch: TensorDictBase) -> float:
+        return (batch["action"].argmax(-1) == batch["action_value"].argmax(-1)).double().mean().item()
+
+    assert greedy(torch.cat(synchronous_vectors.batches, -1)) < 0.5
+    assert all(greedy(batch) == 1 for batch in synchronous_vectors.changed)
+
+
+@pytest.mark.parametrize("name", ["synchronous", "synchronous_vectors", "asynchronous"])
+def test_shutdown_leaves_no_worker_alive(name, request):
+    assert request.getfixturevalue(name).children_left == []
+
+
+def test_what_goes_to_a_worker_survives_pickling():
+    chosen = settings("env=cartpole", "algo=ppo")
+    make = partial(environments.make_env, chosen.build("env"), chosen.transform_builders)
+    env = seeded(make, 2)
+    make = partial(make, num_envs=2, normaliser=environments.normaliser_state(env))
+    again = pickle.loads(pickle.dumps(partial(collectors.worker_env, make, seed=5)))()
+    assert torch.equal(again.reset()["observation"], make(seed=5).reset()["observation"])

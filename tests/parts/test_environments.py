@@ -1,0 +1,299 @@
+import traceback
+from functools import partial
+
+import gymnasium
+import pytest
+import torch
+from conftest import settings
+from gymnasium.envs.registration import EnvSpec
+from torchrl.envs import (
+    DoubleToFloat,
+    ObservationNorm,
+    RewardScaling,
+    RewardSum,
+    StepCounter,
+    TransformedEnv,
+    VecNorm,
+    VecNormV2,
+)
+from torchrl.envs.utils import check_env_specs
+from toys import Toy
+
+from hydrl.config.settings import CONFIGS
+from hydrl.errors import UserError
+from hydrl.parts import environments
+
+OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
+VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
+VEC_NORM_V2 = partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True)
+NAMED = sorted({file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom"})
+
+
+def gym(id: str, *transforms, num_envs: int = 1, seed: int = 0, **kwargs) -> TransformedEnv:
+    make = partial(environments.gymnasium_env, id, **kwargs)
+    return environments.make_env(make, (DoubleToFloat, *transforms), num_envs=num_envs, seed=seed)
+
+
+def configured(*overrides: str, num_envs: int = 1) -> TransformedEnv:
+    """The environment a run with these overrides trains in, seeded and initialised as there."""
+    torch.manual_seed(0)
+    chosen = settings(*overrides)
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=num_envs, seed=0)
+    environments.initialise_normalisers(env, 64)
+    return env
+
+
+def by_env(rollout, num_envs):
+    """``[time]`` or ``[envs, time]`` to a list of one rollout an environment."""
+    return [rollout] if num_envs == 1 else list(rollout.unbind(0))
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("name", NAMED)
+def test_every_env_config_gives_what_its_specs_say(name, num_envs):
+    env = configured(
+        f"env={name}", "algo=dqn" if name in ("cartpole", "acrobot") else "algo=ppo", num_envs=num_envs
+    )
+    check_env_specs(env)
+    rollout = env.rollout(20, break_when_any_done=False)
+    assert rollout.batch_size == ((20,) if num_envs == 1 else (num_envs, 20))
+    assert rollout["observation"].dtype == torch.float32
+    assert torch.isfinite(rollout["next", "observation"]).all()
+    assert {"done", "terminated", "truncated", "reward", "episode_reward"} <= set(rollout["next"].keys())
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_no_ghost_steps_at_episode_ends(num_envs):
+    torch.manual_seed(0)
+    env = gym("CartPole-v1", num_envs=num_envs)
+    rollout = env.rollout(150, break_when_any_done=False)
+    ends = 0
+    for each in by_env(rollout, num_envs):
+        done, following = each["next", "done"].squeeze(-1), each["next", "observation"]
+        ends += int(done.sum())
+        # The last observation of an episode is the fallen pole, not zeros and not the next episode's start.
+        assert ((following[done][:, 2].abs() > 0.2095) | (following[done][:, 0].abs() > 2.4)).all()
+        assert torch.equal(each["observation"][1:][~done[:-1]], following[:-1][~done[:-1]])
+        assert (each["observation"][1:][done[:-1]].abs() <= 0.05).all()  # CartPole starts within 0.05
+        assert (each["next", "reward"] == 1).all()
+    assert ends >= 4
+
+
+def test_seeds_are_distinct_across_envs_and_reproducible():
+    first = [gym("CartPole-v1", num_envs=4, seed=seed).reset()["observation"] for seed in (1, 1, 2)]
+    assert len({tuple(row.tolist()) for row in first[0]}) == 4
+    assert torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], first[2])
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("limit", ["TimeLimit", "StepCounter"])
+def test_a_time_limit_truncates_and_does_not_terminate(limit, num_envs):
+    if limit == "TimeLimit":
+        env = gym("Pendulum-v1", StepCounter, num_envs=num_envs, max_episode_steps=7)
+    else:
+        env = gym("Pendulum-v1", partial(StepCounter, max_steps=7), num_envs=num_envs)
+    after = env.rollout(7, break_when_any_done=False)["next"][..., -1]
+    assert (after["step_count"] == 7).all()
+    assert after["truncated"].all()
+    assert after["done"].all()
+    assert not after["terminated"].any()
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_fallen_pole_terminates_and_is_not_truncated(num_envs):
+    env = gym("CartPole-v1", num_envs=num_envs)
+    after = env.rollout(60, break_when_any_done=False)["next"]
+    done = after["done"]
+    assert done.any()
+    assert torch.equal(after["terminated"], done)
+    assert not after["truncated"].any()
+
+
+@pytest.mark.parametrize("num_envs", [1, 8])
+@pytest.mark.parametrize("id", ["CartPole-v1", "Hopper-v4"])
+def test_normalised_random_data_is_standard(id, num_envs):
+    torch.manual_seed(0)
+    env = gym(id, OBSERVATION_NORM, num_envs=num_envs)
+    environments.initialise_normalisers(env, 3_000)
+    data = env.rollout(4_000 // num_envs, break_when_any_done=False)["observation"].flatten(0, -2)
+    assert data.mean(0).abs().max() < 0.35
+    assert (data.std(0) - 1).abs().max() < 0.35
+
+
+@pytest.mark.parametrize("standard_normal", [False, True])
+def test_several_envs_are_standardised_by_their_pooled_mean_and_deviation(standard_normal):
+    class Fixed(Toy):
+        """Observes 10, 20, 10, 20, ... and a constant."""
+
+        def observe(self, steps, action=0.0):
+            self.steps = steps
+            return {"observation": torch.tensor([10.0 + 10 * (steps % 2), 7.0, 7.0])}
+
+    env = environments.make_env(
+        Fixed, [partial(OBSERVATION_NORM, standard_normal=standard_normal)], num_envs=2
+    )
+    environments.initialise_normalisers(env, 400)
+    data = env.rollout(2)["observation"]
+    deviation = torch.tensor([10.0, 20.0]).repeat(200).std().item()
+    assert data[0, :, 0].tolist() == pytest.approx([-5 / deviation, 5 / deviation], abs=1e-3)
+    assert data[..., 1:].abs().max() < 1e-5  # a constant is centred; dividing by its deviation would explode
+
+
+def test_one_observation_norm_over_two_entries_is_refused():
+    env = environments.make_env(Toy, [partial(ObservationNorm, in_keys=["observation", "other"])])
+    with pytest.raises(UserError, match="ObservationNorm of its own"):
+        environments.initialise_normalisers(env, 10)
+
+
+@pytest.mark.parametrize(
+    "norm", [OBSERVATION_NORM, VEC_NORM, VEC_NORM_V2], ids=lambda norm: norm.func.__name__
+)
+@pytest.mark.parametrize(("trained", "other"), [(1, 1), (1, 3), (4, 1), (4, 2)])
+def test_loaded_statistics_give_identical_observations_and_stay(norm, trained, other):
+    torch.manual_seed(0)
+    source = gym("CartPole-v1", norm, num_envs=trained, seed=0)
+    environments.initialise_normalisers(source, 100)
+    source.rollout(40, break_when_any_done=False)
+    state = environments.normaliser_state(source)
+    copied = {key: {name: value.clone() for name, value in each.items()} for key, each in state.items()}
+
+    target = gym("CartPole-v1", norm, num_envs=other, seed=5)
+    environments.load_normaliser(target, state)
+    environments.load_normaliser(source, state)
+    raw = 3 * torch.randn(other, 4) + 1
+    assert torch.allclose(normalise(source, raw[:1], trained), normalise(target, raw[:1], other), atol=1e-6)
+    assert not torch.allclose(normalise(target, raw, other), raw)
+    assert set(target.rollout(3)["observation"].shape[-1:]) == {4}
+
+    for env in (source, target):
+        env.rollout(30, break_when_any_done=False)
+        for key, statistics in environments.normaliser_state(env).items():
+            for name, value in statistics.items():
+                assert torch.equal(value, copied[key][name]), name
+
+
+def normalise(env: TransformedEnv, raw: torch.Tensor, num_envs: int) -> torch.Tensor:
+    """What the environment's stack makes of raw observations, as its next step would."""
+    norm = next(each for each in env.transform if isinstance(each, ObservationNorm | VecNorm | VecNormV2))
+    zero = env.fake_tensordict().select("observation")
+    observation = raw.expand(num_envs, -1) if num_envs > 1 else raw[0]
+    return norm._reset(None, zero.set("observation", observation.clone()))["observation"].reshape(-1, 4)[:1]
+
+
+def test_running_statistics_move_with_training_until_frozen():
+    torch.manual_seed(0)
+    env = gym("CartPole-v1", VEC_NORM_V2, num_envs=2)
+    env.rollout(5, break_when_any_done=False)
+    (before,) = environments.normaliser_state(env).values()
+    env.rollout(50, break_when_any_done=False)
+    (after,) = environments.normaliser_state(env).values()
+    loc, count = (next(key for key in after if key.startswith(name)) for name in ("loc", "count"))
+    assert after[count] - before[count] >= 100
+    assert not torch.equal(after[loc], before[loc])
+
+
+def test_running_statistics_are_the_data_s_mean_and_deviation():
+    torch.manual_seed(0)
+    raw = gym("CartPole-v1", num_envs=4, seed=0)
+    env = gym("CartPole-v1", VEC_NORM_V2, num_envs=4, seed=0)
+    for each in (raw, env):
+        torch.manual_seed(1)
+        each.data = each.rollout(50)
+    seen = torch.cat([raw.data["observation"][:, :1], raw.data["next", "observation"]], 1).flatten(0, 1)
+    norm = env.transform[2]
+    assert torch.allclose(norm.loc["observation"], seen.mean(0), atol=1e-4)
+    assert torch.allclose(norm.scale["observation"], seen.std(0, unbiased=False), rtol=1e-2)
+
+
+def test_returns_are_raw_wherever_the_reward_is_scaled():
+    scaling = partial(RewardScaling, loc=0.0, scale=0.01)
+    for stack in ([scaling], [scaling, RewardSum], [RewardSum, scaling]):
+        env = gym("CartPole-v1", *stack, num_envs=2)
+        after = env.rollout(5)["next"]
+        assert torch.allclose(after["reward"], torch.tensor(0.01))
+        assert torch.equal(after["episode_reward"][..., 0], torch.arange(1.0, 6).expand(2, 5))
+        assert sum(isinstance(each, RewardSum) for each in env.transform) == 1
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_torchrl_s_own_pendulum_ends_at_200_steps_with_its_own_reward_summed(num_envs):
+    env = configured("env=torchrl_pendulum", num_envs=num_envs)
+    check_env_specs(env)
+    rollout = env.rollout(250, break_when_any_done=False)
+    for each in by_env(rollout, num_envs):
+        assert each["observation"].shape == (250, 2)
+        assert each["next", "done"].squeeze(-1).nonzero().squeeze(-1).tolist() == [199]
+        assert not each["next", "terminated"].any()
+        total = each["next", "reward"][:200].sum()
+        assert each["next", "episode_reward"][199].item() == pytest.approx(total.item(), rel=1e-4)
+    starts = rollout["observation"].reshape(num_envs, 250, 2)[:, 0]
+    assert len({tuple(start.tolist()) for start in starts}) == num_envs
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_user_s_own_environment_class_will_do(num_envs):
+    overrides = ("env=custom", "env._target_=toys.Toy", "+env.short=3", "+env.long=5")
+    env = configured(*overrides, num_envs=num_envs)
+    check_env_specs(env)
+    rollout = env.rollout(40, break_when_any_done=False)
+    ended = rollout["next"][rollout["next", "done"].squeeze(-1)]
+    assert set(ended["episode_reward"].squeeze(-1).tolist()) == {3.0, 5.0}
+    assert torch.equal(ended["episode_reward"].long(), ended["step_count"])
+    if num_envs > 1:
+        lengths = rollout["next", "done"].squeeze(-1).long().cumsum(-1)
+        assert len({tuple(each.tolist()) for each in lengths}) > 1  # seeded apart
+
+
+@pytest.mark.parametrize(
+    ("actions", "kind"), [("continuous", "continuous"), ("one_hot", "discrete"), ("integer", "discrete")]
+)
+def test_action_kind_is_read_without_a_reset(actions, kind):
+    make = partial(Toy, actions=actions, resettable=False)
+    assert environments.action_kind(environments.make_env(make, [OBSERVATION_NORM])) == kind
+
+
+@pytest.mark.parametrize(("actions", "name"), [("binary", "Binary"), ("several", "MultiCategorical")])
+def test_an_unusual_action_space_is_called_by_its_name(actions, name):
+    assert environments.action_kind(environments.make_env(partial(Toy, actions=actions), [])) == name
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_what_gymnasium_cannot_make_is_told_in_one_line(num_envs):
+    with pytest.raises(UserError, match=r"^env\.id=NoSuchTask-v0 could not be made: .*") as told:
+        environments.gymnasium_env("NoSuchTask-v0", num_envs=num_envs)
+    assert "\n" not in str(told.value)
+    with pytest.raises(UserError, match=r"wing_span"):
+        environments.gymnasium_env("CartPole-v1", num_envs=num_envs, wing_span=3)
+
+
+class Defective(gymnasium.Env):
+    def __init__(self, **kwargs: object) -> None:
+        len(5)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_defect_in_a_task_of_one_s_own_keeps_its_line(num_envs, monkeypatch):
+    spec = EnvSpec("Defective-v0", entry_point=Defective)
+    monkeypatch.setitem(gymnasium.registry, "Defective-v0", spec)
+    with pytest.raises(TypeError, match="has no len") as told:
+        environments.gymnasium_env("Defective-v0", num_envs=num_envs)
+    lines = "".join(traceback.format_exception(told.value)).splitlines()
+    assert [line.strip() for line in lines].count("len(5)") == 1
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize(("task", "size"), [("FrozenLake-v1", 16), ("Blackjack-v1", 32 + 11 + 2)])
+def test_choices_and_tuples_are_observed_as_one_vector(task, size, num_envs):
+    env = configured("env=gym", f"env.id={task}", "transforms=plain", num_envs=num_envs)
+    check_env_specs(env)
+    observation = env.reset()["observation"]
+    assert observation.dtype == torch.float32
+    assert observation.shape == (*env.batch_size, size)
+    assert set(observation.unique().tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_class_that_is_no_environment_is_refused(num_envs):
+    with pytest.raises(UserError, match="names dict, which is no class of TorchRL environments"):
+        environments.make_env(partial(dict), [], num_envs=num_envs)

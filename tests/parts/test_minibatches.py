@@ -1,0 +1,190 @@
+from functools import partial
+
+import pytest
+import torch
+from conftest import settings
+from tensordict import TensorDict
+from torchrl.data import LazyTensorStorage, ReplayBuffer
+from torchrl.envs import StepCounter
+from torchrl.objectives import ClipPPOLoss
+from toys import Toy
+
+from hydrl.parts import actors, critics, environments
+from hydrl.parts.losses import make_loss
+from hydrl.parts.minibatches import fresh_epochs, replay
+
+NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
+GAMMA, LAMBDA = 0.9, 0.7
+
+
+def ppo(num_envs=3, time=20, average_gae=False):
+    """A batch ``[envs, time]`` with episode ends of both kinds, and a PPO loss over networks that fit it."""
+    torch.manual_seed(0)
+    env = environments.make_env(
+        partial(Toy, short=2, long=9), [partial(StepCounter, max_steps=6)], num_envs=num_envs, seed=0
+    )
+    actor, critic = actors.tanh_normal(env, **NETWORK), critics.state_value(env, **NETWORK)
+    estimator = {"gamma": GAMMA, "lmbda": LAMBDA, "average_gae": average_gae}
+    loss = make_loss(partial(ClipPPOLoss, functional=False), estimator, actor, critic)
+    with torch.no_grad():
+        batch = env.rollout(time, actor, break_when_any_done=False)
+    assert batch["next", "terminated"].any()
+    assert batch["next", "truncated"].any()
+    batch["frame"] = torch.arange(batch.numel()).reshape(batch.shape)
+    return batch, loss, critic
+
+
+def rollout_buffer() -> ReplayBuffer:
+    sizes = ("collector.frames_per_batch=60", "collector.num_envs=3", "minibatches.size=20")
+    return settings("env=pendulum", "algo=ppo", *sizes).build("buffer")()
+
+
+def hand_written_gae(batch, critic):
+    """The recursion of Schulman et al. 2016: a time limit bootstraps, an end does not, both stop the sum."""
+    with torch.no_grad():
+        value = critic(batch.select("observation"))["state_value"][..., 0]
+        following = critic(batch["next"].select("observation"))["state_value"][..., 0]
+    reward, done, terminated = (
+        batch["next", key][..., 0].float() for key in ("reward", "done", "terminated")
+    )
+    advantage = torch.zeros_like(value)
+    for env in range(value.shape[0]):
+        carried = 0.0
+        for t in reversed(range(value.shape[1])):
+            delta = reward[env, t] + GAMMA * following[env, t] * (1 - terminated[env, t]) - value[env, t]
+            carried = delta + GAMMA * LAMBDA * (1 - done[env, t]) * carried
+            advantage[env, t] = carried
+    return advantage, advantage + value
+
+
+def deal(epochs, size, advantage="once", draw="epoch", average_gae=False, on_minibatch=lambda critic: None):
+    batch, loss, critic = ppo(average_gae=average_gae)
+    dealt = []
+    for minibatch in fresh_epochs(
+        batch, rollout_buffer(), loss, epochs=epochs, size=size, advantage=advantage, draw=draw
+    ):
+        dealt.append(minibatch.clone())
+        on_minibatch(critic)
+    return batch, dealt
+
+
+@pytest.mark.parametrize("draw", ["epoch", "minibatch"])
+@pytest.mark.parametrize(("size", "an_epoch"), [(20, 3), (60, 1), (16, 3)])
+def test_an_epoch_is_as_many_whole_minibatches_as_fit(size, an_epoch, draw):
+    _, dealt = deal(epochs=4, size=size, draw=draw)
+    assert len(dealt) == 4 * an_epoch
+
+
+def test_drawing_by_epoch_leaves_nothing_over_for_the_next_and_by_minibatch_does():
+    _, by_epoch = deal(epochs=3, size=16)
+    assert [each.numel() for each in by_epoch] == [16] * 9
+    for start in (0, 3, 6):
+        assert torch.cat([each["frame"] for each in by_epoch[start : start + 3]]).unique().numel() == 48
+    _, by_minibatch = deal(epochs=3, size=16, draw="minibatch")
+    assert [each.numel() for each in by_minibatch] == [16, 16, 16, 12, 16, 16, 16, 12, 16]  # as the tutorial
+
+
+@pytest.mark.parametrize("draw", ["epoch", "minibatch"])
+@pytest.mark.parametrize("advantage", ["once", "each_epoch"])
+def test_every_frame_is_seen_exactly_once_an_epoch_in_another_order(advantage, draw):
+    _, dealt = deal(epochs=3, size=20, advantage=advantage, draw=draw)
+    epochs = [torch.cat([each["frame"] for each in dealt[start : start + 3]]) for start in (0, 3, 6)]
+    for frames in epochs:
+        assert torch.equal(frames.sort().values, torch.arange(60))
+    assert not torch.equal(epochs[0], epochs[1])
+    assert not torch.equal(epochs[0], torch.arange(60))
+
+
+def test_a_second_batch_replaces_the_first():
+    batch, loss, _ = ppo()
+    buffer = rollout_buffer()
+    deal_again = partial(
+        fresh_epochs, buffer=buffer, loss=loss, epochs=1, size=20, advantage="once", draw="epoch"
+    )
+    assert len(list(deal_again(batch))) == 3
+    batch["frame"] += 1_000
+    again = torch.cat([each["frame"] for each in deal_again(batch)])
+    assert torch.equal(again.sort().values, torch.arange(1_000, 1_060))
+
+
+@pytest.mark.parametrize("advantage", ["once", "each_epoch"])
+def test_the_advantage_is_gae_s_recursion_in_each_environment_by_itself(advantage):
+    batch, loss, critic = ppo()
+    expected, target = hand_written_gae(batch.clone(), critic)
+    buffer = rollout_buffer()
+    dealt = list(fresh_epochs(batch, buffer, loss, epochs=1, size=60, advantage=advantage, draw="epoch"))
+    order = dealt[0]["frame"].argsort()
+    assert torch.allclose(dealt[0]["advantage"][order, 0], expected.flatten(), atol=1e-5)
+    assert torch.allclose(dealt[0]["value_target"][order, 0], target.flatten(), atol=1e-5)
+    assert dealt[0]["advantage"].shape == (60, 1)
+
+
+def test_average_gae_standardises_over_the_whole_batch():
+    _, dealt = deal(epochs=1, size=60, average_gae=True)
+    assert dealt[0]["advantage"].mean().abs() < 1e-5
+    assert dealt[0]["advantage"].std().item() == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(("advantage", "follows"), [("once", False), ("each_epoch", True)])
+def test_only_each_epoch_sees_what_the_critic_learned_meanwhile(advantage, follows):
+    def learn(critic):
+        for parameter in critic.parameters():
+            parameter.data += 0.1
+
+    _, dealt = deal(epochs=2, size=60, advantage=advantage, on_minibatch=learn)
+    first, second = (each["value_target"][each["frame"].argsort()] for each in dealt)
+    assert torch.equal(first, second) != follows
+
+
+def numbered(start: int, frames: int) -> TensorDict:
+    return TensorDict({"frame": torch.arange(start, start + frames).reshape(2, -1)}, [2, frames // 2])
+
+
+def test_replay_draws_nothing_until_the_warmup_is_in_and_then_as_many_as_asked():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    drawn = [
+        len(list(replay(numbered(start, 10), buffer, None, updates=3, size=4, warmup_frames=25)))
+        for start in (0, 10, 20, 30)
+    ]
+    assert drawn == [0, 0, 3, 3]
+
+
+def test_replay_never_draws_a_minibatch_larger_than_what_is_there():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(100))
+    drawn = [
+        [
+            each.numel()
+            for each in replay(numbered(start, 10), buffer, None, updates=1, size=16, warmup_frames=0)
+        ]
+        for start in (0, 10)
+    ]
+    assert drawn == [[], [16]]
+
+
+def test_a_full_buffer_forgets_the_oldest_frames_first():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20))
+    for start in (0, 10, 20, 30):
+        drawn = list(replay(numbered(start, 10), buffer, None, updates=40, size=8, warmup_frames=0))
+        assert len(buffer) == min(start + 10, 20)
+    seen = torch.cat([each["frame"] for each in drawn])
+    assert set(seen.tolist()) == set(range(20, 40))
+
+
+def test_drawn_frames_are_flat_and_drawn_uniformly():
+    torch.manual_seed(0)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(10))
+    drawn = list(replay(numbered(0, 10), buffer, None, updates=500, size=10, warmup_frames=10))
+    assert drawn[0].batch_size == (10,)
+    counts = torch.stack([each["frame"] for each in drawn]).flatten().bincount(minlength=10)
+    assert counts.min() > 420  # 500 each
+    assert counts.max() < 580
+
+
+def test_one_draw_for_all_updates_takes_the_frames_that_a_draw_for_each_would_take():
+    buffer = ReplayBuffer(storage=LazyTensorStorage(50))
+    torch.manual_seed(0)
+    together = [
+        each["frame"] for each in replay(numbered(0, 50), buffer, None, updates=6, size=7, warmup_frames=0)
+    ]
+    torch.manual_seed(0)
+    assert torch.equal(torch.stack(together), torch.stack([buffer.sample(7)["frame"] for _ in range(6)]))

@@ -1,0 +1,296 @@
+"""Workers that die or hang: the run ends soon, says why once, and leaves no process behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torchrl.collectors import BaseCollector
+from torchrl.envs import TransformedEnv
+from toys import Toy
+
+from hydrl.errors import Interrupted, WorkerError
+from hydrl.parts import actors, collectors, environments, workers
+
+NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
+KINDS = {
+    "multi_sync": {"sync": True, "num_workers": 2},
+    "multi_async": {"sync": False, "num_workers": 2},
+    "overlap": {"sync": False, "num_workers": 1},
+}
+
+
+def divide() -> None:
+    1 / 0  # noqa: B018
+
+
+def hang() -> None:
+    while True:
+        time.sleep(60)
+
+
+def hang_in_c() -> None:
+    """Never lets go of the interpreter, as a simulator that loops in its own code."""
+    print(os.getpid(), flush=True)
+    re.match(r"(a*)*b", "a" * 40)
+
+
+TROUBLE = {
+    "raises": divide,
+    "killed": partial(signal.raise_signal, signal.SIGKILL),
+    "crashes": partial(signal.raise_signal, signal.SIGSEGV),
+    "hangs": hang,
+    "hangs_in_c": hang_in_c,
+}
+
+
+class Troubled(Toy):
+    """Gets into trouble in its 100th step, or when it is built."""
+
+    def __init__(self, trouble: str, *, early: bool = False, device: str = "cpu") -> None:
+        super().__init__(device=device)
+        self.trouble, self.taken = trouble, 0
+        if early:
+            TROUBLE[trouble]()
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.taken += 1
+        if self.taken == 100:
+            TROUBLE[self.trouble]()
+        return super()._step(tensordict)
+
+
+def make_env(seed: int, trouble: str, early: bool, last: int) -> TransformedEnv:
+    """The environment of one worker; only the last one's is troubled."""
+    make = partial(Troubled, trouble, early=early) if seed == last else Toy
+    return environments.make_env(make, (), seed=seed)
+
+
+def make_collector(kind: str, trouble: str, *, early: bool = False, **options) -> BaseCollector:
+    torch.manual_seed(0)
+    env = environments.make_env(Toy, (), seed=0)
+    last = 10_000 * KINDS[kind]["num_workers"]
+    return collectors.make_collector(
+        env,
+        partial(make_env, trouble=trouble, early=early, last=last),
+        actors.tanh_normal(env, **NETWORK),
+        frames_per_batch=80,
+        init_random_frames=0,
+        num_envs=1,
+        seed=0,
+        device="cpu",
+        **KINDS[kind] | options,
+    )
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    return [each for each in process.children() if "spawn_main" in str(each.cmdline())]
+
+
+def gone(processes: list[psutil.Process], seconds: float = 10) -> bool:
+    return not psutil.wait_procs(processes, timeout=seconds)[1]
+
+
+@contextmanager
+def ends_with_error(collector: BaseCollector | None = None) -> Iterator[list[str]]:
+    """The block raises a worker's error; its message is appended, and nothing is left afterwards."""
+    message: list[str] = []
+    try:
+        with nullcontext() if collector is None else collectors.shut_down_after(collector):
+            yield message
+    except WorkerError as error:
+        message.append(str(error))
+    assert message
+    assert workers_of(psutil.Process()) == []
+    assert list(Path(tempfile.gettempdir()).glob("hydrl-workers-*")) == []
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_s_own_traceback_is_told_once(kind, capfd):
+    collector = make_collector(kind, "raises")
+    pid = collector.procs[-1].pid
+    with ends_with_error(collector) as message:
+        for _ in collector:
+            collector.update_policy_weights_()
+            start = time.monotonic()
+    assert time.monotonic() - start < 10
+    assert message[0].startswith(
+        f"worker {KINDS[kind]['num_workers'] - 1} (process {pid}) failed:\nTraceback"
+    )
+    assert message[0].count("1 / 0") == 1
+    assert message[0].endswith("ZeroDivisionError: division by zero")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_worker_that_is_killed_is_named():
+    collector = make_collector("multi_async", "killed")
+    with ends_with_error(collector) as message:
+        for _ in collector:
+            start = time.monotonic()
+    assert time.monotonic() - start < 10
+    assert " was killed by SIGKILL" in message[0]
+    assert message[0].startswith("worker 1 ")
+
+
+def test_a_worker_that_crashes_says_where():
+    collector = make_collector("overlap", "crashes")
+    with ends_with_error(collector) as message:
+        for _ in collector:
+            pass
+    assert " was killed by SIGSEGV in:" in message[0]
+    assert f'{__file__}", line {line_of("TROUBLE[self.trouble]()")} in _step' in message[0]
+    assert "multiprocessing" not in message[0]
+
+
+def test_a_worker_that_hangs_while_it_collects_says_where():
+    collector = make_collector("overlap", "hangs_in_c")
+    collector.worker_timeout = 1
+    with ends_with_error(collector) as message:
+        for _ in collector:
+            start = time.monotonic()
+    assert 1 < time.monotonic() - start < 10
+    assert "collector.worker_timeout=1; it is in:" in message[0]
+    assert f"line {line_of('re.match(')} in hang_in_c" in message[0]
+
+
+def test_a_worker_that_hangs_while_it_starts_says_where():
+    with ends_with_error() as message:
+        make_collector("overlap", "hangs", early=True, worker_timeout=15)
+    assert "collector.worker_timeout=15; it is in:" in message[0]
+    assert f"line {line_of('time.sleep(60)')} in hang" in message[0]
+
+
+def line_of(code: str) -> int:
+    return next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if code in line)
+
+
+def start(kind: str, trouble: str) -> subprocess.Popen[str]:
+    """This file as a program: a process of its own that collects for ever."""
+    return subprocess.Popen(
+        [sys.executable, __file__, kind, trouble],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_killed_run_leaves_no_worker_behind_that_hangs():
+    run = start("multi_async", "hangs_in_c")
+    process = psutil.Process(run.pid)
+    hung = psutil.Process(int(run.stdout.readline()))
+    started = process.children(recursive=True)
+    assert hung in started
+    assert len(workers_of(process)) == 2
+    run.kill()
+    assert gone(started)
+    run.communicate()
+
+
+def test_ctrl_c_while_workers_start_prints_nothing():
+    run = start("multi_sync", "raises")
+    process = psutil.Process(run.pid)
+    while not workers_of(process):
+        assert run.poll() is None
+        time.sleep(0.01)
+    started = process.children()
+    os.killpg(run.pid, signal.SIGINT)
+    out, err = run.communicate(timeout=30)
+    assert (run.returncode, out, err) == (130, "", "")
+    assert gone(started)
+
+
+class Fake:
+    """In TorchRL's place: processes that ended or not, and a wait of a minute."""
+
+    def __init__(self, procs: list[SimpleNamespace], **options: object) -> None:
+        self.procs = procs
+
+    def update_policy_weights_(self) -> None:
+        try:
+            time.sleep(60)
+        except Exception:  # as TorchRL does
+            time.sleep(60)
+
+    def shutdown(self, *args: object) -> None:
+        self.is_shut_down = True
+
+
+class FakeWorkers(workers.Watched, Fake):
+    pass
+
+
+def fake(*exit_codes: int | None, **options) -> FakeWorkers:
+    procs = [SimpleNamespace(pid=2**22 + n, exitcode=code) for n, code in enumerate(exit_codes)]
+    collector = FakeWorkers([], worker_timeout=60, **options)
+    collector.procs = procs
+    return collector
+
+
+def test_the_worker_that_ended_first_is_told_and_not_those_terminated_for_it():
+    with pytest.raises(WorkerError, match=r"^worker 1 \(process 4194305\) ended by itself with exit code 3$"):
+        fake(-signal.SIGTERM, 3, None).update_policy_weights_()
+
+
+def test_a_signal_to_all_processes_is_an_interruption():
+    calls = []
+
+    def stop() -> None:
+        calls.append(1)
+        if len(calls) == 3:  # after the wait began and a dead worker was seen
+            raise Interrupted(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        fake(-signal.SIGTERM, stop=stop).update_policy_weights_()
+
+
+def test_other_errors_pass_and_what_was_set_is_put_back():
+    former = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.setitimer(signal.ITIMER_REAL, 500)
+    try:
+        collector = fake(None)
+        with pytest.raises(ZeroDivisionError), collector.watch():
+            divide()
+        assert signal.getsignal(signal.SIGALRM) == signal.SIG_IGN
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 400
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def program(kind: str, trouble: str) -> None:
+    """Collects until Ctrl-C."""
+    signals = []
+    signal.signal(signal.SIGINT, lambda signum, frame: signals.append(signum))
+
+    def stop() -> None:
+        if signals:
+            raise Interrupted(*signals)
+
+    for _ in make_collector(kind, trouble, stop=stop):
+        pass
+
+
+if __name__ == "__main__":
+    try:
+        program(*sys.argv[1:])
+    except Interrupted as interrupted:
+        sys.exit(interrupted.exit_code)

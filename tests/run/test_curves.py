@@ -1,0 +1,33 @@
+from matplotlib import image
+
+from hydrl.run.curves import save_curves
+from hydrl.run.loggers import MetricsFile
+
+ORANGE, BLUE = (230, 159, 0), (0, 114, 178)
+
+
+def coloured(path, colour):
+    pixels = (image.imread(path)[..., :3] * 255).round().astype(int)
+    return int((abs(pixels - colour).max(axis=-1) <= 2).sum())
+
+
+def test_curves_show_training_and_evaluation(tmp_path):
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    for frames in range(100, 1100, 100):
+        metrics.write(
+            frames, {"train/return": frames / 10, "eval/return_mean": frames / 5, "eval/return_std": 3.0}
+        )
+    path = tmp_path / "curves.png"
+    save_curves(metrics, path, title="ppo on cartpole", solved_at=150)
+    assert coloured(path, ORANGE) > 300
+    assert coloured(path, BLUE) > 300
+
+
+def test_a_run_without_evaluation_still_has_its_picture(tmp_path):
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    metrics.write(100, {"train/return": 1.0})
+    metrics.write(200, {"train/return": 2.0})
+    path = tmp_path / "curves.png"
+    save_curves(metrics, path, title="ppo on cartpole", solved_at=None)
+    assert coloured(path, ORANGE) > 300
+    assert coloured(path, BLUE) == 0

@@ -1,0 +1,399 @@
+import csv
+import io
+import json
+import math
+import random
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import av
+import gymnasium
+import hydra
+import numpy as np
+import pytest
+import torch
+from conftest import saved
+from PIL import Image
+from tensordict.nn import TensorDictModule
+from test_loggers import records
+from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
+from toys import Toy
+
+import train
+from hydrl.config import command_line
+from hydrl.config.settings import CONFIGS
+from hydrl.errors import Interrupted, UserError
+from hydrl.loop.evaluation import Evaluator
+from hydrl.parts import actors, environments
+from hydrl.run import checkpoint, headless
+from hydrl.run import films as video
+from hydrl.run.films import film
+from hydrl.run.headless import has_egl
+
+needs_egl = pytest.mark.skipif(not has_egl(), reason="MuJoCo renders through libEGL, which is not here")
+CHEETAH = pytest.param("HalfCheetah-v5", actors.tanh_normal, marks=needs_egl)
+
+
+@pytest.fixture(autouse=True)
+def _headless(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+
+
+class Striped(gymnasium.Env):
+    """Runs for ever; its pictures have odd sides and get brighter, and the third may fail."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 12.5}
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, render_mode=None, fails=False, value=1):
+        self.render_mode, self.fails, self.value, self.steps = render_mode, fails, value, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+    def render(self):
+        if self.fails and self.steps == 3:
+            raise RuntimeError("the lamp\nbroke")
+        return np.full((33, 51, 3), 20 * self.steps, np.uint8) * self.value
+
+
+class Quick(Striped):
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 125}
+
+
+class Blind(Striped):
+    metadata: ClassVar = {"render_modes": []}
+
+    def __init__(self):
+        super().__init__()
+
+
+gymnasium.register("Striped-v0", Striped, disable_env_checker=True)
+gymnasium.register("Quick-v0", Quick, disable_env_checker=True)
+gymnasium.register("Blind-v0", Blind, disable_env_checker=True)
+
+
+def played(id: str, build=actors.tanh_normal, **kwargs):
+    """A maker, an actor and a normaliser of one Gymnasium task."""
+    torch.manual_seed(0)
+    norm = partial(ObservationNorm, in_keys=["observation"])
+    make_env = partial(
+        environments.make_env,
+        partial(environments.gymnasium_env, id, **kwargs),
+        (DoubleToFloat, norm, StepCounter),
+    )
+    env = make_env(seed=0)
+    environments.initialise_normalisers(env, 50)
+    actor = build(env, num_cells=[64, 64], activation="Tanh", in_keys=["observation"])
+    return make_env, actor, environments.normaliser_state(env)
+
+
+def still(env: str | partial, **kwargs):
+    """The same for an actor that stands still, without normaliser."""
+    actor = TensorDictModule(lambda x: torch.zeros(*x.shape[:-1], 1), ["observation"], ["action"])
+    make = partial(environments.gymnasium_env, env, **kwargs) if isinstance(env, str) else env
+    return partial(environments.make_env, make, ()), actor, {}
+
+
+def shoot(parts, path, max_steps):
+    """Films what :func:`played` or :func:`still` give."""
+    make_env, actor, normaliser = parts
+    evaluator = Evaluator(make_env, actor, seed=0, max_steps=max_steps)
+    return film(evaluator, normaliser, path, episodes=1, frames=0)
+
+
+def frames(path: Path) -> list[np.ndarray]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+@pytest.mark.parametrize("episodes", [1, 7])
+@pytest.mark.parametrize(("id", "build"), [CHEETAH, ("CartPole-v1", actors.categorical)])
+def test_it_is_the_evaluation_s_first_episode_to_the_last_bit(id, build, episodes, tmp_path):
+    make_env, actor, normaliser = played(id, build)
+    evaluate = Evaluator(make_env, actor, seed=3, max_steps=40)
+    evaluation = evaluate(normaliser, episodes=episodes, frames=100, stream=2)
+    path = tmp_path / "film.mp4"
+    made = film(evaluate, normaliser, path, episodes=episodes, frames=100, stream=2)
+    assert made.episode_return == evaluation.returns[0].item()
+    assert made.length == evaluation.lengths[0].item()
+    assert len(frames(path)) == 1 + math.ceil(made.length / (2 if id == "CartPole-v1" else 1))
+
+
+@pytest.mark.parametrize(
+    ("id", "build", "size", "fps"),
+    [
+        pytest.param(*CHEETAH.values, (480, 480), 20, marks=needs_egl),
+        ("CartPole-v1", actors.categorical, (600, 400), 25),
+    ],
+)
+def test_browsers_play_it_and_something_moves(id, build, size, fps, tmp_path):
+    path = tmp_path / "film.mp4"
+    shoot(played(id, build), path, max_steps=30)
+    first, *others, last = frames(path)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.pix_fmt) == ("h264", "yuv420p")
+        assert (stream.width, stream.height) == size
+        assert stream.average_rate == fps
+        assert container.duration / av.time_base == pytest.approx((len(others) + 2) / fps, abs=0.001)
+    written = path.read_bytes()
+    assert written.index(b"moov") < written.index(b"mdat")  # the index comes before the pictures
+    assert first.std() > 10  # no blank picture
+    assert (np.abs(first.astype(int) - last.astype(int)) > 50).sum() > 100  # pixels where something was or is
+
+
+def test_odd_sides_are_made_even_and_it_ends_at_max_steps(tmp_path):
+    path = tmp_path / "film.mp4"
+    made = shoot(still("Striped-v0"), path, max_steps=5)
+    assert (made.length, made.episode_return) == (5, 5.0)
+    shown = frames(path)
+    assert [frame.shape for frame in shown] == [(34, 52, 3)] * 6
+    assert [frame.mean() for frame in shown] == pytest.approx([0, 20, 40, 60, 80, 100], abs=3)
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].average_rate == 12.5
+
+
+def test_a_task_of_many_frames_a_second_is_drawn_at_every_so_many_steps_and_at_its_end(tmp_path):
+    path = tmp_path / "film.mp4"
+    made = shoot(still("Quick-v0"), path, max_steps=12)
+    assert (made.length, made.episode_return) == (12, 12.0)
+    assert [frame.mean() for frame in frames(path)] == pytest.approx([0, 100, 200, 240], abs=3)
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].average_rate == 25  # 125 steps a second, every fifth drawn
+
+
+def test_every_random_generator_is_left_as_it_was(tmp_path):
+    parts = still("Striped-v0")
+    before = (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    shoot(parts, tmp_path / "film.mp4", max_steps=2)
+    after = (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    assert after[0] == before[0]
+    assert all(np.array_equal(now, then) for now, then in zip(after[1], before[1], strict=True))
+    assert torch.equal(after[2], before[2])
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (still(Toy), "Toy cannot be filmed: 'Toy' object has no attribute 'render'"),
+        (still("Blind-v0"), "nothing to film: env.id=Blind-v0 could not be made: .*render_mode"),
+        (still("Striped-v0", value=0.5), "Striped-v0 cannot be filmed: its render.. gives no RGB frames"),
+    ],
+)
+def test_what_gives_no_frames_is_told_and_leaves_no_file(parts, message, tmp_path):
+    with pytest.raises(UserError, match=message) as caught:
+        shoot(parts, tmp_path / "film.mp4", max_steps=5)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_film_cut_short_leaves_the_old_one(tmp_path):
+    path = tmp_path / "film.mp4"
+    path.write_text("old")
+    with pytest.raises(UserError, match="Striped-v0 cannot be filmed: the lamp broke"):
+        shoot(still("Striped-v0", fails=True), path, max_steps=5)
+    assert [each.name for each in tmp_path.iterdir()] == ["film.mp4"]
+    assert path.read_text() == "old"
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"film\.mp4 cannot be written: No such file"):
+        shoot(still("Striped-v0"), tmp_path / "gone" / "film.mp4", max_steps=5)
+
+
+# Films of a run
+
+SMALL = ["tuned=none", "total_frames=1_536", "collector.frames_per_batch=256", "minibatches.size=64"]
+SMALL += ["init_stats_frames=100", "eval.every_frames=256", "eval.episodes=3"]
+SMALL += ["eval.final_episodes=2", "eval.max_steps=10", "log_every_frames=256", "eval.video_every_frames=600"]
+FILMED = ["000000000256.mp4", "000000000768.mp4", "000000001280.mp4", "final.mp4"]
+STRIPED = ["env=gym", "env.id=Striped-v0", *SMALL, "eval.video=true"]
+
+
+def films(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.glob("videos/*"))
+
+
+def logged(folder: Path) -> list[dict[str, str]]:
+    """The rows of ``metrics.csv`` without what depends on the clock."""
+    with (folder / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
+
+
+def parameters(folder: Path) -> torch.Tensor:
+    return torch.cat([each.flatten() for each in saved(folder, "actor").values()])
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What the evaluations and the films of runs of this process saw, by frames and stream."""
+    evaluations, filmed = {}, {}
+    call, take = Evaluator.__call__, video.film
+
+    def evaluate(self, *args, frames, stream=0, **kwargs):
+        evaluations[frames, stream] = made = call(self, *args, frames=frames, stream=stream, **kwargs)
+        return made
+
+    def look(*args, frames, stream=0, **kwargs):
+        filmed[frames, stream] = made = take(*args, frames=frames, stream=stream, **kwargs)
+        return made
+
+    monkeypatch.setattr(Evaluator, "__call__", evaluate)
+    monkeypatch.setattr(video, "film", look)
+    return evaluations, filmed
+
+
+@pytest.mark.parametrize(
+    ("words", "every"),
+    [
+        (["env=cartpole"], 2),
+        (["env=pendulum", "transforms=running_norm"], 1),
+        (["algo=dqn", "env=acrobot", "minibatches.warmup_frames=256"], 1),
+        pytest.param(["env=inverted_double_pendulum"], 1, marks=needs_egl),
+        pytest.param(["env=hopper"], 5, marks=needs_egl),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_the_first_evaluation_of_each_interval_is_filmed_and_training_left_alone(words, every, run, seen):
+    plain = run(*words, *SMALL, folder="plain")
+    folder = run(*words, *SMALL, "eval.video=true", folder="filmed")
+    assert logged(folder) == logged(plain)
+    assert torch.equal(parameters(folder), parameters(plain))
+    assert films(plain) == []
+    assert films(folder) == FILMED
+    evaluations, filmed = seen
+    assert list(filmed) == [(256, 0), (768, 0), (1280, 0), (1536, 1)]
+    for moment, made in filmed.items():
+        assert made.episode_return == evaluations[moment].returns[0].item()
+        assert made.length == evaluations[moment].lengths[0].item()
+        assert len(frames(made.path)) == 1 + math.ceil(made.length / every)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert 0 < summary["video_seconds"] < summary["wall_seconds"]
+    assert json.loads((plain / "summary.json").read_text())["video_seconds"] == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "names"), [("true", FILMED), ("false", ["000000000768.mp4", "000000001280.mp4", "final.mp4"])]
+)
+def test_a_resumed_run_films_on_from_where_it_was(before, names, run):
+    whole = run("env=cartpole", *SMALL, folder="whole")
+    first = ["total_frames=512", f"eval.video={before}", "anneal_frames=1_536"]
+    folder = run("env=cartpole", *SMALL, *first, folder="halves")
+    assert films(folder) == (["000000000256.mp4", "final.mp4"] if before == "true" else [])
+    run("env=cartpole", *SMALL, "eval.video=true", "resume=auto", folder="halves")
+    assert films(folder) == names
+    assert logged(folder) == logged(whole)
+    assert torch.equal(parameters(folder), parameters(whole))
+
+
+def test_a_run_stopped_while_it_films_goes_on_as_if_it_had_not_been(run, monkeypatch):
+    whole = run(*STRIPED, folder="whole")
+    draw, drawn = Striped.render, []
+
+    def render(self):
+        drawn.append(self.steps)
+        if len(drawn) == 1 + 11 + 4:  # to see that it can, the first film, and into the second
+            signal.raise_signal(signal.SIGINT)
+        return draw(self)
+
+    monkeypatch.setattr(Striped, "render", render)
+    with pytest.raises(Interrupted) as stopped:
+        run(*STRIPED, folder="halves")
+    folder = whole.parent / "halves"
+    assert (stopped.value.exit_code, stopped.value.midway) == (130, False)
+    assert films(folder) == FILMED[:1]
+    assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 768
+    (folder / "videos" / ".000000000768.mp4.123").write_text("what a killed run leaves")
+    run(*STRIPED, "resume=auto", folder="halves")
+    assert films(folder) == ["000000000256.mp4", "000000001024.mp4", "000000001280.mp4", "final.mp4"]
+    assert logged(folder) == logged(whole)
+    assert torch.equal(parameters(folder), parameters(whole))
+
+
+def test_a_film_that_fails_is_said_and_costs_the_run_nothing(run, monkeypatch, capsys):
+    draw, drawn = Striped.render, []
+
+    def render(self):
+        drawn.append(self.steps)
+        if 3 < len(drawn) < 6:
+            raise RuntimeError("the lamp\nbroke")
+        return draw(self)
+
+    monkeypatch.setattr(Striped, "render", render)
+    folder = run(*STRIPED)
+    assert "no film at 256 frames: Striped-v0 cannot be filmed: the lamp broke\n" in capsys.readouterr().out
+    assert films(folder) == FILMED[2:]
+    assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["env=torchrl_pendulum"], "PendulumEnv cannot be filmed: 'PendulumEnv' object has no attribute"),
+        (["env=custom", "env._target_=toys.Toy"], "Toy cannot be filmed: 'Toy' object has no attribute"),
+        (["env=gym", "env.id=Blind-v0"], "nothing to film: env.id=Blind-v0 could not be made: "),
+        (["env=gym", "env.id=Striped-v0", "+env.value=0.5"], "its render.. gives no RGB frames"),
+    ],
+)
+def test_what_cannot_be_filmed_is_refused_before_the_run(words, message, run, tmp_path):
+    with pytest.raises(UserError, match=f"^eval.video=true: .*{message}.*use eval.video=false$") as caught:
+        run(*words, *SMALL, "eval.video=true")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "config_resolved.yaml").exists()
+
+
+def test_without_the_package_nothing_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(headless, "find_spec", lambda name: None)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
+    monkeypatch.setattr(sys, "argv", ["train.py", "eval.video=true", f"hydra.run.dir={tmp_path / 'run'}"])
+    main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
+    assert command_line.run(main(train.main.__wrapped__), CONFIGS) == 2
+    told = "error: eval.video=true needs PyAV, which is not installed: pip install -e '.[video]'\n"
+    assert capsys.readouterr().err == told
+
+
+def test_w_and_b_shows_the_films_in_the_rows_of_their_frames(run, monkeypatch, tmp_path):
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    folder = run("env=cartpole", *SMALL, "eval.video=true", "logger=wandb", "logger.mode=offline")
+    rows = [each.history for each in records(folder) if each.WhichOneof("record_type") == "history"]
+    shown = {}
+    for row in rows:
+        items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in row.item}
+        if path := items.get("eval/video/path"):
+            assert items["eval/video/_type"] == "video-file"
+            assert "eval/return_mean" in items  # it joins the evaluation's own row
+            shown[items["frames"]] = path
+        final = items.get("eval/final_video/path")
+    assert list(shown) == [256, 768, 1280]
+    (files,) = folder.glob("wandb/offline-run-*/files")
+    for path, name in zip([*shown.values(), final], FILMED, strict=True):
+        assert (files / path).read_bytes() == (folder / "videos" / name).read_bytes()
+
+
+def test_tensorboard_shows_the_films_as_moving_pictures(run):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = run("env=cartpole", *SMALL, "eval.video=true", "logger=tensorboard")
+    events = event_accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0})
+    events.Reload()
+    shown = [*events.Images("eval/video"), *events.Images("eval/final_video")]
+    assert [each.step for each in shown] == [256, 768, 1280, 1536]
+    for each, name in zip(shown, FILMED, strict=True):
+        gif = Image.open(io.BytesIO(each.encoded_image_string))
+        assert (gif.format, gif.size, each.width, each.height) == ("GIF", (300, 200), 300, 200)
+        pictures = frames(folder / "videos" / name)
+        assert gif.n_frames == math.ceil(len(pictures) / 3)  # 25 a second become 8
+        assert gif.info["duration"] == 120
+        theirs = np.asarray(gif.convert("RGB").resize((600, 400))).astype(int)
+        assert np.abs(theirs - pictures[0]).mean() < 3

@@ -1,0 +1,136 @@
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from hydrl.errors import Interrupted, UserError
+from hydrl.run import process
+
+
+def test_cuda_is_refused_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"device=cuda.*device=cpu or device=auto"):
+        process.choose_device("cuda")
+    assert process.choose_device("auto") == "cpu"
+
+
+def test_auto_takes_cuda_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert process.choose_device("auto") == "cuda"
+    assert process.choose_device("cpu") == "cpu"
+
+
+def test_threads_are_one_unless_asked_for(monkeypatch):
+    monkeypatch.setattr(process.os, "cpu_count", lambda: 2)
+    process.choose_threads(2)
+    assert torch.get_num_threads() == 2
+    process.choose_threads("auto")
+    assert torch.get_num_threads() == 1
+    with pytest.raises(UserError, match=r"torch_threads=1000 is more than the .* cores"):
+        process.choose_threads(1000)
+
+
+def test_one_seed_fixes_every_global_generator():
+    def draws(seed):
+        process.seed_everything(seed)
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    assert draws(4) == draws(4)
+    assert all(a != b for a, b in zip(draws(4), draws(5), strict=True))
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_waits_for_the_next_place_to_stop_and_the_handlers_come_back(signum, code):
+    before = signal.getsignal(signum)
+    stop, reached = process.Stop(), []
+
+    def batch() -> None:
+        stop.here()
+        os.kill(os.getpid(), signum)
+        reached.append("the end of the batch")
+        stop.here()
+        reached.append("never")
+
+    with pytest.raises(Interrupted) as caught, stop:
+        batch()
+    assert reached == ["the end of the batch"]
+    assert (caught.value.exit_code, caught.value.midway) == (code, False)
+    assert signal.getsignal(signum) is before
+    assert stop.timer is not None
+    stop.timer.join(5)  # cancelled: it would interrupt what is saved now
+    assert not stop.overdue
+
+
+def test_a_batch_that_takes_too_long_is_broken_off():
+    def batch() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30)
+
+    with pytest.raises(Interrupted) as caught, process.Stop(grace=0.05):
+        batch()
+    assert (caught.value.exit_code, caught.value.midway) == (143, True)
+
+
+def test_a_second_signal_kills_at_once():
+    program = "import os, signal, sys, time; from hydrl.run.process import Stop\n"
+    program += "with Stop():\n os.kill(os.getpid(), signal.SIGINT)\n time.sleep(0.6)\n"
+    program += " os.kill(os.getpid(), signal.SIGINT)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program} time.sleep(30)"], timeout=30, capture_output=True
+    )
+    assert done.returncode == -signal.SIGINT
+
+
+def test_a_signal_that_comes_twice_at_once_is_one():
+    with process.Stop() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted) as caught:
+            stop.here()
+    assert caught.value.exit_code == 143
+
+
+def test_the_clock_starts_with_the_process_and_then_with_each_further_member(monkeypatch):
+    monkeypatch.setattr(process, "_process_start", 1000.0)
+    monkeypatch.setattr(process.time, "time", lambda: 2000.0)
+    assert process.start_time() == 1000.0
+    assert process.start_time() == 2000.0
+
+
+def test_versions_name_what_the_numbers_depend_on():
+    versions = process.versions()
+    assert versions["torchrl"] == "0.14.1"
+    assert versions["tensordict"] == "0.14.3"
+    assert versions["torch"] == torch.__version__.split("+")[0]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_missing_pandas_is_remembered_and_one_that_is_there_is_left_alone(monkeypatch, installed):
+    monkeypatch.delitem(process.sys.modules, "pandas", raising=False)
+    monkeypatch.setattr(process, "find_spec", lambda name: object() if installed else None)
+    process.remember_missing_packages()
+    assert ("pandas" in process.sys.modules) != installed
+    if not installed:
+        with pytest.raises(ModuleNotFoundError):
+            import pandas  # noqa: F401
+    monkeypatch.delitem(process.sys.modules, "pandas", raising=False)
+
+
+def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(monkeypatch):
+    monkeypatch.setattr(process.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match=r"compile=true needs the C\+\+ compiler.*use compile=false"):
+        process.prepare(0, "cpu", "auto", compile=True)
+    with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu; use cudagraph=false"):
+        process.prepare(0, "cpu", "auto", cudagraph=True)
+
+
+def test_compiling_is_counted():
+    before = process.compile_seconds()
+    torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(2))
+    assert process.compile_seconds() > before

@@ -1,0 +1,62 @@
+from pathlib import Path
+
+from hydrl.run.screen import Display, print_summary
+
+SUMMARY = {
+    "algo": "ppo",
+    "env": "cartpole",
+    "seed": 7,
+    "status": "finished",
+    "frames": 12_345,
+    "updates": 678,
+    "wall_seconds": 9.87,
+    "start_seconds": 5.04,
+    "learning_seconds": 3.2,
+    "evaluation_seconds": 1.55,
+    "video_seconds": 0.0,
+    "compile_seconds": 0.0,
+    "frames_per_second": 1234.5,
+    "eval/return_mean": 498.25,
+    "eval/return_std": 1.5,
+    "eval/episodes": 20,
+    "best_eval/return_mean": 500.0,
+    "solved_at_frames": 10_240,
+    "solved_at_seconds": 8.125,
+}
+
+
+def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
+    print_summary(SUMMARY | {"status": "interrupted"}, Path("/somewhere/run"))
+    shown = capsys.readouterr().out
+    for part in (
+        "ppo on cartpole, seed 7 (interrupted)",
+        "498.2 ± 1.5 over 20 episodes, the last so far",
+        "10,240 frames, 8.1 s",
+        "12,345 frames, 678 updates",
+        "9.9 s: 5.0 to start, 3.2 learning, 1.6 evaluating",
+        "1,234 frames/s in the loop",
+        "python train.py resume=/somewhere/run",
+    ):
+        assert part in shown
+    print_summary(SUMMARY | {"compile_seconds": 2.34}, Path("run"))
+    assert "5.0 to start, 2.3 compiling, 3.2 learning, 1.6 evaluating" in capsys.readouterr().out
+    print_summary(SUMMARY | {"video_seconds": 4.56}, Path("run"))
+    assert "1.6 evaluating, 4.6 filming" in capsys.readouterr().out
+
+
+def test_a_run_never_evaluated_has_no_line_for_it(capsys):
+    nothing = dict.fromkeys(
+        ("eval/return_mean", "eval/return_std", "best_eval/return_mean", "solved_at_frames")
+    )
+    print_summary(SUMMARY | nothing, Path("run"))
+    shown = capsys.readouterr().out
+    assert "evaluation" not in shown
+    assert "solved" not in shown
+
+
+def test_into_a_pipe_goes_a_line_an_evaluation_and_no_bar(capsys):
+    display = Display("ppo cartpole", 1000)
+    display.update(100, {"train/return": 20.0})
+    display.update(200, {"eval/return_mean": 123.4, "eval/return_std": 5.6})
+    display.close()
+    assert capsys.readouterr().out == "       200 frames  evaluation 123.4 ± 5.6\n"

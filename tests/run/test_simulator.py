@@ -1,0 +1,147 @@
+"""An environment whose state was put back goes on as the one it was read from, to the last bit."""
+
+import io
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torchrl.envs import GymWrapper, PendulumEnv, RewardSum, StepCounter, TransformedEnv
+from toys import Toy
+
+from hydrl.parts.environments import gymnasium_env, make_env
+from hydrl.run.simulator import NotCapturedError, load_simulator, simulator_state
+
+TASKS = [
+    *[(ident, envs) for ident in ("CartPole-v1", "Ant-v5", "InvertedDoublePendulum-v4") for envs in (1, 2)],
+    *[(ident, 2) for ident in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Pendulum-v1", "Acrobot-v1")],
+    ("FrozenLake-v1", 2),
+]
+
+
+def play(env: TransformedEnv, now: TensorDictBase, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
+    """Random steps, and where they led."""
+    seen = []
+    with torch.no_grad():
+        for _ in range(steps):
+            step, now = env.step_and_maybe_reset(env.rand_action(now))
+            seen.append(step.clone())
+    return torch.stack(seen), now
+
+
+def check(make, num_envs: int) -> None:
+    """Reads in the middle of episodes, through a file, into an environment that stood elsewhere."""
+    first = make_env(make, [RewardSum, StepCounter], num_envs=num_envs)
+    first.set_seed(0)
+    _, now = play(first, first.reset(), 37)
+    file, rng = io.BytesIO(), torch.get_rng_state()
+    torch.save({"simulator": simulator_state(first), "now": now.to_dict()}, file)
+    expected, _ = play(first, now.clone(), 100)
+
+    second = make_env(make, [RewardSum, StepCounter], num_envs=num_envs)
+    second.set_seed(5)
+    _, now = play(second, second.reset(), 3)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    load_simulator(second, state["simulator"])
+    torch.set_rng_state(rng)
+    found, _ = play(second, now.update(state["now"]), 100)
+    for key in expected.keys(True, True):
+        assert torch.equal(expected[key], found[key]), key
+    assert expected["next", "reward"].isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*out of date.*")
+@pytest.mark.parametrize(("ident", "num_envs"), TASKS)
+def test_gymnasium_s(ident, num_envs):
+    check(partial(gymnasium_env, id=ident), num_envs)
+
+
+@pytest.mark.parametrize("make", [Toy, PendulumEnv])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_torchrl_s_own(make, num_envs):
+    check(make, num_envs)
+
+
+class Wind(gymnasium.Wrapper):
+    """State of every plain kind, each of which decides the reward."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.rng = np.random.RandomState(0)
+        self.history = [0.0]
+        self.phase = {"name": "calm", "count": np.int64(0)}
+
+    def step(self, action):
+        observation, reward, *rest = self.env.step(action)
+        self.history = [*self.history[-3:], float(self.rng.rand())]
+        self.phase["count"] += 1
+        self.phase["name"] = "storm" if self.phase["count"] % 7 == 0 else "calm"
+        bonus = 10.0 if self.phase["name"] == "storm" else 0.0
+        return observation, float(reward) + sum(self.history) + bonus, *rest
+
+
+class World:
+    """As Box2D's: an object of a library of which nothing is known."""
+
+
+class Opaque(gymnasium.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.world = World()
+
+
+@pytest.fixture(autouse=True)
+def _registered():
+    for wrapper in (Wind, Opaque):
+        ident = f"hydrl-test/{wrapper.__name__}-v0"
+        if ident not in gymnasium.registry:
+            gymnasium.register(ident, lambda make=wrapper: make(gymnasium.make("CartPole-v1")))
+
+
+def test_lists_dictionaries_and_generators_of_a_wrapper():
+    check(partial(gymnasium_env, id="hydrl-test/Wind-v0"), 2)
+
+
+def test_what_cannot_be_read_is_named():
+    env = make_env(partial(gymnasium_env, id="hydrl-test/Opaque-v0"), [], num_envs=2)
+    env.reset()
+    with pytest.raises(NotCapturedError, match=r"env\._env\.envs\[0\]\..*world \(test_simulator\.World\)"):
+        simulator_state(env)
+
+
+def test_a_secret_stays_out_of_the_state_and_the_new_one_in_the_environment(monkeypatch):
+    class Client(gymnasium.Wrapper):
+        def __init__(self, env, key):
+            super().__init__(env)
+            self.key, self.count = key, len(key)
+            self.headers = {"Authorization": f"Bearer {key}", "tries": 3}
+            self.packed = [key.encode(), np.array([key])]
+
+    def build(key):
+        return make_env(lambda device: GymWrapper(Client(gymnasium.make("CartPole-v1"), key)), [])
+
+    monkeypatch.setenv("TOKEN", "first-secret")
+    old, new, file = build("first-secret"), build("another"), io.BytesIO()
+    old.reset()
+    torch.save(simulator_state(old), file)
+    assert b"first-secret" not in file.getvalue()
+    file.seek(0)
+    new.reset()
+    load_simulator(new, torch.load(file, weights_only=True))
+    client = new.base_env._env
+    assert (client.key, client.headers["Authorization"]) == ("another", "Bearer another")
+    assert client.packed[0] == b"another"
+    assert client.count == 12  # which no secret is
+    assert client.headers["tries"] == 3
+
+
+def test_a_state_cannot_replace_a_method():
+    env = make_env(partial(gymnasium_env, id="CartPole-v1"), [])
+    env.reset()
+    planted = ("holder", {"_env": ("holder", {"step": ("plain", "text")}, {})}, {})
+    with pytest.raises(ValueError, match="step is no attribute of TimeLimit"):
+        load_simulator(env, planted)
+    assert env.rollout(2).numel() == 2

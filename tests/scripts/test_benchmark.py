@@ -1,0 +1,241 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import psutil
+import pytest
+import torch
+from torchrl.objectives.value.functional import generalized_advantage_estimate
+
+from hydrl.errors import UserError
+from scripts import benchmark
+from scripts.benchmark import Speed, Times
+from scripts.peers import memory, plain
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_speed_is_that_between_the_warmup_and_the_last_batch():
+    # Ten seconds of compilation in the first two batches; the last batch is quicker than those before.
+    times = Times(frames=[100, 200, 300, 400, 500], elapsed=[8.0, 10.0, 12.0, 14.0, 14.5], updates=20)
+
+    assert benchmark.steady_speed(times, warmup=2) == Speed(frames_per_second=50.0, warmup_seconds=10.0)
+
+
+def test_a_run_is_read_from_its_metrics_and_its_summary(tmp_path):
+    (tmp_path / "metrics.csv").write_text(
+        "frames,loss/loss,time/elapsed,train/return\n1000,,5.0,\n2000,0.5,7.5,60.0\n"
+    )
+    (tmp_path / "summary.json").write_text(json.dumps({"updates": 300}))
+
+    assert benchmark.read_run(tmp_path) == Times([1000.0, 2000.0], [5.0, 7.5], 300)
+
+
+def test_ratios_are_paired_within_a_round():
+    # The machine is slow in the second round; the medians' ratio would be 2.4.
+    ours, base = [300.0, 100.0, 240.0], [100.0, 50.0, 160.0]
+
+    assert benchmark.paired_ratio(ours, base) == 2.0
+
+
+def test_summary_has_medians_spreads_and_a_ratio_to_each_base():
+    task = benchmark.TASKS["dqn"]
+    ours, sb3 = [300.0, 80.0, 200.0], [100.0, 40.0, 50.0]
+    rounds = {"hydrl": ours, benchmark.SB3: sb3, benchmark.PLAIN: [600.0] * 3}
+
+    row, *_ = benchmark.summarise(
+        task, {name: [Speed(rate, 20.0) for rate in rates] for name, rates in rounds.items()}
+    )
+
+    assert row == {
+        "loop": "hydrl",
+        "frames/s": 200.0,
+        "least": 80.0,
+        "most": 300.0,
+        "to SB3": 3.0,
+        "to plain": pytest.approx(1 / 3),
+        "warm-up, s": 20.0,
+    }
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_every_ratio_is_to_a_loop_of_its_own_table(name):
+    task = benchmark.TASKS[name]
+
+    assert set(task.bases.values()) <= set(task.loops)
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_hydrl_rows_do_the_work_the_table_names(name):
+    task = benchmark.TASKS[name]
+    for loop, overrides in task.loops.items():
+        if isinstance(overrides, str):
+            continue
+        chosen = benchmark.settings(*overrides)
+        updates = chosen.minibatches.get("updates") or chosen.minibatches["epochs"] * (
+            task.frames // chosen.minibatches["size"]
+        )
+        environments = chosen.collector["num_envs"]
+        assert (chosen.frames_per_batch, updates) == (task.frames, task.updates), loop
+        assert environments == {"ppo": 10, "dqn": 16}[name], loop
+
+
+def test_unsolved_runs_count_as_longer_than_any():
+    def solved(seconds, share=None):
+        frames = None if seconds is None else 1_000
+        return {"solved_at_seconds": seconds, "solved_at_frames": frames, "overhead_share": share}
+
+    assert benchmark.summarise_solved([solved(10.0, 0.2), solved(None), solved(30.0, 0.4)]) == {
+        "solved": "2 of 3",
+        "seconds": 30.0,
+        "frames": 1_000,
+        "not learning, share": pytest.approx(0.3),
+    }
+    assert benchmark.summarise_solved([solved(10.0), solved(None), solved(None)])["seconds"] == float("inf")
+
+
+def test_plain_advantages_are_torchrls():
+    generator = torch.Generator().manual_seed(0)
+    rewards, values, next_values = torch.randn(3, 20, 2, generator=generator)
+    terminated, done = torch.zeros(2, 20, 2, dtype=torch.bool)
+    terminated[4, 0] = done[4, 0] = True  # falls
+    done[11, 1] = True  # is cut off
+
+    ours = plain.gae(rewards, values, next_values, terminated, done)
+
+    columns = [each.T.unsqueeze(-1) for each in (values, next_values, rewards, done, terminated)]
+    theirs, _ = generalized_advantage_estimate(0.99, 0.95, *columns)
+    torch.testing.assert_close(ours, theirs.squeeze(-1).T)
+
+
+def test_an_ended_episode_leads_to_its_own_last_observation():
+    envs = plain.make_envs("CartPole-v1", 2)
+    single = gymnasium.make("CartPole-v1")
+    envs.reset(seed=[5, 6])
+    single.reset(seed=5)
+    for _ in range(50):
+        acted, following, _, terminated, done = plain.step(envs, np.array([1, 0]))
+        observation, _, ended, _, _ = single.step(1)
+        np.testing.assert_array_equal(following[0], observation)
+        if ended:
+            break
+    assert terminated[0]
+    assert done[0]
+    assert abs(acted[0]).max() <= 0.05 < abs(following[0]).max()  # the next episode begins near the middle
+
+
+@pytest.mark.parametrize(
+    ("loop", "batches", "expected"),
+    [
+        (plain.ppo, 1, [(1_000, 150)]),
+        (plain.ppo_floor, 1, [(1_000, 150)]),
+        (plain.dqn, 5, [(256, 0), (256, 0), (256, 0), (256, 64), (256, 64)]),
+        (plain.dqn_floor, 5, [(256, 0), (256, 0), (256, 0), (256, 64), (256, 64)]),
+    ],
+)
+def test_loops_make_as_many_updates_as_they_say(loop, batches, expected, monkeypatch):
+    steps, step = [], torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: steps.append(1) or step(self))
+
+    assert list(islice(loop(), batches)) == expected
+    assert len(steps) == sum(updates for _, updates in expected)
+
+
+def test_sb3_deals_out_whole_minibatches_only():
+    pytest.importorskip("stable_baselines3")
+    from scripts.peers.sb3 import WholeMinibatches
+
+    box, action = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (1,))
+    buffer = WholeMinibatches(100, box, action, device="cpu", n_envs=10)
+    buffer.full = True
+    buffer.observations[..., 0] = np.arange(1_000).reshape(100, 10)
+
+    dealt = [minibatch.observations[:, 0] for minibatch in buffer.get(64)]
+
+    assert [len(each) for each in dealt] == [64] * 15
+    assert torch.cat(dealt).unique().numel() == 960
+
+
+@pytest.mark.parametrize(("loop", "updates"), [("ppo", [150]), ("dqn", [0, 0, 0, 64, 64])])
+def test_sb3_makes_as_many_updates_as_the_others(loop, updates):
+    pytest.importorskip("stable_baselines3")
+    from scripts.peers import sb3
+
+    assert [made for _, made in islice(getattr(sb3, loop)(), len(updates))] == updates
+
+
+def test_a_loop_that_does_other_work_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(benchmark, "OUTPUTS", tmp_path)
+    monkeypatch.setattr(benchmark, "time_loop", lambda *_: Times([1, 2, 3], [1, 2, 3], updates=1_049))
+
+    with pytest.raises(UserError, match="hydrl made 1049 updates on ppo, not 1050"):
+        benchmark.speed(["ppo"], repeats=1, batches=2)
+
+
+def test_a_missing_peer_is_said_before_anything_runs(monkeypatch):
+    monkeypatch.setattr(benchmark.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(benchmark, "run", lambda *_: pytest.fail("something ran"))
+
+    with pytest.raises(UserError, match=r"pip install -e '\.\[bench\]'"):
+        benchmark.main(benchmark.arguments([]))
+
+
+@pytest.mark.parametrize("words", [["fast"], ["speed", "--repeats", "0"], ["solve", "--seeds", "a"]])
+def test_wrong_arguments_end_with_the_usage(words, capsys):
+    with pytest.raises(SystemExit) as exit:
+        benchmark.arguments(words)
+    assert exit.value.code == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells private memory from shared")
+def test_a_buffer_on_disk_takes_no_memory_of_the_process(tmp_path):
+    grown = {}
+    for buffer in ("memmap", "replay"):
+        (tmp_path / buffer).mkdir()
+        command = [sys.executable, memory.__file__, buffer, "200000", "50", tmp_path / buffer]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        before, filled, *sampling = json.loads(done.stdout)
+        assert filled["moment"] == "filled with 39 MB"
+        grown[buffer] = sampling[-1]["private, MB"] - before["private, MB"]
+
+    assert grown["memmap"] < 10
+    assert grown["replay"] > 30
+    assert sum(file.stat().st_size for file in (tmp_path / "memmap").rglob("*.memmap")) > 38e6
+
+
+def test_no_room_on_the_disk_is_said_before_it_fills(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(memory.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1_000_000))
+
+    assert memory.main("memmap", transitions=200_000, minibatches=50, folder=tmp_path) == 2
+    assert "has no room for 39 MB" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_no_child(number, code):
+    pytest.importorskip("stable_baselines3")
+    process = subprocess.Popen(
+        [sys.executable, "scripts/benchmark.py"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores it
+    )
+    try:
+        deadline = time.monotonic() + 30
+        while not (children := psutil.Process(process.pid).children(recursive=True)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        os.kill(process.pid, number)
+        assert process.wait(timeout=30) == code
+        assert not psutil.wait_procs(children, timeout=5)[1]
+    finally:
+        process.kill()

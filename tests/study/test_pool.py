@@ -1,0 +1,85 @@
+"""Runs in processes of their own: they end as they should, whoever started them does."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT
+
+from hydrl.errors import Interrupted
+from hydrl.run import checkpoint
+from hydrl.study.pool import Trainings
+
+LONG = ["algo=dqn", "env=cartpole", "debug=fast", "total_frames=10_000_000", "checkpoint_every_frames=1_024"]
+STARTER = """
+import sys
+from pathlib import Path
+from hydrl.study.pool import Trainings
+with Trainings(1) as pool:
+    print(pool.start(sys.argv[2:], Path(sys.argv[1])).process.pid, flush=True)
+    while pool.running:
+        pool.wait()
+"""
+
+
+def ended(pool: Trainings, seconds: float = 120) -> list:
+    """What ends next."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if found := pool.wait():
+            return found
+    raise AssertionError("nothing has ended")
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def trains(folder: Path) -> bool:
+    return checkpoint.newest(folder) is not None
+
+
+def test_only_so_many_run_and_each_tells_how_it_ended(tmp_path):
+    with Trainings(1) as pool:
+        refused = pool.start(["algo=dqn", "env=cartpole", "optim.lr=-1"], tmp_path / "refused")
+        assert not pool.room
+        assert ended(pool) == [refused]
+        assert pool.room
+        assert (refused.code, refused.error[:12]) == (2, "optim.lr=-1:")
+        finished = pool.start(["algo=dqn", "env=cartpole", "debug=fast"], tmp_path / "it's, done")
+        assert ended(pool) == [finished]
+        assert finished.code == 0
+    assert (tmp_path / "it's, done" / "summary.json").is_file()
+    assert "2,048 frames" in (tmp_path / "it's, done.log").read_text()
+
+
+def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path):
+    with pytest.raises(Interrupted, match=str(int(signal.SIGTERM))), Trainings(2) as pool:  # noqa: PT012
+        stopped, left = (pool.start(LONG, tmp_path / name) for name in ("stopped", "left"))
+        wait_for(lambda: trains(stopped.folder) and trains(left.folder))
+        stopped.stop()
+        stopped.stop()  # a second signal would have killed it
+        assert ended(pool) == [stopped]
+        assert stopped.code == 143
+        signal.raise_signal(signal.SIGTERM)
+    assert left.code == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal for it")
+def test_a_run_ends_with_a_killed_parent(tmp_path):
+    command = [sys.executable, "-c", STARTER, str(tmp_path / "run"), *LONG]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    child = psutil.Process(int(parent.stdout.readline()))
+    wait_for(lambda: trains(tmp_path / "run"))
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 20)
+    assert "interrupted" in (tmp_path / "run" / "summary.json").read_text()
