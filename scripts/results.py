@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydrl.config import CONFIGS
 from hydrl.config.command_line import read, script
-from hydrl.config.settings import CONFIGS
 from hydrl.errors import Interrupted, UserError
 
 

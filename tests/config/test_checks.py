@@ -4,7 +4,8 @@ import pytest
 from conftest import ROOT, settings
 from omegaconf import OmegaConf
 
-from hydrl.config.checks import ACTS_IN, CONFIGS, EXTRAS, RANGES, names_of
+from hydrl.config import CONFIGS
+from hydrl.config.checks import ACTS_IN, EXTRAS, RANGES, names_of
 from hydrl.config.mistakes import choices, paths
 from hydrl.config.settings import algorithms
 from hydrl.errors import UserError

@@ -15,8 +15,8 @@ from mistakes import MISTAKES
 from torchrl.envs import EnvBase
 
 import train
-from hydrl.config import command_line
-from hydrl.config.settings import CONFIGS, Settings
+from hydrl.config import CONFIGS, command_line
+from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, Interrupted, UserError
 
 NOISE = (

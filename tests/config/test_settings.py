@@ -8,8 +8,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find, paths
-from hydrl.config.settings import CONFIGS, Settings, algorithms, check_action_space, load, targets
+from hydrl.config.settings import Settings, algorithms, check_action_space, load, targets
 from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
 

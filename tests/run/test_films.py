@@ -23,8 +23,7 @@ from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
 from toys import Toy
 
 import train
-from hydrl.config import command_line
-from hydrl.config.settings import CONFIGS
+from hydrl.config import CONFIGS, command_line
 from hydrl.errors import Interrupted, UserError
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import actors, environments

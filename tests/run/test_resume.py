@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 import hydrl.parts.environments
 import hydrl.run.record
 import hydrl.run.state
-from hydrl.config.settings import CONFIGS
+from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.run import checkpoint, resume
 

@@ -17,9 +17,8 @@ from test_loggers import records
 from wandb.sdk.launch.sweeps import utils as sweeps
 
 import train
-from hydrl.config import command_line
+from hydrl.config import CONFIGS, command_line
 from hydrl.config.mistakes import find
-from hydrl.config.settings import CONFIGS
 from hydrl.errors import UserError
 from hydrl.run.loggers import MetricsFile, has_account, server
 from hydrl.run.resume import origin

@@ -17,9 +17,9 @@ from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from hydrl.config import command_line
+from hydrl.config import CONFIGS, command_line
 from hydrl.config.mistakes import find
-from hydrl.config.settings import CONFIGS, load
+from hydrl.config.settings import load
 from hydrl.errors import RunError, UserError
 from hydrl.study import space
 from hydrl.study.search import Attempt, Search, command, save_tuned

@@ -29,7 +29,7 @@ HANDED: dict[str, tuple[int, set[str]]] = {
     "critic": (1, set()),
     "exploration": (1, set()),
     "collector": (3, {"seed", "device", "stop"}),
-    "minibatches": (3, set()),
+    "minibatches": (2, set()),
     "loss.module": (2, {"gamma"}),  # the discount, by way of the value estimator
     "target": (1, set()),
     "optim": (1, set()),

@@ -5,7 +5,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from hydrl.config.checks import CONFIGS
+from hydrl.config import CONFIGS
 from hydrl.config.signatures import targets
 from hydrl.errors import UserError
 

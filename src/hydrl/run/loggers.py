@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from torchrl.record.loggers.common import Logger
 
-from hydrl.config.checks import CONFIGS
+from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.files import atomically

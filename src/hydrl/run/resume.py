@@ -17,9 +17,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, find, paths, show
 from hydrl.config.overrides import key_of, quoted
-from hydrl.config.settings import CONFIGS, Settings
+from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.folder import lock, refuse_links

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from hydrl.config import CONFIGS
 from hydrl.config.overrides import quoted
-from hydrl.config.settings import CONFIGS
 from hydrl.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
