@@ -53,7 +53,7 @@ def records(folder):
 
 @pytest.mark.usefixtures("_no_account")
 def test_wandb_without_an_account_keeps_config_metrics_and_group_offline(run, capsys):
-    folder = run("debug=fast", "algo=dqn", "env=cartpole", "tuned=none", "logger=wandb", "logger.tags=[mine]")
+    folder = run("debug=fast", "algo=dqn", "env=cartpole", "~tuned", "logger=wandb", "logger.tags=[mine]")
 
     assert f"wandb sync {folder}/wandb/offline-run-" in capsys.readouterr().out
     history, config, runs = [], {}, []
@@ -87,7 +87,7 @@ def test_wandb_without_an_account_keeps_config_metrics_and_group_offline(run, ca
 
 def test_tensorboard_holds_the_rows_of_metrics_csv(run):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    folder = run("debug=fast", "algo=dqn", "env=cartpole", "tuned=none", "logger=tensorboard")
+    folder = run("debug=fast", "algo=dqn", "env=cartpole", "~tuned", "logger=tensorboard")
 
     events = event_accumulator.EventAccumulator(str(folder / "tensorboard"))
     events.Reload()

@@ -121,7 +121,7 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
         ("optim.lr=interval(1", "cannot read optim.lr=interval"),
         ("actor=q_value,dueling", "actor=q_value,dueling: actor is a choice, and a tuned file sets only"),
         ("total_frames=range(1,9)", "total_frames=range.*: total_frames has to be the same in all trials"),
-        ("exploration=none", "configs/search/dqn.yaml: exploration.eps_end=.*; '~exploration.eps_end' takes"),
+        ("~exploration", "configs/search/dqn.yaml: exploration.eps_end=.*; '~exploration.eps_end' takes"),
         ("experiment=dqn_intro", "experiment=dqn_intro: its numbers win over those of a tuned file"),
         ("+env.api_token=abc", r"env.api_token=\*\*\*: a search writes what was typed to files"),
         (" ".join(ALONE), "nothing is left to draw"),

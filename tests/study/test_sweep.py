@@ -21,7 +21,7 @@ from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.study import sweep
 from hydrl.study.sweep import LONGEST, Board, Note, folder_name
 
-TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole"]
+TINY = ["-m", "debug=fast", "~tuned", "algo=ppo", "env=cartpole"]
 SUMMARY = {
     "frames": 2048,
     "wall_seconds": 12.3,

@@ -132,21 +132,16 @@ def read(kind: type[T], words: list[str], example: str) -> T:
     Raises:
         UserError: for an unknown key or a wrong type.
     """
-    arguments = OmegaConf.structured(kind)
-    for word in words:
-        key, equals, _ = word.partition("=")
-        if not equals:
-            raise UserError(f"{word}: write key=value, as {example}")
-        if key not in (keys := kind.__annotations__):
-            raise UserError(f"{word}: there is no such key{instead(key, dict.fromkeys(keys))}")
-        try:
-            arguments.merge_with_dotlist([word])
-            OmegaConf.resolve(arguments)
-        except (OmegaConfBaseException, YAMLError) as error:
-            raise UserError(f"{word}: {str(error).splitlines()[0]}") from None
-    if missing := sorted(OmegaConf.missing_keys(arguments)):
-        raise UserError(f"{missing[0]} has no value; give one, as {example}")
-    return cast(T, OmegaConf.to_object(arguments))
+    keys = ", ".join(kind.__annotations__)
+    if unclear := [word for word in words if "=" not in word]:
+        raise UserError(f"{unclear[0]}: write key=value, as {example}")
+    try:
+        arguments = OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.from_dotlist(words))
+        if missing := sorted(OmegaConf.missing_keys(arguments)):
+            raise UserError(f"{missing[0]} has no value; give one, as {example}")
+        return cast(T, OmegaConf.to_object(arguments))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise UserError(f"{str(error).splitlines()[0]}; the keys are {keys}") from None
 
 
 class Options(argparse.ArgumentParser):
@@ -184,8 +179,9 @@ def check_arguments(arguments: Sequence[str]) -> None:
             continue
         if key.startswith("~") and not may_be_none(group):
             raise UserError(f"{argument}: {group} cannot be left out{offer(CONFIGS, group)}")
+        offered = [*choices(CONFIGS / group), *(["null"] if may_be_none(group) else [])]
         for choice in value.split(",") if equals and re.fullmatch(r"[\w./,-]*", value) else ():
-            if choice.removesuffix(".yaml") not in (offered := choices(CONFIGS / group)):
+            if choice.removesuffix(".yaml") not in offered:
                 raise UserError(no_such_choice(group, choice, offered))
 
 
@@ -202,6 +198,8 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         return f"cannot read {error.override}; write dotted.key=value, and quote what has blanks or brackets"
     if isinstance(error, OmegaConfBaseException):
         return unresolved(error)
+    if found := re.search(r"Could not override '(\S+?)'\. Did you mean to override (?:one of )?(.+?)\?", text):
+        return f"{found[1]}={given(found[1], arguments)}: it is chosen for each network; use {found[2].replace(', ', ' or ')}"
     if found := re.search(r"Could not override '(\S+?)'", text):
         return no_such_key(found[1], given(found[1], arguments), composed(found[1], arguments))
     if found := re.search(r"Could not delete from config\. '(\S+)' does not exist", text):

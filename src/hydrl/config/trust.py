@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
@@ -39,8 +40,7 @@ def own_targets() -> Iterator[str]:
 
 def is_transform(name: Any) -> bool:
     """Whether ``torchrl.envs`` itself exports ``name`` as a transform; imports nothing else."""
-    import torchrl.envs
-
     package, _, attribute = str(name).rpartition(".")
-    found = getattr(torchrl.envs, attribute, None) if package == "torchrl.envs" else None
-    return isinstance(found, type) and issubclass(found, torchrl.envs.Transform)
+    envs = get_object("torchrl.envs") if package == "torchrl.envs" else None
+    found = getattr(envs, attribute, None)
+    return isinstance(found, type) and issubclass(found, envs.Transform)

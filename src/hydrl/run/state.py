@@ -50,7 +50,11 @@ class TrainingState:
         self.env, self.collector, self.buffer = env, collector, buffer
         self.learner = {name: each for name, each in learner.items() if each is not None}
         # Plain data, kept as one; the record looks at the progress that was put back before it.
-        self.books: dict[str, Any] = {"progress": record.progress, "metrics": record.metrics, "clock": record.clock}
+        self.books: dict[str, Any] = {
+            "progress": record.progress,
+            "metrics": record.metrics,
+            "clock": record.clock,
+        }
         self.books |= {"record": record, "camera": camera}
         self.here = not hasattr(collector, "procs")  # it collects in this process
         self.saved_at: int | None = None
