@@ -38,7 +38,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     from torchrl.envs.utils import check_env_specs
 
     from hydrl.errors import DivergedError, Interrupted, WorkerError
-    from hydrl.loop.evaluation import Evaluation, Evaluator
+    from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
     from hydrl.loop.metrics import exploration_metrics, timed
     from hydrl.loop.update import make_update
     from hydrl.parts import environments
@@ -93,7 +93,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     evaluate = Evaluator(make_env, actor, seed=settings.seed, max_steps=settings.eval.max_steps)
     camera = Camera(evaluate, settings)
     check = partial(evaluate, episodes=settings.eval.episodes)
-    confirm = partial(evaluate, episodes=settings.eval.final_episodes, stream=1)  # fresh episodes
+    confirm = partial(evaluate, episodes=settings.eval.final_episodes, drawn=Episodes.CLOSING)  # fresh episodes
     make_worker_env = partial(make_env, num_envs=num_envs, normaliser=environments.normaliser_state(env))
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
     with (

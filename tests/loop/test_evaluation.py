@@ -95,7 +95,7 @@ def test_as_many_episodes_as_asked_for(episodes):
     assert evaluation.metrics()["eval/episodes"] == episodes
 
 
-def test_seed_frames_and_stream_fix_the_episodes():
+def test_seed_frames_and_drawn_fix_the_episodes():
     env, make_env, actor = pendulum()
     state = environments.normaliser_state(env)
 
@@ -106,7 +106,7 @@ def test_seed_frames_and_stream_fix_the_episodes():
 
     first = returns()
     assert first == returns()
-    others = [returns(frames=200), returns(stream=1), returns(seed=1)]
+    others = [returns(frames=200), returns(drawn=1), returns(seed=1)]
     assert len({tuple(each) for each in [first, *others]}) == 4
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,14 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.parts.environments import load_normaliser
+
+
+class Episodes(IntEnum):
+    """What an evaluation is for. At the same frames, each has episodes of its own."""
+
+    TRAINING = 0
+    CLOSING = 1
+    LATER = 2  # by scripts/evaluate.py; any higher number will do too
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class Evaluator:
         self.envs: dict[int, TransformedEnv] = {}
 
     def __call__(
-        self, normaliser: dict[str, Any], *, episodes: int, frames: int, stream: int = 0
+        self, normaliser: dict[str, Any], *, episodes: int, frames: int, drawn: int = Episodes.TRAINING
     ) -> Evaluation:
         """The first whole episode of each of ``episodes`` environments.
 
@@ -88,10 +97,10 @@ class Evaluator:
         Args:
             normaliser: statistics to evaluate with, from :func:`hydrl.parts.environments.normaliser_state`.
             episodes: how many.
-            frames: with the seed and ``stream`` it fixes the episodes' own seed.
-            stream: another number gives fresh episodes at the same ``frames``.
+            frames: with the seed and ``drawn`` it fixes the episodes' own seed.
+            drawn: which :class:`Episodes`; another number gives fresh ones at the same ``frames``.
         """
-        seed = self.episode_seed(frames, stream)
+        seed = self.episode_seed(frames, drawn)
         with timeit("time/evaluate"), untouched_randomness():
             if episodes not in self.envs:
                 self.envs[episodes] = self.make_env(num_envs=episodes)
@@ -99,9 +108,9 @@ class Evaluator:
             load_normaliser(env, normaliser)
             return play(env, self.actor, seed=seed, max_steps=self.max_steps)
 
-    def episode_seed(self, frames: int, stream: int) -> int:
+    def episode_seed(self, frames: int, drawn: int) -> int:
         """What the environments of one evaluation are seeded with."""
-        return int(np.random.SeedSequence([self.seed, frames, stream]).generate_state(1)[0] % 2**31)
+        return int(np.random.SeedSequence([self.seed, frames, drawn]).generate_state(1)[0] % 2**31)
 
     def close(self) -> None:
         """Closes the environments."""

@@ -19,7 +19,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
-from hydrl.loop.evaluation import Evaluator, untouched_randomness
+from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
 from hydrl.parts.environments import load_normaliser
 from hydrl.run import loggers
 from hydrl.run.files import atomically
@@ -52,7 +52,7 @@ def film(
     *,
     episodes: int,
     frames: int,
-    stream: int = 0,
+    drawn: int = Episodes.TRAINING,
     pause: Callable[[], None] = lambda: None,
 ) -> Film:
     """Films the first episode of the evaluation that ``evaluator`` plays for the same arguments.
@@ -68,7 +68,7 @@ def film(
         path: where the mp4 goes; written beside and renamed.
         episodes: how many the evaluation plays together.
         frames: how long the policy had been trained.
-        stream: the evaluation's.
+        drawn: the evaluation's.
         pause: called at each step; the film is given up where it raises.
 
     Raises:
@@ -80,7 +80,7 @@ def film(
         closing(stage(evaluator.make_env)) as env,
     ):
         load_normaliser(env, normaliser)
-        env.set_seed(evaluator.episode_seed(frames, stream))
+        env.set_seed(evaluator.episode_seed(frames, drawn))
         now, length, ended = env.reset(), 0, False
         speed = frames_per_second(env)
         every = math.ceil(speed / SMOOTH)
@@ -154,7 +154,7 @@ class Camera:
                     path,
                     episodes=episodes,
                     frames=record.frames,
-                    stream=int(final),
+                    drawn=Episodes(final),
                     pause=pause,
                 )
                 loggers.show(record.logger, record.frames, key, path)

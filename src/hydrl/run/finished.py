@@ -40,12 +40,12 @@ class FinishedRun:
 
     def evaluate(self, episodes: int, stream: int) -> Evaluation:
         """Deterministic whole episodes; each ``stream`` has episodes of its own."""
-        return self.evaluator(self.normaliser, episodes=episodes, frames=self.frames, stream=stream)
+        return self.evaluator(self.normaliser, episodes=episodes, frames=self.frames, drawn=stream)
 
     def film(self, path: Path, episodes: int, stream: int) -> Film:
         """Films the first episode that :meth:`evaluate` plays, at most ``eval.max_steps`` of it."""
         return film(
-            self.evaluator, self.normaliser, path, episodes=episodes, frames=self.frames, stream=stream
+            self.evaluator, self.normaliser, path, episodes=episodes, frames=self.frames, drawn=stream
         )
 
 

@@ -16,6 +16,7 @@ from torchrl.envs import TransformedEnv
 
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
+from hydrl.parts.collectors import collector_state, collects_here, load_collector
 from hydrl.parts.environments import normaliser_state
 from hydrl.run import checkpoint
 from hydrl.run.record import Record
@@ -56,7 +57,6 @@ class TrainingState:
         self.modules: dict[str, nn.Module] = {
             name: each for name, each in modules.items() if each is not None
         }
-        self.here = not hasattr(collector, "procs")  # it collects in this process
         self.saved_at: int | None = None
 
     def save(self, *, whole: bool = True) -> None:
@@ -70,17 +70,13 @@ class TrainingState:
         """
         if self.saved_at == self.record.frames:
             return
-        standing, restarts = self.standing() if whole else (None, "it was stopped in the middle of a batch")
+        simulator, restarts = self.simulator() if whole else (None, "it was stopped in the middle of a batch")
         states = {name: each.state_dict() for name, each in self.modules.items()}
         states |= {
             "optimizer": self.optimizer.state_dict(),
             "buffer": buffer_state(self.buffer),
-            "collector": {
-                "frames": self.collector._frames,
-                "iter": self.collector._iter,
-                "own": self.collector.state_dict() if self.here else None,
-                "standing": standing,
-            },
+            "collector": collector_state(self.collector, running=simulator is not None)
+            | {"simulator": simulator},
             "normaliser": normaliser_state(self.env),
             "record": self.record.state_dict(),
             "rng": GlobalRNGState().state_dict(),
@@ -99,15 +95,14 @@ class TrainingState:
         checkpoint.save(self.record.directory, states, metadata, keep=self.settings.keep_checkpoints)
         self.saved_at = self.record.frames
 
-    def standing(self) -> tuple[dict[str, Any] | None, str | None]:
+    def simulator(self) -> tuple[Any, str | None]:
         """Where the running episodes stand, or why that cannot be kept."""
-        if not self.here:
+        if not collects_here(self.collector):
             return None, "they are in processes of their own"
         try:
-            simulator = simulator_state(self.env)
+            return simulator_state(self.env), None
         except NotCapturedError as error:
             return None, f"{error} is neither plain data nor known to be constant"
-        return {"carrier": self.collector._carrier.to_dict(), "simulator": simulator}, None
 
     def load(self, origin: Origin) -> None:
         """Puts a checkpoint's parts back; the random number generators come last.
@@ -143,18 +138,9 @@ class TrainingState:
                 fast_forward(self.schedule, self.optimizer, states["schedule"]["last_epoch"])
         load_buffer(self.buffer, states["buffer"])
         self.record.load_state_dict(states["record"])
-        collector = states["collector"]
-        if self.here:
-            self.collector.load_state_dict(collector["own"])
-        if standing := collector["standing"]:
-            carrier = self.collector._carrier
-            self.collector._carrier = TensorDict(
-                standing["carrier"], batch_size=carrier.batch_size, device=carrier.device
-            )
-            # Loading the collector drew from it.
-            self.collector._traj_pool.load_state_dict(collector["own"]["traj_pool"])
-            load_simulator(self.env, standing["simulator"])
-        self.collector._frames, self.collector._iter = collector["frames"], collector["iter"]
+        load_collector(self.collector, states["collector"])
+        if (simulator := states["collector"]["simulator"]) is not None:
+            load_simulator(self.env, simulator)
         self.collector.update_policy_weights_()
         GlobalRNGState().load_state_dict(states["rng"])
 
