@@ -44,7 +44,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     from hydrl.parts import environments
     from hydrl.parts.collectors import shut_down_after
     from hydrl.parts.losses import make_loss
-    from hydrl.run import process
+    from hydrl.run import loggers, process
     from hydrl.run.films import Camera
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
@@ -91,9 +91,18 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     minibatches = build("minibatches")
 
     evaluate = Evaluator(make_env, actor, seed=settings.seed, max_steps=settings.eval.max_steps)
-    camera = Camera(evaluate, settings)
+    camera = Camera(
+        evaluate,
+        settings,
+        env=env,
+        show=lambda *film: loggers.show(record.logger, *film),
+        say=lambda text: record.say(text),
+        pause=lambda: stop.here(),
+    )
     check = partial(evaluate, episodes=settings.eval.episodes)
-    confirm = partial(evaluate, episodes=settings.eval.final_episodes, drawn=Episodes.CLOSING)  # fresh episodes
+    confirm = partial(
+        evaluate, episodes=settings.eval.final_episodes, drawn=Episodes.CLOSING
+    )  # fresh episodes
     make_worker_env = partial(make_env, num_envs=num_envs, normaliser=environments.normaliser_state(env))
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
     with (
@@ -114,6 +123,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
             loss=loss,
             exploration=exploration,
             target=target,
+            camera=camera,
         )
 
         def confirmed() -> Evaluation | None:
@@ -144,7 +154,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
                     learning_rate = optimizer.param_groups[0]["lr"]
                     record.write({"train/learning_rate": learning_rate, **exploration_metrics(exploration)})
                 if evaluating:
-                    camera.film(record, environments.normaliser_state(env), stop.here)
+                    camera.film(frames)
                 if record.best_at == frames or record.due(settings.checkpoint_every_frames):
                     state.save()
                 if final:
@@ -152,7 +162,7 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
                 stop.here()
             state.save()
             final = final or confirm(environments.normaliser_state(env), frames=record.frames)
-            camera.film(record, environments.normaliser_state(env), stop.here, final=True)
+            camera.film(record.frames, closing=True)
             record.finish(final)
         except Interrupted as interruption:
             state.save(whole=not interruption.midway)

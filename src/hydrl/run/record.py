@@ -34,7 +34,6 @@ COUNTERS = (
     "best",
     "best_at",
     "evaluated_at",
-    "filmed_at",
     "solved_at_frames",
     "solved_at_seconds",
 )
@@ -74,7 +73,6 @@ class Record:
         self.resumed_at: list[int] = []
         self.evaluated_at: int | None = None
         self.best_at: int | None = None
-        self.filmed_at = -1  # never
         self.episodes: list[TensorDictBase] = []
         self.losses: list[TensorDictBase] = []
         self.pending: dict[str, float] = {}
@@ -96,11 +94,6 @@ class Record:
     def due(self, every: int) -> bool:
         """Whether the batch reached or passed a multiple of ``every`` frames."""
         return due(every, self.frames, self.before)
-
-    @property
-    def film_due(self) -> bool:
-        """Whether nothing was filmed yet in this interval of ``eval.video_every_frames``, counted from 0."""
-        return due(self.settings.eval.video_every_frames, self.frames, self.filmed_at)
 
     def learned(self, batch: TensorDictBase, losses: list[TensorDictBase]) -> None:
         """Takes in what was learned from the batch: the losses of its updates."""
