@@ -40,7 +40,7 @@ type: .venv/ready ## check types
 	@touch $@
 
 bench: .venv/bench ## measure frames a second beside Stable-Baselines3, plain PyTorch and TorchRL's tutorial
-	$(BIN)/python scripts/benchmark.py
+	$(BIN)/python scripts/benchmark
 
 results: .venv/ready ## run the table of docs/results.md, hours; fast=true some minutes; goes on where it was stopped
 	$(BIN)/python scripts/results.py $(filter-out PYTHON=%,$(MAKEOVERRIDES))

@@ -35,68 +35,63 @@ class Arguments:
 
 
 def main(arguments: Arguments) -> None:
-    """Rebuilds the policy with its normaliser, plays it, prints the scores and writes ``evaluation.json``."""
-    check(arguments)
-    directory = Path(arguments.run)
-    if arguments.video:
-        headless.prepare()  # before anything below imports MuJoCo
-
-    from hydrl.run import process
-    from hydrl.run.finished import open_run
-
-    process.prepare(0, arguments.device, "auto")
-    finished = open_run(
-        directory, checkpoint=arguments.checkpoint, device=arguments.device, trust=arguments.trust
-    )
-    settings = finished.settings
-    scores: dict[str, Any] = {
-        "run": str(directory),
-        "checkpoint": arguments.checkpoint,
-        "frames": finished.frames,
-        "seed": settings.seed,
-        "stream": arguments.stream,
-    }
-    which = f"{arguments.checkpoint} policy" if arguments.checkpoint in ("best", "last") else "policy"
-    table = key_value_table(f"{settings.algo} on {settings.task}, {which}")
-    film = None
-    if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
-        path = directory / f"video-{arguments.checkpoint}.mp4"
-        with console().status("filming the first episode"):
-            film = finished.film(path, arguments.episodes, arguments.stream)
-        scores["video"] = {"file": path.name, "return": film.episode_return, "length": film.length}
-    with console().status("playing the episodes"):
-        evaluation = finished.evaluate(arguments.episodes, arguments.stream)
-    shortest, longest = evaluation.lengths.min().item(), evaluation.lengths.max().item()
-    scores |= evaluation.metrics() | {"eval/length_min": shortest, "eval/length_max": longest}
-    scores |= {"returns": evaluation.returns.tolist(), "lengths": evaluation.lengths.tolist()}
-
-    table.add_row("return", f"{evaluation.mean:,.1f} ± {evaluation.std:,.1f}")
-    table.add_row("range", f"{scores['eval/return_min']:,.1f} to {scores['eval/return_max']:,.1f}")
-    table.add_row("episode length", f"{scores['eval/length_mean']:,.1f}, {shortest:,} to {longest:,}")
-    table.add_row("episodes", f"{arguments.episodes:,}")
-    table.add_row("trained", f"{finished.frames:,} frames")
-    if film:
-        table.add_row("first episode", f"return {film.episode_return:,.1f}, length {film.length:,}")
-        table.add_row("its video", str(film.path))
-    console().print(table)
-    with atomically(directory / "evaluation.json") as partial:
-        partial.write_text(json.dumps(scores, indent=2) + "\n")
-
-
-def check(arguments: Arguments) -> None:
-    """What can be known before PyTorch's seconds.
+    """Rebuilds the policy with its normaliser, plays it, prints the scores and writes ``evaluation.json``.
 
     Raises:
-        UserError: for a value out of range, or a folder that is not a run's.
+        UserError: for a value out of range, or a folder that is not a run's; before PyTorch's seconds.
     """
+    run, which = Path(arguments.run), arguments.checkpoint
     if arguments.episodes < 1:
         raise UserError(f"episodes={arguments.episodes}: give 1 or more")
     if arguments.stream < 0:
         raise UserError(f"stream={arguments.stream}: give 0 or more")
-    if not re.fullmatch(r"last|best|[0-9]+", arguments.checkpoint):
-        raise UserError(f"checkpoint={arguments.checkpoint}: use last, best or a number of frames")
-    if not (Path(arguments.run) / "config_resolved.yaml").is_file():
-        raise UserError(f"run={arguments.run}: no run lies there (it has no config_resolved.yaml)")
+    if not re.fullmatch(r"last|best|[0-9]+", which):
+        raise UserError(f"checkpoint={which}: use last, best or a number of frames")
+    if not (run / "config_resolved.yaml").is_file():
+        raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml)")
+    if arguments.video:
+        headless.prepare()  # before anything below imports MuJoCo
+
+    from hydrl.run import process
+    from hydrl.run.films import film
+    from hydrl.run.finished import open_run
+
+    process.prepare(0, arguments.device, "auto")
+    finished = open_run(run, checkpoint=which, device=arguments.device, trust=arguments.trust)
+    settings, frames = finished.settings, finished.frames
+    scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}
+    scores["stream"] = arguments.stream
+    played = frames, arguments.episodes, arguments.stream
+    if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
+        path = run / f"video-{which}.mp4"
+        with console().status("filming the first episode"):
+            made = film(finished.evaluator, path, *played)
+        scores["video"] = {"file": path.name, "return": made.episode_return, "length": made.length}
+    with console().status("playing the episodes"):
+        evaluation = finished.evaluator(*played)
+    lengths = evaluation.lengths.tolist()
+    scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
+    scores |= {"returns": evaluation.returns.tolist(), "lengths": lengths}
+    policy = "policy" if which.isdigit() else f"{which} policy"
+    show(scores, f"{settings.algo} on {settings.task}, {policy}")
+    with atomically(run / "evaluation.json") as partial:
+        partial.write_text(json.dumps(scores, indent=2) + "\n")
+
+
+def show(scores: dict[str, Any], title: str) -> None:
+    """The scores as a table."""
+    evaluation = {key.removeprefix("eval/"): value for key, value in scores.items() if "eval/" in key}
+    table = key_value_table(title)
+    table.add_row("return", "{return_mean:,.1f} ± {return_std:,.1f}".format(**evaluation))
+    table.add_row("range", "{return_min:,.1f} to {return_max:,.1f}".format(**evaluation))
+    lengths = "{length_mean:,.1f}, {length_min:,} to {length_max:,}"
+    table.add_row("episode length", lengths.format(**evaluation))
+    table.add_row("episodes", "{episodes:,}".format(**evaluation))
+    table.add_row("trained", f"{scores['frames']:,} frames")
+    if video := scores.get("video"):
+        table.add_row("first episode", f"return {video['return']:,.1f}, length {video['length']:,}")
+        table.add_row("its video", str(Path(scores["run"], video["file"])))
+    console().print(table)
 
 
 if __name__ == "__main__":

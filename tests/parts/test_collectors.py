@@ -69,6 +69,7 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
         device="cpu",
         sync=sync,
     )
+    assert not collectors.collects_here(collector)
     batches: list[TensorDictBase] = []
     try:
         for batch in islice(collector, 8):
@@ -133,6 +134,7 @@ def single(
         seed=0,
         device="cpu",
     )
+    assert collectors.collects_here(collector)
     return [batch.clone() for batch in islice(collector, 2)]
 
 

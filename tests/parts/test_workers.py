@@ -48,6 +48,7 @@ def hang_in_c() -> None:
 
 
 TROUBLE = {
+    "none": int,
     "raises": divide,
     "killed": partial(signal.raise_signal, signal.SIGKILL),
     "crashes": partial(signal.raise_signal, signal.SIGSEGV),
@@ -159,22 +160,29 @@ def test_a_worker_that_crashes_says_where():
     assert "multiprocessing" not in message[0]
 
 
-def test_a_worker_that_hangs_while_it_collects_says_where():
-    collector = make_collector("overlap", "hangs_in_c")
-    collector.worker_timeout = 1
-    with ends_with_error(collector) as message:
-        for _ in collector:
-            start = time.monotonic()
-    assert 1 < time.monotonic() - start < 10
-    assert "collector.worker_timeout=1; it is in:" in message[0]
-    assert f"line {line_of('re.match(')} in hang_in_c" in message[0]
-
-
-def test_a_worker_that_hangs_while_it_starts_says_where():
+@pytest.mark.parametrize(
+    ("trouble", "early", "line"), [("hangs_in_c", False, "re.match("), ("hangs", True, "time.sleep(60)")]
+)
+def test_a_worker_that_hangs_ends_with_the_line_it_is_in(trouble, early, line):
     with ends_with_error() as message:
-        make_collector("overlap", "hangs", early=True, worker_timeout=15)
-    assert "collector.worker_timeout=15; it is in:" in message[0]
-    assert f"line {line_of('time.sleep(60)')} in hang" in message[0]
+        start = time.monotonic()
+        with collectors.shut_down_after(
+            make_collector("overlap", trouble, early=early, worker_timeout=4)
+        ) as collector:
+            for _ in collector:
+                start = time.monotonic()
+    assert 4 < time.monotonic() - start < 20
+    assert "took longer than collector.worker_timeout=4 seconds to start or for a batch, in:" in message[0]
+    assert f"line {line_of(line)} in {trouble.replace('hangs', 'hang')}\n" in message[0]
+    assert "multiprocessing" not in message[0]
+
+
+def test_a_worker_that_waits_for_the_run_does_not_hang():
+    with collectors.shut_down_after(make_collector("overlap", "none", worker_timeout=2)) as collector:
+        batches = iter(collector)
+        next(batches)
+        time.sleep(4)
+        assert next(batches).numel() == 80
 
 
 def line_of(code: str) -> int:
@@ -185,6 +193,7 @@ def start(kind: str, trouble: str) -> subprocess.Popen[str]:
     """This file as a program: a process of its own that collects for ever."""
     return subprocess.Popen(
         [sys.executable, __file__, kind, trouble],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

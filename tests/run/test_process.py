@@ -110,18 +110,6 @@ def test_versions_name_what_the_numbers_depend_on():
     assert versions["torch"] == torch.__version__.split("+")[0]
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_a_missing_pandas_is_remembered_and_one_that_is_there_is_left_alone(monkeypatch, installed):
-    monkeypatch.delitem(process.sys.modules, "pandas", raising=False)
-    monkeypatch.setattr(process, "find_spec", lambda name: object() if installed else None)
-    process.remember_missing_packages()
-    assert ("pandas" in process.sys.modules) != installed
-    if not installed:
-        with pytest.raises(ModuleNotFoundError):
-            import pandas  # noqa: F401
-    monkeypatch.delitem(process.sys.modules, "pandas", raising=False)
-
-
 def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(monkeypatch):
     monkeypatch.setattr(process.shutil, "which", lambda name: None)
     with pytest.raises(UserError, match=r"compile=true needs the C\+\+ compiler.*use compile=false"):

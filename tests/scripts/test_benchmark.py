@@ -16,9 +16,9 @@ import torch
 from torchrl.objectives.value.functional import generalized_advantage_estimate
 
 from hydrl.errors import UserError
-from scripts import benchmark
-from scripts.benchmark import Speed, Times
-from scripts.peers import memory, plain
+from scripts.benchmark import __main__ as benchmark
+from scripts.benchmark import memory, plain
+from scripts.benchmark.__main__ import Speed, Times
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -151,7 +151,7 @@ def test_loops_make_as_many_updates_as_they_say(loop, batches, expected, monkeyp
 
 def test_sb3_deals_out_whole_minibatches_only():
     pytest.importorskip("stable_baselines3")
-    from scripts.peers.sb3 import WholeMinibatches
+    from scripts.benchmark.sb3 import WholeMinibatches
 
     box, action = gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Box(-1, 1, (1,))
     buffer = WholeMinibatches(100, box, action, device="cpu", n_envs=10)
@@ -167,7 +167,7 @@ def test_sb3_deals_out_whole_minibatches_only():
 @pytest.mark.parametrize(("loop", "updates"), [("ppo", [150]), ("dqn", [0, 0, 0, 64, 64])])
 def test_sb3_makes_as_many_updates_as_the_others(loop, updates):
     pytest.importorskip("stable_baselines3")
-    from scripts.peers import sb3
+    from scripts.benchmark import sb3
 
     assert [made for _, made in islice(getattr(sb3, loop)(), len(updates))] == updates
 
@@ -224,7 +224,7 @@ def test_no_room_on_the_disk_is_said_before_it_fills(capsys, monkeypatch, tmp_pa
 def test_a_signal_leaves_no_child(number, code):
     pytest.importorskip("stable_baselines3")
     process = subprocess.Popen(
-        [sys.executable, "scripts/benchmark.py"],
+        [sys.executable, "scripts/benchmark"],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background ignores it

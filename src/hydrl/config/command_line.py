@@ -86,7 +86,7 @@ def told(work: Callable[[], None]) -> int:
     try:
         work()
     except (UserError, RunError) as error:
-        return complain(error)
+        return complain(str(error), error.exit_code)
     except Interrupted as error:
         return error.exit_code
     except KeyboardInterrupt:
@@ -102,7 +102,7 @@ def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, 
     try:
         train(cfg)
     except (UserError, RunError) as error:
-        return complain(error), str(error)
+        return complain(str(error), error.exit_code), str(error)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             where = error.filename or "the run folder"
@@ -115,10 +115,10 @@ def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, 
     return 0, ""
 
 
-def complain(error: UserError | RunError) -> int:
-    """Prints what is no defect; the exit code for it."""
-    print(f"error: {error}", file=sys.stderr)
-    return error.exit_code
+def complain(message: str, code: int = 2) -> int:
+    """Prints what is no defect, as a user's mistake; the exit code for it."""
+    print(f"error: {message}", file=sys.stderr)
+    return code
 
 
 def read(kind: type[T], words: list[str], example: str) -> T:
@@ -198,8 +198,9 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         return f"cannot read {error.override}; write dotted.key=value, and quote what has blanks or brackets"
     if isinstance(error, OmegaConfBaseException):
         return unresolved(error)
-    if found := re.search(r"Could not override '(\S+?)'\. Did you mean to override (?:one of )?(.+?)\?", text):
-        return f"{found[1]}={given(found[1], arguments)}: it is chosen for each network; use {found[2].replace(', ', ' or ')}"
+    if found := re.search(r"Could not override '(\S+?)'.+ to override (?:one of )?(.+?)\? ", text):
+        line, mounts = f"{found[1]}={given(found[1], arguments)}", found[2].replace(", ", " or ")
+        return f"{line}: it is chosen for each network; use {mounts}"
     if found := re.search(r"Could not override '(\S+?)'", text):
         return no_such_key(found[1], given(found[1], arguments), composed(found[1], arguments))
     if found := re.search(r"Could not delete from config\. '(\S+)' does not exist", text):

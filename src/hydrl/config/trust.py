@@ -41,6 +41,8 @@ def own_targets() -> Iterator[str]:
 def is_transform(name: Any) -> bool:
     """Whether ``torchrl.envs`` itself exports ``name`` as a transform; imports nothing else."""
     package, _, attribute = str(name).rpartition(".")
-    envs = get_object("torchrl.envs") if package == "torchrl.envs" else None
+    if package != "torchrl.envs":
+        return False
+    envs = get_object(package)
     found = getattr(envs, attribute, None)
     return isinstance(found, type) and issubclass(found, envs.Transform)

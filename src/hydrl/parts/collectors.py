@@ -1,18 +1,19 @@
 """Collectors: TorchRL's, over one environment vector here or over one in each of several processes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
 from torchrl.collectors import BaseCollector, Collector
 from torchrl.envs import TransformedEnv
 
+from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 from hydrl.parts.workers import AsyncWorkers, SyncWorkers
-from hydrl.run import process
 
 
 def make_collector(
@@ -89,10 +90,42 @@ def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
     return any(hasattr(module, "is_init_key") for module in policy.modules())
 
 
+def collects_here(collector: BaseCollector) -> bool:
+    """Whether it steps the training environment in this process, and not others in workers."""
+    return not isinstance(collector, SyncWorkers | AsyncWorkers)
+
+
+def collector_state(collector: BaseCollector, *, running: bool) -> dict[str, Any]:
+    """What a collector needs to go on, as tensors and plain containers.
+
+    Args:
+        collector: from :func:`make_collector`, between two batches.
+        running: whether its environment is kept too, so that the running episodes go on; they need one that
+            collects here.
+    """
+    return {
+        "frames": collector._frames,
+        "iter": collector._iter,
+        "own": collector.state_dict() if collects_here(collector) else None,
+        "carrier": collector._carrier.to_dict() if running else None,
+    }
+
+
+def load_collector(collector: BaseCollector, state: Mapping[str, Any]) -> None:
+    """Puts :func:`collector_state` into a new collector; its policy's weights are still to be published."""
+    if collects_here(collector):
+        collector.load_state_dict(state["own"])
+    if state["carrier"] is not None:
+        made = collector._carrier
+        collector._carrier = TensorDict(state["carrier"], batch_size=made.batch_size, device=made.device)
+        collector._traj_pool.load_state_dict(state["own"]["traj_pool"])  # loading the collector drew from it
+    collector._frames, collector._iter = state["frames"], state["iter"]
+
+
 def worker_env(make_env: Callable[..., TransformedEnv], seed: int) -> TransformedEnv:
     """Runs in the worker: a seed of its own for the environment and for the policy's draws."""
-    process.quieten_libraries()
-    process.remember_missing_packages()
+    quieten_libraries()
+    remember_missing_packages()
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     return make_env(seed=seed)

@@ -1,32 +1,30 @@
-"""A film of one episode: the deterministic policy in an environment of its own, as an mp4 browsers play."""
+"""Films: one episode of the deterministic policy in an environment of its own, as an mp4 browsers play."""
 
+import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl import timeit
-from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
-from hydrl.loop.evaluation import Evaluator, untouched_randomness
+from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
+from hydrl.loop.progress import crossed
 from hydrl.parts.environments import load_normaliser
-from hydrl.run import loggers
 from hydrl.run.files import atomically
 from hydrl.run.headless import explain
-from hydrl.run.record import Record
 
-SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and each costs up to 80 ms to draw
+SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and one costs up to 80 ms to draw
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,10 @@ class Film:
 @torch.no_grad()
 def film(
     evaluator: Evaluator,
-    normaliser: dict[str, Any],
     path: Path,
-    *,
-    episodes: int,
     frames: int,
-    stream: int = 0,
+    episodes: int,
+    drawn: int = Episodes.TRAINING,
     pause: Callable[[], None] = lambda: None,
 ) -> Film:
     """Films the first episode of the evaluation that ``evaluator`` plays for the same arguments.
@@ -64,11 +60,10 @@ def film(
 
     Args:
         evaluator: of the policy; its ``make_env(render=True)`` builds an environment that gives frames.
-        normaliser: statistics to play with, from :func:`hydrl.parts.environments.normaliser_state`.
         path: where the mp4 goes; written beside and renamed.
-        episodes: how many the evaluation plays together.
         frames: how long the policy had been trained.
-        stream: the evaluation's.
+        episodes: how many the evaluation plays together.
+        drawn: the evaluation's.
         pause: called at each step; the film is given up where it raises.
 
     Raises:
@@ -77,12 +72,13 @@ def film(
     with (
         untouched_randomness(),
         set_exploration_type(ExplorationType.DETERMINISTIC),
-        closing(stage(evaluator.make_env)) as env,
+        contextlib.closing(stage(evaluator.make_env)) as env,
     ):
-        load_normaliser(env, normaliser)
-        env.set_seed(evaluator.episode_seed(frames, stream))
+        load_normaliser(env, evaluator.normaliser())
+        env.set_seed(evaluator.episode_seed(frames, drawn))
         now, length, ended = env.reset(), 0, False
-        speed = frames_per_second(env)
+        metadata = getattr(env.base_env, "metadata", None) or {}
+        speed = Fraction(metadata.get("render_fps") or SMOOTH).limit_denominator(1_000)
         every = math.ceil(speed / SMOOTH)
         first = picture(env)
         with encoder(path, speed / every, *first.shape[:2]) as write:
@@ -108,60 +104,63 @@ class Camera:
     Args:
         evaluator: the run's.
         settings: the run's.
+        show: takes a film's frames, key and path for the logger.
+        say: takes a line for the screen.
+        pause: called at each step; where it raises, the film is given up and the next evaluation's is made.
 
     Raises:
         UserError: where the environment gives no frames; one is drawn at once to see.
     """
 
-    def __init__(self, evaluator: Evaluator, settings: Settings) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        settings: Settings,
+        *,
+        show: Callable[[int, str, Path], None],
+        say: Callable[[str], None],
+        pause: Callable[[], None],
+    ) -> None:
         self.evaluator, self.eval = evaluator, settings.eval
+        self.show, self.say, self.pause = show, say, pause
         self.folder = Path(settings.run_dir) / "videos"
+        self.filmed_at = -1  # never
         if self.eval.video:
             try:
-                with untouched_randomness(), closing(stage(evaluator.make_env)) as env:
-                    env.base_env.reset()
-                    picture(env)
+                with untouched_randomness(), contextlib.closing(stage(evaluator.make_env)) as filmed:
+                    filmed.base_env.reset()
+                    picture(filmed)
             except UserError as error:
                 raise UserError(f"eval.video=true: {error}; use eval.video=false") from error
 
-    def film(
-        self,
-        record: Record,
-        normaliser: dict[str, Any],
-        pause: Callable[[], None],
-        *,
-        final: bool = False,
-    ) -> None:
-        """Films the evaluation of this moment if its interval has no film yet, or the closing one.
-
-        Args:
-            record: the run's; it shows the film.
-            normaliser: what the evaluation played with.
-            pause: see :func:`film`; what is given up there is made up for at the next evaluation.
-            final: whether it is the closing evaluation.
-        """
-        if not self.eval.video or not (final or record.film_due):
+    def film(self, frames: int, closing: bool = False) -> None:
+        """Films the evaluation after ``frames`` if its interval has no film yet, or the ``closing`` one."""
+        if not self.eval.video or not (
+            closing or crossed(self.eval.video_every_frames, self.filmed_at, frames)
+        ):
             return
-        name, key = ("final", "eval/final_video") if final else (f"{record.frames:012}", "eval/video")
-        path = self.folder / f"{name}.mp4"
-        episodes = self.eval.final_episodes if final else self.eval.episodes
+        path, key = self.folder / f"{frames:012}.mp4", "eval/video"
+        episodes, drawn = self.eval.episodes, Episodes.TRAINING
+        if closing:
+            path, key = self.folder / "final.mp4", "eval/final_video"
+            episodes, drawn = self.eval.final_episodes, Episodes.CLOSING
         with timeit("time/video"):
             try:
                 self.folder.mkdir(exist_ok=True)
-                film(
-                    self.evaluator,
-                    normaliser,
-                    path,
-                    episodes=episodes,
-                    frames=record.frames,
-                    stream=int(final),
-                    pause=pause,
-                )
-                loggers.show(record.logger, record.frames, key, path)
+                film(self.evaluator, path, frames, episodes, drawn, self.pause)
+                self.show(frames, key, path)
             except Exception as error:  # of graphics, encoder, disk or logger
-                record.say(f"no film at {record.frames:,} frames: {explain(error)}")
-        if not final:
-            record.filmed_at = record.frames
+                self.say(f"no film at {frames:,} frames: {explain(error)}")
+        if not closing:
+            self.filmed_at = frames
+
+    def state_dict(self) -> dict[str, int]:
+        """When it filmed at last, so that a resumed run films when the unbroken one would."""
+        return {"filmed_at": self.filmed_at}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Goes on from :meth:`state_dict`."""
+        self.filmed_at = state["filmed_at"]
 
 
 def stage(make_env: Callable[..., TransformedEnv]) -> TransformedEnv:
@@ -191,7 +190,7 @@ def picture(env: TransformedEnv) -> np.ndarray:
     Raises:
         UserError: if it cannot be rendered.
     """
-    task = name(env.base_env)
+    task = getattr(getattr(env.base_env, "spec", None), "id", type(env.base_env).__name__)
     try:
         with warnings.catch_warnings(action="ignore"):  # GLFW's, said again by the error
             frame = np.asarray(env.base_env.render())
@@ -203,19 +202,7 @@ def picture(env: TransformedEnv) -> np.ndarray:
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def name(env: EnvBase) -> str:
-    """What to call an environment: its Gymnasium id or its class."""
-    spec = getattr(env, "spec", None)
-    return getattr(spec, "id", type(env).__name__)
-
-
-def frames_per_second(env: TransformedEnv) -> Fraction:
-    """The speed the environment says its frames follow at; 30 where it says nothing."""
-    metadata = getattr(env.base_env, "metadata", None) or {}
-    return Fraction(metadata.get("render_fps") or 30).limit_denominator(1_000)
-
-
-@contextmanager
+@contextlib.contextmanager
 def encoder(path: Path, fps: Fraction, height: int, width: int) -> Iterator[Callable[[np.ndarray], None]]:
     """Writes the pictures given to the function it yields as H.264 that starts playing while it loads.
 

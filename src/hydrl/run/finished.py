@@ -1,7 +1,6 @@
 """A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
 
 import re
-import typing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +14,9 @@ from yaml import YAMLError
 from hydrl.config.settings import Settings, explain
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
-from hydrl.loop.evaluation import Evaluation, Evaluator
+from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import environments
 from hydrl.run.checkpoint import find, load_policy
-from hydrl.run.films import Film, film
 from hydrl.run.folder import refuse_links
 
 
@@ -29,24 +27,12 @@ class FinishedRun:
     Attributes:
         settings: the run's own.
         frames: how long the loaded policy had been trained.
-        evaluator: plays the policy.
-        normaliser: the statistics it was trained with.
+        evaluator: plays the policy with the normaliser it was trained with.
     """
 
     settings: Settings
     frames: int
     evaluator: Evaluator
-    normaliser: dict[str, Any]
-
-    def evaluate(self, episodes: int, stream: int) -> Evaluation:
-        """Deterministic whole episodes; each ``stream`` has episodes of its own."""
-        return self.evaluator(self.normaliser, episodes=episodes, frames=self.frames, stream=stream)
-
-    def film(self, path: Path, episodes: int, stream: int) -> Film:
-        """Films the first episode that :meth:`evaluate` plays, at most ``eval.max_steps`` of it."""
-        return film(
-            self.evaluator, self.normaliser, path, episodes=episodes, frames=self.frames, stream=stream
-        )
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
@@ -61,26 +47,24 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
         UserError: if the folder is not a run's or names an unknown target.
     """
     refuse_links(run)
-    path = run / "config_resolved.yaml"
+    values: Any = {}
     try:
-        text = path.read_text()
+        text = (run / "config_resolved.yaml").read_text()
         if found := re.search(r"\$\{(?!oc\.env:)[^}]*:[^}]*\}", text):
             raise UserError(f"config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up")
         loaded = OmegaConf.create(text)
-        seen = typing.cast(dict[str, Any], OmegaConf.to_container(loaded))
-        values = typing.cast(dict[str, Any], OmegaConf.to_container(loaded, resolve=True))
+        saved: Any = OmegaConf.to_container(loaded)
+        values = OmegaConf.to_container(loaded, resolve=True)
         if not trust:
             check_trust(values)
-        settings = Settings.of(values, seen)
+        return Settings.of(values, saved)
     except UserError as error:
         raise UserError(f"run={run}: {error}") from None
-    except (OSError, OmegaConfBaseException, YAMLError, TypeError) as error:
-        raise UserError(
-            f"run={run}: config_resolved.yaml cannot be read: {str(error).splitlines()[0]}"
-        ) from None
     except ValidationError as error:
         raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
-    return settings
+    except (OSError, OmegaConfBaseException, YAMLError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"run={run}: config_resolved.yaml cannot be read: {reason}") from None
 
 
 def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> FinishedRun:
@@ -98,5 +82,11 @@ def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> Finishe
     actor = settings.build("actor")(env)
     actor.load_state_dict(state["actor"])
     env.close()
-    evaluator = Evaluator(make_env, actor, seed=settings.seed, max_steps=settings.eval.max_steps)
-    return FinishedRun(settings, state["frames"], evaluator, state["normaliser"])
+    evaluator = Evaluator(
+        make_env,
+        actor,
+        lambda: state["normaliser"],
+        seed=settings.seed,
+        max_steps=settings.eval.max_steps,
+    )
+    return FinishedRun(settings, state["frames"], evaluator)

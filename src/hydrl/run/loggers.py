@@ -2,20 +2,15 @@
 
 import csv
 import importlib.util
-import io
-import math
 import os
-import shutil
-from collections.abc import Iterable
-from functools import partial
-from itertools import islice
+from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from torchrl.record.loggers.common import Logger
+from torchrl.record.loggers import Logger, WandbLogger
 
-from hydrl.config import CONFIGS
+import hydrl
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.files import atomically
@@ -78,9 +73,7 @@ def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: s
         )
     from torchrl.record.loggers import TensorboardLogger
 
-    logger = TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
-    logger.show = partial(animate, logger.experiment)
-    return logger
+    return TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
 
 
 def wandb(
@@ -101,23 +94,18 @@ def wandb(
 
     Args:
         directory: the run folder; offline runs lie in its ``wandb/``.
-        config: the resolved configuration, sent as the run's config.
+        config: the run's settings as they are saved, sent as the W&B run's config.
         name: the run's name.
         run_id: of the W&B run to go on with, where a run is resumed.
         project: W&B project.
         entity: W&B user or team; ``None`` is the account's own.
         group: the runs it is averaged with; ``None`` is the algorithm and the environment.
         tags: shown beside the run; algorithm and environment are added.
-        artifacts: whether the best checkpoint and the videos are sent at the end.
+        artifacts: whether :func:`close` sends the best checkpoint and the videos; read from ``config``.
         mode: ``auto`` is online with an account, else offline; or ``online``, ``offline``.
         init_timeout: seconds to wait for the server before going offline.
     """
     import wandb as library
-    from torchrl.record.loggers import WandbLogger
-
-    algo, task = config["algo"], config["task"]
-    if mode == "auto":
-        mode = os.environ.get("WANDB_MODE") or ("online" if has_account() else "offline")
 
     def start(mode: str) -> Logger:
         return WandbLogger(
@@ -127,8 +115,8 @@ def wandb(
             resume="allow" if run_id else None,  # an agent of a sweep has an identity for each new run
             project=project,
             entity=entity,
-            group=group or f"{algo}-{task}",
-            tags=[algo, task, *tags],
+            group=group or f"{config['algo']}-{config['task']}",
+            tags=[config["algo"], config["task"], *tags],
             job_type="train",
             config=config,
             mode=mode,
@@ -137,22 +125,20 @@ def wandb(
                 init_timeout=init_timeout,
                 silent=True,
                 console="off",
-                save_code=False,  # see keep_code
+                save_code=True,  # of train.py; that of the package comes below
                 disable_git=True,  # it would send what is not committed, which could hold a secret
             ),
         )
 
+    if mode == "auto":
+        mode = os.environ.get("WANDB_MODE") or ("online" if has_account() else "offline")
     try:
         logger = start(mode)
     except (library.errors.Error, TimeoutError, OSError) as error:
         print(f"W&B could not be reached ({str(error).splitlines()[0]}); logging offline")
         mode, logger = "offline", start("offline")
     logger.experiment.define_metric("*", step_metric="frames")
-    # TorchRL would give every group of metrics a step counter of its own beside `frames`.
-    logger.log_metrics = partial(logger.log_metrics, override_global_step=True)
-    logger.show = lambda frames, key, film: log(logger, frames, {key: library.Video(film, format="mp4")})
-    logger.artifacts_of = directory if artifacts else None
-    keep_code(logger.experiment, directory)
+    logger.experiment.log_code(str(Path(hydrl.__file__).parent))
     if mode == "offline":
         print(f"W&B is offline; send the run later with: wandb sync {directory}/wandb/offline-run-*")
     return logger
@@ -162,9 +148,11 @@ def has_account() -> bool:
     """Whether an API key is at hand, from the environment or ``~/.netrc``; nothing is asked."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    known = netrc.read_text(errors="ignore") if netrc.is_file() else ""
-    return "wandb" in known or str(urlsplit(server()).hostname) in known
+    try:
+        known = netrc(os.environ.get("NETRC", Path.home() / ".netrc"))
+    except (OSError, NetrcParseError):
+        return False
+    return known.authenticators(str(urlsplit(server()).hostname)) is not None
 
 
 def server() -> str:
@@ -176,102 +164,60 @@ def server() -> str:
 
 def run_id(logger: Logger | None) -> str | None:
     """The name by which W&B knows the run; other loggers need none."""
-    identity = getattr(getattr(logger, "experiment", None), "id", None)
-    return identity if isinstance(identity, str) else None
+    return logger.experiment.id if isinstance(logger, WandbLogger) else None
 
 
 def log(logger: Logger | None, frames: int, metrics: dict[str, float]) -> None:
     """Sends one row to the chosen logger, against environment frames."""
-    if logger is not None:
+    if isinstance(logger, WandbLogger):  # whose own method gives each group of metrics another step counter
+        logger.experiment.log({"frames": frames, **metrics}, step=frames)
+    elif logger is not None:
         logger.log_metrics({"frames": frames, **metrics}, step=frames)
 
 
 def show(logger: Logger | None, frames: int, key: str, film: Path) -> None:
-    """Sends a film to the chosen logger, where it takes any, against environment frames.
+    """Sends a film to W&B in the row of its frames; TorchRL's ``log_video`` would encode it anew."""
+    if isinstance(logger, WandbLogger):
+        import wandb as library
 
-    TorchRL's ``log_video`` takes tensors and encodes them anew with moviepy.
-    """
-    if send := getattr(logger, "show", None):
-        send(frames, key, film)
-
-
-def animate(writer: Any, frames: int, key: str, film: Path) -> None:
-    """Adds a film to TensorBoard's images as a GIF, the moving picture it shows, at half the size.
-
-    At most 10 pictures a second: each takes room in the event file, and time to reduce to 256 colours.
-    """
-    import av
-    from torch.utils.tensorboard.summary import Summary
-
-    with av.open(str(film)) as container:
-        speed = container.streams.video[0].average_rate or 30
-        every = math.ceil(speed / 10)
-        shown = islice(container.decode(video=0), 0, None, every)
-        first, *others = (picture.to_image().reduce(2) for picture in shown)
-    gif = io.BytesIO()
-    first.save(gif, "GIF", save_all=True, append_images=others, duration=float(1_000 * every / speed), loop=0)
-    image = Summary.Image(
-        width=first.width, height=first.height, colorspace=3, encoded_image_string=gif.getvalue()
-    )
-    writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=key, image=image)]), frames)
+        log(logger, frames, {key: library.Video(film, format="mp4")})
 
 
-def keep_code(run: Any, directory: Path) -> None:
-    """Saves the code and the resolved configuration with a W&B run.
+def conclude(logger: Logger | None, reached: dict[str, Any]) -> None:
+    """Puts what a run reached into its W&B summary, which would else hold the last log row's evaluation."""
+    if isinstance(logger, WandbLogger):
+        logger.experiment.log({}, commit=True)  # the last row would else come after, and over it
+        logger.experiment.summary.update(
+            {name: value for name, value in reached.items() if value is not None}
+        )
 
-    They are copied into its folder, where ``wandb sync`` finds them as they were. Files in ``configs/`` could
-    hold a secret; ``config_resolved.yaml`` shows none.
-    """
-    files, root = Path(run.dir), CONFIGS.parent
-    code = [root / "train.py", *(root / "src" / "hydrl").rglob("*.py")]
-    copies = {path: files / "code" / path.relative_to(root) for path in code}
-    # Under another name, which does not make this folder look like a run's.
-    copies[directory / "config_resolved.yaml"] = files / "resolved_config.yaml"
-    for path, copy in copies.items():
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-        run.save(str(copy), base_path=str(files), policy="now", glob=False)
+
+def close(logger: Logger | None) -> None:
+    """Finishes the W&B run, sending what it should, or closes the event file."""
+    if isinstance(logger, WandbLogger):
+        if logger.experiment.config["logger"]["artifacts"]:
+            send_artifacts(logger.experiment, Path(logger.log_dir))
+        logger.experiment.finish()
+    elif logger is not None:
+        logger.experiment.close()
 
 
 def send_artifacts(run: Any, directory: Path) -> None:
-    """Sends a run folder's best checkpoint and videos as artifacts of a W&B run, which shows the videos too.
+    """Sends a run folder's best checkpoint and videos as artifacts of a W&B run.
 
     The files stay where they are and are not copied; a run kept offline needs them until it is sent. What
     goes wrong is said and costs the run nothing.
     """
     import wandb as library
 
-    def send(kind: str, folder: Path, paths: Iterable[Path]) -> None:
-        artifact = library.Artifact(f"{kind}-{run.id}", type=kind, metadata={"folder": folder.name})
-        for path in paths:
-            artifact.add_file(str(path), str(path.relative_to(folder)), policy="immutable")
-        run.log_artifact(artifact)
-
     try:
-        films = sorted(directory.glob("*.mp4"))
-        if every := [*films, *sorted(directory.glob("videos/*.mp4"))]:
-            send("video", directory, every)
-        if films:  # the others were shown when they were made
-            shown = {film.stem.replace("-", "/", 1): str(film) for film in films}
-            run.log({key: library.Video(film, format="mp4") for key, film in shown.items()})
-        best = checkpoint.find(directory, "best")
-        send("checkpoint", best, (path for path in best.rglob("*") if path.is_file()))
+        folders = {"checkpoint": checkpoint.find(directory, "best")}
+        if (directory / "videos").is_dir():
+            folders["video"] = directory / "videos"
+        for kind, folder in folders.items():
+            artifact = library.Artifact(f"{kind}-{run.id}", type=kind, metadata={"folder": folder.name})
+            for path in sorted(each for each in folder.rglob("*") if each.is_file()):
+                artifact.add_file(str(path), str(path.relative_to(folder)), policy="immutable")
+            run.log_artifact(artifact)
     except (UserError, OSError, library.errors.Error) as error:  # such as a run stopped before an evaluation
         print(f"not all artifacts are sent to W&B: {error}")
-
-
-def conclude(logger: Logger | None, reached: dict[str, Any]) -> None:
-    """Puts what a run reached into its W&B summary, which would else hold the last log row's evaluation."""
-    run = getattr(logger, "experiment", None)
-    if run is not None and hasattr(run, "summary"):
-        run.log({}, commit=True)  # the last row would else come after, and over it
-        run.summary.update({name: value for name, value in reached.items() if value is not None})
-
-
-def close(logger: Logger | None) -> None:
-    """Finishes the W&B run, sending what it should, or closes the event file."""
-    if logger is not None:
-        if directory := getattr(logger, "artifacts_of", None):
-            send_artifacts(logger.experiment, directory)
-        finish = getattr(logger.experiment, "finish", None) or logger.experiment.close
-        finish()

@@ -1,6 +1,5 @@
 """The process around a run: its clock, device, threads, random seeds and signals."""
 
-import logging
 import os
 import random
 import shutil
@@ -8,16 +7,14 @@ import signal
 import sys
 import threading
 import time
-import warnings
-from importlib.util import find_spec
 from types import FrameType
 from typing import Any, Self
 
-import mujoco
 import numpy as np
 import torch
 
 from hydrl.errors import Interrupted, UserError
+from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 
 
 def choose_device(name: str) -> str:
@@ -122,37 +119,6 @@ class Stop:
         """No more hurry."""
         if self.timer:
             self.timer.cancel()
-
-
-def quieten_libraries() -> None:
-    """Hides what libraries say of a correct run: TorchRL's progress notes, and warnings by their own text."""
-    logging.getLogger("torchrl").setLevel(logging.WARNING)
-    # Compiling for a CPU needs no CUDA, whose absence this one reports.
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    for text in (
-        r".*inline_inbuilt_nn_modules is deprecated.*",  # tensordict asks for it when it is compiled
-        r".*environment .* is out of date.*",  # the documented task is version 4 on purpose
-        r".*Support of VecNormV2 for containers.*",  # its statistics are tested, see tests/test_envs.py
-        r".*[Nn]o target network updater.*",  # dqn_intro leaves the target alone, as its document does
-    ):
-        warnings.filterwarnings("ignore", message=text)
-    mujoco.set_mju_user_warning(warn_of_mujoco)
-
-
-def warn_of_mujoco(message: str) -> None:
-    """MuJoCo's warnings as Python's, instead of a line on the screen and a file in the working directory."""
-    if "settotalmass" not in message:  # Gymnasium's own HalfCheetah file says it so
-        warnings.warn(f"MuJoCo: {message}", stacklevel=2)
-
-
-def remember_missing_packages() -> None:
-    """Says once that pandas is not there, where it is not.
-
-    tensordict asks at every module's output whether it might be a table of pandas, and Python searches its
-    whole path for a missing package: 40 microseconds each time. ``None`` is Python's own entry for absent.
-    """
-    if find_spec("pandas") is None:
-        sys.modules["pandas"] = None  # type: ignore[assignment]
 
 
 def versions() -> dict[str, str]:

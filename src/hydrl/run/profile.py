@@ -6,8 +6,6 @@ from pathlib import Path
 import torch
 from torch import profiler
 
-ROWS = 30
-
 
 class Profile:
     """Records the last batches of a run into ``trace.json.gz`` and ``profile.txt`` of its folder.
@@ -27,16 +25,9 @@ class Profile:
             recorded = min(recorded, batches)
             warmup = min(1, batches - recorded)  # the profiler's own
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # of the library below, which tells its steps
-            kinds = [profiler.ProfilerActivity.CPU]
-            if torch.cuda.is_available():
-                kinds.append(profiler.ProfilerActivity.CUDA)
-            self.profiler = profiler.profile(
-                activities=kinds,
-                schedule=profiler.schedule(
-                    wait=batches - recorded - warmup, warmup=warmup, active=recorded, repeat=1
-                ),
-                on_trace_ready=self.save,
-            )
+            wait = batches - recorded - warmup
+            schedule = profiler.schedule(wait=wait, warmup=warmup, active=recorded, repeat=1)
+            self.profiler = profiler.profile(schedule=schedule, on_trace_ready=self.save)
             self.profiler.start()
 
     def step(self) -> None:
@@ -45,12 +36,10 @@ class Profile:
             self.profiler.step()
 
     def save(self, recorded: profiler.profile) -> None:
-        """Writes the trace, for chrome://tracing or ui.perfetto.dev, and the costliest operators."""
+        """Writes the trace, for chrome://tracing or ui.perfetto.dev, and the 30 costliest operators."""
         recorded.export_chrome_trace(str(self.folder / "trace.json.gz"))
-        averages = recorded.key_averages()
-        device = any(each.self_device_time_total for each in averages)
-        by = "self_device_time_total" if device else "self_cpu_time_total"
-        table = averages.table(sort_by=by, row_limit=ROWS, max_name_column_width=70)
+        by = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
+        table = recorded.key_averages().table(sort_by=by, row_limit=30, max_name_column_width=70)
         (self.folder / "profile.txt").write_text(table)
 
     def close(self) -> None:

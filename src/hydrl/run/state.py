@@ -16,6 +16,7 @@ from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
 from hydrl.errors import DivergedError, Interrupted, UserError, WorkerError
+from hydrl.parts.collectors import collector_state, collects_here, load_collector
 from hydrl.parts.environments import normaliser_state
 from hydrl.run import checkpoint
 from hydrl.run.films import Camera
@@ -56,7 +57,6 @@ class TrainingState:
             "clock": record.clock,
         }
         self.books |= {"record": record, "camera": camera}
-        self.here = not hasattr(collector, "procs")  # it collects in this process
         self.saved_at: int | None = None
 
     @contextmanager
@@ -84,18 +84,14 @@ class TrainingState:
         progress = self.progress
         if self.saved_at == progress.frames:
             return
-        standing, restarts = (
-            self.standing() if between_batches else (None, "it was stopped in the middle of a batch")
+        simulator, restarts = (
+            self.simulator() if between_batches else (None, "it was stopped in the middle of a batch")
         )
         states = {name: each.state_dict() for name, each in self.learner.items()}
         states |= {
             "buffer": buffer_state(self.buffer),
-            "collector": {
-                "frames": self.collector._frames,
-                "iter": self.collector._iter,
-                "own": self.collector.state_dict() if self.here else None,
-                "standing": standing,
-            },
+            "collector": collector_state(self.collector, running=simulator is not None)
+            | {"simulator": simulator},
             "normaliser": normaliser_state(self.env),
             "books": {name: each.state_dict() for name, each in self.books.items()},
             "rng": GlobalRNGState().state_dict(),
@@ -112,15 +108,14 @@ class TrainingState:
         checkpoint.save(self.record.directory, states, metadata, keep=self.settings.keep_checkpoints)
         self.saved_at = progress.frames
 
-    def standing(self) -> tuple[dict[str, Any] | None, str | None]:
+    def simulator(self) -> tuple[Any, str | None]:
         """Where the running episodes stand, or why that cannot be kept."""
-        if not self.here:
+        if not collects_here(self.collector):
             return None, "they are in processes of their own"
         try:
-            simulator = simulator_state(self.env)
+            return simulator_state(self.env), None
         except NotCapturedError as error:
             return None, f"{error} is neither plain data nor known to be constant"
-        return {"carrier": self.collector._carrier.to_dict(), "simulator": simulator}, None
 
     def load(self, origin: Origin) -> None:
         """Puts a checkpoint's parts back; the random number generators come last.
@@ -153,18 +148,9 @@ class TrainingState:
         load_buffer(self.buffer, states["buffer"])
         for name, book in self.books.items():
             book.load_state_dict(states["books"][name])
-        collector = states["collector"]
-        if self.here:
-            self.collector.load_state_dict(collector["own"])
-        if standing := collector["standing"]:
-            carrier = self.collector._carrier
-            self.collector._carrier = TensorDict(
-                standing["carrier"], batch_size=carrier.batch_size, device=carrier.device
-            )
-            # Loading the collector drew from it.
-            self.collector._traj_pool.load_state_dict(collector["own"]["traj_pool"])
-            load_simulator(self.env, standing["simulator"])
-        self.collector._frames, self.collector._iter = collector["frames"], collector["iter"]
+        load_collector(self.collector, states["collector"])
+        if (simulator := states["collector"]["simulator"]) is not None:
+            load_simulator(self.env, simulator)
         self.collector.update_policy_weights_()
         GlobalRNGState().load_state_dict(states["rng"])
 

@@ -1,4 +1,4 @@
-"""What a replay buffer keeps resident: python scripts/peers/memory.py memmap 1000000 5000 FOLDER
+"""What a replay buffer keeps resident: python scripts/benchmark/memory.py memmap 1000000 5000 FOLDER
 
 Builds hydrl's ``buffer=memmap`` or ``buffer=replay`` in FOLDER, fills it with transitions of HalfCheetah, and
 samples minibatches of 256. Each wants a process of its own, because TorchRL lets go of a buffer only when the

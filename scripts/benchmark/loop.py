@@ -1,4 +1,4 @@
-"""Times one loop: python scripts/peers plain.ppo 24
+"""Times one loop: python scripts/benchmark/loop.py plain.ppo 24
 
 A loop is a generator in one of the modules beside this file. It trains for ever and yields, after every
 batch, the frames and the updates the batch held. One line of JSON comes out: the cumulated ``frames``, the

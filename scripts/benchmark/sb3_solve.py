@@ -1,6 +1,7 @@
 """Stable-Baselines3 until it solves a task, with RL Baselines3 Zoo's published numbers.
 
-python scripts/peers/sb3_solve.py dqn-cartpole --seed 100 --solved-at 475 --every-frames 2048 --episodes 20
+python scripts/benchmark/sb3_solve.py dqn-cartpole --seed 100 --solved-at 475 --every-frames 2048 \\
+    --episodes 20
 
 The numbers are those of https://github.com/DLR-RM/rl-baselines3-zoo: ``hyperparams/dqn.yml`` (commit ce95481)
 and ``hyperparams/ppo.yml`` (commit 208b6fd). For the double pendulum the Zoo has no entry of version 4; taken

@@ -1,9 +1,9 @@
 """Measures hydrl beside its peers, interleaved in one call. Needs pip install -e '.[bench]'.
 
-python scripts/benchmark.py                 # frames a second at the same work, each loop three times
-python scripts/benchmark.py speed --repeats 1 --tasks dqn
-python scripts/benchmark.py memory          # what a replay buffer on disk and one in memory keep resident
-python scripts/benchmark.py solve --seeds 100,101    # seconds until a task is solved, both sides tuned
+python scripts/benchmark                    # frames a second at the same work, each loop three times
+python scripts/benchmark speed --repeats 1 --tasks dqn
+python scripts/benchmark memory             # what a replay buffer on disk and one in memory keep resident
+python scripts/benchmark solve --seeds 100,101       # seconds until a task is solved, both sides tuned
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
 and their median is shown.
@@ -34,8 +34,8 @@ from hydrl.config.settings import Settings, load
 from hydrl.errors import UserError
 from hydrl.run.screen import console
 
-ROOT = Path(__file__).resolve().parents[1]
-PEERS = ROOT / "scripts" / "peers"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 OUTPUTS = ROOT / "outputs"
 
 
@@ -51,7 +51,7 @@ class Task:
         filling: batches that only fill the replay buffer.
         warmup: batches before the clock starts; they absorb compilation.
         batches: measured ones.
-        loops: a name to the overrides of ``train.py``, or to a generator in ``scripts/peers``.
+        loops: a name to the overrides of ``train.py``, or to a generator in a module beside this file.
         bases: a column's title to the loop the others are compared with.
     """
 
@@ -174,7 +174,7 @@ def run(words: Sequence[str], **environment: str) -> str:
 def time_loop(task: Task, loop: Sequence[str] | str, batches: int) -> Times:
     """Runs a loop for so many batches in a process of its own, without evaluations."""
     if isinstance(loop, str):
-        times = json.loads(run([str(PEERS), loop, str(batches)]).splitlines()[-1])
+        times = json.loads(run([str(HERE / "loop.py"), loop, str(batches)]).splitlines()[-1])
         return Times(times["frames"], times["elapsed"], times["updates"][-1])
     with tempfile.TemporaryDirectory() as folder:
         words = [
@@ -360,7 +360,7 @@ def memory(transitions: int, minibatches: int) -> None:
     for buffer in ("memmap", "replay"):
         # Not in the system's temporary folder, which is memory on many machines.
         with tempfile.TemporaryDirectory(dir=OUTPUTS, prefix="benchmark-") as folder:
-            words = [str(PEERS / "memory.py"), buffer, str(transitions), str(minibatches), folder]
+            words = [str(HERE / "memory.py"), buffer, str(transitions), str(minibatches), folder]
             rows += json.loads(run(words).splitlines()[-1])
     show(f"A replay buffer of {transitions:,} HalfCheetah transitions, minibatches of 256", rows)
     write(OUTPUTS / "benchmark-memory.csv", rows)
@@ -422,7 +422,7 @@ def solve_sb3(name: str, seed: int) -> dict[str, Any]:
     evaluation = settings(f"algo={algo}", f"env={env}").eval
     words = [f"--seed={seed}", f"--solved-at={evaluation.solved_at}"]
     words += [f"--every-frames={evaluation.every_frames}", f"--episodes={evaluation.episodes}"]
-    return json.loads(run([str(PEERS / "sb3_solve.py"), name, *words]).splitlines()[-1])
+    return json.loads(run([str(HERE / "sb3_solve.py"), name, *words]).splitlines()[-1])
 
 
 def positive(word: str) -> int:
