@@ -16,10 +16,11 @@ from hydrl.config import command_line
 from hydrl.config.settings import CONFIGS, Settings, check_action_space, load
 from hydrl.run import headless, resume
 from hydrl.run.resume import Origin
+from hydrl.study import sweep
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
-@command_line.job
+@sweep.job
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
     settings = load(cfg)
@@ -169,4 +170,4 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.run(main, CONFIGS))
+    sys.exit(sweep.close(command_line.run(main)))

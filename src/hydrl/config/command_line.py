@@ -1,31 +1,28 @@
 """The command line around Hydra: a user's mistake is a line or two and exit code 2, never a traceback."""
 
 import errno
+import importlib.util
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable
-from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
-from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, offer
-from hydrl.config.settings import unresolved
+from hydrl.config.settings import CONFIGS, unresolved
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.run.resume import expand
-from hydrl.study import sweep
 
 # Folders of configs/ that are no groups of choices, for which Hydra takes every one of them.
 SWEEPS = {
@@ -38,9 +35,6 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 T = TypeVar("T")
 
-# Exit codes of the jobs that failed; a list because Hydra's main returns nothing.
-_failed: list[int] = []
-
 
 def groups(hydra: Hydra, parent: str = "", listed: Any = Hydra.list_all_config_groups) -> list[str]:
     """What ``--help`` lists: the folders that hold choices."""
@@ -48,21 +42,6 @@ def groups(hydra: Hydra, parent: str = "", listed: Any = Hydra.list_all_config_g
 
 
 Hydra.list_all_config_groups = groups
-
-
-def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
-    """Makes a function Hydra's job: a failure is told and remembered, and the rest of a sweep goes on."""
-
-    @wraps(train)
-    def wrapper(cfg: DictConfig) -> None:
-        hydra = HydraConfig.get() if HydraConfig.initialized() else None
-        if hydra and hydra.mode == RunMode.MULTIRUN:
-            overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))
-            sweep.take_part(hydra, overrides, partial(attempt, train, cfg))
-        elif code := attempt(train, cfg)[0]:
-            _failed.append(code)
-
-    return wrapper
 
 
 def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, str]:
@@ -94,19 +73,13 @@ def keep_command(cfg: DictConfig) -> None:
     OmegaConf.save(hydra.overrides.task, folder / "overrides.yaml")
 
 
-def run(main: Callable[[], Any], configs: Path) -> int:
-    """Calls Hydra's ``main`` and turns what comes of it into an exit code; a sweep ends with its table.
+def run(main: Callable[[], Any], configs: Path = CONFIGS) -> int:
+    """Calls Hydra's ``main`` and turns what comes of it into an exit code.
 
     Returns:
         0 when trained, 2 for a user's mistake, 3 when diverged, 128 + signal when interrupted, 1 for a
         defect, which keeps its traceback.
     """
-    return sweep.close(call(main, configs))
-
-
-def call(main: Callable[[], Any], configs: Path) -> int:
-    """:func:`run` without what only a sweep needs."""
-    _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = (
         "1"  # Hydra's complaints arrive here instead of ending in its own exit(1)
     )
@@ -139,7 +112,7 @@ def call(main: Callable[[], Any], configs: Path) -> int:
             f"({type(error).__name__})"
         )
         return 1
-    return min(_failed, default=0)
+    return 0
 
 
 def script(main: Callable[[list[str]], None], usage: str | None) -> int:
@@ -231,15 +204,10 @@ def check_launcher(name: str, arguments: list[str]) -> None:
         UserError: naming the extra, or the secret's key.
     """
     extra = LAUNCHERS.get(name)
-    if extra and name not in launchers():
+    if extra and importlib.util.find_spec(f"hydra_plugins.hydra_{extra}_launcher") is None:
         raise UserError(
             f"hydra/launcher={name} needs a package that is not installed; pip install -e '.[{extra}]'"
         )
-
-
-def launchers() -> list[str]:
-    """The choices of ``hydra/launcher`` whose packages are installed."""
-    return [name.removesuffix(".yaml") for name in ConfigStore.instance().list("hydra/launcher")]
 
 
 def refuse_options(message: str) -> NoReturn:
