@@ -10,7 +10,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydrl.config import CONFIGS
 from hydrl.config.command_line import read, script
 from hydrl.errors import Interrupted, UserError
 
