@@ -58,10 +58,11 @@ def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_s
 
 
 def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run, monkeypatch):
-    from hydrl.loop.evaluation import Evaluation, Evaluator
+    from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 
-    def lucky(self, normaliser, *, episodes, frames, stream=0):
-        return Evaluation(torch.full((episodes,), 500.0 if stream == 0 else 10.0), torch.ones(episodes))
+    def lucky(self, frames, episodes, drawn=Episodes.TRAINING):
+        mean = 500.0 if drawn == Episodes.TRAINING else 10.0
+        return Evaluation(torch.full((episodes,), mean), torch.ones(episodes))
 
     monkeypatch.setattr(Evaluator, "__call__", lucky)
     folder = run("algo=ppo", "env=cartpole", *FAST, "eval.stop_when_solved=true")
@@ -188,7 +189,7 @@ def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_othe
     assert sweep.returncode == 2, output
     assert "algo=dqn acts in discrete action spaces and env=pendulum has continuous actions" in output
     pairs = ["dqn-cartpole", "ppo-cartpole", "ppo-pendulum"]
-    members = [f"{pair}-debug_fast-tuned_none-seed3" for pair in pairs]
+    members = [f"{pair}-debug_fast-tuned_null-seed3" for pair in pairs]
     assert sorted(path.parent.name for path in (tmp_path / "sweep").rglob("summary.json")) == members
 
     alone = start("algo=ppo", "env=pendulum", "seed=3", *FAST, f"hydra.run.dir={tmp_path / 'alone'}")

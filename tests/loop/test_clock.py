@@ -1,6 +1,7 @@
 import time
 
 import pytest
+import torch
 from torchrl import timeit
 
 from hydrl.loop import clock
@@ -46,3 +47,11 @@ def test_the_clock_of_a_resumed_run_goes_on(now):
     summary = resumed.summary(frames=50)
     assert (summary["wall_seconds"], summary["start_seconds"], summary["learning_seconds"]) == (20, 10, 8)
     assert summary["overhead_share"] == 1 - 8 / 20
+
+
+def test_compiling_is_counted():
+    before = Clock()
+    assert "time/compile" not in before.activities
+    torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(2))
+    assert before.activities["time/compile"] > 0
+    assert "time/compile" not in Clock().activities  # of the next member of a sweep

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from hydrl.config.trust import is_transform
 from hydrl.errors import UserError
+from hydrl.loop.evaluation import Episodes
 from hydrl.run.finished import open_run, read_settings
 from hydrl.run.headless import has_egl
 
@@ -30,10 +31,9 @@ def evaluate(*words: str) -> subprocess.CompletedProcess:
 
 
 def test_the_rebuilt_policy_plays_the_run_s_own_episodes_to_the_last_bit(finished):
-
     summary = json.loads((finished / "summary.json").read_text())
     rebuilt = open_run(finished, checkpoint="last", device="cpu", trust=False)
-    again = rebuilt.evaluate(summary["eval/episodes"], drawn=1)  # the stream of a run's closing evaluation
+    again = rebuilt.evaluator(rebuilt.frames, summary["eval/episodes"], Episodes.CLOSING)
     assert rebuilt.frames == summary["frames"]
     assert again.mean == summary["eval/return_mean"]
     assert again.std == summary["eval/return_std"]
@@ -45,18 +45,19 @@ def test_the_rebuilt_policy_repeats_an_evaluation_of_the_training_to_the_last_bi
     assert [row["frames"] for row in rows] == ["1024", "2048"]
     for row in rows:
         rebuilt = open_run(finished, checkpoint=row["frames"], device="cpu", trust=False)
-        again = rebuilt.evaluate(int(row["eval/episodes"]), drawn=0)  # the stream of evaluations in training
+        again = rebuilt.evaluator(rebuilt.frames, int(row["eval/episodes"]), Episodes.TRAINING)
         assert rebuilt.frames == int(row["frames"])
         assert (again.mean, again.std) == (float(row["eval/return_mean"]), float(row["eval/return_std"]))
 
 
 def test_it_plays_with_the_run_s_normaliser_not_one_of_its_own(finished):
     rebuilt = open_run(finished, checkpoint="last", device="cpu", trust=False)
-    true = rebuilt.evaluate(4, drawn=2).returns
-    for statistics in rebuilt.normaliser.values():
+    true = rebuilt.evaluator(0, episodes=4).returns
+    for statistics in rebuilt.evaluator.normaliser().values():
         for value in statistics.values():
             value.mul_(3)
-    assert not torch.equal(rebuilt.evaluate(4, drawn=2).returns, true)
+    rebuilt.evaluator.last = None
+    assert not torch.equal(rebuilt.evaluator(0, episodes=4).returns, true)
 
 
 def test_the_script_scores_a_run_and_writes_it_down(run):

@@ -96,13 +96,6 @@ def test_a_signal_that_comes_twice_at_once_is_one():
     assert caught.value.exit_code == 143
 
 
-def test_the_clock_starts_with_the_process_and_then_with_each_further_member(monkeypatch):
-    monkeypatch.setattr(process, "_process_start", 1000.0)
-    monkeypatch.setattr(process.time, "time", lambda: 2000.0)
-    assert process.start_time() == 1000.0
-    assert process.start_time() == 2000.0
-
-
 def test_versions_name_what_the_numbers_depend_on():
     versions = process.versions()
     assert versions["torchrl"] == "0.14.1"
@@ -116,9 +109,3 @@ def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(
         process.prepare(0, "cpu", "auto", compile=True)
     with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu; use cudagraph=false"):
         process.prepare(0, "cpu", "auto", cudagraph=True)
-
-
-def test_compiling_is_counted():
-    before = process.compile_seconds()
-    torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(2))
-    assert process.compile_seconds() > before

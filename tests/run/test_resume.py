@@ -18,12 +18,14 @@ import torch
 from conftest import ROOT, saved, settings
 from omegaconf import OmegaConf
 
+import hydrl.loop.metrics
 import hydrl.parts.environments
 import hydrl.run.record
 import hydrl.run.state
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.run import checkpoint, resume
+from hydrl.run.folder import lock
 
 SMALL = ["~tuned", "total_frames=1_024", "collector.frames_per_batch=256", "minibatches.size=64"]
 SMALL += ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=50"]
@@ -75,13 +77,13 @@ def logged(folder: Path) -> list[dict[str, str]]:
 def batches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Digests of the batches that runs of this process collect."""
     seen: list[str] = []
-    collected = hydrl.run.record.Record.collected
+    learned = hydrl.loop.metrics.Metrics.learned
 
-    def spy(self, batch):
+    def spy(self, batch, losses):
         seen.append(digest(batch.to_dict()))
-        return collected(self, batch)
+        return learned(self, batch, losses)
 
-    monkeypatch.setattr(hydrl.run.record.Record, "collected", spy)
+    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
     return seen
 
 
@@ -119,8 +121,8 @@ def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, caps
 
     def look(state, origin, load=hydrl.run.state.TrainingState.load):
         load(state, origin)
-        seen["loss"] = deepcopy(state.modules["loss"].state_dict())
-        seen["optimizer"] = deepcopy(state.optimizer.state_dict())
+        seen["loss"] = deepcopy(state.learner["loss"].state_dict())
+        seen["optimizer"] = deepcopy(state.learner["optimizer"].state_dict())
         seen["normaliser"] = hydrl.parts.environments.normaliser_state(state.env)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -404,7 +406,7 @@ def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resum
     whole = json.loads((run(*overrides, folder="whole") / "summary.json").read_text())
     assert whole["frames"] == 512
 
-    def killed(self, *_):
+    def killed(self, *_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -419,11 +421,11 @@ def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resum
 def test_a_run_that_is_going_on_is_left_alone_by_another_process(half, tmp_path):
     folder = tmp_path / "run"
     subprocess.run(["cp", "-r", half, folder], check=True)
-    folder.lock(folder)
+    lock(folder)
     done = call(f"resume={folder}", "total_frames=768")
     assert done.returncode == 2, done.stdout
     assert done.stderr == f"error: {folder} is in use by another process; wait for it, or stop it\n"
-    folder.lock(tmp_path / "another")
+    lock(tmp_path / "another")
     assert call(f"resume={folder}", "total_frames=768").returncode == 0
 
 

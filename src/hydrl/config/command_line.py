@@ -106,9 +106,7 @@ def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, 
     except Exception as error:
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             where = error.filename or "the run folder"
-            complain(
-                RunError(f"{where} cannot be written: {error.strerror}; what was saved before is intact")
-            )
+            complain(f"{where} cannot be written: {error.strerror}; what was saved before is intact")
         else:
             traceback.print_exc()
         return 1, f"{type(error).__name__}: {error}"
@@ -132,16 +130,19 @@ def read(kind: type[T], words: list[str], example: str) -> T:
     Raises:
         UserError: for an unknown key or a wrong type.
     """
-    keys = ", ".join(kind.__annotations__)
-    if unclear := [word for word in words if "=" not in word]:
-        raise UserError(f"{unclear[0]}: write key=value, as {example}")
-    try:
-        arguments = OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.from_dotlist(words))
-        if missing := sorted(OmegaConf.missing_keys(arguments)):
-            raise UserError(f"{missing[0]} has no value; give one, as {example}")
-        return cast(T, OmegaConf.to_object(arguments))
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise UserError(f"{str(error).splitlines()[0]}; the keys are {keys}") from None
+    arguments = OmegaConf.structured(kind)
+    for word in words:
+        if "=" not in word:
+            raise UserError(f"{word}: write key=value, as {example}")
+        try:
+            arguments.merge_with_dotlist([word])
+            OmegaConf.resolve(arguments)
+        except (OmegaConfBaseException, YAMLError) as error:
+            reason, keys = str(error).splitlines()[0], ", ".join(kind.__annotations__)
+            raise UserError(f"{word}: {reason}; the keys are {keys}") from None
+    if missing := sorted(OmegaConf.missing_keys(arguments)):
+        raise UserError(f"{missing[0]} has no value; give one, as {example}")
+    return cast(T, OmegaConf.to_object(arguments))
 
 
 class Options(argparse.ArgumentParser):

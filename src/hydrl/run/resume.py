@@ -112,7 +112,8 @@ def saved_overrides(run: Path) -> list[str]:
             plain = re.fullmatch(r"[\w/]+(\.\w+)*", key) and not override.is_sweep_override()
             if (CONFIGS / key).is_dir():  # a choice, which must not lead out of configs/
                 value = override.value()
-                plain = plain and getattr(value, "text", value) in choices(CONFIGS / key)
+                known = getattr(value, "text", value) in choices(CONFIGS / key)
+                plain = plain and (known or override.is_delete())
             elif "/" in key or key.partition(".")[0] == "hydra":
                 plain = False
             if not plain:

@@ -18,7 +18,7 @@ METHOD = f"""## How it was computed
 
 - **Score** of a run: mean return of its closing evaluation, fresh episodes played by the last policy; of its
   last evaluation if it diverged, since diverging is part of how a method does.
-- **Group**: an algorithm and the overrides that not all runs have. On a task its runs differ in the seed only.
+- **Group**: an algorithm and the overrides that not all runs have; on a task its runs differ in the seed only.
 - **IQM**: the mean of the middle half of the runs, those of all tasks together; of fewer than four, of all.
 - **Intervals** are 95%, by percentile bootstrap over runs ({RESAMPLES:,} resamples, stratified by task), and
   need {FEW} seeds on each task. From few seeds they come out narrower than they should.
