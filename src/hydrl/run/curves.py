@@ -29,7 +29,6 @@ def save_curves(metrics: MetricsFile, path: Path, *, title: str, solved_at: floa
         )
     axes.set(title=title, xlabel="environment frames", ylabel="return of an episode")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
