@@ -19,8 +19,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 LOOK: dict[Any, Any] = {
     "font.size": 12,
     "figure.labelsize": 12,
-    "lines.markersize": 7,
-    "axes.unicode_minus": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from hydrl.errors import DivergedError, RunError, UserError
+from hydrl.errors import DivergedError, RunError
 from hydrl.run.files import atomically
 from hydrl.run.folder import lock
 from hydrl.study import figures
 from hydrl.study.pages import code, number, spread, table
 from hydrl.study.pool import Trainings
-from hydrl.study.runs import Run, plain, read, summary
+from hydrl.study.runs import Run, plain, read_all, summary
 from hydrl.study.sweep import folder_name
 
 Rows = Sequence[tuple[Mapping[str, Any], Sequence[Run]]]  # with the runs that have finished
@@ -72,20 +71,11 @@ class Results:
             names = "; ".join(f"{folder.name} {text}" for folder, text in self.failed.items())
             raise RunError(f"{len(self.failed)} of {total} runs failed: {names}")
 
-    def finished(self) -> Rows:
-        """The rows that have a finished run, with those they have, in the order of the seeds."""
-        found = []
-        for row, folders in self.rows:
-            runs = []
-            for folder in [each for each in folders if each not in self.failed]:
-                with suppress(UserError):
-                    runs.append(read(folder))
-            found += [(row, runs)] if runs else []
-        return found
-
     def write(self) -> None:
-        """Writes the page and its picture, of what has finished; nothing if nothing has."""
-        if not (rows := self.finished()):
+        """Writes the page and its picture, of the rows with a finished run; nothing if none has."""
+        ended = [(row, [each for each in folders if each not in self.failed]) for row, folders in self.rows]
+        every = [(row, read_all(folders)[0]) for row, folders in ended]
+        if not (rows := [(row, runs) for row, runs in every if runs]):
             return
         picture = self.page.with_suffix(".png")
         with matplotlib.rc_context(figures.LOOK), atomically(picture) as partial:

@@ -106,6 +106,17 @@ def read(folder: Path) -> Run:
         raise UserError(f"damaged: {' '.join(f'{type(error).__name__}: {error}'.split())[:120]}") from None
 
 
+def read_all(folders: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """The runs that count, and for each folder that does not why."""
+    runs, left_out = [], {}
+    for folder in folders:
+        try:
+            runs.append(read(folder))
+        except UserError as error:
+            left_out[folder] = str(error)
+    return runs, left_out
+
+
 def plain(path: Path) -> Any:
     """A YAML file as it stands, references unresolved."""
     return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -123,7 +134,7 @@ def load(places: Iterable[Path]) -> tuple[dict[str, list[Run]], dict[Path, str]]
     """Reads every run in and below ``places``, each once.
 
     Returns:
-        the groups, as :func:`group` makes them; and for each folder that does not count why.
+        the groups, as :func:`group` makes them; and the folders that do not count.
 
     Raises:
         UserError: if a place holds no run, or none counts.
@@ -134,12 +145,7 @@ def load(places: Iterable[Path]) -> tuple[dict[str, list[Run]], dict[Path, str]]
         if not files:
             raise UserError(f"{place}: no run lies there or below (no config_resolved.yaml)")
         folders |= {each.parent.resolve(): each.parent for each in sorted(files)}
-    runs, left_out = [], {}
-    for folder in folders.values():
-        try:
-            runs.append(read(folder))
-        except UserError as error:
-            left_out[folder] = str(error)
+    runs, left_out = read_all(folders.values())
     if not runs:
         folder, reason = next(iter(left_out.items()))
         raise UserError(f"none of the {len(left_out)} runs there can be counted; {folder}: {reason}")
