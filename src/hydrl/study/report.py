@@ -50,9 +50,13 @@ def save(groups: Groups, left_out: Mapping[Path, str], out: Path, command: str) 
     parts = [*head(tasks, left_out), *(task(env, tasks[env], figures.styles(groups), out) for env in tasks)]
     parts += [normalised(groups, tasks), improvements(groups, tasks), METHOD, "## Commands"]
     typed = [(run.folder, run.overrides) for runs in groups.values() for run in runs]
-    made = [f"# {folder}\n{shlex.join(['python', 'train.py', *each])}" for folder, each in typed]
+    made = [
+        f"# {' '.join(str(folder).split())}\n{shlex.join(['python', 'train.py', *each])}"
+        for folder, each in typed
+    ]
     with atomically(out / "report.md") as partial:
-        partial.write_text("\n\n".join([*parts, "\n".join(["```", command, *made, "```"])]) + "\n")
+        commands = "\n".join(["```", command, *made, "```"])
+        partial.write_text("\n\n".join(part for part in [*parts, commands] if part) + "\n")
     return out / "report.md"
 
 
@@ -131,4 +135,5 @@ def improvements(groups: Groups, tasks: Tasks) -> str:
         if shared := [env for env in tasks if set(pair) <= set(tasks[env])]:
             found = estimate(improvement, *(scores(tasks[env][name]) for name in pair for env in shared))
             rows.append([*map(code, pair), cell(", ".join(shared)), between(found)])
-    return "## Probability of improvement\n\n" + table(["group", "over", "tasks", "probability [95%]"], rows)
+    names = ["group", "over", "tasks", "probability [95%]"]
+    return f"## Probability of improvement\n\n{table(names, rows)}" if rows else ""
