@@ -39,10 +39,8 @@ def main(arguments: Arguments) -> None:
     page = Path(arguments.page)
     if page.is_dir() or page.suffix != ".md" or not os.access(page.parent, os.W_OK):
         raise UserError(f"page={page}: give a .md file in a folder that can be written to")
-    declared = results.load(TABLE, fast=arguments.fast)
-    command = f"make results{' fast=true' if arguments.fast else ''}"
     try:
-        results.Results(declared, Path(arguments.out), page, command).run(arguments.jobs)
+        results.Results(TABLE, arguments.fast, Path(arguments.out), page).run(arguments.jobs)
     except Interrupted:
         print(f"stopped; the same command goes on with what lies in {arguments.out}")
         raise

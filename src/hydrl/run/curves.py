@@ -13,23 +13,20 @@ def save_curves(metrics: MetricsFile, path: Path, *, title: str, solved_at: floa
     """Draws the training and evaluation returns of a run; evaluation with one standard deviation."""
     from matplotlib.figure import Figure
 
-    rows = [[row.get(name, np.nan) for name in COLUMNS] for row in metrics.rows]
-    frames, train, mean, std = np.array(rows).reshape(-1, len(COLUMNS)).T
+    rows = np.array([[row.get(name, np.nan) for name in COLUMNS] for row in metrics.rows])
+    frames, train, mean, std = rows.reshape(-1, len(COLUMNS)).T
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.subplots()
     if (known := ~np.isnan(train)).any():
-        axes.plot(frames[known], train[known], color="#E69F00", linewidth=1.2, label="training return")
+        axes.plot(frames[known], train[known], color="#E69F00", label="training return")
     if (known := ~np.isnan(mean)).any():
         frames, mean, std = frames[known], mean[known], std[known]
         axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)
-        axes.plot(frames, mean, color="#0072B2", marker="o", markersize=4, label="evaluation, mean ± std")
+        axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation, mean ± std")
     if solved_at is not None:
-        axes.axhline(
-            solved_at, color="#666666", linestyle="--", linewidth=1, label=f"solved at {solved_at:,g}"
-        )
+        axes.axhline(solved_at, color="#666666", linestyle="--", label=f"solved at {solved_at:,g}")
     axes.set(title=title, xlabel="environment frames", ylabel="return of an episode")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:

@@ -5,23 +5,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from matplotlib.artist import Artist
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
-from hydrl.study import scores
 from hydrl.study.runs import Run
+from hydrl.study.scores import FEW, estimate, iqm
 
 # Okabe and Ito's colours without the yellow, too faint for a line; marker and dashes differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 # Matplotlib's settings under which pictures are drawn and saved.
 LOOK: dict[Any, Any] = {
     "font.size": 12,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 7,
-    "axes.unicode_minus": False,
+    "figure.labelsize": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -35,63 +32,54 @@ Style = Mapping[str, Any]
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
     """Colour, dashes and marker of each name, the same in every picture."""
-    looks = zip(cycle(COLOURS), cycle(DASHES), cycle("osD^vP*X"), strict=False)
-    return {
-        name: {"color": color, "linestyle": dashes, "marker": marker}
-        for name, (color, dashes, marker) in zip(names, looks, strict=False)
-    }
+    looks = zip(names, cycle(COLOURS), cycle(("-", "--", "-.", ":")), cycle("osD^vP*X"), strict=False)
+    return {name: {"color": colour, "linestyle": dash, "marker": mark} for name, colour, dash, mark in looks}
 
 
-def panels(count: int, columns: int) -> tuple[Figure, list[Axes]]:
-    """So many panels in lines of ``columns``."""
-    lines = -(-count // columns)
+def panels(titles: Sequence[str], columns: int) -> tuple[Figure, list[Axes]]:
+    """A panel for each title, in lines of ``columns``."""
+    lines = -(-len(titles) // columns)
     figure = Figure(figsize=(4.8 * columns, 3.6 * lines + 0.8), layout="constrained")
     figure.supylabel("evaluation return, IQM")
     every = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes in every[count:]:
-        axes.set_axis_off()
-    return figure, every[:count]
+    for axes, title in zip(every, titles, strict=False):
+        axes.set_title(title)
+    for axes in every[len(titles) :]:
+        axes.remove()
+    return figure, every[: len(titles)]
 
 
-def curve(axes: Axes, runs: Sequence[Run], look: Style, *, against: int = 0, label: str = "") -> None:
-    """The learning curve of a group on a task, with its band or, where seeds are too few, the seeds.
+def curve(axes: Axes, runs: Sequence[Run], name: str, look: Style, against: int = 0) -> None:
+    """Draws a group's learning curve on a task, with its band or, where seeds are too few, the seeds.
 
     Args:
         axes: where.
-        runs: of the group on the task.
+        runs: each is carried on at its end to the end of the longest.
+        name: for the legend.
         look: see :func:`styles`.
         against: 0 for frames, 1 for seconds.
-        label: for the legend.
     """
-    points, returns = scores.curve(runs, against)
-    middle, low, high = scores.estimate(scores.iqm, returns)
-    axes.plot(points, middle, label=label, markevery=[-1], **look)
+    start = max(run.curve[0, against] for run in runs)
+    points = np.linspace(start, max(run.curve[-1, against] for run in runs), 100)
+    returns = np.array([np.interp(points, run.curve[:, against], run.curve[:, 2]) for run in runs])
+    middle, low, high = estimate(iqm, returns)
+    axes.plot(points, middle, label=name, markevery=[-1], **look)
     axes.fill_between(points, low, high, color=look["color"], alpha=0.12, linewidth=0, zorder=1)
-    thin = [low, high] if len(runs) >= scores.FEW else returns  # edges tell bands apart that overlap
-    for each in thin:
-        axes.plot(points, each, **{**look, "marker": ""}, linewidth=0.8, alpha=0.6, zorder=1)
+    for thin in (low, high) if len(runs) >= FEW else returns:  # edges tell bands apart that overlap
+        axes.plot(points, thin, **{**look, "marker": ""}, linewidth=0.8, alpha=0.6, zorder=1)
     axes.set_xlabel(("environment frames", "seconds since the start")[against])
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter((EngFormatter(sep=""), StrMethodFormatter("{x:,.10g}"))[against])
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
 
 
-def task(groups: Mapping[str, Sequence[Run]], looks: Mapping[str, Style]) -> Figure:
-    """Learning curves of the groups on one task, against frames and against seconds."""
-    figure, both = panels(2, 2)
-    for against, axes in enumerate(both):
-        for name, runs in groups.items():
-            curve(axes, runs, looks[name], against=against, label=f"{name} (seeds: {len(runs)})")
-        for each in {run.threshold for runs in groups.values() for run in runs if run.threshold is not None}:
-            axes.axhline(each, color="#666666", linestyle=":", label=f"solved at {each:,g}")
-    both[1].sharey(both[0])
-    legend(figure, both[0].get_legend_handles_labels()[0])
-    return figure
-
-
-def legend(figure: Figure, handles: Sequence[Artist]) -> None:
-    """Names the lines below the panels, where nothing can be hidden."""
-    labels = [textwrap.fill(str(each.get_label()), 60) for each in handles]
-    longest = max(len(line) for label in labels for line in label.splitlines())
-    columns = int(max(1, min(len(labels), figure.get_figwidth() * 11 // (longest + 8))))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.5)
+def legend(figure: Figure) -> None:
+    """Names all lines below the panels, where nothing can be hidden."""
+    named = {
+        textwrap.fill(name, 60): handle
+        for axes in figure.axes
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    longest = max(len(line) for name in named for line in name.splitlines())
+    columns = int(max(1, min(len(named), figure.get_figwidth() * 11 // (longest + 8))))
+    figure.legend(named.values(), named, loc="outside lower center", ncols=columns, handlelength=3.5)

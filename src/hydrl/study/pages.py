@@ -2,12 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from hydrl.run.files import atomically
 
 
 def cell(text: Any) -> str:
@@ -31,17 +28,11 @@ def between(found: np.ndarray) -> str:
     return number(value) if np.isnan(low) else f"{number(value)} [{number(low)}, {number(high)}]"
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: np.ndarray) -> str:
     """Mean and sample standard deviation."""
-    return number(np.mean(values)) + (f" ± {number(np.std(values, ddof=1))}" if len(values) > 1 else "")
+    return number(values.mean()) + (f" ± {number(values.std(ddof=1))}" if len(values) > 1 else "")
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of cells as they stand."""
     return "\n".join(f"| {' | '.join(each)} |" for each in [names, ["---"] * len(names), *rows])
-
-
-def write(page: Path, parts: Iterable[str]) -> None:
-    """Writes a page of paragraphs, tables and the like."""
-    with atomically(page) as partial:
-        partial.write_text("\n\n".join(parts) + "\n")

@@ -5,16 +5,15 @@ A folder may be a stranger's: it is read as numbers and text, and nothing in it 
 
 import csv
 import json
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
+from pydantic import BaseModel, Field, FiniteFloat
 
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Role, keys
@@ -25,42 +24,31 @@ from hydrl.run.folder import refuse_links
 NO_DIFFERENCE = keys(Role.PROCESS, Role.RECORD) | {"seed", "algo", "task"}
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """A run that counts, ``finished`` or ``diverged``.
+class Run(BaseModel, arbitrary_types_allowed=True):
+    """A run that counts: its summary, and
 
     Attributes:
         curve: its evaluations, of shape (evaluations, 3): environment frames, seconds since the start, mean
             return; the closing one is the last.
         start: mean return of the first training episodes, as of a policy that has hardly learned.
-        solved: frames and seconds to the first evaluation at ``threshold``; infinite if there was none.
         overrides: what was typed after ``python train.py``.
         config: what can make a difference in ``config_resolved.yaml``, dotted keys and values as text.
     """
 
-    folder: Path
     algo: str
     env: str
     seed: int
     status: str
+    score: FiniteFloat = Field(alias="eval/return_mean")
+    solved_at_frames: float | None
+    solved_at_seconds: float | None
+    versions: dict[str, str]
+    folder: Path
     curve: np.ndarray
     start: float
     threshold: float | None
-    solved: tuple[float, float]
-    overrides: Sequence[str] | None
+    overrides: list[str]
     config: frozenset[tuple[str, str]]
-
-    @property
-    def score(self) -> float:
-        """Mean return of the closing evaluation; of the last one if it diverged."""
-        return float(self.curve[-1, 2])
-
-    @property
-    def command(self) -> str:
-        """What made it, as a shell reads it."""
-        if self.overrides is None:
-            return "# its folder does not say by what command it was made"
-        return shlex.join(["python", "train.py", *self.overrides])
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -103,28 +91,30 @@ def read(folder: Path) -> Run:
         raise UserError(f"{status} before its first evaluation")
     try:
         closing = [float(found[key]) for key in ("frames", "wall_seconds", "eval/return_mean")]
-        if not np.isfinite(closing).all():
-            raise ValueError(f"its closing evaluation is {closing[-1]}")
         curve = columns(folder, "frames", "time/elapsed", "eval/return_mean")
         config = flat(plain(folder / "config_resolved.yaml"))
-        threshold = json.loads(config["eval.solved_at"])
-        solved = found["solved_at_frames"], found["solved_at_seconds"]
-        typed = folder / ".hydra" / "overrides.yaml"
-        return Run(
-            folder=folder,
-            algo=str(found["algo"]),
-            env=str(found["env"]),
-            seed=int(found["seed"]),
-            status=status,
-            curve=np.vstack([curve[curve[:, 0] < closing[0]], closing]),
-            start=float([*columns(folder, "train/return").flat, closing[2]][0]),
-            threshold=None if threshold is None else float(threshold),
-            solved=(np.inf, np.inf) if None in solved else (float(solved[0]), float(solved[1])),
-            overrides=[" ".join(str(each).split()) for each in plain(typed)] if typed.is_file() else None,
-            config=frozenset(each for each in config.items() if each[0].split(".")[0] not in NO_DIFFERENCE),
-        )
+        made = {
+            "folder": folder,
+            "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
+            "start": [*columns(folder, "train/return").flat, closing[2]][0],
+            "threshold": json.loads(config["eval.solved_at"]),
+            "overrides": [" ".join(each.split()) for each in plain(folder / ".hydra" / "overrides.yaml")],
+            "config": {each for each in config.items() if each[0].split(".")[0] not in NO_DIFFERENCE},
+        }
+        return Run.model_validate(found | made)
     except Exception as error:  # whatever a damaged file or a stranger's may hold
         raise UserError(f"damaged: {' '.join(f'{type(error).__name__}: {error}'.split())[:120]}") from None
+
+
+def read_all(folders: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """The runs that count, and for each folder that does not why."""
+    runs, left_out = [], {}
+    for folder in folders:
+        try:
+            runs.append(read(folder))
+        except UserError as error:
+            left_out[folder] = str(error)
+    return runs, left_out
 
 
 def plain(path: Path) -> Any:
@@ -144,7 +134,7 @@ def load(places: Iterable[Path]) -> tuple[dict[str, list[Run]], dict[Path, str]]
     """Reads every run in and below ``places``, each once.
 
     Returns:
-        the groups, named as :func:`names` says; and for each folder that does not count why.
+        the groups, as :func:`group` makes them; and the folders that do not count.
 
     Raises:
         UserError: if a place holds no run, or none counts.
@@ -155,48 +145,44 @@ def load(places: Iterable[Path]) -> tuple[dict[str, list[Run]], dict[Path, str]]
         if not files:
             raise UserError(f"{place}: no run lies there or below (no config_resolved.yaml)")
         folders |= {each.parent.resolve(): each.parent for each in sorted(files)}
-    runs, left_out = [], {}
-    for folder in folders.values():
-        try:
-            runs.append(read(folder))
-        except UserError as error:
-            left_out[folder] = str(error)
+    runs, left_out = read_all(folders.values())
     if not runs:
         folder, reason = next(iter(left_out.items()))
         raise UserError(f"none of the {len(left_out)} runs there can be counted; {folder}: {reason}")
-    groups: dict[str, list[Run]] = defaultdict(list)
-    taken: dict[tuple[str, str, int], Run] = {}
-    for name, run in sorted(names(runs), key=lambda each: (each[0], each[1].env, each[1].seed)):
-        first = taken.setdefault((name, run.env, run.seed), run)
-        if first is run:
-            groups[name].append(run)
-        else:  # not independent of the first, on the CPU even equal to it
-            left_out[run.folder] = f"repeats {first.folder}, with the same configuration and seed"
-    return dict(groups), left_out
+    groups = group(runs)
+    for name, members in groups.items():
+        kept: dict[tuple[str, int], Run] = {}
+        for run in members:
+            if (first := kept.setdefault((run.env, run.seed), run)) is not run:
+                left_out[run.folder] = f"repeats {first.folder}, with the same configuration and seed"
+        groups[name] = list(kept.values())
+    return groups, left_out
 
 
-def names(runs: Iterable[Run]) -> list[tuple[str, Run]]:
-    """Names each run so that runs of a task share a name exactly if nothing but the seed differs.
+def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Groups the runs by name: those of a task share one exactly if nothing but the seed differs.
 
     A name is the algorithm with the overrides that not all runs have; where these do not tell the
     configurations of a task apart, with all that differs between them.
     """
     cells: dict[tuple[str, str], dict[frozenset, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    typed: dict[Run, list[str]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: (run.algo, run.env, run.seed)):
         cells[run.algo, run.env][run.config].append(run)
-        kept = NO_DIFFERENCE | {"env"}
-        typed[run] = [each for each in run.overrides or () if key_of(each).split(".")[0] not in kept]
-    shared = set.intersection(*map(set, typed.values()))
-    found = []
+    common = set.intersection(*(set(run.overrides) for run in runs))
+    groups: dict[str, list[Run]] = defaultdict(list)
     for (algo, _), same in cells.items():
-        told = [
-            [[each for each in typed[run] if each not in shared] for run in runs] for runs in same.values()
-        ]
-        labels = [" ".join(min(lists, key=lambda each: (len(each), each))) for lists in told]
+        labels = [label(members, common) for members in same.values()]
         if len(set(labels)) < len(same):
             varying = frozenset.union(*same) - frozenset.intersection(*same)
             labels = [" ".join(f"{key}={text}" for key, text in sorted(each & varying)) for each in same]
-        for label, members in zip(labels, same.values(), strict=True):
-            found += [(f"{algo} {label}".strip(), run) for run in members]
-    return found
+        for text, members in zip(labels, same.values(), strict=True):
+            groups[f"{algo} {text}".strip()] += members
+    return dict(sorted(groups.items()))
+
+
+def label(runs: Sequence[Run], common: set[str]) -> str:
+    """The overrides that each of ``runs`` has and that can make a difference, without the ``common`` ones."""
+    typed = set.intersection(*(set(run.overrides) for run in runs)) - common
+    return " ".join(
+        sorted(each for each in typed if key_of(each).split(".")[0] not in NO_DIFFERENCE | {"env"})
+    )

@@ -1,17 +1,14 @@
-"""Scores of runs and how sure they are, given few seeds.
+"""How well groups of runs score and how sure that is, given few seeds.
 
 The measures are those of Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical
-Precipice" (2021), and agree with those of its library rliable; intervals are SciPy's bootstrap, stratified by
-task, which unlike that library takes tasks with different numbers of runs.
+Precipice" (2021); unlike in its library rliable, tasks may have different numbers of runs.
 """
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from hydrl.errors import UserError
-from hydrl.study.runs import Run
 
 try:
     from scipy import stats
@@ -48,37 +45,11 @@ def estimate(statistic: Callable[..., np.ndarray], *tasks: np.ndarray) -> np.nda
         tasks: one array a task, each of its own number of runs.
 
     Returns:
-        value, low and high, of shape (3, …); no numbers for low and high if a task has fewer than ``FEW`` runs.
+        value, low and high, of shape (3, …); low and high are NaN if a task has fewer than ``FEW`` runs.
     """
     value = statistic(*tasks)
     if min(map(len, tasks)) < FEW:
         return np.array([value, value * np.nan, value * np.nan])
-    few = {"n_resamples": RESAMPLES, "batch": 200}  # so many resamples in memory at once
-    found = stats.bootstrap(tasks, statistic, **few, vectorized=True, method="percentile", rng=0)
+    size = {"n_resamples": RESAMPLES, "batch": 200}  # the batch bounds memory
+    found = stats.bootstrap(tasks, statistic, **size, vectorized=True, method="percentile", rng=0)
     return np.array([value, *found.confidence_interval])
-
-
-def curve(runs: Sequence[Run], against: int) -> tuple[np.ndarray, np.ndarray]:
-    """The runs' evaluations at common points, each run's last one carried on to the end of the longest.
-
-    Args:
-        runs: of one group and task.
-        against: 0 for frames, 1 for seconds.
-
-    Returns:
-        points of shape (100,) and returns of shape (runs, 100).
-    """
-    start = max(run.curve[0, against] for run in runs)
-    points = np.linspace(start, max(run.curve[-1, against] for run in runs), 100)
-    return points, np.array([np.interp(points, run.curve[:, against], run.curve[:, 2]) for run in runs])
-
-
-def scale(runs: Sequence[Run]) -> tuple[float, float]:
-    """The returns that a task's normalised 0 and 1 stand for.
-
-    1 is the threshold that counts as solved, or the best score of a task that has none; 0 is what the runs
-    began with, the median of their first training returns, or one less than 1 if they began there already.
-    """
-    one = max([run.threshold for run in runs if run.threshold is not None] or [run.score for run in runs])
-    zero = statistics.median(run.start for run in runs)
-    return zero if zero < one else one - 1, one
