@@ -1,5 +1,4 @@
 import csv
-import io
 import json
 import math
 import random
@@ -15,10 +14,9 @@ import hydra
 import numpy as np
 import pytest
 import torch
-from conftest import saved
-from PIL import Image
+from conftest import saved, settings
 from tensordict.nn import TensorDictModule
-from test_loggers import records
+from test_wandb import records
 from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
 from toys import Toy
 
@@ -122,9 +120,9 @@ def frames(path: Path) -> list[np.ndarray]:
 def test_it_is_the_evaluation_s_first_episode_to_the_last_bit(id, build, episodes, tmp_path):
     make_env, actor, normaliser = played(id, build)
     evaluate = Evaluator(make_env, actor, seed=3, max_steps=40)
-    evaluation = evaluate(normaliser, episodes=episodes, frames=100, stream=2)
+    evaluation = evaluate(normaliser, episodes=episodes, frames=100, drawn=2)
     path = tmp_path / "film.mp4"
-    made = film(evaluate, normaliser, path, episodes=episodes, frames=100, stream=2)
+    made = film(evaluate, normaliser, path, episodes=episodes, frames=100, drawn=2)
     assert made.episode_return == evaluation.returns[0].item()
     assert made.length == evaluation.lengths[0].item()
     assert len(frames(path)) == 1 + math.ceil(made.length / (2 if id == "CartPole-v1" else 1))
@@ -237,16 +235,16 @@ def parameters(folder: Path) -> torch.Tensor:
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What the evaluations and the films of runs of this process saw, by frames and stream."""
+    """What the evaluations and the films of runs of this process saw, by frames and what they are for."""
     evaluations, filmed = {}, {}
     call, take = Evaluator.__call__, video.film
 
-    def evaluate(self, *args, frames, stream=0, **kwargs):
-        evaluations[frames, stream] = made = call(self, *args, frames=frames, stream=stream, **kwargs)
+    def evaluate(self, *args, frames, drawn=0, **kwargs):
+        evaluations[frames, drawn] = made = call(self, *args, frames=frames, drawn=drawn, **kwargs)
         return made
 
-    def look(*args, frames, stream=0, **kwargs):
-        filmed[frames, stream] = made = take(*args, frames=frames, stream=stream, **kwargs)
+    def look(*args, frames, drawn=0, **kwargs):
+        filmed[frames, drawn] = made = take(*args, frames=frames, drawn=drawn, **kwargs)
         return made
 
     monkeypatch.setattr(Evaluator, "__call__", evaluate)
@@ -353,6 +351,39 @@ def test_what_cannot_be_filmed_is_refused_before_the_run(words, message, run, tm
     assert not (tmp_path / "run" / "config_resolved.yaml").exists()
 
 
+def test_a_camera_put_back_films_when_the_unbroken_one_would(tmp_path):
+    chosen = settings(*STRIPED, run_dir=tmp_path)  # a film every 600 frames
+    make_env, actor, _ = still("Striped-v0")
+    evaluate = Evaluator(make_env, actor, seed=0, max_steps=3)
+    shown, said = [], []
+
+    def camera(**calls):
+        calls = {"show": lambda *film: shown.append(film), "say": said.append, "pause": lambda: None} | calls
+        return video.Camera(evaluate, chosen, env=make_env(), **calls)
+
+    unbroken = camera()
+    for at in (256, 512, 768):
+        unbroken.film(at)
+    again = camera()
+    again.load_state_dict(unbroken.state_dict())
+    for at in (1_024, 1_280):
+        again.film(at)
+    again.film(1_280, closing=True)
+    paths = [tmp_path / "videos" / name for name in FILMED]
+    assert [(at, key) for at, key, _ in shown] == [
+        (256, "eval/video"), (768, "eval/video"), (1280, "eval/video"), (1280, "eval/final_video")
+    ]  # fmt: skip
+    assert [path for _, _, path in shown] == paths
+    assert all(path.is_file() for path in paths)
+    assert said == []
+
+    def refuse(*_):
+        raise OSError("no room")
+
+    camera(show=refuse).film(1_536)
+    assert said == ["no film at 1,536 frames: no room"]
+
+
 def test_without_the_package_nothing_starts(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(headless, "find_spec", lambda name: None)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
@@ -380,20 +411,3 @@ def test_w_and_b_shows_the_films_in_the_rows_of_their_frames(run, monkeypatch, t
     (files,) = folder.glob("wandb/offline-run-*/files")
     for path, name in zip([*shown.values(), final], FILMED, strict=True):
         assert (files / path).read_bytes() == (folder / "videos" / name).read_bytes()
-
-
-def test_tensorboard_shows_the_films_as_moving_pictures(run):
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    folder = run("env=cartpole", *SMALL, "eval.video=true", "logger=tensorboard")
-    events = event_accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0})
-    events.Reload()
-    shown = [*events.Images("eval/video"), *events.Images("eval/final_video")]
-    assert [each.step for each in shown] == [256, 768, 1280, 1536]
-    for each, name in zip(shown, FILMED, strict=True):
-        gif = Image.open(io.BytesIO(each.encoded_image_string))
-        assert (gif.format, gif.size, each.width, each.height) == ("GIF", (300, 200), 300, 200)
-        pictures = frames(folder / "videos" / name)
-        assert gif.n_frames == math.ceil(len(pictures) / 3)  # 25 a second become 8
-        assert gif.info["duration"] == 120
-        theirs = np.asarray(gif.convert("RGB").resize((600, 400))).astype(int)
-        assert np.abs(theirs - pictures[0]).mean() < 3
