@@ -22,10 +22,11 @@ test: .venv/ready ## run the fast tests, minutes
 test-slow: .venv/ready ## run the learning checks and a hundred kills, more than an hour
 	$(BIN)/python -m pytest -m slow
 
-lint: .venv/ready ## check style, spelling and formatting
+lint: .venv/ready ## check style, spelling, formatting and who imports whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
+	$(BIN)/lint-imports --no-cache
 
 format: .venv/ready ## rewrite to the house style
 	$(BIN)/ruff check --fix .

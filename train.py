@@ -7,57 +7,49 @@ python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
 import sys
 from contextlib import closing
 from functools import partial
-from itertools import islice
 
 import hydra
 from omegaconf import DictConfig
 
-from hydrl.config import command_line
-from hydrl.config.settings import CONFIGS, Settings, check_action_space, load
-from hydrl.run import headless, resume
-from hydrl.run.resume import Origin
+from hydrl.config import CONFIGS, command_line
+from hydrl.config.settings import Settings, check_action_space, load
+from hydrl.run import folder, headless, resume
+from hydrl.study import sweep
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
-@command_line.job
+@sweep.job
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):
-        command_line.keep_command(cfg)
+        folder.keep_command(cfg)
         train(settings, origin)
 
 
-def train(settings: Settings, origin: Origin | None = None) -> None:
-    """Builds the parts in the documents' order, then acts, learns, publishes, logs, evaluates and saves."""
+def train(settings: Settings, origin: resume.Origin | None = None) -> None:
+    """Builds the parts in the documents' order, then acts, learns, publishes, evaluates, logs and saves."""
     if settings.eval.video:
         headless.prepare("eval.video")  # before anything below imports MuJoCo
     # Imported here so that a typo is answered at once, and not after PyTorch's seconds.
     from tensordict.nn import TensorDictSequential
     from torchrl.envs.utils import check_env_specs
 
-    from hydrl.errors import DivergedError, Interrupted, WorkerError
-    from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
-    from hydrl.loop.metrics import exploration_metrics, timed
-    from hydrl.loop.update import make_update
+    from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, make_update, timed
     from hydrl.parts import environments
     from hydrl.parts.collectors import shut_down_after
     from hydrl.parts.losses import make_loss
-    from hydrl.run import loggers, process
+    from hydrl.run import process
     from hydrl.run.films import Camera
+    from hydrl.run.profile import Profile
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
 
-    started, build = process.start_time(), settings.build
+    clock, build, scoring = Clock(), settings.build, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
-    device = process.prepare(
-        seed,
-        settings.device,
-        settings.torch_threads,
-        compile=settings.compile,
-        cudagraph=settings.cudagraph,
-    )
+    compiling = {"compile": settings.compile, "cudagraph": settings.cudagraph}
+    device = process.prepare(seed, settings.device, settings.torch_threads, **compiling)
 
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
     make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)
@@ -65,12 +57,12 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     env = make_env(num_envs=num_envs)
     check_action_space(settings, environments.action_kind(env))
     env.set_seed(seed)
-    environments.initialise_normalisers(
-        env, settings.init_stats_frames, origin.normaliser if origin else None
-    )
+    known = origin.normaliser if origin else None
+    environments.initialise_normalisers(env, settings.init_stats_frames, known)
     check_env_specs(env)
+    normaliser = partial(environments.normaliser_state, env)
 
-    # A part set to none builds None.
+    # A part that was not chosen builds None.
     actor = build("actor")(env)
     critic = build("critic")(env)
     exploration = build("exploration")(env.action_spec_unbatched)
@@ -80,103 +72,63 @@ def train(settings: Settings, origin: Origin | None = None) -> None:
     target = build("target")(loss)
     optimizer = build("optim")(loss.parameters())
     schedule = build("schedule")(optimizer, settings.anneal_batches)
-    update = make_update(
-        loss,
-        optimizer,
-        max_grad_norm=settings.max_grad_norm,
-        target=target,
-        compile=settings.compile,
-        cudagraph=settings.cudagraph,
-    )
-    minibatches = build("minibatches")
-
-    evaluate = Evaluator(make_env, actor, seed=settings.seed, max_steps=settings.eval.max_steps)
-    camera = Camera(
-        evaluate,
-        settings,
-        env=env,
-        show=lambda *film: loggers.show(record.logger, *film),
-        say=lambda text: record.say(text),
-        pause=lambda: stop.here(),
-    )
-    check = partial(evaluate, episodes=settings.eval.episodes)
-    confirm = partial(
-        evaluate, episodes=settings.eval.final_episodes, drawn=Episodes.CLOSING
-    )  # fresh episodes
-    make_worker_env = partial(make_env, num_envs=num_envs, normaliser=environments.normaliser_state(env))
+    update = make_update(loss, optimizer, target, max_grad_norm=settings.max_grad_norm, **compiling)
+    minibatches = build("minibatches")(buffer, loss)
+    make_worker_env = partial(make_env, num_envs=num_envs, normaliser=normaliser())
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
+
+    evaluate = Evaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=scoring.max_steps)
+    evaluate_closing = partial(evaluate, episodes=scoring.final_episodes, drawn=Episodes.CLOSING)
+    progress = Progress(settings.batches, settings.frames_per_batch, scoring.solved_at)
+    metrics = Metrics(optimizer, exploration)
+
+    def solution_confirmed() -> bool:
+        """Whether the evaluation of this moment solved the task, and fresh episodes do so too."""
+        asked = scoring.stop_when_solved and progress.solved
+        return asked and progress.reaches_threshold(evaluate_closing(progress.frames))
+
     with (
         process.Stop() as stop,
         shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
-        closing(Record(settings, started, origin)) as record,
+        closing(Record(settings, progress, metrics, clock, origin)) as record,
+        closing(Profile(record.directory, settings.batches, settings.profile_batches)) as profile,
     ):
-        state = TrainingState(
-            settings,
-            record,
-            env=env,
-            collector=collector,
-            buffer=buffer,
-            optimizer=optimizer,
-            schedule=schedule,
-            actor=actor,
-            loss=loss,
-            exploration=exploration,
-            target=target,
-            camera=camera,
-        )
-
-        def confirmed() -> Evaluation | None:
-            """The closing evaluation, where this moment's was a solution and fresh episodes confirm it."""
-            if not (record.solved and settings.eval.stop_when_solved):
-                return None
-            fresh = confirm(environments.normaliser_state(env), frames=record.frames)
-            return fresh if record.solves(fresh) else None
-
-        try:
+        camera = Camera(evaluate, settings, show=record.show, say=record.say, pause=stop.here)
+        learner = {"actor": actor, "loss": loss, "exploration": exploration, "target": target}
+        learner |= {"optimizer": optimizer, "schedule": schedule}
+        state = TrainingState(record, env, collector, buffer, learner, camera)
+        with state.saved_if_cut_short():
             if origin:
                 state.load(origin)
-            final = confirmed()  # a resumed run may have been stopped right here
-            for batch in timed("time/collect", islice(collector, 0 if final else record.batches_left)):
-                frames = record.collected(batch)
-                losses = [update(each) for each in timed("time/sample", minibatches(batch, buffer, loss))]
-                record.learned(batch, losses)
+            batches = timed("time/collect", collector)
+            while progress.batches_left and not solution_confirmed():
+                batch = next(batches)
+                progress.collected(batch.numel())
+                losses = [update(minibatch) for minibatch in timed("time/sample", minibatches(batch))]
+                progress.learned(len(losses))
+                metrics.learned(batch, losses)
                 if schedule:
                     schedule.step()
                 if exploration:
                     exploration.step(batch.numel())
                 collector.update_policy_weights_()
 
-                if evaluating := record.due(settings.eval.every_frames):
-                    record.evaluated(check(environments.normaliser_state(env), frames=frames))
-                    final = confirmed()
-                if evaluating or record.due(settings.log_every_frames):
-                    learning_rate = optimizer.param_groups[0]["lr"]
-                    record.write({"train/learning_rate": learning_rate, **exploration_metrics(exploration)})
-                if evaluating:
-                    camera.film(frames)
-                if record.best_at == frames or record.due(settings.checkpoint_every_frames):
+                if evaluation_due := progress.due(scoring.every_frames):
+                    progress.evaluated(evaluate(progress.frames, scoring.episodes), clock.elapsed)
+                if evaluation_due or progress.due(settings.log_every_frames):
+                    record.write()
+                if evaluation_due:
+                    camera.film(progress.frames)
+                if progress.improved or progress.due(settings.checkpoint_every_frames):
                     state.save()
-                if final:
-                    break
+                profile.step()
                 stop.here()
             state.save()
-            final = final or confirm(environments.normaliser_state(env), frames=record.frames)
-            camera.film(record.frames, closing=True)
+            final = evaluate_closing(progress.frames)
+            camera.film(progress.frames, closing=True)
             record.finish(final)
-        except Interrupted as interruption:
-            state.save(whole=not interruption.midway)
-            record.finish(None, "interrupted")
-            raise
-        except WorkerError:
-            state.save()
-            record.finish(None, "failed")
-            raise
-        except DivergedError as divergence:
-            divergence.frames, divergence.saved_at = record.frames, state.saved_at
-            record.finish(None, "diverged")
-            raise
 
 
 if __name__ == "__main__":
-    sys.exit(command_line.run(main, CONFIGS))
+    sys.exit(sweep.close(command_line.run(main, resume.expand)))

@@ -61,14 +61,14 @@ def main(arguments: Arguments) -> None:
     settings, frames = finished.settings, finished.frames
     scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}
     scores["stream"] = arguments.stream
-    played: dict[str, Any] = {"episodes": arguments.episodes, "frames": frames, "drawn": arguments.stream}
+    played = frames, arguments.episodes, arguments.stream
     if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
         path = run / f"video-{which}.mp4"
         with console().status("filming the first episode"):
-            made = film(finished.evaluator, finished.normaliser, path, **played)
+            made = film(finished.evaluator, path, *played)
         scores["video"] = {"file": path.name, "return": made.episode_return, "length": made.length}
     with console().status("playing the episodes"):
-        evaluation = finished.evaluator(finished.normaliser, **played)
+        evaluation = finished.evaluator(*played)
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
     scores |= {"returns": evaluation.returns.tolist(), "lengths": lengths}

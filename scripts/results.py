@@ -1,19 +1,19 @@
-"""Runs the table of configs/results.yaml and rewrites docs/results.md: python scripts/results.py fast=true
+"""Runs the table of scripts/results.yaml and rewrites docs/results.md: python scripts/results.py fast=true
 
 Keys: fast (true: the smaller table, minutes), jobs (runs at a time; all cores), out (where the runs lie,
-outputs/results), page (the Markdown file to write, docs/results.md). Stopped, it goes on where it was.
-Needs pip install -e '.[report]'.
+outputs/results), page (the Markdown file, docs/results.md, written anew as each row ends). Stopped, it goes
+on where it was. Needs pip install -e '.[report]'.
 """
 
-import importlib.util
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from hydrl.config.command_line import read, script
-from hydrl.config.settings import CONFIGS
 from hydrl.errors import Interrupted, UserError
+
+TABLE = Path(__file__).with_suffix(".yaml")
 
 
 @dataclass
@@ -32,27 +32,23 @@ def main(arguments: Arguments) -> None:
     Raises:
         UserError: for a value out of range, or a missing extra.
     """
+    from hydrl.study import results  # needs the extra
+
     if arguments.jobs < 1:
         raise UserError(f"jobs={arguments.jobs}: give 1 or more")
     page = Path(arguments.page)
     if page.is_dir() or page.suffix != ".md" or not os.access(page.parent, os.W_OK):
         raise UserError(f"page={page}: give a .md file in a folder that can be written to")
-    if importlib.util.find_spec("scipy") is None:
-        raise UserError("results need an extra: pip install -e '.[report]'")
-
-    from hydrl.study import results
-
-    declared = results.load(CONFIGS / "results.yaml", fast=arguments.fast)
+    declared = results.load(TABLE, fast=arguments.fast)
     command = f"make results{' fast=true' if arguments.fast else ''}"
     try:
-        found = results.run_all(declared, Path(arguments.out), arguments.jobs)
+        results.Results(declared, Path(arguments.out), page, command).run(arguments.jobs)
     except Interrupted:
-        results.say(f"stopped; {command} goes on with what lies in {arguments.out}")
+        print(f"stopped; the same command goes on with what lies in {arguments.out}")
         raise
     except OSError as error:
         raise UserError(f"out={arguments.out} cannot be written: {error.strerror or error}") from None
-    results.write(declared, found, page, command)
-    results.say(f"{page}: {sum(map(len, found))} runs")
+    print(page)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from hydrl.config.settings import CONFIGS, Settings, load
+from hydrl.config import CONFIGS
+from hydrl.config.settings import Settings, load
 from hydrl.run import checkpoint, process
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -30,7 +30,7 @@ from torchrl.modules import MLP, ProbabilisticActor, QValueActor, TanhNormal, Va
 from torchrl.objectives import ClipPPOLoss, DQNLoss
 from torchrl.objectives.value import GAE
 
-import hydrl.run.record
+import hydrl.loop.metrics
 
 SEED = 3
 
@@ -155,14 +155,14 @@ def documented_dqn(batches: int) -> tuple[list, list, dict]:
 def captured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[TensorDict]]:
     """What a run hands to its record: every batch as collected, and the losses of every update."""
     seen: dict[str, list[TensorDict]] = {"data": [], "losses": []}
-    learned = hydrl.run.record.Record.learned
+    learned = hydrl.loop.metrics.Metrics.learned
 
     def spy(self, batch, losses):
         seen["data"].append(batch.clone())
         seen["losses"] += losses
         return learned(self, batch, losses)
 
-    monkeypatch.setattr(hydrl.run.record.Record, "learned", spy)
+    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
     return seen
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from conftest import ROOT, saved, start
 
-import hydrl.run.record
+import hydrl.loop.metrics
 from hydrl.run import checkpoint
 
-FAST = ["debug=fast", "tuned=none"]
+FAST = ["debug=fast", "~tuned"]
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:
@@ -74,13 +74,13 @@ def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run
 @pytest.mark.parametrize("pair", [("ppo", "inverted_double_pendulum"), ("dqn", "cartpole")])
 def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(pair, run, monkeypatch):
     batches: list[torch.Tensor] = []
-    learned = hydrl.run.record.Record.learned
+    learned = hydrl.loop.metrics.Metrics.learned
 
     def spy(self, batch, losses):
         batches.append(torch.cat([batch["observation"].flatten(), batch["action"].flatten().float()]))
         return learned(self, batch, losses)
 
-    monkeypatch.setattr(hydrl.run.record.Record, "learned", spy)
+    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
 
     def outcome(folder, seed):
         batches.clear()
@@ -142,7 +142,7 @@ def test_parts_are_swapped_by_an_override_and_learn(overrides, run):
 )
 def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code, tmp_path):
     process = start(
-        "env=cartpole", "tuned=none", *f"collector={collector}".split(), "collector.frames_per_batch=256",
+        "env=cartpole", "~tuned", *f"collector={collector}".split(), "collector.frames_per_batch=256",
         "collector.num_envs=2", "eval.every_frames=256", "eval.episodes=1", f"hydra.run.dir={tmp_path}",
     )  # fmt: skip
     assert process.stdout is not None
@@ -164,7 +164,7 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
 def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
     """Nothing was sent to the worker yet; TorchRL would start the thread that sends while Python ends."""
     process = start(
-        "env=cartpole", "tuned=none", "collector=overlap", "collector.frames_per_batch=100_000",
+        "env=cartpole", "~tuned", "collector=overlap", "collector.frames_per_batch=100_000",
         "minibatches.size=1_000", f"hydra.run.dir={tmp_path}",
     )  # fmt: skip
     while not (tmp_path / "config_resolved.yaml").exists():  # written as the loop begins

@@ -28,8 +28,9 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from rich.table import Table
 
+from hydrl.config import CONFIGS
 from hydrl.config.command_line import complain
-from hydrl.config.settings import CONFIGS, Settings, load
+from hydrl.config.settings import Settings, load
 from hydrl.errors import UserError
 from hydrl.run.screen import console
 

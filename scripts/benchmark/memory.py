@@ -16,8 +16,9 @@ import psutil
 import torch
 from hydra import compose, initialize_config_dir
 
+from hydrl.config import CONFIGS
 from hydrl.config.command_line import complain
-from hydrl.config.settings import CONFIGS, load
+from hydrl.config.settings import load
 from hydrl.parts import environments
 from hydrl.run import process
 

@@ -6,6 +6,8 @@ from pathlib import Path
 class UserError(ValueError):
     """A mistake in the configuration; the message names the key, the value and what would do."""
 
+    exit_code = 2
+
 
 class RunError(Exception):
     """What ends a run and is no mistake in its configuration; told without a traceback of hydrl's own."""
@@ -32,24 +34,22 @@ class DivergedError(RunError):
     """A loss or its gradient is not finite; raised before the optimizer takes the step.
 
     Args:
-        what: the terms and their values.
+        terms: that are not, with their values.
     """
 
     exit_code = 3
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.frames = 0
-        self.saved_at: int | None = None
-
-    def __str__(self) -> str:
-        """The line that is told."""
-        kept = "no checkpoint was due before" if self.saved_at is None else f"saved at {self.saved_at:,}"
-        return f"diverged at frame {self.frames:,}: {self.args[0]}; no step was taken on it, {kept}"
+    def __init__(self, terms: str, frames: int = 0, saved_at: int | None = None) -> None:
+        kept = "no checkpoint was due before" if saved_at is None else f"saved at {saved_at:,}"
+        super().__init__(f"diverged at frame {frames:,}: {terms}; no step was taken on it, {kept}")
+        self.terms = terms
 
 
 class WorkerError(RunError):
     """A process that collects died or hangs; the message names it and says where, in its own traceback."""
+
+    status = "failed"
+    midway = False
 
 
 class Interrupted(BaseException):
@@ -61,6 +61,8 @@ class Interrupted(BaseException):
         signum: the signal.
         midway: a batch was being collected or learned from, and takes too long to wait for.
     """
+
+    status = "interrupted"
 
     def __init__(self, signum: int, *, midway: bool = False) -> None:
         super().__init__(f"signal {signum}")

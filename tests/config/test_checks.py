@@ -4,7 +4,8 @@ import pytest
 from conftest import ROOT, settings
 from omegaconf import OmegaConf
 
-from hydrl.config.checks import ACTS_IN, CONFIGS, EXTRAS, RANGES, names_of
+from hydrl.config import CONFIGS
+from hydrl.config.checks import ACTS_IN, EXTRAS, RANGES, named_targets, names_of
 from hydrl.config.mistakes import choices, paths
 from hydrl.config.settings import algorithms
 from hydrl.errors import UserError
@@ -16,7 +17,10 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
         content = OmegaConf.to_container(OmegaConf.load(file))
         group = file.relative_to(CONFIGS).parts[0]
         known |= set(paths(content)) | set(paths({group: content}))
-    assert set(RANGES) - known == {"optim.weight_decay"} - known
+    for name in choices(CONFIGS / "encoder"):  # mounted in each network
+        content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"encoder/{name}.yaml"))
+        known |= {f"{network}.{key}" for network in ("actor", "critic") for key in content}
+    assert set(RANGES) <= known
     assert RANGES
 
 
@@ -26,19 +30,20 @@ def test_what_fits_an_algorithm_exists_and_holds_its_own_defaults(algo: str):
     chosen = settings(f"algo={algo}", f"env={task}").model_dump()
     assert {"loss", "actor", "critic", "buffer"} <= chosen["fits"].keys()
     for group, fitting in chosen["fits"].items():
-        assert set(fitting) <= set(choices(CONFIGS / group))
-        assert set(names_of(group, chosen[group])) & set(fitting), group
+        able = {each or "null" for each in fitting}
+        assert able <= {*choices(CONFIGS / group), "null"}
+        assert set(names_of(group, chosen[group])) & able, group
 
 
 def test_a_choice_is_told_from_another_built_alike():
     for name in ("tanh_normal", "state_independent"):
         assert names_of("actor", settings("env=hopper", f"actor={name}").actor)[0] == name
     assert names_of("actor", {"_target_": "my.actor"}) == []
-    assert "none" in names_of("critic", None)
+    assert names_of("critic", None) == ["null"]
 
 
 def test_actors_and_extras_named_in_the_tables_exist():
-    targets = {OmegaConf.load(file)["_target_"] for file in (CONFIGS / "actor").glob("*.yaml")}
+    targets = {each for name in choices(CONFIGS / "actor") for each in named_targets("actor", name)}
     assert ACTS_IN.keys() <= targets
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS.values()) <= extras.keys()

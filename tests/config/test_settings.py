@@ -8,18 +8,21 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find, paths
-from hydrl.config.settings import CONFIGS, Settings, algorithms, check_action_space, load, targets
+from hydrl.config.settings import Settings, algorithms, check_action_space, load, targets
 from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
+from hydrl.parts.environments import make_env
 
-# No choices; tests/test_wandb.py and tests/test_search.py look at them.
-SWEEPS = [*(CONFIGS / "wandb").glob("*.yaml"), *(CONFIGS / "search").glob("*.yaml")]
+# Added by scripts/search.py alone; tests/study/test_search.py looks at them.
+RANGES = list((CONFIGS / "search").glob("*.yaml"))
 FILES = sorted(
-    str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in SWEEPS
+    str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in RANGES
 )
 TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
+MOUNTED = {"encoder": "encoder@actor"}  # a group of parts of other groups' choices
 PARTS = ["env", "actor", "critic", "exploration", "collector", "buffer"]
 PARTS += ["minibatches", "loss", "target", "optim", "schedule", "logger"]
 
@@ -42,8 +45,8 @@ def with_file(file: str, run_dir: Path) -> Settings:
     refusals = []
     for algo, kinds in algorithms().items():
         for kind in kinds:
-            base = {"algo": algo, "env": TASKS[kind], "tuned": "none"} | {group: choice}
-            overrides = [f"{key}={value}" for key, value in base.items()]
+            base = {"algo": algo, "env": TASKS[kind]} | {MOUNTED.get(group, group): choice}
+            overrides = ["~tuned", *(f"{key}={value}" for key, value in base.items())]
             try:
                 found = settings(*overrides, *ARGUMENTS.get(file, []), run_dir=run_dir)
                 check_action_space(found, kind)
@@ -76,6 +79,8 @@ def test_every_file_composes_passes_the_checks_and_arrives(file: str, tmp_path: 
             assert find(values, path) == value, path
         elif path.endswith("_target_") and not path.startswith("hydra."):  # numbers the algorithm may change
             assert find(values, f"{file.partition('/')[0]}.{path}".removeprefix("train.")) == value, path
+        elif file.startswith("encoder/"):
+            assert path in values["actor"], path  # each network may set another value
 
     for part in PARTS:
         node = chosen.loss.module if part == "loss" else getattr(chosen, part)
@@ -89,12 +94,14 @@ def test_every_file_composes_passes_the_checks_and_arrives(file: str, tmp_path: 
 
 
 def test_no_file_under_configs_is_missed():
-    assert sum(len(names) for _, _, names in os.walk(CONFIGS)) == len(FILES) + len(SWEEPS)
+    assert sum(len(names) for _, _, names in os.walk(CONFIGS)) == len(FILES) + len(RANGES)
     groups = {file.partition("/")[0] for file in FILES if "/" in file}
     chosen = {
         key for each in OmegaConf.load(CONFIGS / "train.yaml").defaults if each != "_self_" for key in each
     }
-    assert groups == {key.removeprefix("optional ") for key in chosen if not key.startswith("override ")}
+    assert groups - MOUNTED.keys() == {
+        key.removeprefix("optional ") for key in chosen if not key.startswith("override ")
+    }
     assert groups
 
 
@@ -116,9 +123,7 @@ def untuned(*overrides: str) -> dict:
     return values
 
 
-@pytest.mark.parametrize(
-    "file", [file for file in FILES if file.startswith("tuned/") and file != "tuned/none"]
-)
+@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("tuned/")])
 def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
     _, algo, env = file.split("/")
     tuned, total_frames = leaves(file), 12_345
@@ -131,22 +136,22 @@ def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
 def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task():
     for file in FILES:
         group, _, pair = file.partition("/")
-        if group == "tuned" and pair != "none":
+        if group == "tuned":
             algo, _, env = pair.partition("/")
-            own = untuned(f"algo={algo}", f"env={env}", "tuned=none")
+            own = untuned(f"algo={algo}", f"env={env}", "~tuned")
             assert own == untuned(f"algo={algo}", "env=gym", "env.id=CartPole-v1")
             assert own != untuned(f"algo={algo}", f"env={env}")
 
 
 def test_a_transform_can_be_dropped_and_another_added_at_the_end():
-    names = list(settings("tuned=none").transforms)
+    names = list(settings("~tuned").transforms)
     assert "normalize" in names
-    assert list(settings("tuned=none", "~transforms.normalize").transforms) == [
+    assert list(settings("~tuned", "~transforms.normalize").transforms) == [
         name for name in names if name != "normalize"
     ]
     clip = "+transforms.clip"
     added = settings(
-        "tuned=none",
+        "~tuned",
         f"{clip}._target_=torchrl.envs.ClipTransform",
         f"{clip}.in_keys=[observation]",
         f"{clip}.low=-10",
@@ -288,6 +293,8 @@ def test_an_experiment_has_the_documented_numbers(name: str, documented: dict):
 
 
 def test_the_tutorial_stack_stands_in_its_order():
-    stack = [node["_target_"] for node in settings("experiment=quickstart").transforms.values()]
-    names = ("ObservationNorm", "DoubleToFloat", "RewardSum", "StepCounter")
-    assert stack == [f"torchrl.envs.{name}" for name in names]
+    chosen = settings("experiment=quickstart")
+    env = make_env(chosen.build("env"), chosen.transform_builders)
+    stack = [type(each).__name__ for each in env.transform]
+    # RewardSum stands first, where the reward is still the environment's own; the document has it third.
+    assert stack == ["RewardSum", "ObservationNorm", "DoubleToFloat", "StepCounter"]

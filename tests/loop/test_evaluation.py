@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModule
 from torchrl.envs import DoubleToFloat, ObservationNorm, RewardScaling, StepCounter, VecNormV2
 from toys import Toy
 
-from hydrl.loop.evaluation import Evaluation, Evaluator
+from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts import actors, collectors, environments
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
@@ -35,8 +35,10 @@ def toys(*transforms, **toy):
     return partial(environments.make_env, partial(Toy, **toy), transforms)
 
 
-def evaluator(make_env, actor=None, seed=0, max_steps=1_000) -> Evaluator:
-    return Evaluator(make_env, actor or Still().module, seed=seed, max_steps=max_steps)
+def evaluator(make_env, actor=None, env=None, seed=0, max_steps=1_000) -> Evaluator:
+    """One that plays with the statistics of ``env``."""
+    normaliser = partial(environments.normaliser_state, env) if env else dict
+    return Evaluator(make_env, actor or Still().module, normaliser, seed=seed, max_steps=max_steps)
 
 
 def pendulum(num_envs=1, norm=NORMS["ObservationNorm"], seed=0):
@@ -54,7 +56,7 @@ def pendulum(num_envs=1, norm=NORMS["ObservationNorm"], seed=0):
 
 def test_long_episodes_count_as_much_as_short_ones():
     make_env = toys(short=2, long=20)
-    returns = evaluator(make_env)({}, episodes=60, frames=0).returns
+    returns = evaluator(make_env)(0, episodes=60).returns
     assert set(returns.tolist()) == {2.0, 20.0}
     assert returns.mean().item() == pytest.approx(11, abs=2.5)  # half of the episodes are long
 
@@ -67,9 +69,12 @@ def test_long_episodes_count_as_much_as_short_ones():
 def test_it_is_the_first_whole_episode_of_each_environment():
     make_env = toys(short=2, long=20)
     evaluate = evaluator(make_env)
-    evaluation = evaluate({}, episodes=12, frames=0)
+    evaluation = evaluate(0, episodes=12)
     assert torch.equal(evaluation.returns, evaluation.lengths.float())
-    again = evaluate({}, episodes=12, frames=0)  # a used environment starts with a fresh episode
+    assert evaluate(0, episodes=12) is evaluation  # not played a second time
+    evaluate(1, episodes=12)
+    again = evaluate(0, episodes=12)  # a used environment starts with a fresh episode
+    assert again is not evaluation
     assert torch.equal(again.returns, evaluation.returns)
 
 
@@ -78,51 +83,47 @@ def test_it_stops_when_the_last_episode_has_ended(episodes, monkeypatch):
     steps = []
     step = Toy._step
     monkeypatch.setattr(Toy, "_step", lambda self, tensordict: steps.append(1) or step(self, tensordict))
-    evaluation = evaluator(toys(short=2, long=20))({}, episodes=episodes, frames=3)
+    evaluation = evaluator(toys(short=2, long=20))(3, episodes=episodes)
     assert len(steps) == episodes * evaluation.lengths.max()
 
 
 def test_an_episode_still_running_at_the_last_step_counts_as_it_stands():
-    evaluation = evaluator(toys(short=2, long=20), max_steps=7)({}, episodes=12, frames=0)
+    evaluation = evaluator(toys(short=2, long=20), max_steps=7)(0, episodes=12)
     assert set(evaluation.lengths.tolist()) == {2, 7}
     assert torch.equal(evaluation.returns, evaluation.lengths.float())
 
 
 @pytest.mark.parametrize("episodes", [1, 7])
 def test_as_many_episodes_as_asked_for(episodes):
-    evaluation = evaluator(toys())({}, episodes=episodes, frames=0)
+    evaluation = evaluator(toys())(0, episodes=episodes)
     assert evaluation.returns.shape == evaluation.lengths.shape == (episodes,)
     assert evaluation.metrics()["eval/episodes"] == episodes
 
 
-def test_seed_frames_and_drawn_fix_the_episodes():
+def test_seed_frames_and_the_set_drawn_from_fix_the_episodes():
     env, make_env, actor = pendulum()
-    state = environments.normaliser_state(env)
 
-    def returns(seed=0, **call):
-        return evaluator(make_env, actor, seed=seed)(
-            state, **{"episodes": 2, "frames": 100, **call}
-        ).returns.tolist()
+    def returns(seed=0, frames=100, drawn=Episodes.TRAINING):
+        return evaluator(make_env, actor, env, seed=seed)(frames, 2, drawn).returns.tolist()
 
     first = returns()
     assert first == returns()
-    others = [returns(frames=200), returns(drawn=1), returns(seed=1)]
+    others = [returns(frames=200), returns(drawn=Episodes.CLOSING), returns(seed=1)]
     assert len({tuple(each) for each in [first, *others]}) == 4
 
 
 def test_actions_are_the_deterministic_ones():
     env, make_env, actor = pendulum()
-    evaluate = evaluator(make_env, actor)
     returns = []
     for seed in (1, 2):
         torch.manual_seed(seed)  # a sampled action would differ
-        returns.append(evaluate(environments.normaliser_state(env), episodes=2, frames=0).returns)
+        returns.append(evaluator(make_env, actor, env)(0, episodes=2).returns)
     assert torch.equal(*returns)
 
 
 def test_returns_are_raw_under_a_scaled_reward():
     scaling = partial(RewardScaling, loc=0.0, scale=0.01)
-    evaluation = evaluator(toys(scaling, StepCounter, short=5, long=5))({}, episodes=2, frames=0)
+    evaluation = evaluator(toys(scaling, StepCounter, short=5, long=5))(0, episodes=2)
     assert evaluation.returns.tolist() == [5, 5]
 
 
@@ -131,12 +132,12 @@ def test_it_observes_through_the_statistics_training_has_now(norm):
     make_env, actor = toys(NORMS[norm]), Still()
     env = make_env(num_envs=2, seed=0)
     environments.initialise_normalisers(env, 50)
-    evaluate = evaluator(make_env, actor.module)
-    for _ in range(2):
+    evaluate = evaluator(make_env, actor.module, env)
+    for frames in range(2):
         env.rollout(30, break_when_any_done=False)
         state = environments.normaliser_state(env)
         actor.starts.clear()
-        evaluate(state, episodes=1, frames=0)
+        evaluate(frames, episodes=1)
         expected = start_of_an_episode(env.transform[1])
         assert actor.starts[0][[0, 2]].tolist() == pytest.approx(expected, abs=1e-5)
     after = environments.normaliser_state(env)
@@ -152,10 +153,10 @@ def start_of_an_episode(norm) -> list[float]:
 
 def test_every_random_generator_is_left_as_it_was():
     env, make_env, actor = pendulum()
-    evaluate = evaluator(make_env, actor)
-    for episodes in (2, 2, 3):  # with and without building environments
+    evaluate = evaluator(make_env, actor, env)
+    for frames, episodes in enumerate((2, 2, 3)):  # with and without building environments
         before = (random.getstate(), np.random.get_state(), torch.get_rng_state())
-        evaluate(environments.normaliser_state(env), episodes=episodes, frames=0)
+        evaluate(frames, episodes=episodes)
         after = (random.getstate(), np.random.get_state(), torch.get_rng_state())
         assert after[0] == before[0]
         assert all(np.array_equal(now, then) for now, then in zip(after[1], before[1], strict=True))
@@ -167,7 +168,7 @@ def test_every_random_generator_is_left_as_it_was():
 def test_training_goes_on_as_if_there_had_been_no_evaluation(norm, num_envs):
     def train(evaluating: bool):
         env, make_env, actor = pendulum(num_envs, NORMS[norm])
-        evaluate = evaluator(make_env, actor)
+        evaluate = evaluator(make_env, actor, env)
         weights = {name: value.clone() for name, value in actor.state_dict().items()}
         collector = collectors.make_collector(
             env,
@@ -180,10 +181,10 @@ def test_training_goes_on_as_if_there_had_been_no_evaluation(norm, num_envs):
             device="cpu",
         )
         batches = []
-        for batch in islice(collector, 3):
+        for frames, batch in enumerate(islice(collector, 3)):
             batches.append(batch.clone())
             if evaluating:
-                evaluate(environments.normaliser_state(env), episodes=2, frames=0)
+                evaluate(frames, episodes=2)
         assert all(torch.equal(value, weights[name]) for name, value in actor.state_dict().items())
         return batches, environments.normaliser_state(env)
 
@@ -210,7 +211,7 @@ def test_an_evaluation_s_numbers():
 
 def test_close_closes_what_was_opened():
     evaluate = evaluator(toys())
-    evaluate({}, episodes=2, frames=0)
+    evaluate(0, episodes=2)
     (env,) = evaluate.envs.values()
     evaluate.close()
     assert env.is_closed

@@ -4,8 +4,8 @@ import pytest
 import torch
 from test_update import COMPILED, agree, twenty_updates
 
-import hydrl.loop.update
-import hydrl.parts.minibatches
+import hydrl.loop
+from hydrl.parts.minibatches import Epochs, Replay
 from hydrl.run import checkpoint
 
 pytestmark = [
@@ -37,18 +37,18 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> dict:
 
         return spy
 
-    build = hydrl.loop.update.make_update
-    monkeypatch.setattr(hydrl.loop.update, "make_update", make_update)
+    build = hydrl.loop.make_update
+    monkeypatch.setattr(hydrl.loop, "make_update", make_update)
 
     def watched(minibatches):
-        def spy(batch, buffer, loss, **sizes):
-            yield from minibatches(batch, buffer, loss, **sizes)
-            seen["storages"] |= {value.device.type for value in buffer[:].values(True, True)}
+        def spy(self, batch):
+            yield from minibatches(self, batch)
+            seen["storages"] |= {value.device.type for value in self.buffer[:].values(True, True)}
 
         return spy
 
-    for name in ("fresh_epochs", "replay"):
-        monkeypatch.setattr(hydrl.parts.minibatches, name, watched(getattr(hydrl.parts.minibatches, name)))
+    for kind in (Epochs, Replay):
+        monkeypatch.setattr(kind, "__call__", watched(kind.__call__))
     return seen
 
 
@@ -56,7 +56,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> dict:
 def test_a_run_trains_on_the_gpu(name, run, parts):
     small = ["total_frames=1_024", "collector.frames_per_batch=256", "minibatches.size=64"]
     evaluation = ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=50"]
-    folder = run(*RUNS[name], "tuned=none", "device=cuda", *small, *evaluation)
+    folder = run(*RUNS[name], "~tuned", "device=cuda", *small, *evaluation)
 
     loss = parts["loss"]
     targets = [value for key, value in loss.named_buffers() if key.startswith("target_")]

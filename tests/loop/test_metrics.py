@@ -4,46 +4,22 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl import timeit
 from torchrl.data import Bounded, OneHot
 from torchrl.envs import RewardScaling, StepCounter
 from torchrl.modules import AdditiveGaussianModule, EGreedyModule
 from toys import Toy
 
+from hydrl.loop.clock import Clock
 from hydrl.loop.metrics import (
-    due,
+    Metrics,
     ended_episodes,
     episode_metrics,
     exploration_metrics,
     loss_metrics,
-    seconds_spent,
     timed,
     value_metrics,
 )
 from hydrl.parts import environments
-
-
-@pytest.mark.parametrize(
-    ("before", "frames", "expected"),
-    [
-        (0, 9, False),
-        (0, 10, True),
-        (9, 10, True),
-        (10, 19, False),
-        (19, 21, True),
-        (8, 35, True),
-        (10, 10, False),
-    ],
-)
-def test_due_is_the_crossing_of_a_multiple(before, frames, expected):
-    assert due(10, frames, before) == expected
-
-
-@pytest.mark.parametrize("batch", [1, 7, 64, 100, 250])
-def test_something_due_every_hundred_frames_happens_once_a_hundred_or_once_a_batch(batch):
-    ends = range(batch, 2_000 + batch, batch)
-    times = sum(due(100, frames, frames - batch) for frames in ends)
-    assert times == min(ends[-1] // 100, len(ends))
 
 
 def batch(shape, ends: dict, returns: dict) -> TensorDict:
@@ -115,11 +91,11 @@ def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_no
             work(2.0)
             yield item
 
-    timeit.erase()
+    spent = Clock()
     for _ in timed("time/test", slowly()):
         work(10.0)
     assert clock[0] == 36.0
-    assert seconds_spent()["time/test"] == pytest.approx(6)
+    assert spent.activities["time/test"] == pytest.approx(6)
 
 
 def test_explained_variance_is_the_share_of_the_targets_variance_that_the_values_give():
@@ -150,3 +126,24 @@ def test_exploration_is_logged_as_it_falls():
     noise.step(1)
     assert exploration_metrics(noise) == {"train/sigma": pytest.approx(0.25)}
     assert exploration_metrics(None) == {}
+
+
+def losses(*values: float) -> list[TensorDict]:
+    return [TensorDict({"loss_critic": torch.tensor(value)}) for value in values]
+
+
+def test_a_row_averages_everything_since_the_last():
+    metrics = Metrics(torch.optim.SGD([torch.zeros(1)], lr=0.5), None)
+    metrics.learned(batch((5,), {(0,): 4, (1,): 4}, {(0,): 10.0, (1,): 20.0}), losses(1.0, 3.0))
+    state = metrics.state_dict()
+    again = Metrics(metrics.optimizer, None)
+    again.load_state_dict(state)
+    for each in (metrics, again):  # as well where the process changed in between
+        each.learned(batch((5,), {(2,): 4}, {(2,): 60.0}), losses(6.0))
+        row = each.row()
+        assert row["train/return"] == 30.0  # of three episodes, not of two batches
+        assert row["train/episodes"] == 3
+        assert row["loss/critic"] == 4.0  # the mean over batches
+        assert row["train/learning_rate"] == 0.5
+        each.learned(batch((5,), {}, {}), [])
+        assert each.row() == {"train/learning_rate": 0.5}

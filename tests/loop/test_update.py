@@ -15,7 +15,7 @@ from hydrl.errors import DivergedError
 from hydrl.loop.update import make_update
 from hydrl.parts import actors, critics, environments
 from hydrl.parts.losses import make_loss
-from hydrl.parts.minibatches import fresh_epochs
+from hydrl.parts.minibatches import Epochs
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 
@@ -90,7 +90,7 @@ def test_what_is_no_number_stops_before_the_step_and_is_named(how, message, comp
     weight, state = loss.weight.detach().clone(), optimizer.state[loss.weight]["step"].item()
     with pytest.raises(DivergedError) as raised:
         update(TensorDict({"x": torch.tensor(1.0)}))
-    assert raised.value.args[0] == message
+    assert raised.value.terms == message
     assert torch.equal(loss.weight, weight)
     assert optimizer.state[loss.weight]["step"].item() == state == 1
 
@@ -219,10 +219,8 @@ def learn_to_act_high(kind: str, *overrides: str) -> tuple[float, list[TensorDic
     before = mean_action()
     update = make_update(loss, torch.optim.Adam(loss.parameters(), lr=3e-3), max_grad_norm=1.0)
     buffer = ReplayBuffer(storage=LazyTensorStorage(128), sampler=SamplerWithoutReplacement())
-    losses = [
-        update(each)
-        for each in fresh_epochs(batch, buffer, loss, epochs=20, size=64, advantage="once", draw="epoch")
-    ]
+    minibatches = Epochs(buffer, loss, epochs=20, size=64, advantage="once", draw="epoch")
+    losses = [update(each) for each in minibatches(batch)]
     return mean_action() - before, losses
 
 
@@ -288,7 +286,7 @@ def written_out(loss, optimizer, *, max_grad_norm, target):
 
 def twenty_updates(overrides: list[str], device="cpu", make=make_update, **options) -> tuple[dict, dict]:
     """The losses of each of 20 updates of a small network, and every parameter after them."""
-    chosen = settings("tuned=none", "actor.num_cells=[8]", "optim.lr=1e-2", *overrides)
+    chosen = settings("~tuned", "actor.num_cells=[8]", "optim.lr=1e-2", *overrides)
     torch.manual_seed(0)
     env = environments.make_env(
         chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0, device=device
@@ -320,7 +318,7 @@ def test_an_update_is_the_one_written_out_with_an_optimizer_that_is_not_fused(ov
         agree(found, expected)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it records; tests/test_gpu.py compares")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it records; tests/loop/test_gpu.py compares")
 @pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
 def test_what_a_cuda_graph_would_record_is_the_same_update(overrides):
     for found, expected in zip(

@@ -9,7 +9,7 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
 from toys import Toy
 
-from hydrl.config.settings import CONFIGS
+from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.parts import actors, critics, environments
 

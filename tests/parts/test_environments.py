@@ -19,7 +19,7 @@ from torchrl.envs import (
 from torchrl.envs.utils import check_env_specs
 from toys import Toy
 
-from hydrl.config.settings import CONFIGS
+from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.parts import environments
 

@@ -11,7 +11,7 @@ from toys import Toy
 
 from hydrl.parts import actors, critics, environments
 from hydrl.parts.losses import make_loss
-from hydrl.parts.minibatches import fresh_epochs, replay
+from hydrl.parts.minibatches import Epochs, Replay
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 GAMMA, LAMBDA = 0.9, 0.7
@@ -60,9 +60,8 @@ def hand_written_gae(batch, critic):
 def deal(epochs, size, advantage="once", draw="epoch", average_gae=False, on_minibatch=lambda critic: None):
     batch, loss, critic = ppo(average_gae=average_gae)
     dealt = []
-    for minibatch in fresh_epochs(
-        batch, rollout_buffer(), loss, epochs=epochs, size=size, advantage=advantage, draw=draw
-    ):
+    minibatches = Epochs(rollout_buffer(), loss, epochs=epochs, size=size, advantage=advantage, draw=draw)
+    for minibatch in minibatches(batch):
         dealt.append(minibatch.clone())
         on_minibatch(critic)
     return batch, dealt
@@ -97,13 +96,10 @@ def test_every_frame_is_seen_exactly_once_an_epoch_in_another_order(advantage, d
 
 def test_a_second_batch_replaces_the_first():
     batch, loss, _ = ppo()
-    buffer = rollout_buffer()
-    deal_again = partial(
-        fresh_epochs, buffer=buffer, loss=loss, epochs=1, size=20, advantage="once", draw="epoch"
-    )
-    assert len(list(deal_again(batch))) == 3
+    minibatches = Epochs(rollout_buffer(), loss, epochs=1, size=20, advantage="once", draw="epoch")
+    assert len(list(minibatches(batch))) == 3
     batch["frame"] += 1_000
-    again = torch.cat([each["frame"] for each in deal_again(batch)])
+    again = torch.cat([each["frame"] for each in minibatches(batch)])
     assert torch.equal(again.sort().values, torch.arange(1_000, 1_060))
 
 
@@ -111,8 +107,8 @@ def test_a_second_batch_replaces_the_first():
 def test_the_advantage_is_gae_s_recursion_in_each_environment_by_itself(advantage):
     batch, loss, critic = ppo()
     expected, target = hand_written_gae(batch.clone(), critic)
-    buffer = rollout_buffer()
-    dealt = list(fresh_epochs(batch, buffer, loss, epochs=1, size=60, advantage=advantage, draw="epoch"))
+    minibatches = Epochs(rollout_buffer(), loss, epochs=1, size=60, advantage=advantage, draw="epoch")
+    dealt = list(minibatches(batch))
     order = dealt[0]["frame"].argsort()
     assert torch.allclose(dealt[0]["advantage"][order, 0], expected.flatten(), atol=1e-5)
     assert torch.allclose(dealt[0]["value_target"][order, 0], target.flatten(), atol=1e-5)
@@ -143,7 +139,7 @@ def numbered(start: int, frames: int) -> TensorDict:
 def test_replay_draws_nothing_until_the_warmup_is_in_and_then_as_many_as_asked():
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     drawn = [
-        len(list(replay(numbered(start, 10), buffer, None, updates=3, size=4, warmup_frames=25)))
+        len(list(Replay(buffer, None, updates=3, size=4, warmup_frames=25)(numbered(start, 10))))
         for start in (0, 10, 20, 30)
     ]
     assert drawn == [0, 0, 3, 3]
@@ -154,7 +150,7 @@ def test_replay_never_draws_a_minibatch_larger_than_what_is_there():
     drawn = [
         [
             each.numel()
-            for each in replay(numbered(start, 10), buffer, None, updates=1, size=16, warmup_frames=0)
+            for each in Replay(buffer, None, updates=1, size=16, warmup_frames=0)(numbered(start, 10))
         ]
         for start in (0, 10)
     ]
@@ -164,7 +160,7 @@ def test_replay_never_draws_a_minibatch_larger_than_what_is_there():
 def test_a_full_buffer_forgets_the_oldest_frames_first():
     buffer = ReplayBuffer(storage=LazyTensorStorage(20))
     for start in (0, 10, 20, 30):
-        drawn = list(replay(numbered(start, 10), buffer, None, updates=40, size=8, warmup_frames=0))
+        drawn = list(Replay(buffer, None, updates=40, size=8, warmup_frames=0)(numbered(start, 10)))
         assert len(buffer) == min(start + 10, 20)
     seen = torch.cat([each["frame"] for each in drawn])
     assert set(seen.tolist()) == set(range(20, 40))
@@ -173,7 +169,7 @@ def test_a_full_buffer_forgets_the_oldest_frames_first():
 def test_drawn_frames_are_flat_and_drawn_uniformly():
     torch.manual_seed(0)
     buffer = ReplayBuffer(storage=LazyTensorStorage(10))
-    drawn = list(replay(numbered(0, 10), buffer, None, updates=500, size=10, warmup_frames=10))
+    drawn = list(Replay(buffer, None, updates=500, size=10, warmup_frames=10)(numbered(0, 10)))
     assert drawn[0].batch_size == (10,)
     counts = torch.stack([each["frame"] for each in drawn]).flatten().bincount(minlength=10)
     assert counts.min() > 420  # 500 each
@@ -184,7 +180,7 @@ def test_one_draw_for_all_updates_takes_the_frames_that_a_draw_for_each_would_ta
     buffer = ReplayBuffer(storage=LazyTensorStorage(50))
     torch.manual_seed(0)
     together = [
-        each["frame"] for each in replay(numbered(0, 50), buffer, None, updates=6, size=7, warmup_frames=0)
+        each["frame"] for each in Replay(buffer, None, updates=6, size=7, warmup_frames=0)(numbered(0, 50))
     ]
     torch.manual_seed(0)
     assert torch.equal(torch.stack(together), torch.stack([buffer.sample(7)["frame"] for _ in range(6)]))

@@ -21,8 +21,7 @@ from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
 from toys import Toy
 
 import train
-from hydrl.config import command_line
-from hydrl.config.settings import CONFIGS
+from hydrl.config import CONFIGS, command_line
 from hydrl.errors import Interrupted, UserError
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import actors, environments
@@ -212,7 +211,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
 
 # Films of a run
 
-SMALL = ["tuned=none", "total_frames=1_536", "collector.frames_per_batch=256", "minibatches.size=64"]
+SMALL = ["~tuned", "total_frames=1_536", "collector.frames_per_batch=256", "minibatches.size=64"]
 SMALL += ["init_stats_frames=100", "eval.every_frames=256", "eval.episodes=3"]
 SMALL += ["eval.final_episodes=2", "eval.max_steps=10", "log_every_frames=256", "eval.video_every_frames=600"]
 FILMED = ["000000000256.mp4", "000000000768.mp4", "000000001280.mp4", "final.mp4"]

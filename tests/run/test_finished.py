@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(params=["normalized", "running_norm"])
 def finished(request, run):
-    return run("env=inverted_double_pendulum", f"transforms={request.param}", "tuned=none", "debug=fast")
+    return run("env=inverted_double_pendulum", f"transforms={request.param}", "~tuned", "debug=fast")
 
 
 def evaluate(*words: str) -> subprocess.CompletedProcess:
@@ -60,7 +60,7 @@ def test_it_plays_with_the_run_s_normaliser_not_one_of_its_own(finished):
 
 
 def test_the_script_scores_a_run_and_writes_it_down(run):
-    folder = run("algo=dqn", "env=cartpole", "tuned=none", "debug=fast")
+    folder = run("algo=dqn", "env=cartpole", "~tuned", "debug=fast")
     done = evaluate(f"run={folder}", "episodes=7", "checkpoint=best")
     assert done.returncode == 0, done.stderr
     assert "dqn on cartpole, best policy" in done.stdout
@@ -92,7 +92,7 @@ def test_the_script_scores_a_run_and_writes_it_down(run):
 def test_the_script_films_the_first_episode_without_a_display(words, run, monkeypatch):
     for name in ("DISPLAY", "MUJOCO_GL", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
-    folder = run(*words, "tuned=none", "debug=fast")
+    folder = run(*words, "~tuned", "debug=fast")
     before = {each.name for each in folder.iterdir()}
     done = evaluate(f"run={folder}", "episodes=3", "video=true")
     assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def test_the_script_films_the_first_episode_without_a_display(words, run, monkey
 
 
 def test_what_cannot_be_filmed_is_said_before_an_episode_is_played(run):
-    folder = run("env=torchrl_pendulum", "tuned=none", "debug=fast", "total_frames=256")
+    folder = run("env=torchrl_pendulum", "~tuned", "debug=fast", "total_frames=256")
     done = evaluate(f"run={folder}", "episodes=100000", "video=true")  # playing them would take hours
     assert (done.returncode, done.stdout) == (2, "")
     reason = "'PendulumEnv' object has no attribute 'render'"
@@ -141,7 +141,7 @@ def test_mistakes_are_told_in_a_line(words, message):
 
 
 def test_a_target_that_is_not_hydrl_s_is_refused_unless_trusted(tmp_path, run):
-    folder = run("env=cartpole", "tuned=none", "debug=fast")
+    folder = run("env=cartpole", "~tuned", "debug=fast")
     config = folder / "config_resolved.yaml"
     config.write_text(config.read_text().replace("hydrl.parts.environments.gymnasium_env", "os.system"))
     with pytest.raises(UserError, match=r"names os\.system, which is not one of hydrl's parts"):
@@ -150,7 +150,7 @@ def test_a_target_that_is_not_hydrl_s_is_refused_unless_trusted(tmp_path, run):
 
 
 def test_a_target_inside_a_list_is_refused_too(run):
-    folder = run("env=cartpole", "tuned=none", "debug=fast", "total_frames=256")
+    folder = run("env=cartpole", "~tuned", "debug=fast", "total_frames=256")
     config = OmegaConf.load(folder / "config_resolved.yaml")
     nested = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir", "path": "/tmp/c"}]}
     config.transforms.planted = nested

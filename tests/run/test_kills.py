@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_000)]
 KILLS = 100
 BATCH, INTERVAL = 256, 512
 OVERRIDES = [
-    "env=cartpole", "tuned=none", f"collector.frames_per_batch={BATCH}", "collector.num_envs=4",
+    "env=cartpole", "~tuned", f"collector.frames_per_batch={BATCH}", "collector.num_envs=4",
     "minibatches.epochs=2", "minibatches.size=64", "log_every_frames=1",
     f"checkpoint_every_frames={INTERVAL}",
     "eval.every_frames=4_096",

@@ -34,7 +34,7 @@ def test_a_resumed_metrics_file_is_that_of_an_unbroken_run(tmp_path):
 
 def test_tensorboard_holds_the_rows_of_metrics_csv(run):
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    folder = run("debug=fast", "algo=dqn", "env=cartpole", "tuned=none", "logger=tensorboard")
+    folder = run("debug=fast", "algo=dqn", "env=cartpole", "~tuned", "logger=tensorboard")
 
     events = event_accumulator.EventAccumulator(str(folder / "tensorboard"))
     events.Reload()

@@ -13,7 +13,7 @@ from hydrl.run.record import Record
 
 @pytest.fixture
 def record(tmp_path):
-    chosen = settings("env=cartpole", "tuned=none", "eval.solved_at=100", run_dir=tmp_path)
+    chosen = settings("env=cartpole", "~tuned", "eval.solved_at=100", run_dir=tmp_path)
     made = Record(chosen, started=0.0)
     yield made
     made.close()
@@ -44,7 +44,7 @@ def evaluation(mean: float) -> Evaluation:
 
 
 def test_a_film_is_due_at_the_first_evaluation_of_each_interval(tmp_path):
-    chosen = settings("env=cartpole", "tuned=none", "eval.video_every_frames=100", run_dir=tmp_path)
+    chosen = settings("env=cartpole", "~tuned", "eval.video_every_frames=100", run_dir=tmp_path)
     with closing(Record(chosen, started=0.0)) as record:
         filmed = []
         for record.frames in (30, 60, 99, 130, 199, 350, 360, 400):

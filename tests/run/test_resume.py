@@ -21,11 +21,11 @@ from omegaconf import OmegaConf
 import hydrl.parts.environments
 import hydrl.run.record
 import hydrl.run.state
-from hydrl.config.settings import CONFIGS
+from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.run import checkpoint, resume
 
-SMALL = ["tuned=none", "total_frames=1_024", "collector.frames_per_batch=256", "minibatches.size=64"]
+SMALL = ["~tuned", "total_frames=1_024", "collector.frames_per_batch=256", "minibatches.size=64"]
 SMALL += ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=50"]
 SMALL += ["log_every_frames=256", "checkpoint_every_frames=512"]
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=256"]
@@ -112,7 +112,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches):
 
 
 def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, capsys):
-    overrides = [*SMALL, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "schedule=constant"]
+    overrides = [*SMALL, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "~schedule"]
     folder = run(*overrides, "total_frames=512")
     before = {part: saved(folder, part) for part in ("loss", "optimizer", "normaliser")}
     seen = {}

@@ -25,7 +25,7 @@ from hydrl.run.resume import origin
 from scripts.wandb import dashboard
 
 SWEEPS = sorted((ROOT / "scripts" / "wandb").glob("*.yaml"))
-TINY = ["debug=fast", "total_frames=1_024", "tuned=none"]
+TINY = ["debug=fast", "total_frames=1_024", "~tuned"]
 
 
 @pytest.fixture(autouse=True)

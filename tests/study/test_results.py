@@ -8,7 +8,7 @@ import pytest
 from conftest import settings
 from omegaconf import OmegaConf
 
-from hydrl.config.settings import CONFIGS
+from hydrl.config import CONFIGS
 from hydrl.errors import RunError, UserError
 from hydrl.study import results
 from scripts import results as script

@@ -17,9 +17,9 @@ from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from hydrl.config import command_line
+from hydrl.config import CONFIGS, command_line
 from hydrl.config.mistakes import find
-from hydrl.config.settings import CONFIGS, load
+from hydrl.config.settings import load
 from hydrl.errors import RunError, UserError
 from hydrl.study import space
 from hydrl.study.search import Attempt, Search, command, save_tuned
@@ -121,7 +121,7 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
         ("optim.lr=interval(1", "cannot read optim.lr=interval"),
         ("actor=q_value,dueling", "actor=q_value,dueling: actor is a choice, and a tuned file sets only"),
         ("total_frames=range(1,9)", "total_frames=range.*: total_frames has to be the same in all trials"),
-        ("exploration=none", "configs/search/dqn.yaml: exploration.eps_end=.*; '~exploration.eps_end' takes"),
+        ("~exploration", "configs/search/dqn.yaml: exploration.eps_end=.*; '~exploration.eps_end' takes"),
         ("experiment=dqn_intro", "experiment=dqn_intro: its numbers win over those of a tuned file"),
         ("+env.api_token=abc", r"env.api_token=\*\*\*: a search writes what was typed to files"),
         (" ".join(ALONE), "nothing is left to draw"),

@@ -15,13 +15,13 @@ from conftest import start
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import train
-from hydrl.config import command_line
-from hydrl.config.settings import CONFIGS, Settings
+from hydrl.config import CONFIGS, command_line
+from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.study import sweep
 from hydrl.study.sweep import LONGEST, Board, Note, folder_name
 
-TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole"]
+TINY = ["-m", "debug=fast", "~tuned", "algo=ppo", "env=cartpole"]
 SUMMARY = {
     "frames": 2048,
     "wall_seconds": 12.3,

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 from omegaconf import OmegaConf
 from pydantic import Field, PositiveInt
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, find
 from hydrl.config.signatures import Part, Values, check_signatures, check_type, targets
 from hydrl.errors import UserError
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -60,8 +60,6 @@ RANGES: dict[str, Any] = {
     "minibatches.size": PositiveInt,
     "minibatches.updates": PositiveInt,
     "minibatches.warmup_frames": Count,
-    "minibatches.draw": Literal["epoch", "minibatch"],
-    "minibatches.advantage": Literal["once", "each_epoch"],
     "logger.mode": Literal["auto", "online", "offline"],
     "logger.init_timeout": Positive,
 }
@@ -105,9 +103,11 @@ def names_of(group: str, node: Part | None) -> list[str]:
 
     Empty for a part of one's own.
     """
+    if node is None:
+        return ["null"]
     wanted = {each["_target_"] for _, each in targets(node)}
     names = [name for name in choices(CONFIGS / group) if named_targets(group, name) == wanted]
-    if len(names) > 1 and node:
+    if len(names) > 1:
         files = {name: dict(OmegaConf.load(CONFIGS / group / f"{name}.yaml")) for name in names}
         names.sort(key=lambda name: -sum(files[name].get(key) == value for key, value in node.items()))
     return names
@@ -116,7 +116,13 @@ def names_of(group: str, node: Part | None) -> list[str]:
 def named_targets(group: str, name: str) -> set[str]:
     """The ``_target_`` names in a file of ``configs/``."""
     text = (CONFIGS / group / f"{name}.yaml").read_text()
-    return set(re.findall(r"^\s*_target_: (\S+)", text, re.MULTILINE))
+    found = set(re.findall(r"^\s*_target_: (\S+)", text, re.MULTILINE))
+    return found or {each for base in bases(text) for each in named_targets(group, base)}
+
+
+def bases(text: str) -> list[str]:
+    """The choices of its own group that a file builds on."""
+    return re.findall(r"^  - (\w+)$", text.partition("_self_")[0], re.MULTILINE)
 
 
 def check_folder(folder: Path) -> None:
@@ -141,9 +147,9 @@ def check_extras(values: Values) -> None:
 def check_fits(values: Values) -> None:
     """The parts are ones the algorithm can learn with; parts of one's own are taken at their word."""
     for group, fitting in values["fits"].items():
-        names = names_of(group, values[group])
-        if names and not set(names) & set(fitting):
-            use = " or ".join(f"{group}={each}" for each in fitting)
+        names, able = names_of(group, values[group]), [each or "null" for each in fitting]
+        if names and not set(names) & set(able):
+            use = " or ".join(f"{group}={each}" for each in able)
             raise UserError(f"{group}={names[0]} does not fit algo={values['algo']}; use {use}")
 
 
@@ -158,45 +164,13 @@ def check_compile(values: Values) -> None:
 
 def check_sizes(values: Values) -> None:
     """Counts that must fit each other."""
-    collector, minibatches = values["collector"], values["minibatches"]
     if values["anneal_frames"] < values["total_frames"]:
         raise UserError(
             f"anneal_frames={values['anneal_frames']} is less than total_frames={values['total_frames']}; "
             f"use anneal_frames={values['total_frames']} or more"
         )
-    for key in ("frames_per_batch", "num_envs"):
-        if key not in collector:
-            raise UserError(f"collector.{key} is missing; give one, as +collector.{key}=VALUE")
-    frames, envs, workers = (
-        collector["frames_per_batch"],
-        collector["num_envs"],
-        collector.get("num_workers", 1),
-    )
-    if frames % (envs * workers):
-        down, up = frames - frames % (envs * workers), frames + -frames % (envs * workers)
-        of_workers = f" in each of collector.num_workers={workers}" if workers > 1 else ""
-        better = " or ".join(str(each) for each in (down, up) if each)
-        raise UserError(
-            f"collector.frames_per_batch={frames} is not divisible by collector.num_envs={envs}{of_workers}; "
-            f"use collector.frames_per_batch={better}"
-        )
-    capacity = find(values, "buffer.storage.max_size") or frames
-    on_policy = "epochs" in minibatches
-    limit, name = (
-        (frames, "collector.frames_per_batch") if on_policy else (capacity, "buffer.storage.max_size")
-    )
-    if (size := minibatches.get("size", 1)) > limit:
-        raise UserError(f"minibatches.size={size} is more than {name}={limit}; use {limit} or fewer")
-    if on_policy and capacity < frames:
-        raise UserError(
-            f"buffer.storage.max_size={capacity} cannot hold collector.frames_per_batch={frames}; "
-            f"use buffer.storage.max_size={frames}"
-        )
-    if (warmup := minibatches.get("warmup_frames", 0)) > capacity:
-        raise UserError(
-            f"minibatches.warmup_frames={warmup} is more than the buffer ever holds; "
-            f"use {capacity} or fewer, or a larger buffer.storage.max_size"
-        )
+    check_collector(values)
+    check_buffer(values)
     start, end = (find(values, f"exploration.{each}") for each in ("eps_init", "eps_end"))
     if start is not None and end is not None and end > start:
         raise UserError(
@@ -208,10 +182,46 @@ def check_sizes(values: Values) -> None:
         raise UserError(
             "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
         )
-    if "num_workers" in collector and any(
-        node["_target_"].endswith(("VecNormV2", "VecNorm")) for node in values["transforms"].values()
-    ):
+
+
+def check_collector(values: Values) -> None:
+    """A batch is shared out evenly, and no worker keeps a normaliser of its own."""
+    collector = values["collector"]
+    for key in ("frames_per_batch", "num_envs"):
+        if key not in collector:
+            raise UserError(f"collector.{key} is missing; give one, as +collector.{key}=VALUE")
+    frames, envs = collector["frames_per_batch"], collector["num_envs"]
+    workers = collector.get("num_workers", 1)
+    if over := frames % (envs * workers):
+        of_workers = f" in each of collector.num_workers={workers}" if workers > 1 else ""
+        better = " or ".join(str(each) for each in (frames - over, frames - over + envs * workers) if each)
+        raise UserError(
+            f"collector.frames_per_batch={frames} is not divisible by collector.num_envs={envs}{of_workers}; "
+            f"use collector.frames_per_batch={better}"
+        )
+    running = [node for node in values["transforms"].values() if "VecNorm" in node["_target_"]]
+    if "num_workers" in collector and running:
         raise UserError(
             "transforms=running_norm keeps its statistics in the workers; "
             "use collector=single or transforms=normalized"
+        )
+
+
+def check_buffer(values: Values) -> None:
+    """The buffer holds what is stored in it and drawn from it."""
+    frames, minibatches = values["collector"]["frames_per_batch"], values["minibatches"]
+    capacity = find(values, "buffer.storage.max_size") or frames
+    fresh = "epochs" in minibatches  # else they are drawn from all that is kept
+    limit, name = (frames, "collector.frames_per_batch") if fresh else (capacity, "buffer.storage.max_size")
+    if (size := minibatches.get("size", 1)) > limit:
+        raise UserError(f"minibatches.size={size} is more than {name}={limit}; use {limit} or fewer")
+    if fresh and capacity < frames:
+        raise UserError(
+            f"buffer.storage.max_size={capacity} cannot hold collector.frames_per_batch={frames}; "
+            f"use buffer.storage.max_size={frames}"
+        )
+    if (warmup := minibatches.get("warmup_frames", 0)) > capacity:
+        raise UserError(
+            f"minibatches.warmup_frames={warmup} is more than the buffer ever holds; "
+            f"use {capacity} or fewer, or a larger buffer.storage.max_size"
         )

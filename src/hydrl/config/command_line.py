@@ -1,145 +1,76 @@
 """The command line around Hydra: a user's mistake is a line or two and exit code 2, never a traceback."""
 
+import argparse
 import errno
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
-from functools import partial, wraps
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from collections.abc import Callable, Sequence
+from types import NoneType
+from typing import Any, NoReturn, TypeVar, cast, get_args
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import get_args_parser
-from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, offer
-from hydrl.config.settings import unresolved
+from hydrl.config.overrides import key_of, without_none
+from hydrl.config.settings import Settings, unresolved
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.run.resume import expand
-from hydrl.study import sweep
 
-# Folders of configs/ that are no groups of choices, for which Hydra takes every one of them.
-SWEEPS = {
-    "wandb": "sweeps, as for wandb sweep configs/wandb/bayes.yaml; W&B logs a run with logger=wandb",
-    "search": "what python scripts/search.py algo=ppo env=cartpole draws from",
-}
 # Choices of hydra/launcher that run a sweep's members in other processes, and the extra each needs.
 LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
+# Hydra's own options.
+FLAGS = ["-h --help", "--hydra-help", "--version", "-m --multirun", "--run", "-r --resolve"]
+FLAGS += ["-sc --shell-completion"]
+VALUES = ["-p --package", "-cp --config-path", "-cn --config-name", "-cd --config-dir", "-i --info"]
 
 T = TypeVar("T")
 
-# Exit codes of the jobs that failed; a list because Hydra's main returns nothing.
-_failed: list[int] = []
 
+def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = list) -> int:
+    """Calls Hydra's ``main`` and turns what comes of it into an exit code.
 
-def groups(hydra: Hydra, parent: str = "", listed: Any = Hydra.list_all_config_groups) -> list[str]:
-    """What ``--help`` lists: the folders that hold choices."""
-    return [each for each in listed(hydra, parent) if each not in SWEEPS]
-
-
-Hydra.list_all_config_groups = groups
-
-
-def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
-    """Makes a function Hydra's job: a failure is told and remembered, and the rest of a sweep goes on."""
-
-    @wraps(train)
-    def wrapper(cfg: DictConfig) -> None:
-        hydra = HydraConfig.get() if HydraConfig.initialized() else None
-        if hydra and hydra.mode == RunMode.MULTIRUN:
-            overrides = cast(list[str], OmegaConf.to_container(hydra.overrides.task))
-            sweep.take_part(hydra, overrides, partial(attempt, train, cfg))
-        elif code := attempt(train, cfg)[0]:
-            _failed.append(code)
-
-    return wrapper
-
-
-def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, str]:
-    """Runs a job and tells a failure; its exit code and, if it failed, why."""
-    try:
-        train(cfg)
-    except UserError as error:
-        return complain(str(error)), str(error)
-    except RunError as error:
-        complain(str(error))
-        return error.exit_code, str(error)
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in UNWRITABLE:
-            where = error.filename or "the run folder"
-            complain(f"{where} cannot be written: {error.strerror}; what was saved before is whole")
-        else:
-            traceback.print_exc()
-        return 1, f"{type(error).__name__}: {error}"
-    return 0, ""
-
-
-def keep_command(cfg: DictConfig) -> None:
-    """Writes ``.hydra/`` as Hydra does, but once the run begins: a refused one changes no folder."""
-    hydra = HydraConfig.get()
-    folder = Path(hydra.runtime.output_dir) / ".hydra"
-    folder.mkdir(exist_ok=True)
-    OmegaConf.save(cfg, folder / "config.yaml")
-    OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
-    OmegaConf.save(hydra.overrides.task, folder / "overrides.yaml")
-
-
-def run(main: Callable[[], Any], configs: Path) -> int:
-    """Calls Hydra's ``main`` and turns what comes of it into an exit code; a sweep ends with its table.
+    Args:
+        main: decorated by ``hydra.main``.
+        expand: makes the command line that Hydra reads of the one that was typed.
 
     Returns:
-        0 when trained, 2 for a user's mistake, 3 when diverged, 128 + signal when interrupted, 1 for a
-        defect, which keeps its traceback.
+        0 if all that Hydra was asked for was done, 2 for a user's mistake, 128 + signal when interrupted;
+        what a job ends with is for :func:`attempt` to say.
     """
-    return sweep.close(call(main, configs))
-
-
-def call(main: Callable[[], Any], configs: Path) -> int:
-    """:func:`run` without what only a sweep needs."""
-    _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = (
         "1"  # Hydra's complaints arrive here instead of ending in its own exit(1)
     )
-    try:
-        sys.argv[1:] = expand(sys.argv[1:])
-        check_arguments(sys.argv[1:], configs)
-        main()
-    except Interrupted as error:
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    except UserError as error:
-        return complain(str(error))
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        return complain(translate(error, configs, sys.argv[1:]))
-    except BrokenPipeError:  # whoever read the output has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except OSError as error:  # from Hydra's own work: what a job raises never gets here
-        where = error.filename or "the run folder"
-        return complain(
-            f"{where} cannot be written: {error.strerror}; choose a folder with hydra.run.dir=DIR"
-            " (hydra.sweep.dir=DIR with -m)"
-        )
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in LAUNCHERS.values():
+
+    def work() -> None:
+        try:
+            sys.argv[1:] = without_none(expand(sys.argv[1:]))
+            check_arguments(sys.argv[1:])
+            main()
+        except (UserError, BrokenPipeError):
             raise
-        complain(
-            f"a member's process was killed, as when memory runs out, and with it the sweep "
-            f"({type(error).__name__})"
-        )
-        return 1
-    return min(_failed, default=0)
+        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+            raise UserError(translate(error, sys.argv[1:])) from None
+        except OSError as error:  # from Hydra's own work: what a job raises never gets here
+            raise UserError(
+                f"{error.filename or 'the run folder'} cannot be written: {error.strerror}; choose a folder "
+                "with hydra.run.dir=DIR (hydra.sweep.dir=DIR with -m)"
+            ) from None
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in LAUNCHERS.values():
+                raise
+            raise RunError(
+                f"a member's process was killed, as when memory runs out, and with it the sweep "
+                f"({type(error).__name__})"
+            ) from None
+
+    return told(work)
 
 
 def script(main: Callable[[list[str]], None], usage: str | None) -> int:
@@ -147,18 +78,47 @@ def script(main: Callable[[list[str]], None], usage: str | None) -> int:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(usage)
         return 0
+    return told(lambda: main(sys.argv[1:]))
+
+
+def told(work: Callable[[], None]) -> int:
+    """Calls ``work`` and tells in a line what it raises that is no defect; the exit code."""
     try:
-        main(sys.argv[1:])
-    except UserError as error:
-        return complain(str(error))
-    except RunError as error:
-        complain(str(error))
-        return error.exit_code
+        work()
+    except (UserError, RunError) as error:
+        return complain(str(error), error.exit_code)
     except Interrupted as error:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read the output has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return 0
+
+
+def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, str]:
+    """Runs a job of Hydra's and tells a failure; its exit code and, if it failed, why."""
+    try:
+        train(cfg)
+    except (UserError, RunError) as error:
+        return complain(str(error), error.exit_code), str(error)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:
+            where = error.filename or "the run folder"
+            complain(
+                RunError(f"{where} cannot be written: {error.strerror}; what was saved before is intact")
+            )
+        else:
+            traceback.print_exc()
+        return 1, f"{type(error).__name__}: {error}"
+    return 0, ""
+
+
+def complain(message: str, code: int = 2) -> int:
+    """Prints what is no defect, as a user's mistake; the exit code for it."""
+    print(f"error: {message}", file=sys.stderr)
+    return code
 
 
 def read(kind: type[T], words: list[str], example: str) -> T:
@@ -172,93 +132,79 @@ def read(kind: type[T], words: list[str], example: str) -> T:
     Raises:
         UserError: for an unknown key or a wrong type.
     """
-    arguments = OmegaConf.structured(kind)
-    for word in words:
-        key, equals, _ = word.partition("=")
-        if not equals:
-            raise UserError(f"{word}: write key=value, as {example}")
-        if key not in (keys := kind.__annotations__):
-            raise UserError(f"{word}: there is no such key{instead(key, dict.fromkeys(keys))}")
-        try:
-            arguments.merge_with_dotlist([word])
-            OmegaConf.resolve(arguments)
-        except (OmegaConfBaseException, YAMLError) as error:
-            raise UserError(f"{word}: {str(error).splitlines()[0]}") from None
-    if missing := sorted(OmegaConf.missing_keys(arguments)):
-        raise UserError(f"{missing[0]} has no value; give one, as {example}")
-    return cast(T, OmegaConf.to_object(arguments))
+    keys = ", ".join(kind.__annotations__)
+    if unclear := [word for word in words if "=" not in word]:
+        raise UserError(f"{unclear[0]}: write key=value, as {example}")
+    try:
+        arguments = OmegaConf.merge(OmegaConf.structured(kind), OmegaConf.from_dotlist(words))
+        if missing := sorted(OmegaConf.missing_keys(arguments)):
+            raise UserError(f"{missing[0]} has no value; give one, as {example}")
+        return cast(T, OmegaConf.to_object(arguments))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise UserError(f"{str(error).splitlines()[0]}; the keys are {keys}") from None
 
 
-def complain(message: str) -> int:
-    """Prints a user's mistake; the exit code for it."""
-    print(f"error: {message}", file=sys.stderr)
-    return 2
+class Options(argparse.ArgumentParser):
+    """Hydra's options and overrides, read before Hydra does."""
+
+    def __init__(self) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self.add_argument("overrides", nargs="*")
+        for names in FLAGS:
+            self.add_argument(*names.split(), action="store_true")
+        for names in VALUES:
+            self.add_argument(*names.split())
+        self.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse would print with the usage of all options."""
+        raise UserError(f"{message}; write key=value, options such as -m before the first, and see --help")
 
 
-def check_arguments(arguments: list[str], configs: Path) -> None:
+def check_arguments(arguments: Sequence[str]) -> None:
     """What Hydra would answer at length, with a traceback or not at all.
 
     Raises:
         UserError: for an unknown option, an argument without a key and an unknown or deleted choice.
     """
-    parser = get_args_parser()
-    parser.error = refuse_options
-    options = parser.parse_args(arguments)
+    options = Options().parse_args(arguments)
     for argument in options.overrides:
-        key, _, value = argument.partition("=")
-        group = key.lstrip("+~")
-        if not group or ("=" not in argument and not key.startswith("~")):
+        key, equals, value = argument.partition("=")
+        group = key_of(argument)
+        if not group or not (equals or key.startswith("~")):
             raise UserError(
                 f"cannot read {argument}; write {group or 'KEY'}={value or 'VALUE'}, without blanks"
             )
-        if group in SWEEPS:
-            raise UserError(f"{argument}: configs/{group} holds {SWEEPS[group]}")
-        if group == "hydra/launcher":
-            check_launcher(value, arguments)
-        if not (configs / group).is_dir() or options.config_dir:
+        if not (CONFIGS / group).is_dir() or options.config_dir:
             continue
-        if key.startswith("~"):
-            raise UserError(f"{argument}: {group} cannot be deleted{offer(configs, group)}")
-        for choice in value.split(",") if re.fullmatch(r"[\w./,-]*", value) and "=" in argument else ():
-            if choice.removesuffix(".yaml") not in (offered := choices(configs / group)):
+        if key.startswith("~") and not may_be_none(group):
+            raise UserError(f"{argument}: {group} cannot be left out{offer(CONFIGS, group)}")
+        offered = [*choices(CONFIGS / group), *(["null"] if may_be_none(group) else [])]
+        for choice in value.split(",") if equals and re.fullmatch(r"[\w./,-]*", value) else ():
+            if choice.removesuffix(".yaml") not in offered:
                 raise UserError(no_such_choice(group, choice, offered))
 
 
-def check_launcher(name: str, arguments: list[str]) -> None:
-    """The package of a launcher is there, and no secret would come to lie in the files it makes.
-
-    Raises:
-        UserError: naming the extra, or the secret's key.
-    """
-    extra = LAUNCHERS.get(name)
-    if extra and name not in launchers():
-        raise UserError(
-            f"hydra/launcher={name} needs a package that is not installed; pip install -e '.[{extra}]'"
-        )
+def may_be_none(group: str) -> bool:
+    """Whether a run needs no choice of a group."""
+    field = Settings.model_fields.get(group)
+    return field is None or NoneType in get_args(field.annotation)
 
 
-def launchers() -> list[str]:
-    """The choices of ``hydra/launcher`` whose packages are installed."""
-    return [name.removesuffix(".yaml") for name in ConfigStore.instance().list("hydra/launcher")]
-
-
-def refuse_options(message: str) -> NoReturn:
-    """Takes argparse's place, which would print the usage."""
-    raise UserError(f"{message}; write key=value, options such as -m before the first, and see --help")
-
-
-def translate(error: Exception, configs: Path, arguments: list[str]) -> str:
+def translate(error: Exception, arguments: Sequence[str]) -> str:
     """Hydra's complaint in one line that names key, value and what would do."""
     text = " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
         return f"cannot read {error.override}; write dotted.key=value, and quote what has blanks or brackets"
     if isinstance(error, OmegaConfBaseException):
         return unresolved(error)
+    if found := re.search(r"Could not override '(\S+?)'.+ to override (?:one of )?(.+?)\? ", text):
+        line, mounts = f"{found[1]}={given(found[1], arguments)}", found[2].replace(", ", " or ")
+        return f"{line}: it is chosen for each network; use {mounts}"
     if found := re.search(r"Could not override '(\S+?)'", text):
-        return no_such_key(found[1], given(found[1], arguments), composed(found[1], configs, arguments))
+        return no_such_key(found[1], given(found[1], arguments), composed(found[1], arguments))
     if found := re.search(r"Could not delete from config\. '(\S+)' does not exist", text):
-        known = composed(found[1], configs, arguments)
-        return f"~{found[1]}: there is nothing of that name{instead(found[1], known)}"
+        return f"~{found[1]}: there is nothing of that name{instead(found[1], composed(found[1], arguments))}"
     if found := re.search(r"An item is already at '(\S+?)'|Multiple values for (\S+?)\. ", text):
         key = found[1] or found[2]
         return f"+{key}={given(key, arguments)}: {key} is there already; write {key}={given(key, arguments)}"
@@ -266,8 +212,9 @@ def translate(error: Exception, configs: Path, arguments: list[str]) -> str:
         key, _, value = found[1].partition("=")
         return f"{found[1]}: more than one value; write {key}=[{value}] for a list, or add -m to run them all"
     if found := re.search(r"Could not find '(\S+)/(\S+?)' Available options in '\S+': (.*)", text):
+        if found[1] == "hydra/launcher" and (extra := LAUNCHERS.get(found[2])):
+            return f"{found[1]}={found[2]} needs a package that is not installed; pip install -e '.[{extra}]'"
         offered = found[3].partition(" Config search path")[0].split()
-        offered += [each for each in LAUNCHERS if found[1] == "hydra/launcher" and each not in offered]
         return no_such_choice(found[1], found[2], offered)
     if found := re.search(r"Sweep parameters '(.+?)' requires", text):
         return f"{found[1]}: more than one value; add -m to run them all"
@@ -276,20 +223,18 @@ def translate(error: Exception, configs: Path, arguments: list[str]) -> str:
     return text.partition(" Config search path")[0]
 
 
-def given(key: str, arguments: list[str]) -> str:
+def given(key: str, arguments: Sequence[str]) -> str:
     """The value the command line gives a key."""
-    return next(
-        (each.partition("=")[2] for each in arguments if each.partition("=")[0].lstrip("+~") == key), ""
-    )
+    return next((each.partition("=")[2] for each in arguments if key_of(each) == key), "")
 
 
-def composed(key: str, configs: Path, arguments: list[str]) -> dict[str, Any]:
+def composed(key: str, arguments: Sequence[str]) -> dict[str, Any]:
     """The configuration ``key`` is looked for in: the choices of the command line and none of its values."""
-    groups = [each for each in arguments if re.fullmatch(r"[\w/]+=[\w./-]+", each)]
-    groups = [each for each in groups if (configs / each.partition("=")[0]).is_dir()]
+    chosen = [each for each in arguments if re.fullmatch(r"[\w/]+=[\w./-]+|~[\w/]+", each)]
+    chosen = [each for each in chosen if (CONFIGS / key_of(each)).is_dir()]
     try:
-        with initialize_config_dir(str(configs), version_base="1.3"):
-            cfg = compose("train", overrides=groups, return_hydra_config=key.startswith("hydra."))
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            cfg = compose("train", overrides=chosen, return_hydra_config=key.startswith("hydra."))
     except (HydraException, OmegaConfBaseException):
         return {}
     return cast(dict[str, Any], OmegaConf.to_container(cfg))

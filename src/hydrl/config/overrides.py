@@ -1,6 +1,9 @@
 """Overrides as they are typed: ``key=value``."""
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from hydrl.config import CONFIGS
 
 
 def key_of(override: str) -> str:
@@ -11,3 +14,12 @@ def key_of(override: str) -> str:
 def quoted(path: Path) -> str:
     """A path as Hydra reads it back, whatever is in it."""
     return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def without_none(arguments: Sequence[str]) -> list[str]:
+    """``GROUP=none`` and ``GROUP=null`` as Hydra has it on a command line, ``~GROUP``; all else as it is."""
+    said = [each.partition("=") for each in arguments]
+    return [
+        f"~{key}" if value in ("none", "null") and (CONFIGS / key).is_dir() else f"{key}{equals}{value}"
+        for key, equals, value in said
+    ]

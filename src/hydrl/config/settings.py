@@ -28,7 +28,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from hydrl.config.checks import ACTS_IN, CONFIGS, check, named_targets, names_of
+from hydrl.config import CONFIGS
+from hydrl.config.checks import ACTS_IN, check, named_targets, names_of
 from hydrl.config.mistakes import find, no_such_key, offer, show, wrong_value
 from hydrl.config.signatures import Part, targets
 from hydrl.config.trust import check_trust
@@ -68,7 +69,7 @@ Built = Annotated[Part, AfterValidator(names_a_target)]
 class Role(Enum):
     """What a key is for, where it shapes nothing that is learned from one batch to the next.
 
-    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``; every other key would make it another run.
+    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``; any other key would make it another run.
     """
 
     PROCESS = "said for each process anew"
@@ -125,7 +126,7 @@ class Settings(Strict):
     eval: Annotated[Eval, Role.LENGTH]
     algo: str
     action_spaces: list[Literal["continuous", "discrete"]]
-    fits: dict[str, list[str]]
+    fits: dict[str, list[str | None]]
     task: str
     env: Built
     transforms: dict[str, Built]
@@ -312,7 +313,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
             f"env={settings.task} has {kind} actions; {hint}"
         )
     if ACTS_IN.get(settings.actor["_target_"], kind) != kind:
-        fitting = settings.fits.get("actor", [])
+        fitting = [name for name in settings.fits.get("actor", []) if name]
         able = [
             name
             for name in fitting

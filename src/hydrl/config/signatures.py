@@ -29,7 +29,7 @@ HANDED: dict[str, tuple[int, set[str]]] = {
     "critic": (1, set()),
     "exploration": (1, set()),
     "collector": (3, {"seed", "device", "stop"}),
-    "minibatches": (3, set()),
+    "minibatches": (2, set()),
     "loss.module": (2, {"gamma"}),  # the discount, by way of the value estimator
     "target": (1, set()),
     "optim": (1, set()),
@@ -166,11 +166,9 @@ def check_type(path: str, annotation: Any, value: Any) -> None:
 
 def check_value_estimator(loss: Values) -> None:
     """``make_value_estimator`` hands its keywords to the loss's own estimator, which must take them."""
-    from torchrl.objectives.utils import get_value_estimator_entry
-
     kind = getattr(get_object(loss["module"]["_target_"]), "default_value_estimator", None)
     if kind is not None:
-        estimator = get_value_estimator_entry(kind).cls
+        estimator = get_object("torchrl.objectives.utils.get_value_estimator_entry")(kind).cls
         check_keywords(
             "loss.value_estimator", loss["value_estimator"], estimator, {"loss": loss}, {"value_network"}
         )
@@ -178,8 +176,7 @@ def check_value_estimator(loss: Values) -> None:
 
 def check_activations(values: Values) -> None:
     """Activations are ones that ``torch.nn`` has and that need no arguments."""
-    from torch import nn
-
+    nn = get_object("torch.nn")
     names = [name for name, each in vars(nn).items() if getattr(each, "__module__", "") == nn.Tanh.__module__]
     for part in ("actor", "critic"):
         name = find(values, f"{part}.activation")

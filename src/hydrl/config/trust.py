@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 
-from hydrl.config.checks import CONFIGS
+from hydrl.config import CONFIGS
 from hydrl.config.signatures import targets
 from hydrl.errors import UserError
 
@@ -39,8 +40,9 @@ def own_targets() -> Iterator[str]:
 
 def is_transform(name: Any) -> bool:
     """Whether ``torchrl.envs`` itself exports ``name`` as a transform; imports nothing else."""
-    import torchrl.envs
-
     package, _, attribute = str(name).rpartition(".")
-    found = getattr(torchrl.envs, attribute, None) if package == "torchrl.envs" else None
-    return isinstance(found, type) and issubclass(found, torchrl.envs.Transform)
+    if package != "torchrl.envs":
+        return False
+    envs = get_object(package)
+    found = getattr(envs, attribute, None)
+    return isinstance(found, type) and issubclass(found, envs.Transform)

@@ -19,11 +19,11 @@ from hydrl.parts.environments import load_normaliser
 
 
 class Episodes(IntEnum):
-    """What an evaluation is for. At the same frames, each has episodes of its own."""
+    """Which episodes an evaluation draws: with the run's seed and its frames it fixes their own seed."""
 
-    TRAINING = 0
-    CLOSING = 1
-    LATER = 2  # by scripts/evaluate.py; any higher number will do too
+    TRAINING = 0  # played while training
+    CLOSING = 1  # fresh ones, that confirm a solution and end a run
+    LATER = 2  # of `scripts/evaluate.py`; further numbers give further ones
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Evaluator:
     Args:
         make_env: ``make_env(num_envs=n)`` builds an evaluation environment under the run's transforms.
         actor: the policy without exploration.
+        normaliser: gives the statistics to evaluate with, see
+            :func:`hydrl.parts.environments.normaliser_state`.
         seed: the run's seed.
         max_steps: an episode that has not ended by then counts as it stands.
     """
@@ -76,37 +78,41 @@ class Evaluator:
         self,
         make_env: Callable[..., TransformedEnv],
         actor: TensorDictModuleBase,
+        normaliser: Callable[[], dict[str, Any]],
         *,
         seed: int,
         max_steps: int,
     ) -> None:
-        self.make_env = make_env
-        self.actor = actor
-        self.seed = seed
-        self.max_steps = max_steps
+        self.make_env, self.actor, self.normaliser = make_env, actor, normaliser
+        self.seed, self.max_steps = seed, max_steps
         self.envs: dict[int, TransformedEnv] = {}
+        self.last: tuple[tuple[int, int, int], Evaluation] | None = None
 
-    def __call__(
-        self, normaliser: dict[str, Any], *, episodes: int, frames: int, drawn: int = Episodes.TRAINING
-    ) -> Evaluation:
+    def __call__(self, frames: int, episodes: int, drawn: int = Episodes.TRAINING) -> Evaluation:
         """The first whole episode of each of ``episodes`` environments.
 
         Waiting for every environment's first episode is unbiased; keeping the first episodes to finish
         would favour short ones.
 
         Args:
-            normaliser: statistics to evaluate with, from :func:`hydrl.parts.environments.normaliser_state`.
+            frames: how long the policy has been trained; asked again at the same frames, the same
+                evaluation is not played twice.
             episodes: how many.
-            frames: with the seed and ``drawn`` it fixes the episodes' own seed.
-            drawn: which :class:`Episodes`; another number gives fresh ones at the same ``frames``.
+            drawn: one of :class:`Episodes`.
         """
-        seed = self.episode_seed(frames, drawn)
+        asked = frames, episodes, int(drawn)
+        if self.last is None or self.last[0] != asked:
+            self.last = asked, self.play(*asked)
+        return self.last[1]
+
+    def play(self, frames: int, episodes: int, drawn: int) -> Evaluation:
+        """Plays the episodes and leaves every global random number generator as it was."""
         with timeit("time/evaluate"), untouched_randomness():
             if episodes not in self.envs:
                 self.envs[episodes] = self.make_env(num_envs=episodes)
             env = self.envs[episodes]
-            load_normaliser(env, normaliser)
-            return play(env, self.actor, seed=seed, max_steps=self.max_steps)
+            load_normaliser(env, self.normaliser())
+            return play(env, self.actor, seed=self.episode_seed(frames, drawn), max_steps=self.max_steps)
 
     def episode_seed(self, frames: int, drawn: int) -> int:
         """What the environments of one evaluation are seeded with."""

@@ -1,18 +1,67 @@
-"""Numbers for the log: episode statistics, mean losses, and when something is due."""
+"""Numbers for the log: episode statistics, mean losses, what explores."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
+import torch
 from tensordict import TensorDict, TensorDictBase
+from torch.optim import Optimizer
 from torchrl import timeit
 
 Item = TypeVar("Item")
 EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
 
 
-def due(every: int, frames: int, before: int) -> bool:
-    """Whether a multiple of ``every`` lies in ``(before, frames]``; batches need not divide ``every``."""
-    return frames // every > before // every
+class Metrics:
+    """What came in since the last log row.
+
+    Args:
+        optimizer: its learning rate is logged.
+        exploration: TorchRL's module, or ``None``.
+    """
+
+    def __init__(self, optimizer: Optimizer, exploration: Any) -> None:
+        self.optimizer, self.exploration = optimizer, exploration
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins a new row."""
+        self.episodes: list[TensorDictBase] = []
+        self.losses: list[TensorDictBase] = []
+        self.values: dict[str, float] = {}
+
+    def learned(self, batch: TensorDictBase, losses: Sequence[TensorDictBase]) -> None:
+        """Takes in a batch that was learned from and the losses of its updates."""
+        self.episodes.append(ended_episodes(batch))
+        self.values |= value_metrics(batch)
+        if losses:
+            self.losses.append(torch.stack(list(losses)).mean(0))
+
+    def row(self) -> dict[str, float]:
+        """``train/`` and ``loss/`` entries of what came in, and begins anew."""
+        row = {
+            **episode_metrics(self.episodes),
+            **loss_metrics(self.losses),
+            **self.values,
+            "train/learning_rate": self.optimizer.param_groups[0]["lr"],
+            **exploration_metrics(self.exploration),
+        }
+        self.clear()
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """What came in, as plain data."""
+        return {
+            "episodes": [(len(each), each.to_dict()) for each in self.episodes],
+            "losses": [each.to_dict() for each in self.losses],
+            "values": dict(self.values),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`."""
+        self.episodes = [TensorDict(each, batch_size=[count]) for count, each in state["episodes"]]
+        self.losses = [TensorDict(each) for each in state["losses"]]
+        self.values = dict(state["values"])
 
 
 def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
@@ -24,12 +73,6 @@ def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
         if item is end:
             return
         yield cast(Item, item)
-
-
-def seconds_spent() -> dict[str, float]:
-    """Seconds that ``torchrl.timeit`` has counted so far under each name that begins with ``time/``."""
-    totals = timeit.todict(percall=False)
-    return {name: total for name, total in totals.items() if name.startswith("time/")}
 
 
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:

@@ -19,9 +19,9 @@ Update = Callable[[TensorDictBase], TensorDictBase]
 def make_update(
     loss: LossModule,
     optimizer: Optimizer,
-    *,
-    max_grad_norm: float | None,
     target: TargetNetUpdater | None = None,
+    *,
+    max_grad_norm: float | None = None,
     compile: bool = False,
     cudagraph: bool = False,
 ) -> Update:
@@ -30,8 +30,8 @@ def make_update(
     Args:
         loss: every entry it returns under a name beginning with ``loss`` is summed.
         optimizer: over the loss's parameters.
-        max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
         target: moves the target network after the step.
+        max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
         compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
         cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
             and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).

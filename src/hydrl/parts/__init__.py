@@ -1,0 +1,4 @@
+"""What a ``_target_`` names: environments, networks, collectors, losses, minibatches.
+
+Imports no other room.
+"""

@@ -1,6 +1,7 @@
 """The one difference between on-policy and off-policy: which minibatches a fresh batch leads to."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -8,20 +9,10 @@ from torchrl.data import ReplayBuffer
 from torchrl.objectives import LossModule
 
 
-def fresh_epochs(
-    batch: TensorDictBase,
-    buffer: ReplayBuffer,
-    loss: LossModule,
-    *,
-    epochs: int,
-    size: int,
-    advantage: str,
-    draw: str,
-) -> Iterator[TensorDictBase]:
+class Epochs:
     """PPO, A2C: a few epochs over the fresh batch, without replacement.
 
     Args:
-        batch: ``[time]`` or ``[envs, time]``; advantages are computed on it before it is flattened.
         buffer: holds one batch and samples without replacement.
         loss: its value estimator (GAE for PPO) writes advantage and value target.
         epochs: passes over the batch.
@@ -31,40 +22,62 @@ def fresh_epochs(
         draw: ``epoch`` draws the batch in a fresh order, in one call to the buffer, and cuts it up;
             ``minibatch`` draws one after another, as the tutorial does: what is left over begins the next.
     """
-    count = batch.numel() // size
-    for epoch in range(epochs):
-        if epoch == 0 or advantage == "each_epoch":
-            with torch.no_grad():
-                loss.value_estimator(
-                    batch, params=loss.critic_network_params, target_params=loss.target_critic_network_params
-                )
-            buffer.extend(batch.reshape(-1))
-        if draw == "epoch":
-            yield from buffer.sample(batch.numel()).split(size)[:count]
-        else:
-            yield from (buffer.sample(size) for _ in range(count))
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        loss: LossModule,
+        *,
+        epochs: int,
+        size: int,
+        advantage: Literal["once", "each_epoch"],
+        draw: Literal["epoch", "minibatch"],
+    ) -> None:
+        self.buffer, self.loss = buffer, loss
+        self.epochs, self.size, self.advantage, self.draw = epochs, size, advantage, draw
+
+    def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Minibatches of ``[size]``; the batch, ``[time]`` or ``[envs, time]``, gets its advantages whole."""
+        count = batch.numel() // self.size
+        for epoch in range(self.epochs):
+            if epoch == 0 or self.advantage == "each_epoch":
+                self.judge(batch)
+                self.buffer.extend(batch.reshape(-1))
+            if self.draw == "epoch":
+                yield from self.buffer.sample(batch.numel()).split(self.size)[:count]
+            else:
+                yield from (self.buffer.sample(self.size) for _ in range(count))
+
+    @torch.no_grad()
+    def judge(self, batch: TensorDictBase) -> None:
+        """Writes advantage and value target into the batch."""
+        loss = self.loss
+        loss.value_estimator(
+            batch, params=loss.critic_network_params, target_params=loss.target_critic_network_params
+        )
 
 
-def replay(
-    batch: TensorDictBase,
-    buffer: ReplayBuffer,
-    loss: LossModule,
-    *,
-    updates: int,
-    size: int,
-    warmup_frames: int,
-) -> Iterator[TensorDictBase]:
-    """DQN, DDPG, TD3, SAC: store the batch, then draw ``updates`` random minibatches from all that is kept.
+class Replay:
+    """DQN, DDPG, TD3, SAC: store the batch, then draw random minibatches from all that is kept.
 
     Args:
-        batch: ``[time]`` or ``[envs, time]``.
         buffer: the replay memory.
-        loss: not read here; the signature is the one all of this module's functions share.
+        loss: not read here; every choice of the group is built from the same two.
         updates: minibatches a batch.
         size: frames a minibatch.
         warmup_frames: nothing is drawn while the buffer holds fewer.
     """
-    buffer.extend(batch.reshape(-1))
-    if len(buffer) >= max(size, warmup_frames):
-        # One draw for all: a call costs TorchRL more than its rows do. A memory on disk gives CPU tensors.
-        yield from buffer.sample(updates * size).to(batch.device).split(size)
+
+    def __init__(
+        self, buffer: ReplayBuffer, loss: LossModule, *, updates: int, size: int, warmup_frames: int
+    ) -> None:
+        self.buffer = buffer
+        self.updates, self.size, self.warmup_frames = updates, size, warmup_frames
+
+    def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
+        self.buffer.extend(batch.reshape(-1))
+        if len(self.buffer) >= max(self.size, self.warmup_frames):
+            # One draw for all, for a call costs more than its rows do. A memory on disk gives CPU tensors.
+            drawn = self.buffer.sample(self.updates * self.size)
+            yield from drawn.to(batch.device).split(self.size)

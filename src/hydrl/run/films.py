@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
-from hydrl.loop.metrics import due
-from hydrl.parts.environments import load_normaliser, normaliser_state
+from hydrl.loop.progress import crossed
+from hydrl.parts.environments import load_normaliser
 from hydrl.run.files import atomically
 from hydrl.run.headless import explain
 
@@ -46,11 +45,9 @@ class Film:
 @torch.no_grad()
 def film(
     evaluator: Evaluator,
-    normaliser: dict[str, Any],
     path: Path,
-    *,
-    episodes: int,
     frames: int,
+    episodes: int,
     drawn: int = Episodes.TRAINING,
     pause: Callable[[], None] = lambda: None,
 ) -> Film:
@@ -63,10 +60,9 @@ def film(
 
     Args:
         evaluator: of the policy; its ``make_env(render=True)`` builds an environment that gives frames.
-        normaliser: statistics to play with, from :func:`hydrl.parts.environments.normaliser_state`.
         path: where the mp4 goes; written beside and renamed.
-        episodes: how many the evaluation plays together.
         frames: how long the policy had been trained.
+        episodes: how many the evaluation plays together.
         drawn: the evaluation's.
         pause: called at each step; the film is given up where it raises.
 
@@ -78,7 +74,7 @@ def film(
         set_exploration_type(ExplorationType.DETERMINISTIC),
         contextlib.closing(stage(evaluator.make_env)) as env,
     ):
-        load_normaliser(env, normaliser)
+        load_normaliser(env, evaluator.normaliser())
         env.set_seed(evaluator.episode_seed(frames, drawn))
         now, length, ended = env.reset(), 0, False
         metadata = getattr(env.base_env, "metadata", None) or {}
@@ -108,7 +104,6 @@ class Camera:
     Args:
         evaluator: the run's.
         settings: the run's.
-        env: the training environment, whose normaliser the films are played with.
         show: takes a film's frames, key and path for the logger.
         say: takes a line for the screen.
         pause: called at each step; where it raises, the film is given up and the next evaluation's is made.
@@ -122,12 +117,11 @@ class Camera:
         evaluator: Evaluator,
         settings: Settings,
         *,
-        env: TransformedEnv,
         show: Callable[[int, str, Path], None],
         say: Callable[[str], None],
         pause: Callable[[], None],
     ) -> None:
-        self.evaluator, self.eval, self.env = evaluator, settings.eval, env
+        self.evaluator, self.eval = evaluator, settings.eval
         self.show, self.say, self.pause = show, say, pause
         self.folder = Path(settings.run_dir) / "videos"
         self.filmed_at = -1  # never
@@ -141,22 +135,19 @@ class Camera:
 
     def film(self, frames: int, closing: bool = False) -> None:
         """Films the evaluation after ``frames`` if its interval has no film yet, or the ``closing`` one."""
-        if not self.eval.video or not (closing or due(self.eval.video_every_frames, frames, self.filmed_at)):
+        if not self.eval.video or not (
+            closing or crossed(self.eval.video_every_frames, self.filmed_at, frames)
+        ):
             return
-        name, key = ("final", "eval/final_video") if closing else (f"{frames:012}", "eval/video")
-        path = self.folder / f"{name}.mp4"
+        path, key = self.folder / f"{frames:012}.mp4", "eval/video"
+        episodes, drawn = self.eval.episodes, Episodes.TRAINING
+        if closing:
+            path, key = self.folder / "final.mp4", "eval/final_video"
+            episodes, drawn = self.eval.final_episodes, Episodes.CLOSING
         with timeit("time/video"):
             try:
                 self.folder.mkdir(exist_ok=True)
-                film(
-                    self.evaluator,
-                    normaliser_state(self.env),
-                    path,
-                    episodes=self.eval.final_episodes if closing else self.eval.episodes,
-                    frames=frames,
-                    drawn=Episodes.CLOSING if closing else Episodes.TRAINING,
-                    pause=self.pause,
-                )
+                film(self.evaluator, path, frames, episodes, drawn, self.pause)
                 self.show(frames, key, path)
             except Exception as error:  # of graphics, encoder, disk or logger
                 self.say(f"no film at {frames:,} frames: {explain(error)}")

@@ -27,14 +27,12 @@ class FinishedRun:
     Attributes:
         settings: the run's own.
         frames: how long the loaded policy had been trained.
-        evaluator: plays the policy.
-        normaliser: the statistics it was trained with.
+        evaluator: plays the policy with the normaliser it was trained with.
     """
 
     settings: Settings
     frames: int
     evaluator: Evaluator
-    normaliser: dict[str, Any]
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
@@ -84,5 +82,11 @@ def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> Finishe
     actor = settings.build("actor")(env)
     actor.load_state_dict(state["actor"])
     env.close()
-    evaluator = Evaluator(make_env, actor, seed=settings.seed, max_steps=settings.eval.max_steps)
-    return FinishedRun(settings, state["frames"], evaluator, state["normaliser"])
+    evaluator = Evaluator(
+        make_env,
+        actor,
+        lambda: state["normaliser"],
+        seed=settings.seed,
+        max_steps=settings.eval.max_steps,
+    )
+    return FinishedRun(settings, state["frames"], evaluator)

@@ -4,6 +4,9 @@ import fcntl
 from pathlib import Path
 from typing import IO
 
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
 from hydrl.errors import UserError
 
 # The lock of the run folder; the system takes it back from a process that was killed.
@@ -39,3 +42,13 @@ def refuse_links(run: Path) -> None:
         for each in [folder, *folder.glob("*")] if folder != run else folder.glob("*"):
             if each.is_symlink():
                 raise UserError(f"{each} is a link, which no run of hydrl makes; nothing is read through it")
+
+
+def keep_command(cfg: DictConfig) -> None:
+    """Writes ``.hydra/`` as Hydra does, but once the run begins: a refused one changes no folder."""
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir) / ".hydra"
+    folder.mkdir(exist_ok=True)
+    OmegaConf.save(cfg, folder / "config.yaml")
+    OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
+    OmegaConf.save(hydra.overrides.task, folder / "overrides.yaml")

@@ -11,21 +11,10 @@ from types import FrameType
 from typing import Any, Self
 
 import numpy as np
-import psutil
 import torch
-from torch._dynamo.utils import calculate_time_spent
 
 from hydrl.errors import Interrupted, UserError
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
-
-_process_start: float | None = psutil.Process().create_time()
-
-
-def start_time() -> float:
-    """When this run began: the start of the process, or now for a later member of a sweep."""
-    global _process_start
-    started, _process_start = _process_start, None
-    return time.time() if started is None else started
 
 
 def choose_device(name: str) -> str:
@@ -152,11 +141,6 @@ def check_compiler() -> None:
             f"compile=true needs the C++ compiler {name}, which is not there; "
             "install g++, let CXX name another, or use compile=false"
         )
-
-
-def compile_seconds() -> float:
-    """Seconds this process has spent compiling so far."""
-    return calculate_time_spent()["total_wall_time"]
 
 
 def prepare(

@@ -17,29 +17,18 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, find, paths, show
 from hydrl.config.overrides import key_of, quoted
-from hydrl.config.settings import CONFIGS, Settings
+from hydrl.config.settings import Role, Settings, keys
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.folder import lock, refuse_links
 
-# What may differ from the run that is resumed: how long it goes, what is written down, and where.
-HARMLESS = (
-    "total_frames",
-    "anneal_frames",
-    "run_dir",
-    "resume",
-    "trust",
-    "log_every_frames",
-    "checkpoint_every_frames",
-    "keep_checkpoints",
-    "profile_batches",
-    "eval",
-    "logger",
-)
+# What a resumed run may change.
+FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
 # Said on the command line of each process for itself.
-OWN = ("resume", "trust", "run_dir")
+OWN = keys(Role.PROCESS)
 
 
 @dataclass
@@ -199,7 +188,7 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> No
         old, new = find(then, key), find(now, key)
         if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
             continue
-        if key.partition(".")[0] not in HARMLESS:
+        if key.partition(".")[0] not in FREE:
             raise UserError(
                 f"{culprit(key, run) or f'{key}={show(new)}'} would make it another run: it was started with "
                 f"{key}={show(old)}; leave it out, or start a new run"

@@ -1,12 +1,13 @@
 """Everything that decides how a run goes on, gathered from the parts and put back into them."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchrl.checkpoint import GlobalRNGState
@@ -14,11 +15,11 @@ from torchrl.collectors import BaseCollector
 from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
-from hydrl.config.settings import Settings
-from hydrl.errors import UserError
+from hydrl.errors import DivergedError, Interrupted, UserError, WorkerError
 from hydrl.parts.collectors import collector_state, collects_here, load_collector
 from hydrl.parts.environments import normaliser_state
 from hydrl.run import checkpoint
+from hydrl.run.films import Camera
 from hydrl.run.record import Record
 from hydrl.run.resume import Origin
 from hydrl.run.simulator import NotCapturedError, load_simulator, simulator_state
@@ -28,72 +29,84 @@ class TrainingState:
     """Saves a run's parts as a checkpoint, and puts those of an earlier process back.
 
     Args:
-        settings: the run's.
-        record: its counters, open log row and logger; writes into the run folder.
+        record: the run's, with its counters, open log row and clock; says what is resumed.
         env: the training environment of this process, with its normalisers.
         collector: with the running episodes, where it collects in this process.
         buffer: with all it holds.
-        optimizer: the optimizer.
-        schedule: the learning rate's, or ``None``.
-        **modules: whatever else has a ``state_dict``: actor, loss with its target networks, exploration,
-            target updater; ``None`` is left out.
+        learner: what else has a ``state_dict``, by name: actor, loss with its target networks,
+            exploration, target updater, optimizer, schedule; ``None`` is left out.
+        camera: with the frames it filmed last.
     """
 
     def __init__(
         self,
-        settings: Settings,
         record: Record,
-        *,
         env: TransformedEnv,
         collector: BaseCollector,
         buffer: ReplayBuffer,
-        optimizer: Optimizer,
-        schedule: LRScheduler | None,
-        **modules: Any,
+        learner: Mapping[str, Any],
+        camera: Camera,
     ) -> None:
-        self.settings, self.record = settings, record
+        self.record, self.settings, self.progress = record, record.settings, record.progress
         self.env, self.collector, self.buffer = env, collector, buffer
-        self.optimizer, self.schedule = optimizer, schedule
-        self.modules: dict[str, nn.Module] = {
-            name: each for name, each in modules.items() if each is not None
+        self.learner = {name: each for name, each in learner.items() if each is not None}
+        # Plain data, kept as one; the record looks at the progress that was put back before it.
+        self.books: dict[str, Any] = {
+            "progress": record.progress,
+            "metrics": record.metrics,
+            "clock": record.clock,
         }
+        self.books |= {"record": record, "camera": camera}
         self.saved_at: int | None = None
 
-    def save(self, *, whole: bool = True) -> None:
+    @contextmanager
+    def saved_if_cut_short(self) -> Iterator[None]:
+        """Where the block is cut short, saves what was reached and says in the summary how it ended."""
+        try:
+            yield
+        except DivergedError as error:  # what it has now is of no use
+            self.record.finish(status="diverged")
+            raise DivergedError(error.terms, self.progress.frames, self.saved_at) from None
+        except (Interrupted, WorkerError) as error:
+            self.save(between_batches=not error.midway)
+            self.record.finish(status=error.status)
+            raise
+
+    def save(self, *, between_batches: bool = True) -> None:
         """Writes a checkpoint of this moment, if there is none yet.
 
         Args:
-            whole: between two batches; else the environments start anew where the run is resumed.
+            between_batches: else the environments start anew where the run is resumed.
 
         Raises:
             SaveError: where the disk is full or refuses.
         """
-        if self.saved_at == self.record.frames:
+        progress = self.progress
+        if self.saved_at == progress.frames:
             return
-        simulator, restarts = self.simulator() if whole else (None, "it was stopped in the middle of a batch")
-        states = {name: each.state_dict() for name, each in self.modules.items()}
+        simulator, restarts = (
+            self.simulator() if between_batches else (None, "it was stopped in the middle of a batch")
+        )
+        states = {name: each.state_dict() for name, each in self.learner.items()}
         states |= {
-            "optimizer": self.optimizer.state_dict(),
             "buffer": buffer_state(self.buffer),
             "collector": collector_state(self.collector, running=simulator is not None)
             | {"simulator": simulator},
             "normaliser": normaliser_state(self.env),
-            "record": self.record.state_dict(),
+            "books": {name: each.state_dict() for name, each in self.books.items()},
             "rng": GlobalRNGState().state_dict(),
         }
-        if self.schedule is not None:
-            states["schedule"] = self.schedule.state_dict()
         metadata: dict[str, Any] = {
-            "frames": self.record.frames,
-            "updates": self.record.updates,
+            "frames": progress.frames,
+            "updates": progress.updates,
             "restarts": restarts,
             "logger": self.record.run_id,
             "settings": self.settings.shown,
         }
-        if self.record.evaluated_at == self.record.frames and self.record.last_evaluation:
-            metadata["eval/return_mean"] = self.record.last_evaluation.mean
+        if progress.evaluation_now:
+            metadata["eval/return_mean"] = progress.evaluation_now.mean
         checkpoint.save(self.record.directory, states, metadata, keep=self.settings.keep_checkpoints)
-        self.saved_at = self.record.frames
+        self.saved_at = progress.frames
 
     def simulator(self) -> tuple[Any, str | None]:
         """Where the running episodes stand, or why that cannot be kept."""
@@ -110,9 +123,7 @@ class TrainingState:
         Raises:
             UserError: if the checkpoint does not fit what was built.
         """
-        names = [*self.modules, "optimizer", "schedule", "buffer", "collector", "record", "rng"]
-        if self.schedule is None:
-            names.remove("schedule")
+        names = [*self.learner, "buffer", "collector", "books", "rng"]
         states = checkpoint.load(origin.folder, names)
         try:
             self.put_back(states, origin)
@@ -121,23 +132,22 @@ class TrainingState:
             raise UserError(
                 f"{origin.folder} does not fit this run: {type(error).__name__}: {reason}"
             ) from error
-        self.saved_at = self.record.frames
+        self.saved_at = self.progress.frames
         anew = f"the environments start anew: {origin.restarts}"
         how = anew if origin.restarts else "all goes on as it stood"
         self.record.say(f"resumed after {origin.frames:,} frames from {origin.folder}; {how}")
 
     def put_back(self, states: Mapping[str, Any], origin: Origin) -> None:
         """Gives every part its state."""
-        for name, each in self.modules.items():
-            each.load_state_dict(states[name])
-        self.optimizer.load_state_dict(states["optimizer"])
-        if self.schedule is not None:
-            if origin.settings["anneal_frames"] == self.settings.anneal_frames:
-                self.schedule.load_state_dict(states["schedule"])
+        stretched = origin.settings["anneal_frames"] != self.settings.anneal_frames
+        for name, each in self.learner.items():
+            if name == "schedule" and stretched:
+                fast_forward(each, self.learner["optimizer"], states[name]["last_epoch"])
             else:
-                fast_forward(self.schedule, self.optimizer, states["schedule"]["last_epoch"])
+                each.load_state_dict(states[name])
         load_buffer(self.buffer, states["buffer"])
-        self.record.load_state_dict(states["record"])
+        for name, book in self.books.items():
+            book.load_state_dict(states["books"][name])
         load_collector(self.collector, states["collector"])
         if (simulator := states["collector"]["simulator"]) is not None:
             load_simulator(self.env, simulator)

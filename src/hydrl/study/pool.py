@@ -9,34 +9,39 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Self
 
+from hydrl.config import CONFIGS
 from hydrl.config.overrides import quoted
-from hydrl.config.settings import CONFIGS
 from hydrl.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl(2)
+PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 LIBC = ctypes.CDLL(None)  # looked up before any fork, where that is safe
 
 
+def end_with_parent() -> None:
+    """In a new process: SIGTERM when the one that started it is gone, even by SIGKILL."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 class Training:
-    """A run that has been started, or goes on with what its folder holds.
+    """A run that was started, or goes on with what its folder holds.
 
     Args:
         overrides: of train.py.
-        folder: the run folder; what the run prints goes to a file beside it, of the same name and ``.log``.
+        folder: the run folder; what the run prints goes to ``folder.log`` beside it.
     """
 
     def __init__(self, overrides: Sequence[str], folder: Path) -> None:
-        self.folder, self.stopped = folder, False
-        self.log = folder.with_name(f"{folder.name}.log")
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        command = [*overrides, f"hydra.run.dir={quoted(folder)}", "resume=auto"]
+        self.folder, self.log = folder, folder.with_name(f"{folder.name}.log")
+        self.stopped = False
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        train = [sys.executable, str(CONFIGS.parent / "train.py")]
         with self.log.open("a") as log:
-            self.before = log.tell()  # what earlier processes of the run printed
+            self.log_start = log.tell()  # earlier processes of the run printed before
             self.process = subprocess.Popen(
-                [sys.executable, str(CONFIGS.parent / "train.py"), *command],
+                [*train, *overrides, f"hydra.run.dir={quoted(folder)}", "resume=auto"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -51,11 +56,11 @@ class Training:
 
     @property
     def error(self) -> str:
-        """Why it failed, in a line, as far as it said."""
-        printed = self.log.read_bytes()[self.before :].decode(errors="replace")
+        """The last line that tells an error, or the last line at all."""
+        printed = self.log.read_bytes()[self.log_start :].decode(errors="replace")
         lines = [line for line in printed.splitlines() if line.strip()]
-        told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return (told or lines or ["it was killed" if (self.code or 0) < 0 else "it printed nothing"])[-1]
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return (errors or lines or ["it printed nothing"])[-1]
 
     def stop(self) -> None:
         """Lets it save and end; asked again it goes on ending, where a second signal would kill it."""
@@ -64,22 +69,16 @@ class Training:
             self.process.terminate()
 
 
-def end_with_parent() -> None:
-    """In a new process: SIGTERM when the one that started it is gone, even by SIGKILL."""
-    LIBC.prctl(DEATH_SIGNAL, signal.SIGTERM)
-
-
 class Trainings:
-    """Up to ``limit`` runs at a time. Where it is left, for whatever reason, those still there save and end.
+    """Up to ``limit`` runs at a time. When the block is left, for whatever reason, the rest save and end.
 
-    SIGINT and SIGTERM raise ``Interrupted`` in the code it surrounds; a second one kills what still runs.
+    SIGINT and SIGTERM raise ``Interrupted`` in the block; a second one kills what still runs.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.running: list[Training] = []
         self.leaving = False
-        self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         """Takes the signals."""
@@ -99,6 +98,7 @@ class Trainings:
     def receive(self, signum: int, frame: FrameType | None) -> None:
         """The signals' handler."""
         if not self.leaving:
+            self.leaving = True
             raise Interrupted(signum)
         for each in self.running:
             if each.code is None:

@@ -6,19 +6,20 @@ task, which unlike that library takes tasks with different numbers of runs.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy import stats
 
+from hydrl.errors import UserError
 from hydrl.study.runs import Run
+
+try:
+    from scipy import stats
+except ImportError:
+    raise UserError("intervals over seeds need SciPy: pip install -e '.[report]'") from None
 
 RESAMPLES = 2_000
 FEW = 3  # runs of a task below which there is no interval
-
-Statistic = Callable[..., np.ndarray]
-# A value and the low and high of its interval, if it has one.
-Estimate = tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]
 
 
 def iqm(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -31,68 +32,30 @@ def mean(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
     return np.mean([each.mean(axis) for each in tasks], axis=0)
 
 
-def median(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
-    """Median over tasks of the mean over runs; of one task, the median over its runs."""
-    return (
-        np.median([each.mean(axis) for each in tasks], axis=0)
-        if len(tasks) > 1
-        else np.median(tasks[0], axis)
-    )
-
-
-def gap(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
-    """Optimality gap: how far scores stay below 1 on average, those above it counted as 1."""
-    return 1 - mean(*(np.minimum(each, 1) for each in tasks), axis=axis)
-
-
 def improvement(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
     """Probability that a run of the first half of ``tasks`` beats one of the second; ties count half."""
-    half = len(tasks) // 2
-    pairs = zip(tasks[:half], tasks[half:], strict=True)
-    return np.mean([wins(np.moveaxis(x, axis, -1), np.moveaxis(y, axis, -1)) for x, y in pairs], axis=0)
+    runs = [np.moveaxis(each, axis, -1) for each in tasks]
+    pairs = zip(runs[: len(runs) // 2], runs[len(runs) // 2 :], strict=True)
+    wins = [np.sign(x[..., :, None] - y[..., None, :]).mean((-2, -1)) for x, y in pairs]
+    return (np.mean(wins, axis=0) + 1) / 2
 
 
-def wins(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The share of pairs that ``x`` wins, of shape (…) from (…, runs) and (…, other runs)."""
-    return (np.sign(x[..., :, None] - y[..., None, :]).mean((-2, -1)) + 1) / 2
-
-
-AGGREGATES: Mapping[str, Statistic] = {
-    "IQM": iqm,
-    "mean": mean,
-    "median": median,
-    "optimality gap": gap,
-}
-
-
-def interval(statistic: Statistic, *tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """95% interval of a statistic, each task's runs drawn anew with replacement.
+def estimate(statistic: Callable[..., np.ndarray], *tasks: np.ndarray) -> np.ndarray:
+    """A statistic and its 95% interval, each task's runs drawn anew with replacement.
 
     Args:
         statistic: of arrays of shape (runs, …) to one of shape (…).
         tasks: one array a task, each of its own number of runs.
 
     Returns:
-        low and high, or ``None`` where a task has too few runs to say.
+        value, low and high, of shape (3, …); no numbers for low and high if a task has fewer than ``FEW`` runs.
     """
+    value = statistic(*tasks)
     if min(map(len, tasks)) < FEW:
-        return None
-    found = stats.bootstrap(
-        tasks,
-        statistic,
-        n_resamples=RESAMPLES,
-        batch=200,  # resamples in memory at once
-        axis=0,
-        vectorized=True,
-        method="percentile",
-        rng=0,
-    ).confidence_interval
-    return found.low, found.high
-
-
-def estimate(statistic: Statistic, *tasks: np.ndarray) -> Estimate:
-    """A statistic with its 95% interval; arguments as of :func:`interval`."""
-    return statistic(*tasks), interval(statistic, *tasks)
+        return np.array([value, value * np.nan, value * np.nan])
+    few = {"n_resamples": RESAMPLES, "batch": 200}  # so many resamples in memory at once
+    found = stats.bootstrap(tasks, statistic, **few, vectorized=True, method="percentile", rng=0)
+    return np.array([value, *found.confidence_interval])
 
 
 def curve(runs: Sequence[Run], against: int) -> tuple[np.ndarray, np.ndarray]:
@@ -105,24 +68,17 @@ def curve(runs: Sequence[Run], against: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
         points of shape (100,) and returns of shape (runs, 100).
     """
-    start = max(run.curve[against, 0] for run in runs)
-    points = np.linspace(start, max(run.curve[against, -1] for run in runs), 100)
-    return points, np.array([np.interp(points, run.curve[against], run.curve[2]) for run in runs])
+    start = max(run.curve[0, against] for run in runs)
+    points = np.linspace(start, max(run.curve[-1, against] for run in runs), 100)
+    return points, np.array([np.interp(points, run.curve[:, against], run.curve[:, 2]) for run in runs])
 
 
-def scale(runs: Iterable[Run]) -> tuple[float, float]:
+def scale(runs: Sequence[Run]) -> tuple[float, float]:
     """The returns that a task's normalised 0 and 1 stand for.
 
     1 is the threshold that counts as solved, or the best score of a task that has none; 0 is what the runs
-    began with, the median of their first training returns, or the lowest evaluation if they began with 1.
+    began with, the median of their first training returns, or one less than 1 if they began there already.
     """
-    runs = list(runs)
-    thresholds = [run.threshold for run in runs if run.threshold is not None]
-    one = max(thresholds or [run.score for run in runs])
-    lows = statistics.median(run.start for run in runs), min(run.curve[2].min() for run in runs)
-    return next((float(low) for low in lows if low < one), one - 1), one
-
-
-def of_task(runs: Iterable[Run], env: str) -> np.ndarray:
-    """Scores of the runs on a task, of shape (runs,)."""
-    return np.array([run.score for run in runs if run.env == env])
+    one = max([run.threshold for run in runs if run.threshold is not None] or [run.score for run in runs])
+    zero = statistics.median(run.start for run in runs)
+    return zero if zero < one else one - 1, one

@@ -14,9 +14,9 @@ import optuna
 from omegaconf import OmegaConf
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find, paths
 from hydrl.config.overrides import key_of
-from hydrl.config.settings import CONFIGS
 from hydrl.errors import RunError, UserError
 from hydrl.run.files import atomically
 from hydrl.run.folder import lock

@@ -18,10 +18,10 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from hydrl.config import command_line
+from hydrl.config import CONFIGS, command_line
 from hydrl.config.mistakes import choices, find, no_such_choice, no_such_key
 from hydrl.config.overrides import key_of
-from hydrl.config.settings import CONFIGS, Settings, builder, load, targets
+from hydrl.config.settings import Settings, builder, load, targets
 from hydrl.errors import UserError
 from hydrl.run.resume import HARMLESS
 from hydrl.study.sweep import folder_name

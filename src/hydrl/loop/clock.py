@@ -1,0 +1,92 @@
+"""Where a run's time went, by a clock that nobody sets back."""
+
+import time
+from typing import Any
+
+import psutil
+from torch._dynamo.utils import calculate_time_spent
+from torchrl import timeit
+
+_process_began: float | None = time.monotonic() - (time.time() - psutil.Process().create_time())
+
+
+def beginning() -> float:
+    """When this run began, by ``time.monotonic``: with the process, or now for a sweep's later member."""
+    global _process_began
+    began, _process_began = _process_began, None
+    return time.monotonic() if began is None else began
+
+
+class Clock:
+    """Seconds of a run, those of its earlier processes included, where it was resumed.
+
+    What ``torchrl.timeit`` counts under names that begin with ``time/`` are the run's activities.
+    """
+
+    def __init__(self) -> None:
+        self.began = beginning()
+        self.loop_began = time.monotonic()
+        self.compiled_before = compile_seconds()  # by earlier members of a sweep
+        self.earlier: dict[str, float] = {}  # seconds of each activity in the run's earlier processes
+        timeit.erase()
+
+    @property
+    def elapsed(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self.began
+
+    @property
+    def in_loop(self) -> float:
+        """Since all was built."""
+        return time.monotonic() - self.loop_began
+
+    @property
+    def activities(self) -> dict[str, float]:
+        """Seconds of each activity; ``time/update`` holds ``time/compile``."""
+        now = timeit.todict(percall=False)
+        spent = {name: seconds for name, seconds in now.items() if name.startswith("time/")}
+        if compiling := compile_seconds() - self.compiled_before:
+            spent["time/compile"] = compiling
+        return {
+            name: spent.get(name, 0.0) + self.earlier.get(name, 0.0) for name in {**self.earlier, **spent}
+        }
+
+    def metrics(self, frames: int) -> dict[str, float]:
+        """The ``time/`` entries of a log row; activities are shares of the loop's time."""
+        in_loop = self.in_loop
+        return {
+            **{name: seconds / in_loop for name, seconds in self.activities.items()},
+            "time/elapsed": self.elapsed,
+            "time/frames_per_second": frames / in_loop,
+        }
+
+    def summary(self, frames: int) -> dict[str, float]:
+        """The times of ``summary.json``, in seconds."""
+        spent, elapsed = self.activities, self.elapsed
+        compiling = spent.get("time/compile", 0.0)
+        learning = sum(spent.get(f"time/{each}", 0.0) for each in ("collect", "sample", "update")) - compiling
+        return {
+            "wall_seconds": elapsed,
+            "start_seconds": self.loop_began - self.began,
+            "learning_seconds": learning,
+            "evaluation_seconds": spent.get("time/evaluate", 0.0),
+            "video_seconds": spent.get("time/video", 0.0),
+            "compile_seconds": compiling,
+            "overhead_share": 1 - learning / elapsed,
+            "frames_per_second": frames / self.in_loop,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The seconds so far."""
+        return {"elapsed": self.elapsed, "in_loop": self.in_loop, "activities": self.activities}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Runs on from :meth:`state_dict`."""
+        self.began -= state["elapsed"]
+        self.loop_began -= state["in_loop"]
+        self.earlier = state["activities"]
+
+
+def compile_seconds() -> float:
+    """Seconds this process has spent compiling so far."""
+    return calculate_time_spent()["total_wall_time"]

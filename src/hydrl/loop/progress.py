@@ -1,0 +1,109 @@
+"""How far a run has come: the counters that steer it."""
+
+from typing import Any
+
+from hydrl.loop.evaluation import Evaluation
+
+COUNTERS = ["frames", "before", "updates", "evaluated_at", "best", "best_at"]
+COUNTERS += ["solved_at_frames", "solved_at_seconds"]
+
+
+class Progress:
+    """Counts frames and updates, knows what is due and how well the policy did.
+
+    Args:
+        batches: of the whole run.
+        frames_per_batch: of the collector.
+        solved_at: mean return that counts as solved; ``None`` where there is none.
+
+    Attributes:
+        frames: environment frames so far.
+        updates: steps of the optimizer so far.
+        evaluation: the last one.
+        best: its mean return, of the best evaluation.
+        best_at: frames at the best evaluation.
+        solved_at_frames: frames at the first evaluation at or above the threshold.
+        solved_at_seconds: seconds from the run's beginning to it.
+        resumed_at: frames at which the run was resumed.
+    """
+
+    def __init__(self, batches: int, frames_per_batch: int, solved_at: float | None) -> None:
+        self.batches, self.frames_per_batch, self.solved_at = batches, frames_per_batch, solved_at
+        self.frames = self.before = self.updates = 0
+        self.evaluation: Evaluation | None = None
+        self.evaluated_at: int | None = None
+        self.best: float | None = None
+        self.best_at: int | None = None
+        self.solved_at_frames: int | None = None
+        self.solved_at_seconds: float | None = None
+        self.resumed_at: list[int] = []
+
+    @property
+    def batches_left(self) -> int:
+        """Batches still to come."""
+        return max(0, self.batches - self.frames // self.frames_per_batch)
+
+    @property
+    def total_frames(self) -> int:
+        """Frames of the whole run."""
+        return self.batches * self.frames_per_batch
+
+    def due(self, every: int) -> bool:
+        """Whether the last batch reached or passed a multiple of ``every`` frames."""
+        return crossed(every, self.before, self.frames)
+
+    def collected(self, frames: int) -> None:
+        """Takes in a fresh batch."""
+        self.before, self.frames = self.frames, self.frames + frames
+
+    def learned(self, updates: int) -> None:
+        """Takes in the updates made on the batch."""
+        self.updates += updates
+
+    def evaluated(self, evaluation: Evaluation, seconds: float) -> None:
+        """Takes in an evaluation, made ``seconds`` after the run began."""
+        self.evaluation, self.evaluated_at = evaluation, self.frames
+        if self.best is None or evaluation.mean > self.best:
+            self.best, self.best_at = evaluation.mean, self.frames
+        if self.solved and self.solved_at_frames is None:
+            self.solved_at_frames, self.solved_at_seconds = self.frames, seconds
+
+    @property
+    def improved(self) -> bool:
+        """Whether the best evaluation is the one of this moment."""
+        return self.best_at == self.frames
+
+    @property
+    def evaluation_now(self) -> Evaluation | None:
+        """The evaluation of this moment, if there was one."""
+        return self.evaluation if self.evaluated_at == self.frames else None
+
+    @property
+    def solved(self) -> bool:
+        """Whether the evaluation of this moment is at or above the threshold."""
+        return self.evaluation_now is not None and self.reaches_threshold(self.evaluation_now)
+
+    def reaches_threshold(self, evaluation: Evaluation) -> bool:
+        """Whether a mean return counts as solved; never, where no threshold is set."""
+        return self.solved_at is not None and evaluation.mean >= self.solved_at
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and the last evaluation, as plain data."""
+        last = self.evaluation
+        return {
+            "counters": {name: getattr(self, name) for name in COUNTERS},
+            "evaluation": None if last is None else (last.returns, last.lengths),
+            "resumed_at": self.resumed_at,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`."""
+        for name in COUNTERS:
+            setattr(self, name, state["counters"][name])
+        self.evaluation = None if state["evaluation"] is None else Evaluation(*state["evaluation"])
+        self.resumed_at = [*state["resumed_at"], self.frames]
+
+
+def crossed(every: int, before: int, frames: int) -> bool:
+    """Whether a multiple of ``every`` lies in ``(before, frames]``; batches need not divide ``every``."""
+    return frames // every > before // every

@@ -1,0 +1,48 @@
+import time
+
+import pytest
+from torchrl import timeit
+
+from hydrl.loop import clock
+from hydrl.loop.clock import Clock
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, to be set by hand; TorchRL's ``timeit`` reads another clock and follows it."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(clock, "_process_began", 90.0)
+    return now
+
+
+def test_the_first_run_began_with_the_process_and_a_later_member_of_a_sweep_with_itself(now):
+    assert Clock().elapsed == 10
+    now[0] = 150.0
+    assert Clock().elapsed == 0
+
+
+def test_the_clock_of_a_resumed_run_goes_on(now):
+    first = Clock()
+    with timeit("time/collect"):
+        now[0] += 6
+    now[0] += 2
+    state = first.state_dict()
+    assert state == {"elapsed": 18, "in_loop": 8, "activities": {"time/collect": 6}}
+
+    now[0] = 1_000.0
+    resumed = Clock()
+    resumed.load_state_dict(state)
+    with timeit("time/collect"), timeit("time/evaluate"):
+        now[0] += 2
+    assert (resumed.elapsed, resumed.in_loop) == (20, 10)
+    assert resumed.metrics(frames=50) == {
+        "time/collect": 0.8,
+        "time/evaluate": 0.2,
+        "time/elapsed": 20,
+        "time/frames_per_second": 5,
+    }
+    summary = resumed.summary(frames=50)
+    assert (summary["wall_seconds"], summary["start_seconds"], summary["learning_seconds"]) == (20, 10, 8)
+    assert summary["overhead_share"] == 1 - 8 / 20
