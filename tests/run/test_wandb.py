@@ -341,8 +341,8 @@ def test_a_dashboard_is_saved_and_its_address_printed(
     [
         ([], "needs a W&B account: wandb login; dry=true shows it"),
         (["entity"], "entity: write key=value"),
-        (["user=x"], "user=x: there is no such key; the top level has entity, project, name, dry"),
-        (["dry=3x"], "dry=3x: "),
+        (["user=x"], "'user' not in 'Arguments'; the keys are entity, project, name, dry"),
+        (["dry=3x"], "'3x' is not a valid bool"),
     ],
 )
 def test_a_dashboard_that_cannot_be_saved_is_one_line(words: list[str], answer: str):
