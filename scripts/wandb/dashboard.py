@@ -26,12 +26,7 @@ SECTIONS = {
     "Speed": ["time/frames_per_second", "time/elapsed"],
     "Share of the loop's time": ["time/collect", "time/sample", "time/update", "time/evaluate", "time/video"],
 }
-VIDEOS = [
-    "eval/video",
-    "eval/final_video",
-    "video/best",
-    "video/last",
-]  # the last two by logger.artifacts=true
+VIDEOS = ["eval/video", "eval/final_video"]
 COLUMNS = ["summary:eval/return_mean", "config:algo", "config:task", "config:seed", "config:optim.lr"]
 
 

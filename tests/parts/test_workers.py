@@ -193,7 +193,7 @@ def start(kind: str, trouble: str) -> subprocess.Popen[str]:
     """This file as a program: a process of its own that collects for ever."""
     return subprocess.Popen(
         [sys.executable, __file__, kind, trouble],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": tempfile.gettempdir()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,31 +1,25 @@
 import csv
-import io
 import json
 import math
 import random
 import signal
-import sys
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import av
 import gymnasium
-import hydra
 import numpy as np
 import pytest
 import torch
-from conftest import saved
-from PIL import Image
+from conftest import saved, settings
 from tensordict.nn import TensorDictModule
-from test_loggers import records
+from test_wandb import records
 from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
 from toys import Toy
 
-import train
-from hydrl.config import CONFIGS, command_line
 from hydrl.errors import Interrupted, UserError
-from hydrl.loop.evaluation import Evaluator
+from hydrl.loop.evaluation import Episodes, Evaluator
 from hydrl.parts import actors, environments
 from hydrl.run import checkpoint, headless
 from hydrl.run import films as video
@@ -94,21 +88,19 @@ def played(id: str, build=actors.tanh_normal, **kwargs):
     env = make_env(seed=0)
     environments.initialise_normalisers(env, 50)
     actor = build(env, num_cells=[64, 64], activation="Tanh", in_keys=["observation"])
-    return make_env, actor, environments.normaliser_state(env)
+    return make_env, actor, partial(environments.normaliser_state, env)
 
 
 def still(env: str | partial, **kwargs):
     """The same for an actor that stands still, without normaliser."""
     actor = TensorDictModule(lambda x: torch.zeros(*x.shape[:-1], 1), ["observation"], ["action"])
     make = partial(environments.gymnasium_env, env, **kwargs) if isinstance(env, str) else env
-    return partial(environments.make_env, make, ()), actor, {}
+    return partial(environments.make_env, make, ()), actor, dict
 
 
 def shoot(parts, path, max_steps):
     """Films what :func:`played` or :func:`still` give."""
-    make_env, actor, normaliser = parts
-    evaluator = Evaluator(make_env, actor, seed=0, max_steps=max_steps)
-    return film(evaluator, normaliser, path, episodes=1, frames=0)
+    return film(Evaluator(*parts, seed=0, max_steps=max_steps), path, frames=0, episodes=1)
 
 
 def frames(path: Path) -> list[np.ndarray]:
@@ -119,11 +111,10 @@ def frames(path: Path) -> list[np.ndarray]:
 @pytest.mark.parametrize("episodes", [1, 7])
 @pytest.mark.parametrize(("id", "build"), [CHEETAH, ("CartPole-v1", actors.categorical)])
 def test_it_is_the_evaluation_s_first_episode_to_the_last_bit(id, build, episodes, tmp_path):
-    make_env, actor, normaliser = played(id, build)
-    evaluate = Evaluator(make_env, actor, seed=3, max_steps=40)
-    evaluation = evaluate(normaliser, episodes=episodes, frames=100, stream=2)
+    evaluate = Evaluator(*played(id, build), seed=3, max_steps=40)
+    evaluation = evaluate(100, episodes, Episodes.LATER)
     path = tmp_path / "film.mp4"
-    made = film(evaluate, normaliser, path, episodes=episodes, frames=100, stream=2)
+    made = film(evaluate, path, 100, episodes, Episodes.LATER)
     assert made.episode_return == evaluation.returns[0].item()
     assert made.length == evaluation.lengths[0].item()
     assert len(frames(path)) == 1 + math.ceil(made.length / (2 if id == "CartPole-v1" else 1))
@@ -236,19 +227,19 @@ def parameters(folder: Path) -> torch.Tensor:
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What the evaluations and the films of runs of this process saw, by frames and stream."""
+    """What the evaluations and the films of runs of this process saw, by frames and what they are for."""
     evaluations, filmed = {}, {}
-    call, take = Evaluator.__call__, video.film
+    call, take = Evaluator.play, video.film
 
-    def evaluate(self, *args, frames, stream=0, **kwargs):
-        evaluations[frames, stream] = made = call(self, *args, frames=frames, stream=stream, **kwargs)
+    def play(self, frames, episodes, drawn):
+        evaluations[frames, drawn] = made = call(self, frames, episodes, drawn)
         return made
 
-    def look(*args, frames, stream=0, **kwargs):
-        filmed[frames, stream] = made = take(*args, frames=frames, stream=stream, **kwargs)
+    def look(evaluator, path, frames, episodes, drawn, pause):
+        filmed[frames, drawn] = made = take(evaluator, path, frames, episodes, drawn, pause)
         return made
 
-    monkeypatch.setattr(Evaluator, "__call__", evaluate)
+    monkeypatch.setattr(Evaluator, "play", play)
     monkeypatch.setattr(video, "film", look)
     return evaluations, filmed
 
@@ -258,7 +249,6 @@ def seen(monkeypatch):
     [
         (["env=cartpole"], 2),
         (["env=pendulum", "transforms=running_norm"], 1),
-        (["algo=dqn", "env=acrobot", "minibatches.warmup_frames=256"], 1),
         pytest.param(["env=inverted_double_pendulum"], 1, marks=needs_egl),
         pytest.param(["env=hopper"], 5, marks=needs_egl),
     ],
@@ -349,17 +339,47 @@ def test_what_cannot_be_filmed_is_refused_before_the_run(words, message, run, tm
     with pytest.raises(UserError, match=f"^eval.video=true: .*{message}.*use eval.video=false$") as caught:
         run(*words, *SMALL, "eval.video=true")
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run" / "config_resolved.yaml").exists()
+    assert not (tmp_path / "run" / "metrics.csv").exists()
 
 
-def test_without_the_package_nothing_starts(tmp_path, monkeypatch, capsys):
+def test_a_camera_put_back_films_when_the_unbroken_one_would(tmp_path):
+    chosen = settings(*STRIPED, run_dir=tmp_path)  # a film every 600 frames
+    evaluate = Evaluator(*still("Striped-v0"), seed=0, max_steps=3)
+    shown, said = [], []
+
+    def camera(**calls):
+        calls = {"show": lambda *film: shown.append(film), "say": said.append, "pause": lambda: None} | calls
+        return video.Camera(evaluate, chosen, **calls)
+
+    unbroken = camera()
+    for at in (256, 512, 768):
+        unbroken.film(at)
+    again = camera()
+    again.load_state_dict(unbroken.state_dict())
+    for at in (1_024, 1_280):
+        again.film(at)
+    again.film(1_280, closing=True)
+    paths = [tmp_path / "videos" / name for name in FILMED]
+    assert [(at, key) for at, key, _ in shown] == [
+        (256, "eval/video"), (768, "eval/video"), (1280, "eval/video"), (1280, "eval/final_video")
+    ]  # fmt: skip
+    assert [path for _, _, path in shown] == paths
+    assert all(path.is_file() for path in paths)
+    assert said == []
+
+    def refuse(*_):
+        raise OSError("no room")
+
+    camera(show=refuse).film(1_536)
+    assert said == ["no film at 1,536 frames: no room"]
+
+
+def test_without_the_package_nothing_starts(run, monkeypatch, tmp_path):
     monkeypatch.setattr(headless, "find_spec", lambda name: None)
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
-    monkeypatch.setattr(sys, "argv", ["train.py", "eval.video=true", f"hydra.run.dir={tmp_path / 'run'}"])
-    main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
-    assert command_line.run(main(train.main.__wrapped__), CONFIGS) == 2
-    told = "error: eval.video=true needs PyAV, which is not installed: pip install -e '.[video]'\n"
-    assert capsys.readouterr().err == told
+    told = r"^eval\.video=true needs PyAV, which is not installed: pip install -e '\.\[video\]'$"
+    with pytest.raises(UserError, match=told):
+        run("env=cartpole", "eval.video=true")
+    assert not (tmp_path / "run" / "config_resolved.yaml").exists()
 
 
 def test_w_and_b_shows_the_films_in_the_rows_of_their_frames(run, monkeypatch, tmp_path):
@@ -379,20 +399,3 @@ def test_w_and_b_shows_the_films_in_the_rows_of_their_frames(run, monkeypatch, t
     (files,) = folder.glob("wandb/offline-run-*/files")
     for path, name in zip([*shown.values(), final], FILMED, strict=True):
         assert (files / path).read_bytes() == (folder / "videos" / name).read_bytes()
-
-
-def test_tensorboard_shows_the_films_as_moving_pictures(run):
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    folder = run("env=cartpole", *SMALL, "eval.video=true", "logger=tensorboard")
-    events = event_accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0})
-    events.Reload()
-    shown = [*events.Images("eval/video"), *events.Images("eval/final_video")]
-    assert [each.step for each in shown] == [256, 768, 1280, 1536]
-    for each, name in zip(shown, FILMED, strict=True):
-        gif = Image.open(io.BytesIO(each.encoded_image_string))
-        assert (gif.format, gif.size, each.width, each.height) == ("GIF", (300, 200), 300, 200)
-        pictures = frames(folder / "videos" / name)
-        assert gif.n_frames == math.ceil(len(pictures) / 3)  # 25 a second become 8
-        assert gif.info["duration"] == 120
-        theirs = np.asarray(gif.convert("RGB").resize((600, 400))).astype(int)
-        assert np.abs(theirs - pictures[0]).mean() < 3

@@ -1,22 +1,20 @@
 import csv
 import json
 import math
+import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import av
 import pytest
 import torch
+from conftest import ROOT, settings
 from omegaconf import OmegaConf
 
-from hydrl.config.trust import is_transform
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Episodes
 from hydrl.run.finished import open_run, read_settings
 from hydrl.run.headless import has_egl
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(params=["normalized", "running_norm"])
@@ -52,12 +50,11 @@ def test_the_rebuilt_policy_repeats_an_evaluation_of_the_training_to_the_last_bi
 
 def test_it_plays_with_the_run_s_normaliser_not_one_of_its_own(finished):
     rebuilt = open_run(finished, checkpoint="last", device="cpu", trust=False)
-    true = rebuilt.evaluator(0, episodes=4).returns
+    true = rebuilt.evaluator.play(rebuilt.frames, 4, Episodes.LATER).returns
     for statistics in rebuilt.evaluator.normaliser().values():
         for value in statistics.values():
             value.mul_(3)
-    rebuilt.evaluator.last = None
-    assert not torch.equal(rebuilt.evaluator(0, episodes=4).returns, true)
+    assert not torch.equal(rebuilt.evaluator.play(rebuilt.frames, 4, Episodes.LATER).returns, true)
 
 
 def test_the_script_scores_a_run_and_writes_it_down(run):
@@ -121,54 +118,58 @@ def test_what_cannot_be_filmed_is_said_before_an_episode_is_played(run):
     [
         ([], "run has no value; give one, as run=outputs/… episodes=100"),
         (["run=nowhere"], "run=nowhere: no run lies there"),
-        (["run=nowhere", "episode=3"], "episode"),
-        (["run=nowhere", "episodes=many"], "many"),
+        (["run=nowhere", "episode=3"], "'episode'"),
+        (["run=nowhere", "episodes=many"], "'many'"),
         (["run=nowhere", "episodes=0"], "episodes=0: give 1 or more"),
         (["run=nowhere", "checkpoint=first"], "checkpoint=first: use last, best or a number of frames"),
         (["run=nowhere", "checkpoint=-5"], "checkpoint=-5: use last, best or a number of frames"),
-        (["run=nowhere", "checkpoint={"], "checkpoint={: "),
+        (["run=nowhere", "checkpoint={"], "while parsing"),
         (["run=nowhere", "stream=-1"], "stream=-1: give 0 or more"),
-        (["run=nowhere", "video=maybe"], "video=maybe: "),
-        (["run=${nothing}"], "run=${nothing}: "),
+        (["run=nowhere", "video=maybe"], "'maybe' is not a valid bool"),
+        (["run=${nothing}"], "'nothing' not found"),
         (["nowhere"], "nowhere: write key=value"),
     ],
 )
-def test_mistakes_are_told_in_a_line(words, message):
-    done = evaluate(*words)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_mistakes_are_told_in_a_line(words, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "scripts" / "evaluate.py"), run_name="__main__")
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+    assert told.count("\n") == 1
 
 
-def test_a_target_that_is_not_hydrl_s_is_refused_unless_trusted(tmp_path, run):
-    folder = run("env=cartpole", "~tuned", "debug=fast")
-    config = folder / "config_resolved.yaml"
-    config.write_text(config.read_text().replace("hydrl.parts.environments.gymnasium_env", "os.system"))
-    with pytest.raises(UserError, match=r"names os\.system, which is not one of hydrl's parts"):
-        read_settings(folder, trust=False)
-    assert read_settings(folder, trust=True).env["_target_"] == "os.system"
-
-
-def test_a_target_inside_a_list_is_refused_too(run):
-    folder = run("env=cartpole", "~tuned", "debug=fast", "total_frames=256")
-    config = OmegaConf.load(folder / "config_resolved.yaml")
-    nested = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir", "path": "/tmp/c"}]}
-    config.transforms.planted = nested
-    OmegaConf.save(config, folder / "config_resolved.yaml")
-    with pytest.raises(UserError, match=r"names os\.mkdir, which is not one of hydrl's parts"):
-        read_settings(folder, trust=False)
+NESTED = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir", "path": "/tmp/c"}]}
 
 
 @pytest.mark.parametrize(
-    ("name", "known"),
+    ("key", "value", "message"),
     [
-        ("torchrl.envs.ClipTransform", True),
-        ("torchrl.envs.GymEnv", False),
-        ("torchrl.envs.transforms.os.system", False),
-        ("torchrl.envs.os", False),
-        ("os.system", False),
+        ("env._target_", "os.system", r"names os\.system, which is not one of hydrl's parts"),
+        ("transforms.planted", NESTED, r"names os\.mkdir, which is not one of hydrl's parts"),
+        ("env.id", "os:CartPole-v1", r"names os:CartPole-v1, which is not one of hydrl's parts"),
+        ("env.id", "${oc.decode:x}", r"holds \$\{oc\.decode:x\}; only \$\{oc\.env:NAME\} is looked up"),
+        ("total_frames", "many", "config_resolved.yaml does not fit: total_frames=many"),
+        ("env", "${nothing}", "config_resolved.yaml cannot be read: "),
     ],
 )
-def test_transforms_of_torchrl_need_no_trust(name, known):
-    assert is_transform(name) == known
+def test_a_folder_that_names_what_is_not_hydrl_s_is_refused_in_a_line(key, value, message, tmp_path):
+    chosen = settings("env=cartpole", run_dir=tmp_path)
+    config = OmegaConf.create(chosen.shown)
+    OmegaConf.update(config, key, value, force_add=True)
+    OmegaConf.save(config, tmp_path / "config_resolved.yaml")
+    with pytest.raises(UserError, match=f"^run={tmp_path}: .*{message}"):
+        read_settings(tmp_path, trust=False)
+    if value == "os.system":
+        assert read_settings(tmp_path, trust=True).env["_target_"] == value
+
+
+def test_nothing_is_read_through_a_link(tmp_path):
+    (tmp_path / "elsewhere").write_text("seed: 1")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config_resolved.yaml").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"config_resolved\.yaml is a link"):
+        read_settings(run, trust=False)

@@ -35,21 +35,20 @@ def test_what_the_user_chose_stays(monkeypatch):
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(headless, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"PyAV, which is not installed: pip install -e '\.\[video\]'"):
+    with pytest.raises(UserError, match=r"video=true needs PyAV.*: pip install -e '\.\[video\]'"):
         headless.prepare()
 
 
-def test_a_choice_mujoco_refuses_is_told(monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "paper")
-    code = "from hydrl import headless; headless.prepare()"  # MuJoCo looks at it once in a process
+def test_it_asks_mujoco_without_pytorch_and_tells_a_choice_it_refuses(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "paper")  # MuJoCo looks at it once in a process
+    code = "import sys; from hydrl.run import headless; print('torch' in sys.modules); headless.prepare('k')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n"
     assert "UserError: MUJOCO_GL=paper: MuJoCo cannot load it: invalid value" in done.stderr
 
 
-def test_a_missing_libegl_is_named(monkeypatch):
-    error = AttributeError("'NoneType' object has no attribute 'eglQueryString'")
+@pytest.mark.parametrize(("egl", "told"), [(False, "apt install libegl1"), (True, "'eglQueryString'")])
+def test_a_missing_libegl_is_named(egl, told, monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(headless, "has_egl", lambda: False)
-    assert "apt install libegl1" in headless.explain(error)
-    monkeypatch.setattr(headless, "has_egl", lambda: True)
-    assert headless.explain(error) == str(error)
+    monkeypatch.setattr(headless, "has_egl", lambda: egl)
+    assert told in headless.explain(AttributeError("'NoneType' object has no attribute 'eglQueryString'"))

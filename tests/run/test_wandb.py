@@ -1,30 +1,30 @@
 """What W&B is given, read back without a server: sweeps, a run's records, and the dashboard."""
 
+import csv
 import io
 import json
 import os
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 from conftest import ROOT, settings
-from test_loggers import records
+from wandb.proto import wandb_internal_pb2
 from wandb.sdk.launch.sweeps import utils as sweeps
 
 import train
-from hydrl.config import CONFIGS, command_line
 from hydrl.config.mistakes import find
 from hydrl.errors import UserError
 from hydrl.run.loggers import MetricsFile, has_account, server
 from hydrl.run.resume import origin
-from scripts import wandb_dashboard
+from scripts.wandb import dashboard
 
-SWEEPS = sorted((CONFIGS / "wandb").glob("*.yaml"))
+SWEEPS = sorted((ROOT / "scripts" / "wandb").glob("*.yaml"))
 TINY = ["debug=fast", "total_frames=1_024", "~tuned"]
 
 
@@ -33,6 +33,28 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+def records(folder: Path) -> Iterator[Any]:
+    """The records of the offline run below ``folder``.
+
+    The file is a LevelDB log: blocks of 32 KiB with chunks of checksum, length, type (1 whole, 2 first,
+    3 middle, 4 last) and data, after W&B's own header of 7 bytes.
+    """
+    (file,) = (path for path in folder.rglob("run-*.wandb") if not path.parent.is_symlink())
+    data, position, parts = file.read_bytes(), 7, b""
+    while position + 7 <= len(data):
+        if (left := 32_768 - position % 32_768) < 7:
+            position += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, position)
+        parts += data[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
 
 
 # Sweeps
@@ -58,6 +80,10 @@ def command(sweep: dict[str, Any], values: dict[str, Any]) -> list[str]:
     ]
 
 
+def test_there_is_a_sweep_of_each_kind():
+    assert [file.stem for file in SWEEPS] == ["bayes", "grid", "random"]
+
+
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
 def test_train_takes_every_value_that_a_sweep_can_draw(file: Path):
     sweep = sweeps.load_sweep_config(str(file))
@@ -78,7 +104,7 @@ def test_train_takes_every_value_that_a_sweep_can_draw(file: Path):
 
 
 def test_hyperband_looks_at_evaluations_that_the_run_comes_to():
-    sweep = sweeps.load_sweep_config(str(CONFIGS / "wandb/bayes.yaml"))
+    sweep = sweeps.load_sweep_config(str(SWEEPS[0]))
     found = settings(*command(sweep, {})[3:])
     evaluations = found.total_frames // found.eval.every_frames
     stop = sweep["early_terminate"]
@@ -88,7 +114,7 @@ def test_hyperband_looks_at_evaluations_that_the_run_comes_to():
 
 
 def test_an_agents_command_runs_offline_as_part_of_its_sweep(tmp_path: Path):
-    sweep = sweeps.load_sweep_config(str(CONFIGS / "wandb/bayes.yaml"))
+    sweep = sweeps.load_sweep_config(str(SWEEPS[0]))
     values = {key: ends(each)[0] for key, each in sweep["parameters"].items()}
     words = [*command(sweep, values), "debug=fast", "total_frames=512", f"hydra.run.dir={tmp_path / 'run'}"]
     agent = {"WANDB_SWEEP_ID": "ab12cd34", "WANDB_RUN_ID": "member01", "WANDB_MODE": "offline"}
@@ -100,28 +126,6 @@ def test_an_agents_command_runs_offline_as_part_of_its_sweep(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     run = next(each.run for each in records(tmp_path / "run") if each.WhichOneof("record_type") == "run")
     assert (run.run_id, run.sweep_id) == ("member01", "ab12cd34")
-
-
-def typed(monkeypatch: pytest.MonkeyPatch, word: str) -> int:
-    """The exit code of ``train.py word``."""
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
-    monkeypatch.setattr(sys, "argv", ["train.py", word])
-    job = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
-    return command_line.run(job(train.main.__wrapped__), CONFIGS)
-
-
-@pytest.mark.parametrize("word", ["wandb=bayes", "+wandb=bayes", "~wandb"])
-def test_a_sweep_is_no_choice(word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    assert typed(monkeypatch, word) == 2
-    assert f"error: {word}: configs/wandb holds sweeps" in capsys.readouterr().err
-
-
-def test_help_lists_no_sweeps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    with pytest.raises(SystemExit):
-        typed(monkeypatch, "--help")
-    listed = capsys.readouterr().out.splitlines()
-    assert "wandb: bayes, grid, random" not in listed
-    assert "logger: csv, tensorboard, wandb" in listed
 
 
 # A run
@@ -139,8 +143,8 @@ class Logged:
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
     place = tmp_path_factory.mktemp("wandb")
-    (place / "ppo").mkdir()
-    (place / "ppo" / "video-best.mp4").write_bytes(b"a film")
+    (place / "ppo" / "videos").mkdir(parents=True)
+    (place / "ppo" / "videos" / "final.mp4").write_bytes(b"a film")
     metrics: set[str] = set()
     ours = ["logger=wandb", "logger.mode=offline", "logger.artifacts=true", "logger.group=mine"]
     for algo, env, words in (
@@ -160,6 +164,13 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
     return Logged(place / "ppo", kinds, metrics)
 
 
+def rows_sent(history: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in row.item}
+        for row in history
+    ]
+
+
 def test_a_run_is_named_grouped_tagged_and_configured_in_levels(logged: Logged):
     run = logged.records["run"][0]
     assert (run.display_name, run.run_group, run.job_type) == ("ppo-cartpole-seed0", "mine", "train")
@@ -167,6 +178,19 @@ def test_a_run_is_named_grouped_tagged_and_configured_in_levels(logged: Logged):
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert config["optim"]["lr"] == settings("algo=ppo", "env=cartpole", *TINY).optim["lr"]
     assert config["loss"]["value_estimator"]["gamma"] == 0.99
+    assert config["env"] == {"_target_": "hydrl.parts.environments.gymnasium_env", "id": "CartPole-v1"}
+
+
+def test_the_rows_are_those_of_metrics_csv(logged: Logged):
+    sent = rows_sent(logged.records["history"])
+    with (logged.folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["frames"] for row in sent] == [int(row["frames"]) for row in rows]
+    for ours, theirs in zip(rows, sent, strict=True):
+        for key, value in ours.items():
+            if value:
+                assert theirs[key] == pytest.approx(float(value), rel=1e-6), key
+    assert {key.split("/")[0] for row in rows for key in row} == {"frames", "train", "eval", "loss", "time"}
 
 
 def test_the_summary_is_the_closing_evaluation_s_not_the_last_row_s(logged: Logged):
@@ -178,34 +202,35 @@ def test_the_summary_is_the_closing_evaluation_s_not_the_last_row_s(logged: Logg
     assert {key: told[key] for key in keys} == {key: reached[key] for key in keys}
 
 
-def test_the_code_and_the_resolved_configuration_are_saved(logged: Logged):
-    saved = {file.path for each in logged.records["files"] for file in each.files}
-    (files,) = logged.folder.glob("wandb/offline-run-*/files")
-    for path in ("train.py", "src/hydrl/learning.py"):
-        assert f"code/{path}" in saved
-        assert (files / "code" / path).read_bytes() == (ROOT / path).read_bytes()
-    assert "resolved_config.yaml" in saved
-    ours = (logged.folder / "config_resolved.yaml").read_bytes()
-    assert (files / "resolved_config.yaml").read_bytes() == ours
-    kept = {path.suffix for path in (files / "code").rglob("*") if path.is_file()}
-    assert kept == {".py"}  # no YAML, which could hold a secret
-    assert not (files / "diff.patch").exists()
+def contents(artifact: Any) -> dict[str, Path]:
+    return {entry.path: Path(entry.local_path) for entry in artifact.manifest.contents}
 
 
-def test_the_best_checkpoint_and_the_videos_are_artifacts(logged: Logged):
-    artifacts = {each.type: each for each in logged.records["artifact"]}
-    assert set(artifacts) == {"checkpoint", "video"}
-    best = {entry.path: Path(entry.local_path) for entry in artifacts["checkpoint"].manifest.contents}
+def test_the_code_the_best_checkpoint_and_the_videos_are_artifacts(logged: Logged):
+    artifacts = {each.type: contents(each) for each in logged.records["artifact"]}
+    assert set(artifacts) == {"code", "checkpoint", "video"}
+    package = ROOT / "src" / "hydrl"
+    assert set(artifacts["code"]) == {str(path.relative_to(package)) for path in package.rglob("*.py")}
+    path = "loop/update.py"
+    assert artifacts["code"][path].read_bytes() == (package / path).read_bytes()
+    best = artifacts["checkpoint"]
     assert {"inventory.json", "manifest.json", "components/0000-actor/state.pt"} <= set(best)
     assert all(path.is_file() and logged.folder in path.parents for path in best.values())
-    assert [entry.path for entry in artifacts["video"].manifest.contents] == ["video-best.mp4"]
-    keys = [tuple(item.nested_key) for each in logged.records["history"] for item in each.item]
-    assert ("video/best", "path") in keys
+    assert artifacts["video"] == {"final.mp4": logged.folder / "videos" / "final.mp4"}
 
 
-def test_nothing_but_numbers_is_sent_unless_asked(run: Callable[..., Path]):
-    folder = run("algo=dqn", "env=cartpole", *TINY, "logger=wandb", "logger.mode=offline")
-    assert "artifact" not in {each.WhichOneof("record_type") for each in records(folder)}
+def test_without_an_account_it_logs_offline_and_sends_no_artifact_unless_asked(
+    run: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SECRET_TASK", "CartPole-v1")
+    folder = run("algo=dqn", "env=cartpole", "env.id=${oc.env:SECRET_TASK}", *TINY, "logger=wandb")
+    assert f"wandb sync {folder}/wandb/offline-run-" in capsys.readouterr().out
+    found = list(records(folder))
+    assert [each.artifact.type for each in found if each.WhichOneof("record_type") == "artifact"] == ["code"]
+    run_sent = next(each.run for each in found if each.WhichOneof("record_type") == "run")
+    config = {item.key: json.loads(item.value_json) for item in run_sent.config.update}
+    assert config["env"]["id"] == "${oc.env:SECRET_TASK}"  # what an environment variable holds stays there
+    assert run_sent.run_group == "dqn-cartpole"
 
 
 def test_a_run_that_was_never_evaluated_sends_no_checkpoint(
@@ -213,19 +238,51 @@ def test_a_run_that_was_never_evaluated_sends_no_checkpoint(
 ):
     from hydrl.run.loggers import send_artifacts
 
-    class Run:
-        id = "abc"
-
-    send_artifacts(Run(), tmp_path)
+    send_artifacts(None, tmp_path)
     assert "not all artifacts are sent to W&B: run=" in capsys.readouterr().out
 
 
-def test_the_account_of_another_server_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_server_that_does_not_answer_is_left_for_offline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    import wandb as library
+    from torchrl.record import loggers as theirs
+
+    from hydrl.run import loggers
+
+    started = []
+
+    class Refusing(theirs.WandbLogger):
+        def __init__(self, *args: Any, mode: str, **kwargs: Any) -> None:
+            started.append(mode)
+            if mode == "online":
+                raise library.errors.CommError("no route\nto host")
+            super().__init__(*args, mode=mode, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loggers, "WandbLogger", Refusing)
+        config = {"algo": "ppo", "task": "x", "logger": {"artifacts": False}}
+        options: dict[str, Any] = {"project": "p", "entity": None, "tags": [], "mode": "online"}
+        logger = loggers.wandb(directory=tmp_path, config=config, name="n", init_timeout=1.0, **options)
+        loggers.close(logger)
+    assert started == ["online", "offline"]
+    assert "W&B could not be reached (no route); logging offline\n" in capsys.readouterr().out
+
+
+def test_an_account_is_found_in_the_environment_or_the_netrc_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    assert not has_account()
+    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
+    assert has_account()
     (tmp_path / "netrc").write_text("machine tracking.example.org login user password secret\n")
     assert not has_account()
     monkeypatch.setenv("WANDB_BASE_URL", "https://tracking.example.org")
     assert has_account()
     assert server() == "https://tracking.example.org"
+    monkeypatch.delenv("WANDB_BASE_URL")
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    assert has_account()
 
 
 # The dashboard
@@ -238,18 +295,18 @@ def drawn(view: Any) -> set[str]:
 
 
 def test_the_dashboard_draws_only_what_runs_log(logged: Logged):
-    view = wandb_dashboard.workspace(wandb_dashboard.Arguments(entity="me"))
-    filmed = {*wandb_dashboard.VIDEOS, "time/video"}  # tests/test_video.py looks at these
+    view = dashboard.workspace(dashboard.Arguments(entity="me"))
+    filmed = {*dashboard.VIDEOS, "time/video"}  # tests/run/test_films.py looks at these
     assert drawn(view) - filmed <= logged.metrics
     assert {"eval/return_mean", "train/q_value", "train/epsilon", "loss/kl_approx"} <= drawn(view)
 
 
 def test_the_dashboard_averages_groups_with_a_band_over_seeds():
-    spec = wandb_dashboard.workspace(wandb_dashboard.Arguments(entity="me", name="mine"))._spec
+    spec = dashboard.workspace(dashboard.Arguments(entity="me", name="mine"))._spec
     assert (spec["entity"], spec["displayName"]) == ("me", "mine")
     section = spec["spec"]["section"]
     sections = {each["name"]: each["panels"] for each in section["panelBankConfig"]["sections"]}
-    assert list(sections) == [*wandb_dashboard.SECTIONS, "Videos"]
+    assert list(sections) == [*dashboard.SECTIONS, "Videos"]
     plots = [panel["config"] for name in list(sections)[:-1] for panel in sections[name]]
     for plot in plots:
         assert (plot["xAxis"], plot["groupBy"]) == ("frames", "group")
@@ -258,7 +315,7 @@ def test_the_dashboard_averages_groups_with_a_band_over_seeds():
 
 
 def test_a_dry_dashboard_asks_no_server(capsys: pytest.CaptureFixture[str]):
-    wandb_dashboard.main(wandb_dashboard.Arguments(dry=True))
+    dashboard.main(dashboard.Arguments(dry=True))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Return: eval/return_mean, eval/return_min, train/return, train/episode_length"
     assert lines[-1] == "Videos: videos"
@@ -271,10 +328,10 @@ def test_a_dashboard_is_saved_and_its_address_printed(
 
     saved: list[Any] = []
     monkeypatch.setenv("WANDB_API_KEY", "secret")
-    monkeypatch.setattr(wandb_dashboard, "urlopen", lambda *_, **__: io.BytesIO())
+    monkeypatch.setattr(dashboard, "urlopen", lambda *_, **__: io.BytesIO())
     monkeypatch.setattr(views.Workspace, "save", lambda self: saved.append(self) or self)
     monkeypatch.setattr(views.Workspace, "url", property(lambda self: f"https://x/{self.entity}"))
-    wandb_dashboard.main(wandb_dashboard.Arguments(entity="me", project="theirs"))
+    dashboard.main(dashboard.Arguments(entity="me", project="theirs"))
     assert capsys.readouterr().out == "https://x/me\n"
     assert [(each.entity, each.project) for each in saved] == [("me", "theirs")]
 
@@ -284,13 +341,13 @@ def test_a_dashboard_is_saved_and_its_address_printed(
     [
         ([], "needs a W&B account: wandb login; dry=true shows it"),
         (["entity"], "entity: write key=value"),
-        (["user=x"], "user=x: there is no such key; the top level has entity, project, name, dry"),
-        (["dry=3x"], "dry=3x: "),
+        (["user=x"], "'user' not in 'Arguments'; the keys are entity, project, name, dry"),
+        (["dry=3x"], "'3x' is not a valid bool"),
     ],
 )
 def test_a_dashboard_that_cannot_be_saved_is_one_line(words: list[str], answer: str):
     done = subprocess.run(
-        [sys.executable, "scripts/wandb_dashboard.py", *words],
+        [sys.executable, "scripts/wandb/dashboard.py", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -306,4 +363,4 @@ def test_a_server_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"^http://127\.0\.0\.1:9 cannot be reached"):
-        wandb_dashboard.main(wandb_dashboard.Arguments(entity="me"))
+        dashboard.main(dashboard.Arguments(entity="me"))

@@ -9,12 +9,7 @@ import pytest
 from conftest import settings
 from omegaconf import OmegaConf
 
-<<<<<<< HEAD
-from hydrl.config import CONFIGS
-from hydrl.errors import RunError, UserError
-=======
 from hydrl.errors import Interrupted, RunError, UserError
->>>>>>> helper-b
 from hydrl.study import results
 from hydrl.study.pages import number
 from hydrl.study.pool import Trainings

@@ -35,5 +35,7 @@ def remember_missing_packages() -> None:
     tensordict asks at every module's output whether it might be a table of pandas, and Python searches its
     whole path for a missing package each time. ``None`` is Python's own entry for absent.
     """
+    # Without it an eager update takes 5-17 % longer for DQN and 4-12 % for PPO: medians of four interleaved
+    # runs of 12 to 40 rounds, two cores, one thread.
     if find_spec("pandas") is None:
         sys.modules["pandas"] = None  # type: ignore[assignment]

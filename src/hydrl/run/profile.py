@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-import torch
 from torch import profiler
 
 
@@ -38,8 +37,10 @@ class Profile:
     def save(self, recorded: profiler.profile) -> None:
         """Writes the trace, for chrome://tracing or ui.perfetto.dev, and the 30 costliest operators."""
         recorded.export_chrome_trace(str(self.folder / "trace.json.gz"))
-        by = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-        table = recorded.key_averages().table(sort_by=by, row_limit=30, max_name_column_width=70)
+        averages = recorded.key_averages()
+        device = any(each.self_device_time_total for each in averages)
+        by = "self_device_time_total" if device else "self_cpu_time_total"
+        table = averages.table(sort_by=by, row_limit=30, max_name_column_width=70)
         (self.folder / "profile.txt").write_text(table)
 
     def close(self) -> None:

@@ -18,12 +18,7 @@ from hydrl.study.scores import FEW, RESAMPLES, estimate, improvement, iqm, mean
 METHOD = f"""## How it was computed
 
 - **Score** of a run: mean return of its closing evaluation, fresh episodes played by the last policy; of its
-<<<<<<< HEAD
-  last evaluation if it diverged, since diverging is part of how a method does.
-- **Group**: an algorithm and the overrides that not all runs have; on a task its runs differ in the seed only.
-=======
   last evaluation if it diverged. Runs of a **group** differ on each task in nothing but the seed.
->>>>>>> helper-b
 - **IQM**: the mean of the middle half of the runs, those of all tasks together; of fewer than four, of all.
 - **Intervals** are 95%, by percentile bootstrap over runs ({RESAMPLES:,} resamples, stratified by task), and
   need {FEW} seeds on each task. From few seeds they come out narrower than they should.
