@@ -197,7 +197,9 @@ def tell(study: optuna.Study, trial: Trial, state: TrialState, score: float | No
         note = f"{told.value:,.1f}" + ", cut short" * (state == TrialState.PRUNED)
     top = best(study)
     so_far = f"  (best {top.value:,.1f}, #{top.number})" if top else ""
-    return f"#{trial.number}  {note}  {' '.join(told.user_attrs['overrides'])}{so_far}"
+    drawn = (word.partition("=") for word in told.user_attrs["overrides"])
+    short = (f"{key.rpartition('.')[2]}={value}" for key, _, value in drawn)
+    return f"#{trial.number}  {note}  {' '.join(short)}{so_far}"
 
 
 def keep_best(plan: Plan, study: optuna.Study, in_hand: Iterable[Path]) -> None:
@@ -254,10 +256,10 @@ def save_pictures(study: optuna.Study, out: Path) -> list[Path]:
         "slice": partial(plots.plot_slice, study),
         "importances": partial(plots.plot_param_importances, study, evaluator=PedAnovaImportanceEvaluator()),
     }
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), matplotlib.rc_context({"figure.figsize": (8, 4)}):  # 4 for each slice
         warnings.simplefilter("ignore")  # the plots are experimental, and say where trials are few
         for name, draw in drawn.items():
             draw()
-            pyplot.savefig(out / f"{name}.png", dpi=120, bbox_inches="tight")
+            pyplot.savefig(out / f"{name}.png", dpi=100, bbox_inches="tight")
             pyplot.close()
     return [out / f"{name}.png" for name in drawn]
