@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import train
 from hydrl.config import command_line
 from hydrl.config.settings import CONFIGS, Settings
-from hydrl.errors import DivergedError, Interrupted, UserError
+from hydrl.errors import DivergedError, UserError
 from hydrl.study import sweep
 from hydrl.study.sweep import LONGEST, folder_name
 
@@ -136,7 +136,9 @@ def test_the_table_says_what_became_of_each_member(swept, tmp_path):
         ("seed=0", [None], 0),
     ],
 )
-def test_the_worst_end_is_the_exit_code(line: str, errors: list[Exception | None], code: int, swept, tmp_path):
+def test_the_worst_end_is_the_exit_code(
+    line: str, errors: list[Exception | None], code: int, swept, tmp_path
+):
     def end(settings: Settings) -> None:
         if error := errors[settings.seed]:
             raise error

@@ -113,7 +113,7 @@ def parse(word: str) -> Override:
         UserError: if it does not.
     """
     try:
-        return OverridesParser.create().parse_override(word)
+        return OverridesParser.create().parse_overrides([word])[0]
     except HydraException as error:
         raise UserError(translate(error, CONFIGS, [word])) from None
 
