@@ -37,9 +37,12 @@ def open_study(plan: Plan) -> optuna.Study:
     """The search's study in its folder, with the present numbers as its first trial.
 
     Raises:
-        UserError: if the folder holds another search, or one that is running.
+        UserError: if the folder holds another search or one that is running, or cannot be written.
     """
-    lock(plan.out)
+    try:
+        lock(plan.out)
+    except OSError as error:
+        raise UserError(f"out={plan.out} cannot be written: {error.strerror}") from None
     storage = optuna.storages.RDBStorage(f"sqlite:///{plan.out / 'study.db'}")
     study = optuna.create_study(
         storage=storage, study_name="search", load_if_exists=True, direction="maximize"
