@@ -1,8 +1,8 @@
+"""Sweeps: what is told of their members, and that every member ends as it should, wherever it runs."""
+
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -15,13 +15,14 @@ from conftest import start
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import train
-from hydrl.config import CONFIGS, command_line
-from hydrl.config.settings import Settings
-from hydrl.errors import DivergedError, Interrupted, UserError
+from hydrl.config import command_line
+from hydrl.config.settings import CONFIGS, Settings
+from hydrl.errors import DivergedError, UserError
 from hydrl.study import sweep
-from hydrl.study.sweep import LONGEST, Board, Note, folder_name
+from hydrl.study.sweep import LONGEST, folder_name
 
-TINY = ["-m", "debug=fast", "~tuned", "algo=ppo", "env=cartpole"]
+TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole"]
+FOLDER = "ppo-cartpole-debug_fast-tuned_none-seed{}"
 SUMMARY = {
     "frames": 2048,
     "wall_seconds": 12.3,
@@ -51,9 +52,8 @@ def swept(
             (Path(settings.run_dir) / "summary.json").write_text(json.dumps(SUMMARY))
 
         monkeypatch.setattr(train, "train", trained)
-        arguments = ["-m", *line.split(), f"hydra.sweep.dir={tmp_path / 'sweep'}"]
-        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        code = command_line.run(main, CONFIGS)
+        monkeypatch.setattr(sys, "argv", ["train.py", *line.split(), f"hydra.sweep.dir={tmp_path / 'sweep'}"])
+        code = sweep.close(command_line.run(main))
         printed = capsys.readouterr()
         return code, rows(printed.out), printed.out + printed.err
 
@@ -76,13 +76,11 @@ def rows(output: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("overrides", "name"),
     [
-        (["seed=3", "algo=ppo", "env=cartpole"], "ppo-cartpole-seed3"),
         (["env=cartpole", "seed=3", "algo=ppo"], "ppo-cartpole-seed3"),
         (["algo=ppo", "resume=auto", "trust=true", "logger=wandb", "logger.project=x"], "ppo"),
         (["optim.lr=1e-3", "+env.max_episode_steps=50"], "env.max_episode_steps_50-optim.lr_1e-3"),
         (["actor.num_cells=[64,64]", "~transforms.normalize"], "actor.num_cells_64_64-transforms.normalize"),
         (["env=gym", "env.id='ALE/Pong v5'"], "gym-env.id_ALE_Pong_v5"),
-        (["+env.token=***", "seed=0"], "env.token-seed0"),
         (["+env.login=${oc.env:NAME}"], "env.login_oc.env_NAME"),
         ([], "default"),
     ],
@@ -109,7 +107,7 @@ def test_the_table_says_what_became_of_each_member(swept, tmp_path):
             case 3:
                 raise RuntimeError("a defect")
 
-    code, table, output = swept("algo=dqn env=cartpole seed=range(5)", end)
+    code, table, output = swept("-m algo=dqn env=cartpole seed=range(5)", end)
     assert code == 1
     assert f"{tmp_path / 'sweep'}: 2 of 5 finished" in output
     assert "algo=dqn env=cartpole" in output
@@ -124,150 +122,113 @@ def test_the_table_says_what_became_of_each_member(swept, tmp_path):
     ]
     assert "diverged at frame 0: loss_actor is nan" in table[2][-1]
     assert "Traceback" in output  # a defect keeps it
+    assert "resume=auto" not in output  # all have ended
 
 
 @pytest.mark.parametrize(
-    ("errors", "code"),
+    ("line", "errors", "code"),
     [
-        ([None, None], 0),
-        ([None, UserError("")], 2),
-        ([DivergedError(""), None], 3),
-        ([UserError(""), RuntimeError("")], 1),
+        ("-m seed=0,1", [None, None], 0),
+        ("-m seed=0,1", [None, UserError("")], 2),
+        ("-m seed=0,1", [DivergedError(""), None], 3),
+        ("-m seed=0,1", [UserError(""), RuntimeError("")], 1),
+        ("seed=0", [DivergedError("")], 3),
+        ("seed=0", [None], 0),
     ],
 )
-def test_the_worst_end_is_the_exit_code(errors: list[Exception | None], code: int, swept):
+def test_the_worst_end_is_the_exit_code(
+    line: str, errors: list[Exception | None], code: int, swept, tmp_path
+):
     def end(settings: Settings) -> None:
         if error := errors[settings.seed]:
             raise error
 
-    assert swept("seed=0,1", end)[0] == code
+    assert swept(f"{line} hydra.run.dir={tmp_path / 'single'}", end)[0] == code
 
 
 def test_an_interrupted_sweep_begins_no_further_member_and_says_how_to_go_on(swept, tmp_path):
+    begun = []
+
     def end(settings: Settings) -> None:
-        if settings.seed == 1:
-            raise Interrupted(signal.SIGTERM)
+        begun.append(settings.seed)
+        if settings.seed == 1 and len(begun) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)  # as no training is there to take it
 
     before = signal.getsignal(signal.SIGTERM)
-    code, table, output = swept("seed=0,1,2", end)
+    code, table, output = swept("-m seed=0,1,2,3", end)
     assert code == 143
-    assert [row[2] for row in table] == ["finished", "interrupted", "not begun"]
+    assert [row[2] for row in table] == ["finished", "interrupted"]
+    assert f"{tmp_path / 'sweep'}: 1 of 4 finished, 2 not begun" in " ".join(output.split())
     assert f"hydra.sweep.dir={tmp_path / 'sweep'} resume=auto" in output
     assert signal.getsignal(signal.SIGTERM) is before
+    # Another list of members forgets what became of those.
+    code, table, _ = swept("-m seed=2,1 resume=auto", end)
+    assert (code, begun) == (0, [0, 1, 2, 1])
+    assert [row[1:3] for row in table] == [["seed=2", "finished"], ["seed=1", "finished"]]
 
 
 def test_a_sweep_that_never_began_has_no_table(swept):
-    code, table, output = swept("seed=0,1 optim.lrr=1", lambda settings: None)
-    assert code == 2
-    assert not table
+    code, table, output = swept("-m seed=0,1 optim.lrr=1", lambda settings: None)
+    assert (code, table) == (2, [])
     assert output.startswith("error: optim.lrr=1: there is no such key")
 
 
-def test_no_secret_is_in_a_folder_s_name_or_a_note(swept, tmp_path):
-    code, table, output = swept("+env.api_key=hush-1,hush-2 seed=0,1", lambda settings: None)
-    assert code == 0
-    names = ["env.api_key-seed0", "env.api_key-seed1", "env.api_key-seed0-2", "env.api_key-seed1-2"]
-    assert [row[-1] for row in table] == names
-    assert "#0: +env.api_key=*** seed=0\n" in output
-    assert "hush" not in output
-    assert not [path for path in tmp_path.rglob("*") if "hush" in path.name]
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
-
-
-def test_a_member_whose_process_is_gone_was_killed(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    for pid, host, state in (
-        (gone.pid, socket.gethostname(), "killed"),
-        (os.getpid(), socket.gethostname(), "running"),
-        (gone.pid, "elsewhere", "running"),
-    ):
-        assert Note([], status="running", host=host, pid=pid).state == state
-
-
-def test_lines_of_several_members_bear_their_numbers(tmp_path):
-    with (tmp_path / "output").open("w") as file:
-        marked = sweep.Marked(file, "#3 ")
-        print("one\ntwo", file=marked)
-        print("par", end="", file=marked)
-        print("t", file=marked)
-        assert not marked.isatty()
-    assert (tmp_path / "output").read_text() == "#3 one\n#3 two\n#3 part\n"
-
-
-def test_a_launcher_whose_package_is_missing_names_the_extra(swept, monkeypatch):
-    monkeypatch.setattr(command_line, "launchers", lambda: ["basic"])
-    for name, extra in (("joblib", "joblib"), ("submitit_slurm", "submitit")):
-        code, _, output = swept(f"seed=0,1 hydra/launcher={name}", lambda settings: None)
-        assert code == 2
-        assert output.count("\n") == 1
-        assert f"pip install -e '.[{extra}]'" in output
-
-
-def test_submitit_is_given_no_secret_to_write(swept):
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    line = "hydra/launcher=submitit_local +env.token=hush-hush seed=0,1"
-    code, _, output = swept(line, lambda settings: None)
-    assert code == 2
-    assert "write +env.token='${oc.env:NAME}'" in output
-    assert "hush" not in output
+def test_ctrl_c_leaves_a_checkpoint_in_a_sweep_of_one_process(tmp_path):
+    begun = begin(*TINY, "seed=0,1", "total_frames=1_000_000", f"hydra.sweep.dir={tmp_path}")
+    assert begun.stdout
+    next(line for line in begun.stdout if "evaluation" in line)
+    os.killpg(begun.pid, signal.SIGINT)
+    output = begun.communicate(timeout=60)[0]
+    assert begun.returncode == 130, output
+    assert [row[2] for row in rows(output)] == ["interrupted"]
+    assert "Traceback" not in output
+    assert list(tmp_path.glob("*-seed0/checkpoints/checkpoint-*"))
 
 
 def test_joblib_s_members_end_well_on_ctrl_c_and_go_on_from_another_list(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    sweep = begin(*TINY, "seed=0,1,2,-1", *place)
+    begun = begin(*TINY, "seed=-1,0,1,2,3", *place)
+    assert begun.stdout
     lines = []
-    assert sweep.stdout
-    for line in sweep.stdout:
+    for line in begun.stdout:
         lines.append(line)
-        if line.startswith("#2 ") and "evaluation" in line:
-            break
-    members = psutil.Process(sweep.pid).children(recursive=True)
-    os.killpg(sweep.pid, signal.SIGINT)
-    output = "".join(lines) + sweep.communicate(timeout=60)[0]
-    assert sweep.returncode == 130, output
+        if "evaluation" in line and list(tmp_path.glob("members/3.json")):
+            break  # one member is refused, one has ended, two train
+    members = psutil.Process(begun.pid).children(recursive=True)
+    os.killpg(begun.pid, signal.SIGINT)
+    output = "".join(lines) + begun.communicate(timeout=60)[0]
+    assert begun.returncode == 130, output
     assert not psutil.wait_procs(members, timeout=10)[1]
     assert "Traceback" not in output
     status = {row[1]: row[2] for row in rows(output)}
-    assert status["seed=2"] == "interrupted", output
-    assert "finished" in (status["seed=0"], status["seed=1"]), output
-    done = next(seed for seed in (0, 1) if status[f"seed={seed}"] == "finished")
-    folder = "ppo-cartpole-debug_fast-tuned_none-seed{}"
-    before = (tmp_path / folder.format(done) / "summary.json").stat().st_mtime_ns
+    assert status["seed=-1"] == "refused", output
+    assert "interrupted" in status.values(), output
+    done = [seed for seed in range(3) if status.get(f"seed={seed}") == "finished"]
+    stopped = next(seed for seed in range(4) if status.get(f"seed={seed}") == "interrupted")
+    before = {seed: (tmp_path / FOLDER.format(seed) / "summary.json").stat().st_mtime_ns for seed in done}
+    assert done
 
-    sweep = begin(*TINY, "seed=-1,2,1,0", "resume=auto", place[0])  # one after the other
-    output, _ = sweep.communicate(timeout=60)
-    assert sweep.returncode == 2, output
-    assert {row[1]: row[2] for row in rows(output)} == {
-        "seed=-1": "refused",
-        **{f"seed={seed}": "finished" for seed in (0, 1, 2)},
-    }
-    resumed = json.loads((tmp_path / folder.format(2) / "summary.json").read_text())
-    assert resumed["resumed_at_frames"]
-    assert resumed["frames"] == 2048
-    assert (tmp_path / folder.format(done) / "summary.json").stat().st_mtime_ns == before
+    begun = begin(*TINY, f"seed={stopped},{done[0]}", "resume=auto", place[0])  # one after the other
+    output, _ = begun.communicate(timeout=60)
+    assert begun.returncode == 0, output
+    assert [row[1:3] for row in rows(output)] == [
+        [f"seed={stopped}", "finished"],
+        [f"seed={done[0]}", "finished"],
+    ]
+    assert json.loads((tmp_path / FOLDER.format(stopped) / "summary.json").read_text())["frames"] == 2048
+    assert (tmp_path / FOLDER.format(done[0]) / "summary.json").stat().st_mtime_ns == before[done[0]]
 
 
-def test_joblib_s_members_end_when_the_sweep_is_killed(tmp_path):
+def test_joblib_s_members_save_and_end_when_the_sweep_is_killed(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    sweep = begin(*TINY, "seed=0,1", "total_frames=1_000_000", *place)
-    assert sweep.stdout
-    next(line for line in sweep.stdout if "evaluation" in line)
-    members = psutil.Process(sweep.pid).children(recursive=True)
-    sweep.kill()
+    begun = begin(*TINY, "seed=0,1,2", "total_frames=1_000_000", *place)
+    assert begun.stdout
+    next(line for line in begun.stdout if "evaluation" in line)
+    members = psutil.Process(begun.pid).children(recursive=True)
+    begun.kill()
     assert not psutil.wait_procs(members, timeout=30)[1]
-    assert Board(tmp_path).stopped.exists()
-    assert [note.status for note in Board(tmp_path).read().values()].count("interrupted") >= 1
-
-
-def test_submitit_s_local_executor_runs_a_sweep(tmp_path):
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    sweep = begin(*TINY, "seed=0,-1", f"hydra.sweep.dir={tmp_path}", "hydra/launcher=submitit_local")
-    output, _ = sweep.communicate(timeout=90)
-    assert sweep.returncode == 2, output  # the mistake's, made in another process
-    assert output.startswith(f"members print to {tmp_path}/.submitit/*/*.out\n")
-    assert [row[2] for row in rows(output)] == ["finished", "refused"]
-    logs = [file.read_text() for file in tmp_path.glob(".submitit/*/*.out")]
-    assert any("2,048 frames" in log for log in logs)
+    found = sweep.outcomes(tmp_path / "members")
+    assert "interrupted" in [each["status"] for each in found]
+    assert len(found) <= 2  # the third never began
