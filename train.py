@@ -37,8 +37,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from torchrl.envs.utils import check_env_specs
 
     from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, make_update, timed
-    from hydrl.parts import environments
-    from hydrl.parts.collectors import shut_down_after
+    from hydrl.parts import collectors, environments
     from hydrl.parts.losses import make_loss
     from hydrl.run import process
     from hydrl.run.films import Camera
@@ -46,19 +45,17 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
 
-    clock, build, scoring = Clock(), settings.build, settings.eval
+    clock, build, score = Clock(), settings.build, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
     compiling = {"compile": settings.compile, "cudagraph": settings.cudagraph}
     device = process.prepare(seed, settings.device, settings.torch_threads, **compiling)
 
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
     make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)
-    num_envs = settings.collector["num_envs"]
-    env = make_env(num_envs=num_envs)
+    env = make_env(num_envs=settings.num_envs)
     check_action_space(settings, environments.action_kind(env))
     env.set_seed(seed)
-    known = origin.normaliser if origin else None
-    environments.initialise_normalisers(env, settings.init_stats_frames, known)
+    environments.initialise_normalisers(env, settings.init_stats_frames, resume.normaliser(origin))
     check_env_specs(env)
     normaliser = partial(environments.normaliser_state, env)
 
@@ -74,22 +71,17 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     schedule = build("schedule")(optimizer, settings.anneal_batches)
     update = make_update(loss, optimizer, target, max_grad_norm=settings.max_grad_norm, **compiling)
     minibatches = build("minibatches")(buffer, loss)
-    make_worker_env = partial(make_env, num_envs=num_envs, normaliser=normaliser())
+    make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
 
-    evaluate = Evaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=scoring.max_steps)
-    evaluate_closing = partial(evaluate, episodes=scoring.final_episodes, drawn=Episodes.CLOSING)
-    progress = Progress(settings.batches, settings.frames_per_batch, scoring.solved_at)
+    evaluate = Evaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
+    evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=Episodes.CLOSING)
+    progress = Progress(settings.batches, settings.frames_per_batch, score.solved_at, score.stop_when_solved)
     metrics = Metrics(optimizer, exploration)
-
-    def solution_confirmed() -> bool:
-        """Whether the evaluation of this moment solved the task, and fresh episodes do so too."""
-        asked = scoring.stop_when_solved and progress.solved
-        return asked and progress.reaches_threshold(evaluate_closing(progress.frames))
 
     with (
         process.Stop() as stop,
-        shut_down_after(make_collector(stop=stop.here)) as collector,
+        collectors.shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
         closing(Record(settings, progress, metrics, clock, origin)) as record,
         closing(Profile(record.directory, settings.batches, settings.profile_batches)) as profile,
@@ -102,7 +94,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
             if origin:
                 state.load(origin)
             batches = timed("time/collect", collector)
-            while progress.batches_left and not solution_confirmed():
+            while progress.batches_left and not progress.confirmed(evaluate_closing):
                 batch = next(batches)
                 progress.collected(batch.numel())
                 losses = [update(minibatch) for minibatch in timed("time/sample", minibatches(batch))]
@@ -114,20 +106,18 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                     exploration.step(batch.numel())
                 collector.update_policy_weights_()
 
-                if evaluation_due := progress.due(scoring.every_frames):
-                    progress.evaluated(evaluate(progress.frames, scoring.episodes), clock.elapsed)
+                if evaluation_due := progress.due(score.every_frames):
+                    progress.evaluated(evaluate(progress.frames, score.episodes), clock.elapsed)
                 if evaluation_due or progress.due(settings.log_every_frames):
                     record.write()
-                if evaluation_due:
-                    camera.film(progress.frames)
+                camera.film(progress)
                 if progress.improved or progress.due(settings.checkpoint_every_frames):
                     state.save()
                 profile.step()
                 stop.here()
             state.save()
-            final = evaluate_closing(progress.frames)
-            camera.film(progress.frames, closing=True)
-            record.finish(final)
+            camera.film(progress, closing=True)
+            record.finish(evaluate_closing(progress.frames))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from torchrl.envs import Transform
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find, paths
-from hydrl.config.settings import Settings, algorithms, check_action_space, load, targets
+from hydrl.config.settings import Role, Settings, algorithms, check_action_space, keys, load, targets
 from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
 from hydrl.parts.environments import make_env
@@ -298,3 +298,38 @@ def test_the_tutorial_stack_stands_in_its_order():
     stack = [type(each).__name__ for each in env.transform]
     # RewardSum stands first, where the reward is still the environment's own; the document has it third.
     assert stack == ["RewardSum", "ObservationNorm", "DoubleToFloat", "StepCounter"]
+
+
+def test_a_reference_to_the_environment_is_used_and_saved_as_written(monkeypatch):
+    monkeypatch.setenv("WHO", "nobody")
+    monkeypatch.setenv("RATE", "0.01")
+    chosen = settings(
+        "env=cartpole",
+        "logger=wandb",
+        "logger.entity=${oc.env:WHO}",
+        "logger.group=${logger.entity}",
+        "logger.tags=[a,'${oc.env:NOBODY,unset}']",
+        "optim.lr='${oc.decode:${oc.env:RATE}}'",
+        "anneal_frames=${total_frames}",
+    )
+    assert (chosen.logger["group"], chosen.logger["tags"], chosen.optim["lr"]) == (
+        "nobody",
+        ["a", "unset"],
+        0.01,
+    )
+    shown = chosen.shown
+    assert shown["logger"]["entity"] == shown["logger"]["group"] == "${oc.env:WHO}"
+    assert shown["logger"]["tags"] == ["a", "${oc.env:NOBODY,unset}"]
+    assert shown["optim"]["lr"] == "${oc.decode:${oc.env:RATE}}"
+    assert shown["anneal_frames"] == chosen.total_frames
+    assert "nobody" not in str(shown)
+    with pytest.raises(UserError, match=r"logger\.entity: the environment variable MISSING is not set"):
+        settings("logger=wandb", "logger.entity=${oc.env:MISSING}")
+
+
+def test_each_top_level_key_has_at_most_one_role_and_what_trains_has_none():
+    of = {role: keys(role) for role in Role}
+    assert sum(map(len, of.values())) == len(keys(*Role))
+    assert of[Role.PROCESS] == {"run_dir", "resume", "trust"}
+    assert of[Role.LENGTH] == {"total_frames", "anneal_frames", "eval"}
+    assert not {"seed", "env", "optim", "loss", "collector", "max_grad_norm"} & keys(*Role)

@@ -19,7 +19,8 @@ from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
 from toys import Toy
 
 from hydrl.errors import Interrupted, UserError
-from hydrl.loop.evaluation import Episodes, Evaluator
+from hydrl.loop import Episodes, Evaluator, Progress
+from hydrl.loop.evaluation import Evaluation
 from hydrl.parts import actors, environments
 from hydrl.run import checkpoint, headless
 from hydrl.run import films as video
@@ -351,14 +352,23 @@ def test_a_camera_put_back_films_when_the_unbroken_one_would(tmp_path):
         calls = {"show": lambda *film: shown.append(film), "say": said.append, "pause": lambda: None} | calls
         return video.Camera(evaluate, chosen, **calls)
 
+    def evaluated(frames):
+        progress = Progress(batches=9, frames_per_batch=256, solved_at=None)
+        progress.collected(frames)
+        progress.evaluated(Evaluation(torch.zeros(1), torch.ones(1)), seconds=0.0)
+        return progress
+
     unbroken = camera()
-    for at in (256, 512, 768):
-        unbroken.film(at)
+    for frames in (256, 512, 768):
+        unbroken.film(evaluated(frames))
     again = camera()
     again.load_state_dict(unbroken.state_dict())
-    for at in (1_024, 1_280):
-        again.film(at)
-    again.film(1_280, closing=True)
+    for frames in (1_024, 1_280):
+        again.film(evaluated(frames))
+    going_on = evaluated(1_280)
+    going_on.collected(256)
+    again.film(going_on)  # nobody evaluated there
+    again.film(evaluated(1_280), closing=True)
     paths = [tmp_path / "videos" / name for name in FILMED]
     assert [(at, key) for at, key, _ in shown] == [
         (256, "eval/video"), (768, "eval/video"), (1280, "eval/video"), (1280, "eval/final_video")
@@ -370,7 +380,7 @@ def test_a_camera_put_back_films_when_the_unbroken_one_would(tmp_path):
     def refuse(*_):
         raise OSError("no room")
 
-    camera(show=refuse).film(1_536)
+    camera(show=refuse).film(evaluated(1_536))
     assert said == ["no film at 1,536 frames: no room"]
 
 

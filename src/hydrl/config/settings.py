@@ -162,6 +162,11 @@ class Settings(Strict):
         return self.collector["frames_per_batch"]
 
     @property
+    def num_envs(self) -> int:
+        """Environments stepped together in a process."""
+        return self.collector["num_envs"]
+
+    @property
     def batches(self) -> int:
         """Batches in the run; the last is whole, so ``total_frames`` is rounded up."""
         return -(-self.total_frames // self.frames_per_batch)

@@ -1,5 +1,6 @@
 """How far a run has come: the counters that steer it."""
 
+from collections.abc import Callable
 from typing import Any
 
 from hydrl.loop.evaluation import Evaluation
@@ -15,6 +16,7 @@ class Progress:
         batches: of the whole run.
         frames_per_batch: of the collector.
         solved_at: mean return that counts as solved; ``None`` where there is none.
+        stop_when_solved: whether the run ends once it has.
 
     Attributes:
         frames: environment frames so far.
@@ -27,8 +29,11 @@ class Progress:
         resumed_at: frames at which the run was resumed.
     """
 
-    def __init__(self, batches: int, frames_per_batch: int, solved_at: float | None) -> None:
-        self.batches, self.frames_per_batch, self.solved_at = batches, frames_per_batch, solved_at
+    def __init__(
+        self, batches: int, frames_per_batch: int, solved_at: float | None, stop_when_solved: bool = False
+    ) -> None:
+        self.batches, self.frames_per_batch = batches, frames_per_batch
+        self.solved_at, self.stop_when_solved = solved_at, stop_when_solved
         self.frames = self.before = self.updates = 0
         self.evaluation: Evaluation | None = None
         self.evaluated_at: int | None = None
@@ -82,6 +87,14 @@ class Progress:
     def solved(self) -> bool:
         """Whether the evaluation of this moment is at or above the threshold."""
         return self.evaluation_now is not None and self.reaches_threshold(self.evaluation_now)
+
+    def confirmed(self, evaluate: Callable[[int], Evaluation]) -> bool:
+        """Whether the run ends here: the evaluation of this moment solved the task, and so do fresh episodes.
+
+        Args:
+            evaluate: plays them with the policy as it is after so many frames.
+        """
+        return self.stop_when_solved and self.solved and self.reaches_threshold(evaluate(self.frames))
 
     def reaches_threshold(self, evaluation: Evaluation) -> bool:
         """Whether a mean return counts as solved; never, where no threshold is set."""

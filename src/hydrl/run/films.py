@@ -19,7 +19,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
-from hydrl.loop.progress import crossed
+from hydrl.loop.progress import Progress, crossed
 from hydrl.parts.environments import load_normaliser
 from hydrl.run.files import atomically
 from hydrl.run.headless import explain
@@ -133,11 +133,11 @@ class Camera:
             except UserError as error:
                 raise UserError(f"eval.video=true: {error}; use eval.video=false") from error
 
-    def film(self, frames: int, closing: bool = False) -> None:
-        """Films the evaluation after ``frames`` if its interval has no film yet, or the ``closing`` one."""
-        if not self.eval.video or not (
-            closing or crossed(self.eval.video_every_frames, self.filmed_at, frames)
-        ):
+    def film(self, progress: Progress, closing: bool = False) -> None:
+        """Films the evaluation of this moment if its interval has no film yet, or the ``closing`` one."""
+        frames = progress.frames
+        due = progress.evaluation_now and crossed(self.eval.video_every_frames, self.filmed_at, frames)
+        if not (self.eval.video and (closing or due)):
             return
         path, key = self.folder / f"{frames:012}.mp4", "eval/video"
         episodes, drawn = self.eval.episodes, Episodes.TRAINING

@@ -54,10 +54,10 @@ class Origin:
         """For environments that start anew: with the run's own they would begin as they began before."""
         return int(np.random.SeedSequence([self.settings["seed"], self.frames]).generate_state(1)[0] % 2**31)
 
-    @property
-    def normaliser(self) -> dict[str, Any]:
-        """The statistics the run observes with."""
-        return checkpoint.load(self.folder, ["normaliser"])["normaliser"]
+
+def normaliser(origin: Origin | None) -> dict[str, Any] | None:
+    """The statistics a resumed run observes with."""
+    return checkpoint.load(origin.folder, ["normaliser"])["normaliser"] if origin else None
 
 
 def expand(arguments: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ class Display:
     """Progress bar on a terminal; one line an evaluation where the output is a file or a pipe."""
 
     def __init__(self, title: str, total_frames: int) -> None:
-        self.console = console()
+        self.title, self.console = title, console()
         wide = self.console.width > 100
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -56,7 +56,7 @@ class Display:
             fields["eval"] = f"{metrics['eval/return_mean']:,.1f}"
             if not self.console.is_terminal:
                 mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
-                print(f"{frames:>10,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
+                print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
         self.progress.update(self.task, completed=frames, **fields)
 
     def close(self) -> None:
