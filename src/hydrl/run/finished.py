@@ -50,7 +50,7 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     values: Any = {}
     try:
         text = (run / "config_resolved.yaml").read_text()
-        if found := re.search(r"\$\{(?!oc\.env:)[^}]*:[^}]*\}", text):
+        if found := re.search(r"\$\{(?!oc\.(env|decode):)[^}]*:[^}]*\}", text):
             raise UserError(f"config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up")
         loaded = OmegaConf.create(text)
         saved: Any = OmegaConf.to_container(loaded)
