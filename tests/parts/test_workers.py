@@ -171,7 +171,7 @@ def test_a_worker_that_hangs_ends_with_the_line_it_is_in(trouble, early, line):
         ) as collector:
             for _ in collector:
                 start = time.monotonic()
-    assert 4 < time.monotonic() - start < 20
+    assert 4 < time.monotonic() - start < (60 if early else 20)  # the former counts the start of Python too
     assert "took longer than collector.worker_timeout=4 seconds to start or for a batch, in:" in message[0]
     assert f"line {line_of(line)} in {trouble.replace('hangs', 'hang')}\n" in message[0]
     assert "multiprocessing" not in message[0]
