@@ -78,6 +78,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=Episodes.CLOSING)
     progress = Progress(settings.batches, settings.frames_per_batch, score.solved_at, score.stop_when_solved)
     metrics = Metrics(optimizer, exploration)
+    camera = Camera(evaluate, settings)
 
     with (
         process.Stop() as stop,
@@ -86,7 +87,6 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         closing(Record(settings, progress, metrics, clock, origin)) as record,
         closing(Profile(record.directory, settings.batches, settings.profile_batches)) as profile,
     ):
-        camera = Camera(evaluate, settings, show=record.show, say=record.say, pause=stop.here)
         learner = {"actor": actor, "loss": loss, "exploration": exploration, "target": target}
         learner |= {"optimizer": optimizer, "schedule": schedule}
         state = TrainingState(record, env, collector, buffer, learner, camera)
@@ -110,13 +110,13 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                     progress.evaluated(evaluate(progress.frames, score.episodes), clock.elapsed)
                 if evaluation_due or progress.due(settings.log_every_frames):
                     record.write()
-                camera.film(progress)
+                camera.film(record, stop.here)
                 if progress.improved or progress.due(settings.checkpoint_every_frames):
                     state.save()
                 profile.step()
                 stop.here()
             state.save()
-            camera.film(progress, closing=True)
+            camera.film(record, stop.here, closing=True)
             record.finish(evaluate_closing(progress.frames))
 
 

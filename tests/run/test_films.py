@@ -5,6 +5,7 @@ import random
 import signal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import av
@@ -340,7 +341,7 @@ def test_what_cannot_be_filmed_is_refused_before_the_run(words, message, run, tm
     with pytest.raises(UserError, match=f"^eval.video=true: .*{message}.*use eval.video=false$") as caught:
         run(*words, *SMALL, "eval.video=true")
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run" / "metrics.csv").exists()
+    assert not (tmp_path / "run" / "config_resolved.yaml").exists()
 
 
 def test_a_camera_put_back_films_when_the_unbroken_one_would(tmp_path):
@@ -348,27 +349,29 @@ def test_a_camera_put_back_films_when_the_unbroken_one_would(tmp_path):
     evaluate = Evaluator(*still("Striped-v0"), seed=0, max_steps=3)
     shown, said = [], []
 
-    def camera(**calls):
-        calls = {"show": lambda *film: shown.append(film), "say": said.append, "pause": lambda: None} | calls
-        return video.Camera(evaluate, chosen, **calls)
+    def show(*film):
+        shown.append(film)
 
-    def evaluated(frames):
+    def evaluated(frames, show=show):
         progress = Progress(batches=9, frames_per_batch=256, solved_at=None)
         progress.collected(frames)
         progress.evaluated(Evaluation(torch.zeros(1), torch.ones(1)), seconds=0.0)
-        return progress
+        return SimpleNamespace(progress=progress, show=show, say=said.append)
 
-    unbroken = camera()
+    def film(camera, record, **options):
+        camera.film(record, lambda: None, **options)
+
+    unbroken = video.Camera(evaluate, chosen)
     for frames in (256, 512, 768):
-        unbroken.film(evaluated(frames))
-    again = camera()
+        film(unbroken, evaluated(frames))
+    again = video.Camera(evaluate, chosen)
     again.load_state_dict(unbroken.state_dict())
     for frames in (1_024, 1_280):
-        again.film(evaluated(frames))
+        film(again, evaluated(frames))
     going_on = evaluated(1_280)
-    going_on.collected(256)
-    again.film(going_on)  # nobody evaluated there
-    again.film(evaluated(1_280), closing=True)
+    going_on.progress.collected(256)
+    film(again, going_on)  # nobody evaluated there
+    film(again, evaluated(1_280), closing=True)
     paths = [tmp_path / "videos" / name for name in FILMED]
     assert [(at, key) for at, key, _ in shown] == [
         (256, "eval/video"), (768, "eval/video"), (1280, "eval/video"), (1280, "eval/final_video")
@@ -380,7 +383,7 @@ def test_a_camera_put_back_films_when_the_unbroken_one_would(tmp_path):
     def refuse(*_):
         raise OSError("no room")
 
-    camera(show=refuse).film(evaluated(1_536))
+    film(video.Camera(evaluate, chosen), evaluated(1_536, show=refuse))
     assert said == ["no film at 1,536 frames: no room"]
 
 

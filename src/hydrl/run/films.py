@@ -19,10 +19,11 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
-from hydrl.loop.progress import Progress, crossed
+from hydrl.loop.progress import crossed
 from hydrl.parts.environments import load_normaliser
 from hydrl.run.files import atomically
 from hydrl.run.headless import explain
+from hydrl.run.record import Record
 
 SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and one costs up to 80 ms to draw
 
@@ -104,25 +105,13 @@ class Camera:
     Args:
         evaluator: the run's.
         settings: the run's.
-        show: takes a film's frames, key and path for the logger.
-        say: takes a line for the screen.
-        pause: called at each step; where it raises, the film is given up and the next evaluation's is made.
 
     Raises:
         UserError: where the environment gives no frames; one is drawn at once to see.
     """
 
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        settings: Settings,
-        *,
-        show: Callable[[int, str, Path], None],
-        say: Callable[[str], None],
-        pause: Callable[[], None],
-    ) -> None:
+    def __init__(self, evaluator: Evaluator, settings: Settings) -> None:
         self.evaluator, self.eval = evaluator, settings.eval
-        self.show, self.say, self.pause = show, say, pause
         self.folder = Path(settings.run_dir) / "videos"
         self.filmed_at = -1  # never
         if self.eval.video:
@@ -133,10 +122,16 @@ class Camera:
             except UserError as error:
                 raise UserError(f"eval.video=true: {error}; use eval.video=false") from error
 
-    def film(self, progress: Progress, closing: bool = False) -> None:
-        """Films the evaluation of this moment if its interval has no film yet, or the ``closing`` one."""
-        frames = progress.frames
-        due = progress.evaluation_now and crossed(self.eval.video_every_frames, self.filmed_at, frames)
+    def film(self, record: Record, pause: Callable[[], None], closing: bool = False) -> None:
+        """Films the evaluation of this moment if its interval has no film yet, or the closing one.
+
+        Args:
+            record: the run's, which shows the film.
+            pause: called at each step; where it raises, the film is given up and the next one is made.
+            closing: whether it is the closing evaluation.
+        """
+        frames, evaluated = record.progress.frames, record.progress.evaluation_now
+        due = evaluated and crossed(self.eval.video_every_frames, self.filmed_at, frames)
         if not (self.eval.video and (closing or due)):
             return
         path, key = self.folder / f"{frames:012}.mp4", "eval/video"
@@ -147,10 +142,10 @@ class Camera:
         with timeit("time/video"):
             try:
                 self.folder.mkdir(exist_ok=True)
-                film(self.evaluator, path, frames, episodes, drawn, self.pause)
-                self.show(frames, key, path)
+                film(self.evaluator, path, frames, episodes, drawn, pause)
+                record.show(frames, key, path)
             except Exception as error:  # of graphics, encoder, disk or logger
-                self.say(f"no film at {frames:,} frames: {explain(error)}")
+                record.say(f"no film at {frames:,} frames: {explain(error)}")
         if not closing:
             self.filmed_at = frames
 
