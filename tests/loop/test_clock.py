@@ -26,6 +26,7 @@ def test_the_first_run_began_with_the_process_and_a_later_member_of_a_sweep_with
 
 def test_the_clock_of_a_resumed_run_goes_on(now):
     first = Clock()
+    first.start_loop()
     with timeit("time/collect"):
         now[0] += 6
     now[0] += 2
@@ -34,6 +35,7 @@ def test_the_clock_of_a_resumed_run_goes_on(now):
 
     now[0] = 1_000.0
     resumed = Clock()
+    resumed.start_loop()
     resumed.load_state_dict(state)
     with timeit("time/collect"), timeit("time/evaluate"):
         now[0] += 2

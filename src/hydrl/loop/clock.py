@@ -30,6 +30,10 @@ class Clock:
         self.earlier: dict[str, float] = {}  # seconds of each activity in the run's earlier processes
         timeit.erase()
 
+    def start_loop(self) -> None:
+        """All is built, and the loop begins."""
+        self.loop_began = time.monotonic()
+
     @property
     def elapsed(self) -> float:
         """Since the run began."""
@@ -44,7 +48,7 @@ class Clock:
     def activities(self) -> dict[str, float]:
         """Seconds of each activity; ``time/update`` holds ``time/compile``."""
         now = timeit.todict(percall=False)
-        spent = {name: seconds for name, seconds in now.items() if name.startswith("time/")}
+        spent = {name: seconds for name, seconds in now.items() if name.startswith("time/") and seconds}
         if compiling := compile_seconds() - self.compiled_before:
             spent["time/compile"] = compiling
         return {

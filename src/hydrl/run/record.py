@@ -19,7 +19,7 @@ from hydrl.run.screen import Display, print_summary
 
 
 class Record:
-    """Writes what a run reports.
+    """Writes what a run reports; the loop's time counts from when it is there.
 
     Args:
         settings: the run's; saved as ``config_resolved.yaml``.
@@ -49,6 +49,7 @@ class Record:
         )
         self.run_id = loggers.run_id(self.logger)
         self.display = Display(name, progress.total_frames)
+        clock.start_loop()
 
     def write(self) -> None:
         """Writes one log row of everything that came in since the last."""
