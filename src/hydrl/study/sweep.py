@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -122,6 +123,11 @@ class Begin(Callback):
         size = math.prod(len(list(each.sweep_iterator())) for each in parsed if each.is_discrete_sweep())
         with suppress(OSError):
             _sweep = Sweep(Path(config.hydra.sweep.dir), size)
+        if not config.hydra.launcher._target_.endswith(".BasicLauncher"):
+            # Processes begin with this mask: until `prepare`, Ctrl-C would end one, and joblib all others.
+            threading.Thread(target=threading.Event().wait, daemon=True).start()  # without it, for this one
+            resource_tracker.ensure_running()  # Python's: as it starts, it takes the mask away
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 
 def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
@@ -200,6 +206,7 @@ def prepare(members: Path) -> None:
     os.environ["TTY_COMPATIBLE"] = "0"  # rich's: bars of several processes would overwrite each other
     for each in SIGNALS:
         signal.signal(each, receive)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=follow, daemon=True).start()
 
 
@@ -219,6 +226,7 @@ def close(code: int) -> int:
         return code or single
     for signum, handler in sweep.previous.items():
         signal.signal(signum, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     if found := outcomes(sweep.members):
         show(sweep, found)
     codes = [each["exit_code"] for each in found if each["exit_code"]]
