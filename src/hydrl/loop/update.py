@@ -42,22 +42,11 @@ def make_update(
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     terms = [key for key in loss.out_keys if key.startswith("loss")]
-
-    def gradients(minibatch: TensorDictBase) -> TensorDictBase:
-        losses = loss(minibatch)
-        total = torch.stack([losses.get(term) for term in terms]).sum()
-        found = torch.autograd.grad(total, parameters, allow_unused=True)
-        for parameter, gradient in zip(parameters, found, strict=True):
-            parameter.grad = laid_out_as(parameter, gradient)
-        losses = losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
-        norm = nn.utils.get_total_norm([each for each in found if each is not None])
-        if max_grad_norm is not None:
-            nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
-        return losses.set("grad_norm", norm)
-
+    gradients = make_gradients(loss, parameters, terms, max_grad_norm)
     compute: Update = gradients
     if compile:
-        torch._dynamo.config.trace_autograd_ops = True  # forward, backward and clipping become one graph
+        # Forward, backward and clipping become one graph.
+        torch._dynamo.config.load_config({"trace_autograd_ops": True})
         # With fallback_random a loss that samples, as SAC's does, samples what it would have in eager mode.
         compute = torch.compile(gradients, options={"fallback_random": True})
     if cudagraph:
@@ -73,6 +62,26 @@ def make_update(
         return losses
 
     return update
+
+
+def make_gradients(
+    loss: LossModule, parameters: Sequence[nn.Parameter], terms: Sequence[str], max_grad_norm: float | None
+) -> Update:
+    """The part of an update that can be compiled: forward, the terms' sum backward, the gradient clipped."""
+
+    def gradients(minibatch: TensorDictBase) -> TensorDictBase:
+        losses = loss(minibatch)
+        total = torch.stack([losses.get(term) for term in terms]).sum()
+        found = torch.autograd.grad(total, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, found, strict=True):
+            parameter.grad = laid_out_as(parameter, gradient)
+        losses = losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
+        norm = nn.utils.get_total_norm([each for each in found if each is not None])
+        if max_grad_norm is not None:
+            nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
+        return losses.set("grad_norm", norm)
+
+    return gradients
 
 
 def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:

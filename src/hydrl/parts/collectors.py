@@ -33,8 +33,8 @@ def make_collector(
 ) -> BaseCollector:
     """Collects in this process from ``env``, or in ``num_workers`` processes from environments of their own.
 
-    Synchronous workers wait for each other, act with the current policy, and one batch joins what all of
-    them collected. Asynchronous ones never wait: a batch comes from one worker and may be a policy behind.
+    Synchronous workers wait for each other, and one batch joins what all of them collected. Asynchronous ones
+    never wait: a batch comes from one worker and may be a policy behind.
 
     Args:
         env: seeded, its normaliser initialised; closed here where workers collect.
@@ -52,28 +52,18 @@ def make_collector(
 
     Returns:
         Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers, one dimension
-        more in front: joined along time, advantages would leak from one worker into the next.
-
-    Raises:
-        WorkerError: here and from what is returned, when a worker dies or hangs.
+        more in front: joined along time, advantages would leak from one worker into the next. It raises
+        ``WorkerError``, as this does, when a worker dies or hangs.
     """
-    common: dict[str, Any] = {
-        "frames_per_batch": frames_per_batch,
-        "total_frames": -1,
-        "init_random_frames": init_random_frames or None,
-        "split_trajs": False,
-        "device": device,
-        "auto_register_policy_transforms": restarts_with_episodes(policy),
-    }
+    options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
+    options |= {"init_random_frames": init_random_frames or None, "device": device}
+    options["auto_register_policy_transforms"] = restarts_with_episodes(policy)
     if num_workers is None:
-        return Collector(env, policy, **common)
+        return Collector(env, policy, **options)
     env.close(raise_if_closed=False)
-    seeds = [seed + 10_000 * (1 + worker) for worker in range(num_workers)]
-    makers = [partial(worker_env, make_env, each) for each in seeds]
-    watch: dict[str, Any] = {"worker_timeout": worker_timeout, "stop": stop}
-    if sync:
-        return SyncWorkers(makers, policy, cat_results="stack", **watch, **common)
-    return AsyncWorkers(makers, policy, **watch, **common)
+    makers = [partial(worker_env, make_env, seed + 10_000 * (1 + worker)) for worker in range(num_workers)]
+    made = partial(SyncWorkers, cat_results="stack") if sync else AsyncWorkers
+    return made(makers, policy, worker_timeout=worker_timeout, stop=stop, **options)
 
 
 @contextmanager

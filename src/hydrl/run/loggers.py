@@ -3,6 +3,8 @@
 import csv
 import importlib.util
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -104,43 +106,55 @@ def wandb(
         mode: ``auto`` is online with an account, else offline; or ``online``, ``offline``.
         init_timeout: seconds to wait for the server before going offline.
     """
-    import wandb as library
+    algo, task = config["algo"], config["task"]
+    start = partial(
+        WandbLogger,
+        exp_name=name,
+        save_dir=str(directory),
+        id=run_id,
+        resume="allow" if run_id else None,  # an agent of a sweep has an identity for each new run
+        project=project,
+        entity=entity,
+        group=group or f"{algo}-{task}",
+        tags=[algo, task, *tags],
+        job_type="train",
+        config=config,
+        log_env_packages=False,  # it would overwrite the config's own key `env`
+        settings=wandb_settings(init_timeout),
+    )
+    logger = started(start, mode, directory)
+    logger.experiment.define_metric("*", step_metric="frames")
+    logger.experiment.log_code(str(Path(hydrl.__file__).parent))
+    return logger
 
-    def start(mode: str) -> Logger:
-        return WandbLogger(
-            exp_name=name,
-            save_dir=str(directory),
-            id=run_id,
-            resume="allow" if run_id else None,  # an agent of a sweep has an identity for each new run
-            project=project,
-            entity=entity,
-            group=group or f"{config['algo']}-{config['task']}",
-            tags=[config["algo"], config["task"], *tags],
-            job_type="train",
-            config=config,
-            mode=mode,
-            log_env_packages=False,  # it would overwrite the config's own key `env`
-            settings=library.Settings(
-                init_timeout=init_timeout,
-                silent=True,
-                console="off",
-                save_code=True,  # of train.py; that of the package comes below
-                disable_git=True,  # it would send what is not committed, which could hold a secret
-            ),
-        )
+
+def started(start: Callable[..., WandbLogger], mode: str, directory: Path) -> WandbLogger:
+    """Starts W&B's run, offline where there is no account or no server, and says so."""
+    import wandb as library
 
     if mode == "auto":
         mode = os.environ.get("WANDB_MODE") or ("online" if has_account() else "offline")
     try:
-        logger = start(mode)
+        logger = start(mode=mode)
     except (library.errors.Error, TimeoutError, OSError) as error:
         print(f"W&B could not be reached ({str(error).splitlines()[0]}); logging offline")
-        mode, logger = "offline", start("offline")
-    logger.experiment.define_metric("*", step_metric="frames")
-    logger.experiment.log_code(str(Path(hydrl.__file__).parent))
+        mode, logger = "offline", start(mode="offline")
     if mode == "offline":
         print(f"W&B is offline; send the run later with: wandb sync {directory}/wandb/offline-run-*")
     return logger
+
+
+def wandb_settings(init_timeout: float) -> Any:
+    """How W&B is to behave: it prints nothing, and sends ``train.py`` and nothing of git's."""
+    import wandb as library
+
+    return library.Settings(
+        init_timeout=init_timeout,
+        silent=True,
+        console="off",
+        save_code=True,  # of train.py; that of the package is sent apart
+        disable_git=True,  # it would send what is not committed, which could hold a secret
+    )
 
 
 def has_account() -> bool:

@@ -153,15 +153,7 @@ def write(value: Any, saved: Saved) -> Any:
         case ("torch_generator", kept):
             value.set_state(kept)
         case ("mujoco", state, shapes, joined):
-            mujoco.mj_setState(value.model, value, state.numpy(), INTEGRATION)
-            content, arrays = joined.numpy().tobytes(), mujoco_arrays(value)
-            position = 0
-            for name, shape in shapes.items():
-                count = math.prod(shape)
-                kept = np.frombuffer(content, arrays[name].dtype, count, position).reshape(shape)
-                position += kept.nbytes
-                if arrays[name].shape == shape:  # others are of the contacts there were
-                    np.copyto(arrays[name], kept)
+            write_mujoco(value, state, shapes, joined)
         case ("holder", held, module):
             for name, each in held.items():
                 own = getattr(type(value), name, None)
@@ -178,6 +170,20 @@ def write(value: Any, saved: Saved) -> Any:
         case _:
             raise ValueError("not a state of an environment")
     return value
+
+
+def write_mujoco(
+    data: mujoco.MjData, state: torch.Tensor, shapes: dict[str, tuple[int, ...]], joined: torch.Tensor
+) -> None:
+    """Puts a simulation back where :func:`read` found it."""
+    mujoco.mj_setState(data.model, data, state.numpy(), INTEGRATION)
+    content, arrays = joined.numpy().tobytes(), mujoco_arrays(data)
+    position = 0
+    for name, shape in shapes.items():
+        kept = np.frombuffer(content, arrays[name].dtype, math.prod(shape), position).reshape(shape)
+        position += kept.nbytes
+        if arrays[name].shape == shape:  # others are of the contacts there were
+            np.copyto(arrays[name], kept)
 
 
 def put(holder: Any, name: str, value: Any) -> None:
