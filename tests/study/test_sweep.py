@@ -188,10 +188,10 @@ def test_ctrl_c_leaves_a_checkpoint_in_a_sweep_of_one_process(tmp_path):
 def test_joblib_s_members_end_well_on_ctrl_c_and_go_on_from_another_list(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    folder = "ppo-cartpole-debug_fast-total_frames_8_192-tuned_none-seed{}"
+    folder = "ppo-cartpole-debug_fast-total_frames_8192-tuned_none-seed{}"
     # The refused member is small, so loky takes the next one for a leak and replaces its process: Ctrl-C
     # meets one that has just been started, which must not end and take the other ones with it.
-    begun = begin(*TINY, "seed=-1,0,1,2,3", "total_frames=8_192", *place)
+    begun = begin(*TINY, "seed=-1,0,1,2,3", "total_frames=8192", *place)
     assert begun.stdout
     lines = []
     for line in begun.stdout:
@@ -215,7 +215,7 @@ def test_joblib_s_members_end_well_on_ctrl_c_and_go_on_from_another_list(tmp_pat
     assert done
 
     begun = begin(
-        *TINY, f"seed={stopped},{done[0]}", "total_frames=8_192", "resume=auto", place[0]
+        *TINY, f"seed={stopped},{done[0]}", "total_frames=8192", "resume=auto", place[0]
     )  # one after the other
     output, _ = begun.communicate(timeout=60)
     assert begun.returncode == 0, output
