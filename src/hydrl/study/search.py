@@ -48,7 +48,8 @@ def open_study(plan: Plan) -> optuna.Study:
     )
     words = [*plan.overrides, *plan.ranges, f"seeds={','.join(map(str, plan.search.seeds))}"]
     now = {key_of(word): word for word in words}
-    then = study.user_attrs.get("words", now)
+    # One whose first trial was refused, as for a wrong range, may be put right.
+    then = study.user_attrs.get("words", now) if count(study) else now
     for key in {**then, **now}:
         if (old := then.get(key, f"no {key}")) != (new := now.get(key, f"no {key}")):
             raise UserError(
