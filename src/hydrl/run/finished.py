@@ -51,15 +51,15 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     try:
         text = (run / "config_resolved.yaml").read_text()
         if found := re.search(r"\$\{(?!oc\.(env|decode):)[^}]*:[^}]*\}", text):
-            raise UserError(f"config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up")
+            raise UserError(
+                f"run={run}: config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up"
+            )
         loaded = OmegaConf.create(text)
         saved: Any = OmegaConf.to_container(loaded)
         values = OmegaConf.to_container(loaded, resolve=True)
         if not trust:
-            check_trust(values)
+            check_trust(values, f"run={run}")
         return Settings.of(values, saved)
-    except UserError as error:
-        raise UserError(f"run={run}: {error}") from None
     except ValidationError as error:
         raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
     except (OSError, OmegaConfBaseException, YAMLError, TypeError) as error:
