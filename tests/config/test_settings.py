@@ -10,8 +10,8 @@ from torchrl.envs import Transform
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find, paths
-from hydrl.config.settings import Role, Settings, algorithms, check_action_space, keys, load, targets
-from hydrl.config.signatures import accepted_parameters
+from hydrl.config.settings import Role, Settings, algorithms, check_action_space, keys, load
+from hydrl.config.signatures import accepted_parameters, targets
 from hydrl.errors import UserError
 from hydrl.parts.environments import make_env
 
@@ -323,7 +323,7 @@ def test_a_reference_to_the_environment_is_used_and_saved_as_written(monkeypatch
     assert shown["optim"]["lr"] == "${oc.decode:${oc.env:RATE}}"
     assert shown["anneal_frames"] == chosen.total_frames
     assert "nobody" not in str(shown)
-    with pytest.raises(UserError, match=r"logger\.entity: Environment variable 'MISSING' not found"):
+    with pytest.raises(UserError, match=r"logger\.entity: the environment variable MISSING is not set"):
         settings("logger=wandb", "logger.entity=${oc.env:MISSING}")
 
 

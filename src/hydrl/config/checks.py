@@ -104,19 +104,15 @@ def check(values: Values) -> None:
     for path, kinds in RANGES.items():
         if isinstance(find(values, path), Mapping):
             hold(path, kinds, values, NEEDED & kinds.keys(), open_ended=True)
-    if values["resume"] is None:
-        check_folder(Path(values["run_dir"]))
-    check_parts(values)
-    check_sizes(values)
-    check_signatures(values)
-
-
-def check_folder(folder: Path) -> None:
-    """A run never writes over another."""
-    if (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*")):
+    folder = Path(values["run_dir"])
+    started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
+    if values["resume"] is None and started:  # a run never writes over another
         raise UserError(
             f"hydra.run.dir={folder} holds a run already; go on with it by resume={folder}, or choose another"
         )
+    check_parts(values)
+    check_sizes(values)
+    check_signatures(values)
 
 
 def check_parts(values: Values) -> None:

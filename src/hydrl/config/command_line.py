@@ -44,9 +44,8 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
         0 if all that Hydra was asked for was done, 2 for a user's mistake, 128 + signal when interrupted;
         what a job ends with is for :func:`attempt` to say.
     """
-    os.environ["HYDRA_FULL_ERROR"] = (
-        "1"  # Hydra's complaints arrive here instead of ending in its own exit(1)
-    )
+    # Hydra's complaints arrive here instead of ending in its own exit(1).
+    os.environ["HYDRA_FULL_ERROR"] = "1"
 
     def work() -> None:
         try:

@@ -15,11 +15,8 @@ from hydrl.config import CONFIGS
 WORDS = {
     "int_type": "an integer",
     "int_from_float": "an integer",
-    "float_type": "a number",
-    "finite_number": "a finite number",
     "bool_type": "true or false",
     "list_type": "a list",
-    "string_type": "text",
 }
 
 
@@ -70,6 +67,8 @@ def unresolved(error: OmegaConfBaseException) -> str:
     text, key = " ".join(str(error.msg or error).split()), error.full_key
     if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
         return f"{found[1]} has no value; give one, as {found[1]}=VALUE"
+    if found := re.search(r"Environment variable '([^']+)' not found", text):
+        return f"{key}: the environment variable {found[1]} is not set"
     if found := re.search(r"Interpolation key '([^']+)' not found", text):
         return f"{found[1]} is missing, and {key} is made from it; leave it in, or set {key}=VALUE"
     return f"{key}: {text}" if key else text
@@ -83,7 +82,7 @@ def show(value: Any) -> str:
 
 def shorten(message: str) -> str:
     """Pydantic's ``Input should be greater than or equal to 0`` to ``at least 0``."""
-    message = message.removeprefix("Input ").removeprefix("should be ").replace("'", "")
+    message = message.removeprefix("Input should be ").replace("a valid ", "a ").replace("'", "")
     return message.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 
 

@@ -31,19 +31,9 @@ from pydantic_core import PydanticCustomError
 from hydrl.config import CONFIGS
 from hydrl.config.checks import acts_in, check, named_targets, names_of, use
 from hydrl.config.mistakes import explain, find, unresolved
-from hydrl.config.signatures import Part, targets
+from hydrl.config.signatures import Part
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
-
-__all__ = [
-    "CONFIGS",
-    "Settings",
-    "algorithms",
-    "check_action_space",
-    "explain",
-    "load",
-    "targets",
-]
 
 Builder = Callable[..., Any]
 
@@ -219,7 +209,7 @@ def load(cfg: DictConfig) -> Settings:
     """
     values: dict[str, Any] = {}
     try:
-        values = resolved(cfg)
+        values = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
         settings = Settings.of(values, as_written(cfg))
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
@@ -242,11 +232,6 @@ def load(cfg: DictConfig) -> Settings:
     return settings
 
 
-def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """Plain dictionaries; a value that is missing is an error."""
-    return cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
-
-
 def as_written(cfg: DictConfig) -> dict[str, Any]:
     """The configuration with everything resolved but what refers to ``${oc.env:NAME}``, which stays so."""
 
@@ -259,7 +244,7 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 
     copy = OmegaConf.create(escape(OmegaConf.to_container(cfg)))
     OmegaConf.copy_cache(cfg, copy)
-    return resolved(copy)
+    return cast(dict[str, Any], OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
 
 
 def check_action_space(settings: Settings, kind: str) -> None:

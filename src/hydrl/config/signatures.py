@@ -58,15 +58,13 @@ def check_signatures(values: Values) -> None:
 
 def targets(values: Any, path: str = "") -> Iterator[tuple[str, Part]]:
     """Every node that names a ``_target_``, with its dotted path."""
-    if isinstance(values, Mapping) and "_target_" in values:
-        yield path, dict(values)
-    inside = (
-        values.items()
-        if isinstance(values, Mapping)
-        else enumerate(values if isinstance(values, list) else ())
-    )
-    for key, value in inside:
-        yield from targets(value, f"{path}.{key}" if path else str(key))
+    if isinstance(values, list):
+        values = dict(enumerate(values))
+    if isinstance(values, Mapping):
+        if "_target_" in values:
+            yield path, dict(values)
+        for key, value in values.items():
+            yield from targets(value, f"{path}.{key}" if path else str(key))
 
 
 def check_target(path: str, node: Part, values: Values) -> None:

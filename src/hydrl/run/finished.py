@@ -11,7 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from hydrl.config.settings import Settings, explain
+from hydrl.config.mistakes import explain
+from hydrl.config.settings import Settings
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator
