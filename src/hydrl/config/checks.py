@@ -35,8 +35,6 @@ RANGES: dict[str, dict[str, Any]] = {
         "beta": NotNegative,
         "loss_critic_type": Literal["l1", "l2", "smooth_l1"],
         "loss_function": Literal["l1", "l2", "smooth_l1"],
-        "functional": bool,
-        "log_explained_variance": bool,
     },
     "exploration": {
         "eps_init": Fraction,
