@@ -5,7 +5,7 @@ from conftest import ROOT, settings
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.checks import ACTS_IN, EXTRAS, RANGES, named_targets, names_of
+from hydrl.config.checks import ACTS_IN, EXTRAS, LIMITS, RANGES, named_targets, names_of
 from hydrl.config.mistakes import choices, paths
 from hydrl.config.settings import algorithms
 from hydrl.errors import UserError
@@ -20,8 +20,9 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
     for name in choices(CONFIGS / "encoder"):  # mounted in each network
         content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"encoder/{name}.yaml"))
         known |= {f"{network}.{key}" for network in ("actor", "critic") for key in content}
-    assert set(RANGES) <= known
-    assert RANGES
+    ranges = {f"{part}.{key}" for part, kinds in RANGES.items() for key in kinds}
+    assert {*ranges, *(key for pair in LIMITS for key in pair[:2])} <= known
+    assert len(ranges) >= 30
 
 
 @pytest.mark.parametrize("algo", algorithms())
@@ -47,9 +48,8 @@ def test_actors_and_extras_named_in_the_tables_exist():
     assert ACTS_IN.keys() <= targets
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS.values()) <= extras.keys()
-    for choice in EXTRAS:
-        group, _, name = choice.partition("=")
-        assert name in choices(CONFIGS / group)
+    for target, package in EXTRAS.items():  # a choice, an extra and a package have one name
+        assert named_targets("logger", package) == {target}
 
 
 def test_a_run_never_writes_over_another(tmp_path):

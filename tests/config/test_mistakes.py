@@ -1,6 +1,6 @@
 import pytest
 
-from hydrl.config.mistakes import instead, meant, no_such_choice, no_such_key, paths, show
+from hydrl.config.mistakes import instead, no_such_choice, no_such_key, paths, show
 
 VALUES = {
     "seed": 0,
@@ -15,20 +15,20 @@ VALUES = {
     ("wrong", "right"),
     [
         ("optim.lrr", ["optim.lr"]),  # a sibling
+        ("optim/lr", ["optim.lr"]),
         ("lr", ["optim.lr"]),  # the right name in the wrong place
         ("optm.lr", ["optim.lr"]),
         ("num_cells", ["actor.num_cells", "critic.num_cells"]),
         ("sead", ["seed"]),
-        ("optim.momentum", []),
     ],
 )
 def test_what_was_meant(wrong: str, right: list[str]):
-    assert meant(wrong, paths(VALUES)) == right
+    assert instead(wrong, paths(VALUES)) == f"; did you mean {' or '.join(right)}?"
 
 
 def test_a_wrong_key_is_told_with_what_lies_beside_it():
-    assert instead("loss.value_estimator.nothing_like_it", VALUES) == "; loss.value_estimator has gamma"
-    assert instead("seed.what", VALUES) == "; seed has no keys of its own"
+    assert instead("loss.value_estimator.other", paths(VALUES)) == "; loss.value_estimator has gamma"
+    assert instead("seed.what", paths(VALUES)) == "; seed has no keys of its own"
     assert no_such_key("optim.momentum", "0.9", VALUES) == (
         "optim.momentum=0.9: there is no such key; optim has lr, eps. "
         "For another argument of torch.optim.Adam write +optim.momentum=0.9"

@@ -10,8 +10,8 @@ from torchrl.envs import Transform
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find, paths
-from hydrl.config.settings import Role, Settings, algorithms, check_action_space, keys, load, targets
-from hydrl.config.signatures import accepted_parameters
+from hydrl.config.settings import Role, Settings, algorithms, check_action_space, keys, load
+from hydrl.config.signatures import accepted_parameters, targets
 from hydrl.errors import UserError
 from hydrl.parts.environments import make_env
 

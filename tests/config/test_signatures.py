@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from torchrl.objectives import ClipPPOLoss, DQNLoss
 
-from hydrl.config.signatures import accepted_parameters, check_target, check_type, targets
+from hydrl.config.signatures import accepted_parameters, check_target, hold, targets
 from hydrl.errors import UserError
 from hydrl.parts.environments import gymnasium_env
 
@@ -32,32 +32,49 @@ def test_torchrl_keywords_handed_up_to_a_base_count_and_no_others():
     ],
 )
 def test_a_value_is_held_to_its_annotation(annotation: Any, value: Any, fits: bool):
+    values = {"a": {"_target_": "some.part", "key": value}}
     if fits:
-        check_type("a.key", annotation, value)
+        hold("a", {"key": annotation}, values)
     else:
         with pytest.raises(UserError, match=r"a\.key=.*: should be "):
-            check_type("a.key", annotation, value)
+            hold("a", {"key": annotation}, values)
+
+
+def test_the_right_key_of_a_part_in_a_list_is_named():
+    values = {"mine": {"parts": [{}, {"_target_": f"{__name__}.three", "first": 1.5, "copy": 3}]}}
+    with pytest.raises(UserError, match=r"^mine\.parts\.1\.first=1\.5: should be an integer$"):
+        hold("mine.parts.1", {"first": int, "copy": int}, values)
+    with pytest.raises(
+        UserError, match=r"^mine\.parts\.1\.copy=3: should be a list; write mine\.parts\.1\.copy=\[3"
+    ):
+        hold("mine.parts.1", {"first": float, "copy": list[int]}, values)
 
 
 def three(first: int, second: int, *, third: int, fourth: int = 4) -> None:
     """What a part of somebody's own may look like."""
 
 
+def check(path: str, node: dict[str, Any]) -> None:
+    check_target(path, node, {"critic": None, path: node})
+
+
 def test_a_call_must_be_complete_before_it_is_made():
     node = {"_target_": f"{__name__}.three", "first": 1, "second": 2}
     with pytest.raises(UserError, match=r"mine\.third is missing .* give \+mine\.third=VALUE"):
-        check_target("mine", node, {"critic": None})
-    check_target("mine", node | {"third": 3}, {"critic": None})
+        check("mine", node)
+    check("mine", node | {"third": 3})
     with pytest.raises(UserError, match=r"optim\.first=1: the run fills this in; leave it out"):
-        check_target("optim", node | {"third": 3}, {"critic": None})
+        check("optim", node | {"third": 3})
     with pytest.raises(UserError, match=r"mine\.fourt=5: there is no such key; did you mean mine\.fourth"):
-        check_target("mine", node | {"third": 3, "fourt": 5}, {"critic": None, "mine": node})
+        check("mine", node | {"third": 3, "fourt": 5})
+    with pytest.raises(UserError, match=r"mine\.third=abc: should be an integer"):
+        check("mine", node | {"third": "abc"})
 
 
 def test_an_environment_must_accept_a_device():
-    check_target("env", {"_target_": "torchrl.envs.PendulumEnv"}, {"critic": None})
+    check("env", {"_target_": "torchrl.envs.PendulumEnv"})
     with pytest.raises(UserError, match="unexpected keyword argument 'device'"):
-        check_target("env", {"_target_": "gymnasium.envs.classic_control.CartPoleEnv"}, {"critic": None})
+        check("env", {"_target_": "gymnasium.envs.classic_control.CartPoleEnv"})
 
 
 def test_nested_targets_are_found_with_their_paths():

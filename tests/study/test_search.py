@@ -17,8 +17,9 @@ from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
-from hydrl.config.settings import CONFIGS, load
+from hydrl.config.settings import load
 from hydrl.errors import RunError, UserError
 from hydrl.study import search, space
 

@@ -16,8 +16,8 @@ from conftest import start
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import train
-from hydrl.config import command_line
-from hydrl.config.settings import CONFIGS, Settings
+from hydrl.config import CONFIGS, command_line
+from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, UserError
 from hydrl.study import sweep
 from hydrl.study.sweep import LONGEST, folder_name

@@ -5,7 +5,7 @@ The cheapest checks come first; PyTorch is imported by the last.
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, find
-from hydrl.config.signatures import Part, Values, check_signatures, check_type, targets
+from hydrl.config.signatures import Part, Values, check_signatures, hold, targets
 from hydrl.errors import UserError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -22,47 +22,61 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
-# Ranges of what TorchRL and PyTorch would accept in silence, or refuse late.
-RANGES: dict[str, Any] = {
-    "optim.lr": Positive,
-    "optim.eps": Positive,
-    "optim.weight_decay": NotNegative,
-    "schedule.eta_min": NotNegative,
-    "schedule.power": Positive,
-    "loss.value_estimator.gamma": Fraction,
-    "loss.value_estimator.lmbda": Fraction,
-    "loss.module.clip_epsilon": Annotated[float, Field(gt=0, lt=1)],
-    "loss.module.entropy_coeff": NotNegative,
-    "loss.module.critic_coeff": NotNegative,
-    "loss.module.dtarg": Positive,
-    "loss.module.beta": NotNegative,
-    "loss.module.loss_critic_type": Literal["l1", "l2", "smooth_l1"],
-    "loss.module.loss_function": Literal["l1", "l2", "smooth_l1"],
-    "loss.module.functional": bool,
-    "loss.module.log_explained_variance": bool,
-    "exploration.eps_init": Fraction,
-    "exploration.eps_end": Fraction,
-    "exploration.sigma_init": NotNegative,
-    "exploration.sigma_end": NotNegative,
-    "exploration.annealing_num_steps": PositiveInt,
-    "target.tau": Fraction,
-    "target.value_network_update_interval": PositiveInt,
-    "actor.num_cells": list[PositiveInt],
-    "actor.scale": Literal["per_state", "independent"],
-    "critic.num_cells": list[PositiveInt],
-    "collector.frames_per_batch": PositiveInt,
-    "collector.num_envs": PositiveInt,
-    "collector.num_workers": PositiveInt,
-    "collector.worker_timeout": Positive,
-    "collector.init_random_frames": Count,
-    "buffer.storage.max_size": PositiveInt,
-    "minibatches.epochs": PositiveInt,
-    "minibatches.size": PositiveInt,
-    "minibatches.updates": PositiveInt,
-    "minibatches.warmup_frames": Count,
-    "logger.mode": Literal["auto", "online", "offline"],
-    "logger.init_timeout": Positive,
+# Ranges of what TorchRL and PyTorch would accept in silence, or refuse late, by the part they belong to.
+RANGES: dict[str, dict[str, Any]] = {
+    "optim": {"lr": Positive, "eps": Positive, "weight_decay": NotNegative},
+    "schedule": {"eta_min": NotNegative, "power": Positive},
+    "loss.value_estimator": {"gamma": Fraction, "lmbda": Fraction},
+    "loss.module": {
+        "clip_epsilon": Annotated[float, Field(gt=0, lt=1)],
+        "entropy_coeff": NotNegative,
+        "critic_coeff": NotNegative,
+        "dtarg": Positive,
+        "beta": NotNegative,
+        "loss_critic_type": Literal["l1", "l2", "smooth_l1"],
+        "loss_function": Literal["l1", "l2", "smooth_l1"],
+    },
+    "exploration": {
+        "eps_init": Fraction,
+        "eps_end": Fraction,
+        "sigma_init": NotNegative,
+        "sigma_end": NotNegative,
+        "annealing_num_steps": PositiveInt,
+    },
+    "target": {"tau": Fraction, "value_network_update_interval": PositiveInt},
+    "actor": {"num_cells": list[PositiveInt], "scale": Literal["per_state", "independent"]},
+    "critic": {"num_cells": list[PositiveInt]},
+    "collector": {
+        "frames_per_batch": PositiveInt,
+        "num_envs": PositiveInt,
+        "num_workers": PositiveInt,
+        "worker_timeout": Positive,
+        "init_random_frames": Count,
+    },
+    "buffer.storage": {"max_size": PositiveInt},
+    "minibatches": {
+        "epochs": PositiveInt,
+        "size": PositiveInt,
+        "updates": PositiveInt,
+        "warmup_frames": Count,
+    },
+    "logger": {"mode": Literal["auto", "online", "offline"], "init_timeout": Positive},
 }
+NEEDED = {"frames_per_batch", "num_envs"}  # of every collector
+
+# What must not be more than what, and what would do: {0} stands for the first value, {1} for the second.
+LIMITS = (
+    ("total_frames", "anneal_frames", "use anneal_frames={0} or more"),
+    (
+        "exploration.eps_end",
+        "exploration.eps_init",
+        "epsilon only falls, use exploration.eps_end={1} or less",
+    ),
+    ("minibatches.size", "collector.frames_per_batch", "use {1} or fewer"),
+    ("minibatches.size", "buffer.storage.max_size", "use {1} or fewer"),
+    ("minibatches.warmup_frames", "buffer.storage.max_size", "use {1} or fewer, or keep more"),
+    ("collector.frames_per_batch", "buffer.storage.max_size", "use buffer.storage.max_size={0} or more"),
+)
 
 # Actors that act in one kind of action space only.
 ACTS_IN = {
@@ -75,8 +89,8 @@ ACTS_IN = {
 # Losses that torch.compile cannot build, and why.
 NOT_COMPILED = {"torchrl.objectives.KLPENPPOLoss": "it changes its own beta as it runs"}
 
-# Choices that need a package hydrl does not install by itself; the extra has the package's name.
-EXTRAS = {"logger=tensorboard": "tensorboard"}
+# What needs a package hydrl does not install by itself; the extra and the choice have the package's name.
+EXTRAS = {"hydrl.run.loggers.tensorboard": "tensorboard"}
 
 
 def check(values: Values) -> None:
@@ -85,17 +99,48 @@ def check(values: Values) -> None:
     Raises:
         UserError: naming the key, the value and what would do.
     """
-    for path, kind in RANGES.items():
-        parent, _, key = path.rpartition(".")
-        if isinstance(node := find(values, parent), Mapping) and key in node:
-            check_type(path, kind, node[key])
-    if values["resume"] is None:
-        check_folder(Path(values["run_dir"]))
-    check_extras(values)
-    check_fits(values)
-    check_compile(values)
+    for path, kinds in RANGES.items():
+        if isinstance(find(values, path), Mapping):
+            hold(path, kinds, values, NEEDED & kinds.keys(), open_ended=True)
+    folder = Path(values["run_dir"])
+    started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
+    if values["resume"] is None and started:  # a run never writes over another
+        raise UserError(
+            f"hydra.run.dir={folder} holds a run already; go on with it by resume={folder}, or choose another"
+        )
+    check_parts(values)
     check_sizes(values)
     check_signatures(values)
+
+
+def check_parts(values: Values) -> None:
+    """The parts are installed, can be compiled, and are ones the algorithm can learn with."""
+    for path, node in targets(values):
+        package = EXTRAS.get(node["_target_"])
+        if package and importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"{path}={package} needs the package {package}, which is not installed; "
+                f"pip install -e '.[{package}]', or choose another {path}"
+            )
+    for group, fitting in values["fits"].items():
+        names, able = names_of(group, values[group]), [each or "null" for each in fitting]
+        if names and not set(names) & set(able):  # parts of one's own are taken at their word
+            raise UserError(f"{group}={names[0]} does not fit algo={values['algo']}; {use(group, able)}")
+    target = values["loss"]["module"]["_target_"]
+    if values["compile"] and target in NOT_COMPILED:
+        raise UserError(
+            f"compile=true does not work with {target}: {NOT_COMPILED[target]}; use compile=false"
+        )
+
+
+def use(group: str, able: list[str]) -> str:
+    """The choices that would do, for the end of a sentence."""
+    return "use " + " or ".join(f"{group}={each}" for each in able)
+
+
+def acts_in(kind: str, named: Iterable[str]) -> bool:
+    """Whether an actor built from ``named`` can act in this kind of action space."""
+    return all(ACTS_IN.get(each, kind) == kind for each in named)
 
 
 def names_of(group: str, node: Part | None) -> list[str]:
@@ -105,93 +150,39 @@ def names_of(group: str, node: Part | None) -> list[str]:
     """
     if node is None:
         return ["null"]
+
+    def likeness(name: str) -> int:
+        file = OmegaConf.to_container(OmegaConf.load(CONFIGS / group / f"{name}.yaml"))
+        return sum(find(file, key) == value for key, value in node.items())
+
     wanted = {each["_target_"] for _, each in targets(node)}
     names = [name for name in choices(CONFIGS / group) if named_targets(group, name) == wanted]
-    if len(names) > 1:
-        files = {name: dict(OmegaConf.load(CONFIGS / group / f"{name}.yaml")) for name in names}
-        names.sort(key=lambda name: -sum(files[name].get(key) == value for key, value in node.items()))
-    return names
+    return sorted(names, key=likeness, reverse=True)
 
 
 def named_targets(group: str, name: str) -> set[str]:
-    """The ``_target_`` names in a file of ``configs/``."""
+    """The ``_target_`` names in a file of ``configs/``, or in those of its group that it builds on."""
     text = (CONFIGS / group / f"{name}.yaml").read_text()
     found = set(re.findall(r"^\s*_target_: (\S+)", text, re.MULTILINE))
-    return found or {each for base in bases(text) for each in named_targets(group, base)}
-
-
-def bases(text: str) -> list[str]:
-    """The choices of its own group that a file builds on."""
-    return re.findall(r"^  - (\w+)$", text.partition("_self_")[0], re.MULTILINE)
-
-
-def check_folder(folder: Path) -> None:
-    """A run never writes over another."""
-    if (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*")):
-        raise UserError(
-            f"hydra.run.dir={folder} holds a run already; go on with it by resume={folder}, or choose another"
-        )
-
-
-def check_extras(values: Values) -> None:
-    """Optional packages are there before anything waits for them."""
-    for choice, package in EXTRAS.items():
-        group, _, name = choice.partition("=")
-        if name in names_of(group, values[group]) and importlib.util.find_spec(package) is None:
-            raise UserError(
-                f"{choice} needs the package {package}, which is not installed; "
-                f"pip install -e '.[{package}]', or choose another {group}"
-            )
-
-
-def check_fits(values: Values) -> None:
-    """The parts are ones the algorithm can learn with; parts of one's own are taken at their word."""
-    for group, fitting in values["fits"].items():
-        names, able = names_of(group, values[group]), [each or "null" for each in fitting]
-        if names and not set(names) & set(able):
-            use = " or ".join(f"{group}={each}" for each in able)
-            raise UserError(f"{group}={names[0]} does not fit algo={values['algo']}; use {use}")
-
-
-def check_compile(values: Values) -> None:
-    """What is to be compiled can be."""
-    target = values["loss"]["module"]["_target_"]
-    if values["compile"] and target in NOT_COMPILED:
-        raise UserError(
-            f"compile=true does not work with {target}: {NOT_COMPILED[target]}; use compile=false"
-        )
+    bases = re.findall(r"^  - (\w+)$", text.partition("_self_")[0], re.MULTILINE)
+    return found or {each for base in bases for each in named_targets(group, base)}
 
 
 def check_sizes(values: Values) -> None:
-    """Counts that must fit each other."""
-    if values["anneal_frames"] < values["total_frames"]:
-        raise UserError(
-            f"anneal_frames={values['anneal_frames']} is less than total_frames={values['total_frames']}; "
-            f"use anneal_frames={values['total_frames']} or more"
-        )
-    check_collector(values)
-    check_buffer(values)
-    start, end = (find(values, f"exploration.{each}") for each in ("eps_init", "eps_end"))
-    if start is not None and end is not None and end > start:
-        raise UserError(
-            f"exploration.eps_end={end} is above exploration.eps_init={start}; epsilon can only fall, "
-            f"use exploration.eps_end={start} or less"
-        )
-    module = values["loss"]["module"]
-    if module.get("double_dqn") and not module.get("delay_value", True):
-        raise UserError(
-            "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
-        )
-
-
-def check_collector(values: Values) -> None:
-    """A batch is shared out evenly, and no worker keeps a normaliser of its own."""
-    collector = values["collector"]
-    for key in ("frames_per_batch", "num_envs"):
-        if key not in collector:
-            raise UserError(f"collector.{key} is missing; give one, as +collector.{key}=VALUE")
-    frames, envs = collector["frames_per_batch"], collector["num_envs"]
-    workers = collector.get("num_workers", 1)
+    """Numbers that must fit each other."""
+    for small, large, advice in LIMITS:
+        least, most = find(values, small), find(values, large)
+        fresh = (
+            large != "collector.frames_per_batch" or "epochs" in values["minibatches"]
+        )  # else from all kept
+        if fresh and None not in (least, most) and least > most:
+            raise UserError(f"{small}={least} is more than {large}={most}; {advice.format(least, most)}")
+    collector, module = values["collector"], values["loss"]["module"]
+    frames, envs, workers = (
+        collector["frames_per_batch"],
+        collector["num_envs"],
+        collector.get("num_workers", 1),
+    )
     if over := frames % (envs * workers):
         of_workers = f" in each of collector.num_workers={workers}" if workers > 1 else ""
         better = " or ".join(str(each) for each in (frames - over, frames - over + envs * workers) if each)
@@ -199,29 +190,14 @@ def check_collector(values: Values) -> None:
             f"collector.frames_per_batch={frames} is not divisible by collector.num_envs={envs}{of_workers}; "
             f"use collector.frames_per_batch={better}"
         )
-    running = [node for node in values["transforms"].values() if "VecNorm" in node["_target_"]]
-    if "num_workers" in collector and running:
+    if "num_workers" in collector and any(
+        "VecNorm" in each["_target_"] for each in values["transforms"].values()
+    ):
         raise UserError(
             "transforms=running_norm keeps its statistics in the workers; "
             "use collector=single or transforms=normalized"
         )
-
-
-def check_buffer(values: Values) -> None:
-    """The buffer holds what is stored in it and drawn from it."""
-    frames, minibatches = values["collector"]["frames_per_batch"], values["minibatches"]
-    capacity = find(values, "buffer.storage.max_size") or frames
-    fresh = "epochs" in minibatches  # else they are drawn from all that is kept
-    limit, name = (frames, "collector.frames_per_batch") if fresh else (capacity, "buffer.storage.max_size")
-    if (size := minibatches.get("size", 1)) > limit:
-        raise UserError(f"minibatches.size={size} is more than {name}={limit}; use {limit} or fewer")
-    if fresh and capacity < frames:
+    if module.get("double_dqn") and not module.get("delay_value", True):
         raise UserError(
-            f"buffer.storage.max_size={capacity} cannot hold collector.frames_per_batch={frames}; "
-            f"use buffer.storage.max_size={frames}"
-        )
-    if (warmup := minibatches.get("warmup_frames", 0)) > capacity:
-        raise UserError(
-            f"minibatches.warmup_frames={warmup} is more than the buffer ever holds; "
-            f"use {capacity} or fewer, or a larger buffer.storage.max_size"
+            "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
         )

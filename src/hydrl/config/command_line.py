@@ -17,9 +17,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, offer
+from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, offer, paths, unresolved
 from hydrl.config.overrides import key_of, without_none
-from hydrl.config.settings import Settings, unresolved
+from hydrl.config.settings import Settings
 from hydrl.errors import Interrupted, RunError, UserError
 
 # Choices of hydra/launcher that run a sweep's members in other processes, and the extra each needs.
@@ -44,9 +44,8 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
         0 if all that Hydra was asked for was done, 2 for a user's mistake, 128 + signal when interrupted;
         what a job ends with is for :func:`attempt` to say.
     """
-    os.environ["HYDRA_FULL_ERROR"] = (
-        "1"  # Hydra's complaints arrive here instead of ending in its own exit(1)
-    )
+    # Hydra's complaints arrive here instead of ending in its own exit(1).
+    os.environ["HYDRA_FULL_ERROR"] = "1"
 
     def work() -> None:
         try:
@@ -178,18 +177,14 @@ def check_arguments(arguments: Sequence[str]) -> None:
             )
         if not (CONFIGS / group).is_dir() or options.config_dir:
             continue
-        if key.startswith("~") and not may_be_none(group):
-            raise UserError(f"{argument}: {group} cannot be left out{offer(CONFIGS, group)}")
-        offered = [*choices(CONFIGS / group), *(["null"] if may_be_none(group) else [])]
+        field = Settings.model_fields.get(group)
+        null = ["null"] if field is None or NoneType in get_args(field.annotation) else []
+        if key.startswith("~") and not null:
+            raise UserError(f"{argument}: {group} cannot be left out{offer(group)}")
+        offered = [*choices(CONFIGS / group), *null]
         for choice in value.split(",") if equals and re.fullmatch(r"[\w./,-]*", value) else ():
             if choice.removesuffix(".yaml") not in offered:
                 raise UserError(no_such_choice(group, choice, offered))
-
-
-def may_be_none(group: str) -> bool:
-    """Whether a run needs no choice of a group."""
-    field = Settings.model_fields.get(group)
-    return field is None or NoneType in get_args(field.annotation)
 
 
 def translate(error: Exception, arguments: Sequence[str]) -> str:
@@ -199,26 +194,27 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         return f"cannot read {error.override}; write dotted.key=value, and quote what has blanks or brackets"
     if isinstance(error, OmegaConfBaseException):
         return unresolved(error)
-    if found := re.search(r"Could not override '(\S+?)'.+ to override (?:one of )?(.+?)\? ", text):
-        line, mounts = f"{found[1]}={given(found[1], arguments)}", found[2].replace(", ", " or ")
-        return f"{line}: it is chosen for each network; use {mounts}"
-    if found := re.search(r"Could not override '(\S+?)'", text):
-        return no_such_key(found[1], given(found[1], arguments), composed(found[1], arguments))
+    if found := re.search(r"Could not override '(\S+?)'(?:.+ to override (?:one of )?(.+?)\? )?", text):
+        key, mounts = found[1], found[2]
+        if not mounts:
+            return no_such_key(key, given(key, arguments), composed(key, arguments))
+        use = mounts.replace(", ", " or ")
+        return f"{key}={given(key, arguments)}: it is chosen for each network; use {use}"
     if found := re.search(r"Could not delete from config\. '(\S+)' does not exist", text):
-        return f"~{found[1]}: there is nothing of that name{instead(found[1], composed(found[1], arguments))}"
-    if found := re.search(r"An item is already at '(\S+?)'|Multiple values for (\S+?)\. ", text):
-        key = found[1] or found[2]
-        return f"+{key}={given(key, arguments)}: {key} is there already; write {key}={given(key, arguments)}"
-    if found := re.search(r"Ambiguous value for argument '(.+?)' 1\.", text):
-        key, _, value = found[1].partition("=")
-        return f"{found[1]}: more than one value; write {key}=[{value}] for a list, or add -m to run them all"
+        near = instead(found[1], paths(composed(found[1], arguments)))
+        return f"~{found[1]}: there is nothing of that name{near}"
+    if found := re.search(r"(?:An item is already at '|Multiple values for )(\S+?)('|\. )", text):
+        typed = f"{found[1]}={given(found[1], arguments)}"
+        return f"+{typed}: {found[1]} is there already; write {typed}"
+    if found := re.search(r"(Ambiguous value for argument|Sweep parameters) '(.+?)' ", text):
+        key, _, value = found[2].partition("=")
+        write = f"write {key}=[{value}] for a list, or " if found[1].startswith("Ambiguous") else ""
+        return f"{found[2]}: more than one value; {write}add -m to run them all"
     if found := re.search(r"Could not find '(\S+)/(\S+?)' Available options in '\S+': (.*)", text):
         if found[1] == "hydra/launcher" and (extra := LAUNCHERS.get(found[2])):
             return f"{found[1]}={found[2]} needs a package that is not installed; pip install -e '.[{extra}]'"
         offered = found[3].partition(" Config search path")[0].split()
         return no_such_choice(found[1], found[2], offered)
-    if found := re.search(r"Sweep parameters '(.+?)' requires", text):
-        return f"{found[1]}: more than one value; add -m to run them all"
     if error.__cause__:
         text += f": {str(error.__cause__).splitlines()[0]}"
     return text.partition(" Config search path")[0]
@@ -231,8 +227,8 @@ def given(key: str, arguments: Sequence[str]) -> str:
 
 def composed(key: str, arguments: Sequence[str]) -> dict[str, Any]:
     """The configuration ``key`` is looked for in: the choices of the command line and none of its values."""
-    chosen = [each for each in arguments if re.fullmatch(r"[\w/]+=[\w./-]+|~[\w/]+", each)]
-    chosen = [each for each in chosen if (CONFIGS / key_of(each)).is_dir()]
+    plain = [each for each in arguments if re.fullmatch(r"~?[\w/]+(=[\w./-]+)?", each)]
+    chosen = [each for each in plain if (CONFIGS / key_of(each)).is_dir()]
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             cfg = compose("train", overrides=chosen, return_hydra_config=key.startswith("hydra."))

@@ -29,22 +29,11 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from hydrl.config import CONFIGS
-from hydrl.config.checks import ACTS_IN, check, named_targets, names_of
-from hydrl.config.mistakes import find, no_such_key, offer, show, wrong_value
-from hydrl.config.signatures import Part, targets
+from hydrl.config.checks import acts_in, check, named_targets, names_of, use
+from hydrl.config.mistakes import explain, find, unresolved
+from hydrl.config.signatures import Part
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
-
-__all__ = [
-    "CONFIGS",
-    "Settings",
-    "algorithms",
-    "check_action_space",
-    "explain",
-    "load",
-    "targets",
-    "unresolved",
-]
 
 Builder = Callable[..., Any]
 
@@ -218,20 +207,16 @@ def load(cfg: DictConfig) -> Settings:
     Raises:
         UserError: naming the key, the value and what would do.
     """
+    values: dict[str, Any] = {}
     try:
-        seen = as_written(cfg)
         values = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        settings = Settings.of(values, as_written(cfg))
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
-    try:
-        settings = Settings.of(values, seen)
     except ValidationError as error:
         raise UserError(explain(error, values)) from None
     if settings.resume not in (None, "auto") and not settings.trust:  # of a run folder, not typed
-        try:
-            check_trust(values)
-        except UserError as error:
-            raise UserError(f"resume={settings.resume}: {error}") from None
+        check_trust(values, f"resume={settings.resume}")
         scratch = find(values, "buffer.storage.scratch_dir")
         if scratch and Path(settings.run_dir) not in Path(scratch).parents:
             raise UserError(
@@ -262,47 +247,6 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
 
 
-def unresolved(error: OmegaConfBaseException) -> str:
-    """What an interpolation or a mandatory key lacks."""
-    text = " ".join(str(error.msg or error).split())
-    if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
-        return f"{found[1]} has no value; give one, as {found[1]}=VALUE"
-    if found := re.search(r"Environment variable '([^']+)' not found", text):
-        return f"{error.full_key}: the environment variable {found[1]} is not set"
-    if found := re.search(r"Interpolation key '([^']+)' not found", text):
-        key = error.full_key
-        return f"{found[1]} is missing, and {key} is made from it; leave it in, or set {key}=VALUE"
-    return f"{error.full_key}: {text}" if error.full_key else text
-
-
-def explain(error: ValidationError, values: Mapping[str, Any]) -> str:
-    """What is wrong with the first wrong key, as one line in the user's terms."""
-    key = key_of(error.errors()[0], values)
-    first, *rest = [each for each in error.errors() if key_of(each, values) == key]
-    value = find(values, key)
-    match first["type"]:
-        case "extra_forbidden":
-            return no_such_key(key, show(value), values)
-        case "missing":
-            return f"{key} is missing and cannot be left out{offer(CONFIGS, key)}"
-        case "no_target" if (target := find(values, f"{key}._target_")) or not value or "_target_" in value:
-            return f"{key}._target_={show(target)}: should be the dotted path of a class or function"
-        case "no_target":
-            return f"{key} has {', '.join(value)} and names no part to take them{offer(CONFIGS, key)}"
-        case "dict_type" | "model_type" | "model_attributes_type":
-            drop = f"; drop it with ~{key}" if "." in key and value is None else offer(CONFIGS, key)
-            return f"{key}={show(value)}: should be a group of keys{drop or '; set those'}"
-    return wrong_value(key, value, [first, *rest])
-
-
-def key_of(complaint: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """The dotted path of what pydantic complains about, without the union member or list index it adds."""
-    path = [str(part) for part in complaint["loc"]]
-    while values and path[1:] and not isinstance(find(values, ".".join(path[:-1])), Mapping):
-        path.pop()
-    return ".".join(path)
-
-
 def check_action_space(settings: Settings, kind: str) -> None:
     """Refuses an action space the algorithm or its actor cannot act in, naming those that can.
 
@@ -312,21 +256,16 @@ def check_action_space(settings: Settings, kind: str) -> None:
     """
     if kind not in settings.action_spaces:
         able = [name for name, kinds in algorithms().items() if kind in kinds]
-        hint = f"use algo={' or algo='.join(able)}" if able else "no algorithm here can"
         raise UserError(
-            f"algo={settings.algo} acts in {' and '.join(settings.action_spaces)} action spaces and "
-            f"env={settings.task} has {kind} actions; {hint}"
+            f"algo={settings.algo} acts in {' and '.join(settings.action_spaces)} action spaces and env="
+            f"{settings.task} has {kind} actions; {use('algo', able) if able else 'no algorithm here can'}"
         )
-    if ACTS_IN.get(settings.actor["_target_"], kind) != kind:
-        fitting = [name for name in settings.fits.get("actor", []) if name]
-        able = [
-            name
-            for name in fitting
-            if all(ACTS_IN.get(each, kind) == kind for each in named_targets("actor", name))
-        ]
+    if not acts_in(kind, {settings.actor["_target_"]}):
+        fitting = settings.fits.get("actor", [])
+        able = [name for name in fitting if name and acts_in(kind, named_targets("actor", name))]
         raise UserError(
             f"actor={names_of('actor', settings.actor)[0]} cannot act in env={settings.task}, "
-            f"which has {kind} actions; use actor={' or actor='.join(able)}"
+            f"which has {kind} actions; {use('actor', able)}"
         )
 
 

@@ -8,13 +8,13 @@ import inspect
 import json
 import logging
 import typing
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from hydra.utils import get_object
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
-from hydrl.config.mistakes import find, no_such_key, paths, show, wrong_value
+from hydrl.config.mistakes import explain, find, paths, show
 from hydrl.errors import UserError
 
 Part = dict[str, Any]
@@ -46,36 +46,31 @@ def check_signatures(values: Values) -> None:
     """
     for path, node in targets(values):
         check_target(path, node, values)
-    check_value_estimator(values["loss"])
+    # ``make_value_estimator`` hands its keywords to the loss's own estimator.
+    loss = get_object(values["loss"]["module"]["_target_"])
+    if (kind := getattr(loss, "default_value_estimator", None)) is not None:
+        estimator = get_object("torchrl.objectives.utils.get_value_estimator_entry")(kind).cls
+        parameters, open_ended = accepted_parameters(estimator)
+        parameters.pop("value_network", None)
+        hold("loss.value_estimator", parameters, values, open_ended=open_ended)
     check_activations(values)
 
 
 def targets(values: Any, path: str = "") -> Iterator[tuple[str, Part]]:
     """Every node that names a ``_target_``, with its dotted path."""
+    if isinstance(values, list):
+        values = dict(enumerate(values))
     if isinstance(values, Mapping):
         if "_target_" in values:
             yield path, dict(values)
         for key, value in values.items():
             yield from targets(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(values, list):
-        for position, value in enumerate(values):
-            yield from targets(value, f"{path}.{position}")
 
 
 def check_target(path: str, node: Part, values: Values) -> None:
     """The target can be imported, and the call it is configured for takes every key and lacks none."""
     name = node["_target_"]
-    try:
-        target = get_object(name)
-    except Exception as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise UserError(
-            f"{path}._target_={name} cannot be imported: {reason}; write the path of a class or function"
-        ) from None
-    if not callable(target):
-        raise UserError(
-            f"{path}._target_={name} is a {type(target).__name__}; write the path of a class or function"
-        )
+    target = imported(path, name)
     count, handed = HANDED.get(path, (0, set()))
     if path == "loss.module" and values["critic"] is None:
         count = 1
@@ -86,40 +81,36 @@ def check_target(path: str, node: Part, values: Values) -> None:
         signature = inspect.signature(target.__init__ if is_class else target)
     except (TypeError, ValueError):  # written in C
         return
-    parameters = [each for each in signature.parameters.values() if each.name != "self"]
-    positional = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    own = [each for each in signature.parameters.values() if each.name != "self"]
+    own = [each for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    filled = handed | {each.name for each in own[:count] if each.kind is not each.KEYWORD_ONLY}
     keys = {key for key in node if not key.startswith("_")}
-    check_keywords(path, node, target, values, handed | set(positional[:count]))
-    for each in parameters:
-        required = each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        if required and each.name not in keys | handed | set(positional[:count]):
-            raise UserError(
-                f"{path}.{each.name} is missing and {name} needs it; give +{path}.{each.name}=VALUE"
-            )
+    for key in sorted(keys & filled):
+        there = [each for each in paths(values) if each.rpartition(".")[2] == key and each != f"{path}.{key}"]
+        elsewhere = [each for each in there if not isinstance(find(values, each), Mapping)]
+        use = f"set {elsewhere[0]}" if elsewhere else "leave it out"
+        raise UserError(f"{path}.{key}={show(node[key])}: the run fills this in; {use}")
+    parameters, open_ended = accepted_parameters(target)
+    free = {key: annotation for key, annotation in parameters.items() if key not in filled}
+    required = {each.name for each in own if each.default is each.empty} - filled
+    hold(path, free, values, required, open_ended=open_ended)
     try:
         signature.bind(*[None] * (count + is_class), **dict.fromkeys(keys | handed))
     except TypeError as error:
         raise UserError(f"{path}._target_={name} does not take what the run gives it: {error}") from None
 
 
-def check_keywords(
-    path: str, node: Part, target: Any, values: Values, handed: Set[str] = frozenset()
-) -> None:
-    """The target takes every key of ``node``, and the values fit its annotations."""
-    parameters, open_ended = accepted_parameters(target)
-    for key, value in node.items():
-        if key.startswith("_"):
-            continue
-        full = f"{path}.{key}"
-        if key in handed:
-            namesakes = [each for each in paths(values) if each != full and each.rpartition(".")[2] == key]
-            elsewhere = [each for each in namesakes if not isinstance(find(values, each), Mapping)]
-            instead = f"set {elsewhere[0]}" if elsewhere else "leave it out"
-            raise UserError(f"{full}={show(value)}: the run fills this in; {instead}")
-        if key in parameters:
-            check_type(full, parameters[key], value)
-        elif not open_ended:
-            raise UserError(no_such_key(full, show(value), values, [f"{path}.{each}" for each in parameters]))
+def imported(path: str, name: str) -> Any:
+    """What a ``_target_`` names."""
+    try:
+        target = get_object(name)
+    except Exception as error:
+        wrong = f"cannot be imported: {str(error.__cause__ or error).splitlines()[0]}"
+    else:
+        if callable(target):
+            return target
+        wrong = f"is a {type(target).__name__}"
+    raise UserError(f"{path}._target_={name} {wrong}; write the path of a class or function")
 
 
 def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
@@ -128,11 +119,10 @@ def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
     TorchRL's classes hand keywords up to their bases, so those count too and nothing else does.
     """
     library = getattr(target, "__module__", "").partition(".")[0] in ("torchrl", "torch")
-    classes: list[Any] = list(target.__mro__[:-1]) if inspect.isclass(target) else []
-    chain = [each.__init__ for each in classes] or [target]
     parameters: dict[str, Any] = {}
     open_ended = False
-    for function in chain:
+    classes: list[Any] = list(target.__mro__[:-1]) if inspect.isclass(target) else []
+    for function in [each.__init__ for each in classes] or [target]:
         try:
             signature = inspect.signature(function)
         except (TypeError, ValueError):
@@ -150,28 +140,34 @@ def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
     return parameters, open_ended and not library
 
 
-def check_type(path: str, annotation: Any, value: Any) -> None:
-    """Holds a value to an annotation, as JSON is held to a schema: an integer may stand for a float."""
-    if isinstance(value, Mapping):  # a nested part, checked by its own signature
-        return
+def hold(
+    path: str, kinds: Values, values: Values, required: Container[str] = (), *, open_ended: bool = False
+) -> None:
+    """Holds the keys at ``path`` to their ``kinds`` as JSON is held to a schema: an integer may be a float.
+
+    Raises:
+        UserError: naming the key, the value and what would do.
+    """
+    given = {key: value for key, value in find(values, path).items() if not key.startswith("_")}
+    fields: dict[str, Any] = {}  # a nested part is checked by its own signature
+    for key, kind in kinds.items():
+        checked = key in given and not isinstance(given[key], Mapping) and is_for_yaml(kind)
+        default = Field(... if key in required else None, alias=key)
+        fields[f"argument_{key}"] = (kind if checked else Any, default)
+    config = ConfigDict(strict=True, extra="allow" if open_ended else "forbid")
     try:
-        adapter = TypeAdapter(annotation, config=ConfigDict(strict=True))
-    except Exception:  # tensors, specs and the like: not for YAML to give
-        return
-    try:
-        adapter.validate_json(json.dumps(value))
+        create_model("Arguments", __config__=config, **fields).model_validate_json(json.dumps(given))
     except ValidationError as error:
-        raise UserError(wrong_value(path, value, error.errors())) from None
+        raise UserError(explain(error, values, path, kinds)) from None
 
 
-def check_value_estimator(loss: Values) -> None:
-    """``make_value_estimator`` hands its keywords to the loss's own estimator, which must take them."""
-    kind = getattr(get_object(loss["module"]["_target_"]), "default_value_estimator", None)
-    if kind is not None:
-        estimator = get_object("torchrl.objectives.utils.get_value_estimator_entry")(kind).cls
-        check_keywords(
-            "loss.value_estimator", loss["value_estimator"], estimator, {"loss": loss}, {"value_network"}
-        )
+def is_for_yaml(annotation: Any) -> bool:
+    """Whether a value in YAML can have this type, which tensors, specs and the like cannot."""
+    try:
+        TypeAdapter(annotation, config=ConfigDict(strict=True))
+    except Exception:
+        return False
+    return True
 
 
 def check_activations(values: Values) -> None:

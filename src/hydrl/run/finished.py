@@ -11,7 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from hydrl.config.settings import Settings, explain
+from hydrl.config.mistakes import explain
+from hydrl.config.settings import Settings
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator
@@ -51,15 +52,15 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     try:
         text = (run / "config_resolved.yaml").read_text()
         if found := re.search(r"\$\{(?!oc\.(env|decode):)[^}]*:[^}]*\}", text):
-            raise UserError(f"config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up")
+            raise UserError(
+                f"run={run}: config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up"
+            )
         loaded = OmegaConf.create(text)
         saved: Any = OmegaConf.to_container(loaded)
         values = OmegaConf.to_container(loaded, resolve=True)
         if not trust:
-            check_trust(values)
+            check_trust(values, f"run={run}")
         return Settings.of(values, saved)
-    except UserError as error:
-        raise UserError(f"run={run}: {error}") from None
     except ValidationError as error:
         raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
     except (OSError, OmegaConfBaseException, YAMLError, TypeError) as error:

@@ -15,9 +15,10 @@ from omegaconf import OmegaConf
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
 from hydrl.config.overrides import key_of
-from hydrl.config.settings import CONFIGS, Role, builder, keys
+from hydrl.config.settings import Role, builder, keys
 from hydrl.errors import RunError, UserError
 from hydrl.run.files import atomically
 from hydrl.run.folder import lock

@@ -19,10 +19,11 @@ from optuna.distributions import (
 )
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
+from hydrl.config import CONFIGS
 from hydrl.config.command_line import translate
-from hydrl.config.mistakes import find
+from hydrl.config.mistakes import explain, find
 from hydrl.config.overrides import key_of, without_none
-from hydrl.config.settings import CONFIGS, Built, Role, Settings, Strict, explain, keys, load
+from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
 from hydrl.errors import UserError
 from hydrl.study.sweep import folder_name
 
