@@ -182,6 +182,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
         if key.startswith("~") and not null:
             raise UserError(f"{argument}: {group} cannot be left out{offer(group)}")
         offered = [*choices(CONFIGS / group), *null]
+        if "," in value and {"none", "null"} & set(value.split(",")):
+            raise UserError(f"{argument}: a sweep has choices only; run the members without one by ~{group}")
         for choice in value.split(",") if equals and re.fullmatch(r"[\w./,-]*", value) else ():
             if choice.removesuffix(".yaml") not in offered:
                 raise UserError(no_such_choice(group, choice, offered))
@@ -228,7 +230,7 @@ def given(key: str, arguments: Sequence[str]) -> str:
 def composed(key: str, arguments: Sequence[str]) -> dict[str, Any]:
     """The configuration ``key`` is looked for in: the choices of the command line and none of its values."""
     plain = [each for each in arguments if re.fullmatch(r"~?[\w/]+(=[\w./-]+)?", each)]
-    chosen = [each for each in plain if (CONFIGS / key_of(each)).is_dir()]
+    chosen = [each for each in plain if (CONFIGS / key_of(each)).is_dir() and key_of(each) != key]
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             cfg = compose("train", overrides=chosen, return_hydra_config=key.startswith("hydra."))

@@ -51,7 +51,7 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     values: Any = {}
     try:
         text = (run / "config_resolved.yaml").read_text()
-        if found := re.search(r"\$\{(?!oc\.(env|decode):)[^}]*:[^}]*\}", text):
+        if found := re.search(r"\$\{(?!oc\.env:|oc\.decode:\$\{oc\.env:)[^}]*:[^}]*\}", text):
             raise UserError(
                 f"run={run}: config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up"
             )

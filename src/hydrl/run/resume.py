@@ -118,7 +118,7 @@ def saved_overrides(run: Path) -> list[str]:
                 plain = False
             if not plain:
                 raise UserError(f"resume={run}: its {file.name} holds {each}, which sets more than the run")
-            if re.search(r"\$\{(?!oc\.(env|decode):)[^}]*:", each):
+            if re.search(r"\$\{(?!oc\.env:|oc\.decode:\$\{oc\.env:)[^}]*:", each):
                 raise UserError(
                     f"resume={run}: its {file.name} holds {each}; only ${{oc.env:NAME}} is looked up"
                 )
