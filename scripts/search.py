@@ -35,13 +35,15 @@ def main(words: list[str]) -> None:
     study = search.open_study(plan)
     say = partial(console().print, highlight=False, markup=False, soft_wrap=True)
     runs = f"{plan.search.trials} trials of {len(plan.search.seeds)} runs"
-    say(f"{plan.out}: {runs}, drawing {', '.join(plan.space)}; stopped, the same command goes on")
+    say(f"{plan.out}: {runs}, drawing {', '.join(plan.space)}")
+    say("it may be stopped with Ctrl-C: the same command goes on with it")
     search.run(plan, study, say)
     top = search.best(study)
     if top is None:
         raise RunError(f"no trial came to its end; see {plan.out}/trial-*/*.log")
     path, beside = search.save_tuned(plan, top)
-    say(f"best of {search.count(study)} trials: {top.value:,.1f}, #{top.number}")
+    place = search.trial_folder(plan, top)
+    say(f"best of {search.count(study)} trials: {top.value:,.1f}, #{top.number}, in {place}")
     say(f"  {shlex.join(search.command(plan, top))}")
     say(f"  {path}, the same as a file" + (f", with {shlex.join(beside)}" if beside else ""))
     say(f"  {', '.join(map(str, search.save_pictures(study, plan.out)))}")

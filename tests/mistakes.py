@@ -143,6 +143,8 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo env=cartpole actor=q_value": ["actor=q_value", "algo=ppo", "use actor=stochastic"],
     "algo=ppo ~critic": ["critic=null", "algo=ppo", "use critic=state_value"],
     "algo=ppo critic=none": ["critic=null", "algo=ppo", "use critic=state_value"],
+    "hydra.run.dir=": ["hydra.run.dir= names no folder", "hydra.run.dir=DIR"],
+    "algo=ppo,dqn": ["algo=ppo,dqn: more than one value; add -m"],
     "search=ppo": ["search=ppo: there is no such key", "the top level has"],
     "-m exploration=none,gaussian": ["exploration=none,gaussian", "~exploration"],
     "encoder=mlp": ["encoder=mlp", "encoder@actor"],

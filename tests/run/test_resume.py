@@ -439,3 +439,17 @@ def test_a_state_that_does_not_fit_is_refused_in_a_line(half, tmp_path):
     done = call(f"resume={folder}", "total_frames=768")
     assert done.returncode == 2, done.stdout
     assert re.match(rf"error: {newest} does not fit this run: RuntimeError: .*\n$", done.stderr), done.stderr
+
+
+def test_a_run_stopped_before_its_first_checkpoint_cannot_become_another(run):
+    overrides = [*SMALL, "env=cartpole", "total_frames=512", "checkpoint_every_frames=1_000_000"]
+    folder = run(*overrides)
+    for each in folder.glob("checkpoints/*"):
+        shutil.rmtree(each)
+    (folder / "summary.json").unlink()
+    with pytest.raises(
+        UserError, match=r"env\.id=Acrobot-v1 would make it another run: .* env\.id=CartPole-v1"
+    ):
+        run(*SMALL, "env=acrobot", "total_frames=512", "resume=auto")
+    run(*overrides, "resume=auto")
+    assert json.loads((folder / "summary.json").read_text())["frames"] == 512

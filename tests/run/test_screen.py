@@ -59,4 +59,4 @@ def test_into_a_pipe_goes_a_line_an_evaluation_and_no_bar(capsys):
     display.update(100, {"train/return": 20.0})
     display.update(200, {"eval/return_mean": 123.4, "eval/return_std": 5.6})
     display.close()
-    assert capsys.readouterr().out == "       200 frames  evaluation 123.4 ± 5.6\n"
+    assert capsys.readouterr().out == "ppo cartpole         200 frames  evaluation 123.4 ± 5.6\n"

@@ -188,7 +188,7 @@ def test_ctrl_c_leaves_a_checkpoint_in_a_sweep_of_one_process(tmp_path):
 def test_joblib_s_members_end_well_on_ctrl_c_and_go_on_from_another_list(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     place = [f"hydra.sweep.dir={tmp_path}", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-    folder = "ppo-cartpole-debug_fast-total_frames_8192-tuned_none-seed{}"
+    folder = "ppo-cartpole-debug_fast-total_frames_8192-tuned_null-seed{}"
     # The refused member is small, so loky takes the next one for a leak and replaces its process: Ctrl-C
     # meets one that has just been started, which must not end and take the other ones with it.
     begun = begin(*TINY, "seed=-1,0,1,2,3", "total_frames=8192", *place)

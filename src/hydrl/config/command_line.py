@@ -175,6 +175,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise UserError(
                 f"cannot read {argument}; write {group or 'KEY'}={value or 'VALUE'}, without blanks"
             )
+        if group in ("hydra.run.dir", "hydra.sweep.dir") and not value:
+            raise UserError(f"{argument} names no folder; write {group}=DIR")
         if not (CONFIGS / group).is_dir() or options.config_dir:
             continue
         field = Settings.model_fields.get(group)
@@ -210,7 +212,8 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         return f"+{typed}: {found[1]} is there already; write {typed}"
     if found := re.search(r"(Ambiguous value for argument|Sweep parameters) '(.+?)' ", text):
         key, _, value = found[2].partition("=")
-        write = f"write {key}=[{value}] for a list, or " if found[1].startswith("Ambiguous") else ""
+        is_list = found[1].startswith("Ambiguous") and not (CONFIGS / key).is_dir()
+        write = f"write {key}=[{value}] for a list, or " if is_list else ""
         return f"{found[2]}: more than one value; {write}add -m to run them all"
     if found := re.search(r"Could not find '(\S+)/(\S+?)' Available options in '\S+': (.*)", text):
         if found[1] == "hydra/launcher" and (extra := LAUNCHERS.get(found[2])):

@@ -17,13 +17,16 @@ def lock(run: Path) -> None:
     """Keeps a run folder for this process until it ends or takes another.
 
     Raises:
-        UserError: if another process has it.
+        UserError: if another process has it, or it cannot be written.
     """
     global _held
     if _held:
         _held.close()
-    run.mkdir(parents=True, exist_ok=True)
-    _held = (run / ".lock").open("w")
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        _held = (run / ".lock").open("w")
+    except OSError as error:
+        raise UserError(f"{run} cannot be written: {error.strerror}; choose another folder") from None
     try:
         fcntl.flock(_held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -87,7 +87,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     folder = Path(path).parent if Path(path).name == "checkpoints" else Path(path)
     run = folder.parent.parent if folder.name.startswith("checkpoint-") else folder
     if not folder.exists():
-        raise UserError(f"resume={path}: there is no such folder")
+        raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
     ours = [each for each in arguments if not each.startswith("resume=")]
     return [*saved, *ours, f"hydra.run.dir={quoted(run)}", f"resume={quoted(folder)}"]
@@ -155,6 +155,9 @@ def origin(settings: Settings) -> Origin | None:
                     f"resume={settings.resume} has no checkpoint any more, and starting anew would write "
                     "over what the run reached; give it another folder"
                 )
+            if (run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
+                begun = OmegaConf.to_container(OmegaConf.load(run / "config_resolved.yaml"))
+                check_same(settings.shown, cast(dict[str, Any], begun), run)
             print(f"nothing to resume in {run}; starting at the beginning")
             return None
         raise UserError(
@@ -185,7 +188,9 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> No
         UserError: naming a key that is not, and what was typed that changed it.
     """
     changed: list[str] = []
-    for key in dict.fromkeys([*paths(then), *paths(now)]):
+    for key in dict.fromkeys(
+        ["algo", "env.id", *paths(then), *paths(now)]
+    ):  # what most is told by comes first
         old, new = find(then, key), find(now, key)
         if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
             continue

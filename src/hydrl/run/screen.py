@@ -1,5 +1,7 @@
 """What a person sees: a progress bar while it runs, a table at the end."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +58,20 @@ class Display:
             fields["eval"] = f"{metrics['eval/return_mean']:,.1f}"
             if not self.console.is_terminal:
                 mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
-                print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
+                say(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}")
         self.progress.update(self.task, completed=frames, **fields)
 
     def close(self) -> None:
         """Leaves the bar as it stands and gives the terminal back."""
         self.progress.stop()
+
+
+def say(line: str) -> None:
+    """Prints a line; where whoever read has gone, as ``| head`` does, this and all later ones go nowhere."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_summary(summary: dict[str, Any], directory: Path) -> None:

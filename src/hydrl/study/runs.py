@@ -137,15 +137,17 @@ def load(places: Iterable[Path]) -> tuple[dict[str, list[Run]], dict[Path, str]]
         the groups, as :func:`group` makes them; and the folders that do not count.
 
     Raises:
-        UserError: if a place holds no run, or none counts.
+        UserError: if none counts.
     """
     folders: dict[Path, Path] = {}
+    empty: dict[Path, str] = {}
     for place in places:
         files = [each for name in ("config_resolved.yaml", "summary.json") for each in place.rglob(name)]
-        if not files:
-            raise UserError(f"{place}: no run lies there or below (no config_resolved.yaml)")
         folders |= {each.parent.resolve(): each.parent for each in sorted(files)}
+        if not files:
+            empty[place] = "no run lies there or below (no config_resolved.yaml)"
     runs, left_out = read_all(folders.values())
+    left_out |= empty
     if not runs:
         folder, reason = next(iter(left_out.items()))
         raise UserError(f"none of the {len(left_out)} runs there can be counted; {folder}: {reason}")

@@ -44,13 +44,18 @@ def open_study(plan: Plan) -> optuna.Study:
     except OSError as error:
         raise UserError(f"out={plan.out} cannot be written: {error.strerror}") from None
     storage = optuna.storages.RDBStorage(f"sqlite:///{plan.out / 'study.db'}")
-    study = optuna.create_study(
-        storage=storage, study_name="search", load_if_exists=True, direction="maximize"
+    create = partial(
+        optuna.create_study, storage=storage, study_name="search", load_if_exists=True, direction="maximize"
     )
+    study = create()
+    if not count(study):  # what was refused, as a wrong range is, may be put right
+        optuna.delete_study(study_name="search", storage=storage)
+        for folder in plan.out.glob("trial-*"):
+            shutil.rmtree(folder)
+        study = create()
     words = [*plan.overrides, *plan.ranges, f"seeds={','.join(map(str, plan.search.seeds))}"]
     now = {key_of(word): word for word in words}
-    # One whose first trial was refused, as for a wrong range, may be put right.
-    then = study.user_attrs.get("words", now) if count(study) else now
+    then = study.user_attrs.get("words", now)
     for key in {**then, **now}:
         if (old := then.get(key, f"no {key}")) != (new := now.get(key, f"no {key}")):
             raise UserError(

@@ -21,7 +21,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from hydrl.config import CONFIGS
 from hydrl.config.command_line import translate
-from hydrl.config.mistakes import explain, find
+from hydrl.config.mistakes import explain, find, no_such_key, paths
 from hydrl.config.overrides import key_of, without_none
 from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
 from hydrl.errors import UserError
@@ -102,6 +102,9 @@ def read(words: Sequence[str]) -> Plan:
         del cfg["hydra"]
     settings = load(cfg)
     present = settings.model_dump()
+    for key, word in ranges.items():
+        if not word.startswith("+") and key not in paths(present):
+            raise UserError(no_such_key(key, word.partition("=")[2], present))
     space = {word.partition("=")[0]: distribution(word, find(present, key)) for key, word in ranges.items()}
     default = Path("outputs/searches", folder_name([f"algo={settings.algo}", f"env={settings.task}"]))
     return Plan(words, overrides, list(ranges.values()), space, settings, tuned, search, Path(out or default))

@@ -147,6 +147,10 @@ def run(train: Callable[[DictConfig], None], cfg: DictConfig) -> None:
         run_member(train, cfg)
     else:
         _exit_code, _ = command_line.attempt(train, cfg)
+        if _exit_code == 2 and HydraConfig.initialized():
+            for folder in Path(HydraConfig.get().runtime.output_dir, "_").parents[:2]:
+                with suppress(OSError):  # that Hydra made for a run which was refused
+                    folder.rmdir()
 
 
 def run_member(train: Callable[[DictConfig], None], cfg: DictConfig) -> None:
