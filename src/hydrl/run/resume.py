@@ -188,9 +188,8 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> No
         UserError: naming a key that is not, and what was typed that changed it.
     """
     changed: list[str] = []
-    for key in dict.fromkeys(
-        ["algo", "env.id", *paths(then), *paths(now)]
-    ):  # what most is told by comes first
+    # Algorithm and task first, for other keys follow from them.
+    for key in dict.fromkeys(["algo", "env.id", *paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)
         if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
             continue
