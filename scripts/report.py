@@ -27,6 +27,8 @@ def main(words: list[str]) -> None:
     out = Path((named or [f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}"])[-1])
     if not places:
         raise UserError("no folder was given; name run folders or those of sweeps, as outputs/… out=DIR")
+    if wrong := next((each for each in places if not each.is_dir()), None):
+        raise UserError(f"{wrong}: there is no such folder; the only key is out, as out=DIR")
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
         raise UserError(f"out={out}: there is something other than a report; name another folder")
     groups, left_out = runs.load(places)

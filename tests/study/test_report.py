@@ -245,9 +245,9 @@ def test_numbers_have_about_three_digits(value, shown):
     ("words", "said"),
     [
         ([], "no folder was given"),
-        (["{tmp}/none"], "no run lies there or below"),
+        (["{tmp}/none"], "there is no such folder"),
         (["{tmp}/empty"], "no run lies there or below"),
-        (["{tmp}/run", "episodes=3"], "episodes=3: no run lies there"),
+        (["{tmp}/run", "ot=x"], "ot=x: there is no such folder; the only key is out"),
         (["{tmp}/run", "out={tmp}/run"], "something other than a report"),
         (["{tmp}/run", "out={tmp}/run/summary.json/x"], "cannot be written: Not a directory"),
         (["{tmp}/stopped"], "none of the 1 runs there can be counted"),
@@ -270,3 +270,12 @@ def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.delattr("hydrl.study.report", raising=False)
     with pytest.raises(UserError, match=r"pip install -e '\.\[report\]'"):
         report.main(["outputs"])
+
+
+def test_a_folder_without_a_run_is_left_out_and_costs_the_others_nothing(tmp_path):
+    (tmp_path / "empty").mkdir()
+    make_run(tmp_path / "run")
+    report.main([str(tmp_path / "empty"), str(tmp_path / "run"), f"out={tmp_path / 'report'}"])
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "1 of 2 runs count." in page
+    assert "no run lies there or below" in page
