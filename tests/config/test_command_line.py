@@ -283,3 +283,11 @@ def test_the_shell_completes_choices_and_keys(typed: str, offered: list[str], to
     code, output = told("-sc query=bash")
     assert code == 0
     assert output.split() == offered
+
+
+def test_a_refused_run_leaves_no_folder_of_its_own_and_the_one_that_was_named(tmp_path: Path):
+    for words in ([], [f"hydra.run.dir={tmp_path}"]):
+        command = [sys.executable, "train.py", "optim.lr=fast", "seed=987654", *words]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60).returncode == 2
+    assert not list((ROOT / "outputs").glob("*/*-seed987654"))
+    assert tmp_path.is_dir()

@@ -148,9 +148,15 @@ def run(train: Callable[[DictConfig], None], cfg: DictConfig) -> None:
     else:
         _exit_code, _ = command_line.attempt(train, cfg)
         if _exit_code == 2 and HydraConfig.initialized():
-            for folder in Path(HydraConfig.get().runtime.output_dir, "_").parents[:2]:
-                with suppress(OSError):  # that Hydra made for a run which was refused
-                    folder.rmdir()
+            remove_unused_folder(HydraConfig.get())
+
+
+def remove_unused_folder(hydra: DictConfig) -> None:
+    """Takes away the empty folder that Hydra made for a run which was refused, not one that was named."""
+    if not any(each.startswith("hydra.run.dir") for each in hydra.overrides.hydra):
+        for folder in Path(hydra.runtime.output_dir, "_").parents[:2]:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
 
 
 def run_member(train: Callable[[DictConfig], None], cfg: DictConfig) -> None:
