@@ -247,7 +247,7 @@ def test_numbers_have_about_three_digits(value, shown):
         ([], "no folder was given"),
         (["{tmp}/none"], "there is no such folder"),
         (["{tmp}/empty"], "no run lies there or below"),
-        (["{tmp}/run", "ot=x"], "ot=x: there is no such folder; the only key is out"),
+        (["{tmp}/run", "where=x"], "where=x: there is no such folder; the only key is out"),
         (["{tmp}/run", "out={tmp}/run"], "something other than a report"),
         (["{tmp}/run", "out={tmp}/run/summary.json/x"], "cannot be written: Not a directory"),
         (["{tmp}/stopped"], "none of the 1 runs there can be counted"),
