@@ -447,9 +447,7 @@ def test_a_run_stopped_before_its_first_checkpoint_cannot_become_another(run):
     for each in folder.glob("checkpoints/*"):
         shutil.rmtree(each)
     (folder / "summary.json").unlink()
-    with pytest.raises(
-        UserError, match=r"env\.id=Acrobot-v1 would make it another run: .* env\.id=CartPole-v1"
-    ):
+    with pytest.raises(UserError, match=r"would make it another run: .* env\.id=CartPole-v1"):
         run(*SMALL, "env=acrobot", "total_frames=512", "resume=auto")
     run(*overrides, "resume=auto")
     assert json.loads((folder / "summary.json").read_text())["frames"] == 512
