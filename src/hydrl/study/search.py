@@ -48,9 +48,9 @@ def open_study(plan: Plan) -> optuna.Study:
         optuna.create_study, storage=storage, study_name="search", load_if_exists=True, direction="maximize"
     )
     study = create()
-    if not count(study):  # what was refused, as a wrong range is, may be put right
+    if study.trials and not count(study):  # what was refused, as a wrong range is, may be put right
         optuna.delete_study(study_name="search", storage=storage)
-        for folder in plan.out.glob("trial-*"):
+        for folder in plan.out.glob("trial-[0-9]*"):
             shutil.rmtree(folder)
         study = create()
     words = [*plan.overrides, *plan.ranges, f"seeds={','.join(map(str, plan.search.seeds))}"]
