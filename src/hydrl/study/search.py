@@ -48,7 +48,8 @@ def open_study(plan: Plan) -> optuna.Study:
         optuna.create_study, storage=storage, study_name="search", load_if_exists=True, direction="maximize"
     )
     study = create()
-    if study.trials and not count(study):  # what was refused, as a wrong range is, may be put right
+    failed = study.get_trials(states=(TrialState.FAIL,))
+    if failed and not count(study):  # what was refused, as a wrong range is, may be put right
         optuna.delete_study(study_name="search", storage=storage)
         for folder in plan.out.glob("trial-[0-9]*"):
             shutil.rmtree(folder)
