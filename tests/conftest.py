@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydrl.config import CONFIGS
 from hydrl.config.settings import Settings, load
 from hydrl.run import checkpoint, process
+from hydrl.run.memory import read
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -38,8 +39,12 @@ def start(*arguments: str, script: str = "train.py", **options: Any) -> subproce
 
 
 def saved(folder: Path, part: str, which: str = "last") -> Any:
-    """One part of a checkpoint of the run in ``folder``."""
-    return checkpoint.load(checkpoint.find(folder, which), [part])[part]
+    """One part of a checkpoint of the run in ``folder``; of the buffer, its rows from the oldest on."""
+    archive = checkpoint.find(folder, which)
+    if part != "buffer":
+        return checkpoint.load(archive, [part])[part]
+    told = checkpoint.verify(archive, memory=True)["memory"]
+    return torch.cat([rows for _, rows in read(archive.parent, told)]).to_dict()
 
 
 process.quieten_libraries()

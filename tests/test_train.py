@@ -45,7 +45,7 @@ def test_a_run_leaves_what_it_promises(run):
     assert summary["best_eval/return_mean"] == max(float(row["eval/return_mean"]) for row in evaluated)
     for name in ("curves.png", "config_resolved.yaml"):
         assert (folder / name).stat().st_size > 0
-    assert checkpoint.find(folder, "last").name == "checkpoint-000000002048"
+    assert checkpoint.find(folder, "last").name == "checkpoint-000000002048.torchrl"
     best = max(evaluated, key=lambda row: (float(row["eval/return_mean"]), int(row["frames"])))
     assert checkpoint.frames_of(checkpoint.find(folder, "best")) == int(best["frames"])
 

@@ -16,18 +16,19 @@ class RunError(Exception):
 
 
 class SaveError(RunError):
-    """A checkpoint could not be written.
+    """A file of the run could not be written.
 
     Args:
-        folder: where it should have gone.
+        path: of the file.
         needed: bytes it takes.
         free: bytes there were.
         reason: why, where it is not for want of room.
     """
 
-    def __init__(self, folder: Path, needed: int, free: int, reason: str = "") -> None:
+    def __init__(self, path: Path, needed: int, free: int, reason: str) -> None:
         room = f"it needs {needed / 1e6:,.1f} MB and {free / 1e6:,.1f} MB were free"
-        super().__init__(f"{folder} cannot be written: {reason or room}; what was saved before is whole")
+        why = room if needed > free > 0 else reason
+        super().__init__(f"{path} cannot be written: {why}; what was saved before is whole")
 
 
 class DivergedError(RunError):

@@ -2,7 +2,7 @@ import errno
 
 import pytest
 
-from hydrl.errors import UserError
+from hydrl.errors import SaveError
 from hydrl.run.files import atomically
 
 
@@ -35,10 +35,10 @@ def test_a_failure_leaves_the_old_file(tmp_path):
 
 @pytest.mark.parametrize("reason", ["No space left on device", "Is a directory", "No such file or directory"])
 def test_what_cannot_be_written_is_told_in_a_line(tmp_path, reason):
-    path = tmp_path / ("gone/scores.json" if reason.startswith("No such") else "scores.json")
+    path = tmp_path / ("gone/too/scores.json" if reason.startswith("No such") else "scores.json")
     if reason.startswith("Is"):
         path.mkdir()
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(SaveError) as caught:
         write(path, OSError(errno.ENOSPC, reason) if reason.startswith("No space") else None)
-    assert str(caught.value) == f"{path} cannot be written: {reason}"
+    assert str(caught.value) == f"{path} cannot be written: {reason}; what was saved before is whole"
     assert [each for each in tmp_path.iterdir() if each != path] == []

@@ -175,7 +175,7 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
     done = call(f"resume={folder}")
     assert (done.returncode, done.stderr) == (0, "")
     assert "is finished, after 768 frames; to go on give a larger total_frames" in done.stdout
-    done = call(f"resume={folder}/checkpoints/checkpoint-000000000512", "total_frames=1_024")
+    done = call(f"resume={folder}/checkpoints/checkpoint-000000000512.torchrl", "total_frames=1_024")
     assert done.returncode == 0, done.stderr
     assert json.loads((folder / "summary.json").read_text())["resumed_at_frames"] == [512]
 
@@ -242,19 +242,20 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(run, capsys):
     folder = run(*overrides)
     whole = logged(folder)
     newest = checkpoint.find(folder, "last")
-    weights = next(newest.glob("components/*-loss/state.pt"))
-    weights.write_bytes(weights.read_bytes()[:-1])
+    newest.write_bytes(newest.read_bytes()[:-1])
     run(*overrides, "resume=auto")
-    assert f"{newest} is damaged" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{newest} is damaged" in told
+    assert "goes on after 512 frames; later checkpoints go once it saves: 1,024" in told
     assert logged(folder) == whole
-    assert checkpoint.newest(folder) == newest
+    assert checkpoint.find(folder, "last") == newest
 
 
 def test_a_finished_run_that_lost_its_last_checkpoint_trains_on_to_its_end(run, capsys):
     overrides = [*SMALL, "env=cartpole"]
     folder = run(*overrides)
     whole = json.loads((folder / "summary.json").read_text())
-    shutil.rmtree(checkpoint.find(folder, "last"))
+    checkpoint.find(folder, "last").unlink()
     chosen = settings(*overrides, "resume=auto", run_dir=folder)
     assert not resume.finished(chosen, resume.origin(chosen))
     run(*overrides, "resume=auto")
@@ -304,7 +305,6 @@ HOSTILE = {
     "a choice of another group": "transforms=../env/cartpole",
     "a list of choices": "env=[OUTSIDE]",
     "a group outside": "+../../tmp=evil",
-    "another resolver": "task=${oc.decode:1}",
     "a sweep": "seed=0,1",
     "no override": {"a": "mapping"},
     "an option": "--config-dir=/tmp",
@@ -331,15 +331,61 @@ def test_a_hostile_run_folder_is_refused_in_a_line_and_runs_nothing(name, half, 
     assert done.returncode == 2, done.stdout
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
-    assert len(list((folder / "checkpoints").iterdir())) == 1
+    assert len(checkpoint.archives(folder)) == 1
     assert not canary.exists()
 
 
-def test_a_replay_memory_outside_the_run_is_not_written_unless_trusted(tmp_path):
-    overrides = ["algo=dqn", "env=cartpole", "buffer=memmap", "buffer.storage.scratch_dir=/tmp/c", "resume=x"]
-    with pytest.raises(UserError, match=r"scratch_dir=/tmp/c is outside the run; add trust=true"):
-        settings(*overrides, run_dir=tmp_path)
-    assert settings(*overrides, "trust=true", run_dir=tmp_path).trust
+@pytest.mark.parametrize("typed", ["/tmp/c", "RUN/../c", "RUN/replay/../../c"])
+def test_a_replay_memory_outside_the_run_is_not_written_unless_trusted(tmp_path, typed):
+    typed = typed.replace("RUN", str(tmp_path / "run"))
+    overrides = [
+        "algo=dqn",
+        "env=cartpole",
+        "buffer=memmap",
+        f"buffer.storage.scratch_dir={typed}",
+        "resume=x",
+    ]
+    with pytest.raises(UserError, match=r"scratch_dir=.*/c is outside the run; add trust=true"):
+        settings(*overrides, run_dir=tmp_path / "run")
+    assert settings(*overrides, "trust=true", run_dir=tmp_path / "run").trust
+
+
+@pytest.mark.parametrize("place", ["..", "../outside", "link"])
+def test_going_on_with_a_folder_of_others_removes_nothing_outside_it(run, tmp_path, place):
+    """Wherever its replay memory is said to lie, and also where it is the run's own."""
+    folder, outside = run(*SMALL, *DQN, "buffer=memmap", "buffer.storage.max_size=500"), tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("still here")
+    overrides = OmegaConf.create(
+        [
+            *SMALL,
+            *DQN,
+            "buffer=memmap",
+            "buffer.storage.max_size=500",
+            f"buffer.storage.scratch_dir={folder}/{place}",
+        ]
+    )
+    if place == "link":
+        (folder / "link").symlink_to(outside)
+    (folder / ".hydra").mkdir()
+    OmegaConf.save(overrides, folder / ".hydra" / "overrides.yaml")
+    done = call(f"resume={folder}", "total_frames=2_048")
+    assert done.returncode == 2, done.stdout
+    assert len(done.stderr.splitlines()) == 1
+    assert (outside / "precious").read_text() == "still here"
+    assert folder.is_dir()
+
+
+def test_a_folder_that_was_moved_goes_on_with_its_replay_memory_on_disk(run, tmp_path):
+    overrides = [*SMALL, *DQN, "buffer=memmap", "buffer.storage.max_size=2_000"]
+    whole = run(*overrides, folder="whole")
+    run(*overrides, "total_frames=512", "anneal_frames=1_024", folder="before")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "before").rename(tmp_path / "elsewhere" / "after")
+    after = run(*overrides, "resume=auto", folder="elsewhere/after")
+    assert digest(saved(after, "buffer")) == digest(saved(whole, "buffer"))
+    assert logged(after) == logged(whole)
+    assert not (tmp_path / "before").exists()
 
 
 @pytest.mark.parametrize("link", ["metrics.csv", "checkpoints", ".hydra", ".hydra/overrides.yaml", "replay"])
@@ -433,9 +479,10 @@ def test_a_state_that_does_not_fit_is_refused_in_a_line(half, tmp_path):
     folder = tmp_path / "run"
     subprocess.run(["cp", "-r", half, folder], check=True)
     newest = checkpoint.find(folder, "last")
-    weights = next(newest.glob("components/*-loss/state.pt"))
-    torch.save({"actor_network_params.weight": torch.zeros(3)}, weights)
-    (newest / "inventory.json").write_text(checkpoint.as_text(checkpoint.inventory(newest)))
+    parts = ["actor", "loss", "optimizer", "schedule", "sampler", "writer", "collector", "normaliser"]
+    states = checkpoint.load(newest, [*parts, "books", "rng"])
+    states["loss"] = {"actor_network_params.weight": torch.zeros(3)}
+    checkpoint.save(folder, states, checkpoint.verify(newest), keep=3)
     done = call(f"resume={folder}", "total_frames=768")
     assert done.returncode == 2, done.stdout
     assert re.match(rf"error: {newest} does not fit this run: RuntimeError: .*\n$", done.stderr), done.stderr
@@ -444,8 +491,7 @@ def test_a_state_that_does_not_fit_is_refused_in_a_line(half, tmp_path):
 def test_a_run_stopped_before_its_first_checkpoint_cannot_become_another(run):
     overrides = [*SMALL, "env=cartpole", "total_frames=512", "checkpoint_every_frames=1_000_000"]
     folder = run(*overrides)
-    for each in folder.glob("checkpoints/*"):
-        shutil.rmtree(each)
+    shutil.rmtree(folder / "checkpoints")
     (folder / "summary.json").unlink()
     with pytest.raises(UserError, match=r"would make it another run: .* env\.id=CartPole-v1"):
         run(*SMALL, "env=acrobot", "total_frames=512", "resume=auto")

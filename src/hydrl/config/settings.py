@@ -218,7 +218,7 @@ def load(cfg: DictConfig) -> Settings:
     if settings.resume not in (None, "auto") and not settings.trust:  # of a run folder, not typed
         check_trust(values, f"resume={settings.resume}")
         scratch = find(values, "buffer.storage.scratch_dir")
-        if scratch and Path(settings.run_dir) not in Path(scratch).parents:
+        if scratch and Path(settings.run_dir).resolve() not in Path(scratch).resolve().parents:
             raise UserError(
                 f"resume={settings.resume}: buffer.storage.scratch_dir={scratch} is outside the run; "
                 "add trust=true to write there"

@@ -1,115 +1,132 @@
-"""Checkpoints: all a run needs to go on as if it had never stopped, in a folder that is whole or not there.
+"""Checkpoints: all a run needs to go on as if it had never stopped, each a file that is whole or not there.
 
-``checkpoints/checkpoint-000000032768`` holds TorchRL's :class:`~torchrl.checkpoint.Checkpoint` after 32,768
-frames and ``inventory.json`` with the size and SHA-256 of every file in it. It is written under another name,
-brought to the disk and then renamed, so that a kill at any instant leaves whole folders only. Reading one
-back runs nothing that it holds: tensors and plain containers, no pickled objects, no links.
+``checkpoints/checkpoint-000000032768.torchrl`` is an archive of TorchRL's
+:class:`~torchrl.checkpoint.Checkpoint` after 32,768 frames. What the replay memory holds lies beside it, in
+files that several checkpoints share: ``rows-FIRST-END.pt`` has the rows from the FIRST up to before the END
+ever written, see :mod:`hydrl.run.memory`. All of it is checked against CRCs before it is used, and reading it
+back runs nothing that it holds: tensors and plain containers, no pickled objects.
 """
 
-import contextlib
-import errno
-import hashlib
 import json
-import os
 import re
 import shutil
-import stat
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hydrl.errors import SaveError, UserError
+from hydrl.errors import RunError, UserError
+from hydrl.run.files import atomically
 
-INVENTORY = "inventory.json"
-FILES = re.compile(r"manifest\.json|components/\d{4}-[a-z]+/state\.pt")
-FULL = (errno.ENOSPC, errno.EDQUOT)
-HEADROOM = 1 << 20  # bytes beside the tensors: names, manifests, what zip files add
+NAME = re.compile(r"checkpoint-\d{12,}\.torchrl")
+MEMBER = re.compile(r"manifest\.json|components/\d{4}-[a-z]+/state\.pt")
+ROWS = re.compile(r"rows-(\d{12,})-(\d{12,})\.pt")
+SCORE = "eval/return_mean"
+Metadata = Mapping[str, Any]
 
 
-def folders(run: Path) -> list[Path]:
+def archives(run: Path) -> list[Path]:
     """The checkpoints of a run, newest first; whether they are whole is :func:`verify`'s to say."""
-    named = re.compile(r"checkpoint-\d{12,}")
-    found = [each for each in (run / "checkpoints").glob("checkpoint-*") if named.fullmatch(each.name)]
+    found = [each for each in (run / "checkpoints").glob("checkpoint-*") if NAME.fullmatch(each.name)]
     return sorted(found, key=frames_of, reverse=True)
 
 
-def frames_of(folder: Path) -> int:
+def frames_of(archive: Path) -> int:
     """How long a run had trained when it left this checkpoint."""
-    return int(folder.name.removeprefix("checkpoint-"))
+    return int(archive.stem.removeprefix("checkpoint-"))
 
 
-def inventory(folder: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of every file but the inventory itself.
-
-    Raises:
-        UserError: for anything that is neither a folder nor an ordinary file, such as a link out of it.
-    """
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            continue
-        name = path.relative_to(folder).as_posix()
-        if not stat.S_ISREG(mode):
-            raise UserError(f"{folder}: {name} is a link or a device, which no checkpoint of hydrl holds")
-        if name != INVENTORY:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found[name] = {"bytes": path.stat().st_size, "sha256": digest}
-    return found
+def span(name: str) -> tuple[int, int]:
+    """The rows of a replay memory in a file: the first, and the one after the last."""
+    found = ROWS.fullmatch(name)
+    if not found:
+        raise ValueError(f"{name} is no file of rows")
+    return int(found[1]), int(found[2])
 
 
-def as_text(files: Mapping[str, Any]) -> str:
-    """The one way an inventory is written, so that no byte of it can change unseen."""
-    return json.dumps(files, indent=1, sort_keys=True) + "\n"
-
-
-def verify(folder: Path) -> dict[str, Any]:
+def verify(archive: Path, *, memory: bool = False) -> Metadata:
     """Reads every byte of a checkpoint and returns its metadata.
 
+    TorchRL finds out by itself how a part was written, and some of the ways run what they hold: so nothing is
+    read that is not written here.
+
+    Args:
+        archive: the checkpoint.
+        memory: whether what its replay memory held must be there too.
+
     Raises:
-        UserError: if a file is missing, cut short, changed or not hydrl's.
+        UserError: if it is cut short, changed, or holds what no checkpoint of hydrl holds.
     """
-    if folder.is_symlink() or folder.parent.is_symlink():
-        raise UserError(f"{folder} is a link; name the folder itself")
     try:
-        text = (folder / INVENTORY).read_text() if not (folder / INVENTORY).is_symlink() else ""
-        written = json.loads(text)
-        if as_text(written) != text:
-            raise ValueError
-        there = inventory(folder)
-        wrong = [name for name in {**written, **there} if written.get(name) != there.get(name)]
-        if wrong:
-            raise UserError(f"{folder} is damaged: {min(wrong)} is not as it was written")
-        if foreign := [name for name in there if not FILES.fullmatch(name)]:
-            raise UserError(f"{folder}: {foreign[0]} is nothing that a checkpoint of hydrl holds")
-        metadata = metadata_of(folder)
-        if metadata["frames"] != frames_of(folder):
-            raise ValueError
+        with zipfile.ZipFile(archive) as file:
+            names = file.namelist()
+            manifest = json.loads(file.read("manifest.json"))
+            parts = manifest["components"].values()
+            listed = [
+                "manifest.json",
+                *(f"{part['path']}/{name}" for part in parts for name in part["files"]),
+            ]
+            foreign = [name for name in [*names, *listed] if not MEMBER.fullmatch(name)]
+            whole = sorted(names) == sorted(listed) and file.testzip() is None
+        if foreign:
+            raise UserError(f"{archive}: {foreign[0]} is nothing that a checkpoint of hydrl holds")
+        metadata = dict(manifest["metadata"])
+        if not whole or metadata["frames"] != frames_of(archive):
+            raise ValueError("it is not as it was written")
+        if memory:
+            verify_memory(archive, metadata["memory"])
     except UserError:
         raise
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is damaged: {Path(error.filename).name} is missing") from None
-    except Exception:  # whatever a file made by somebody else may hold
-        raise UserError(f"{folder} is damaged: its {INVENTORY} or manifest.json cannot be read") from None
+    except Exception as error:  # whatever a file that was damaged, or made by somebody else, may hold
+        raise UserError(f"{archive} is damaged: {' '.join(str(error).split())[:100]}") from None
     return metadata
 
 
-def metadata_of(folder: Path) -> dict[str, Any]:
-    """What a verified checkpoint says of itself."""
-    return json.loads((folder / "manifest.json").read_text())["metadata"]
+def verify_memory(archive: Path, told: Metadata) -> None:
+    """Reads every byte of the files that have the rows of a checkpoint's replay memory.
+
+    Args:
+        archive: the checkpoint.
+        told: what its metadata says of its ``memory``: ``rows``, the first and the one after the last, and
+            the ``files`` that have them in their order, each with its CRC-32.
+
+    Raises:
+        UserError: if they are not all there, or one is damaged.
+    """
+    position, end = told["rows"]
+    for name, value in told["files"].items():
+        first, until = span(name)
+        file = archive.with_name(name)
+        if not file.is_file():
+            raise UserError(
+                f"{archive}: rows of its replay memory are gone, as older ones are not kept; "
+                "its policy can be played, but the run cannot go on from it"
+            )
+        if first > position or crc(file) != value:
+            raise UserError(f"{file} is damaged")
+        position = until
+    if position != end:
+        raise ValueError("it names no files with all rows of its replay memory")
 
 
-def newest(run: Path) -> Path | None:
-    """The newest valid checkpoint of a run; each one that is damaged is refused in a line."""
-    for folder in folders(run):
+def crc(file: Path) -> int:
+    """The CRC-32 of a file."""
+    value = 0
+    with file.open("rb") as opened:
+        while block := opened.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def readable(there: Sequence[Path], *, memory: bool = False) -> Iterator[tuple[Path, Metadata]]:
+    """Those that :func:`verify` finds whole, with their metadata; each of the others is told in a line."""
+    for archive in there:
         try:
-            verify(folder)
+            yield archive, verify(archive, memory=memory)
         except UserError as error:
-            print(f"warning: {error}; taking the one before it")
-        else:
-            return folder
-    return None
+            print(f"warning: {error}; passing over it")
 
 
 def find(run: Path, which: str) -> Path:
@@ -118,90 +135,51 @@ def find(run: Path, which: str) -> Path:
     Raises:
         UserError: if there is none, or it is damaged.
     """
-    there = folders(run)
+    there = archives(run)
     if not there:
         raise UserError(f"run={run} has no checkpoint; was it stopped before its first?")
-    if which == "last":
-        found = newest(run)
-        if found is None:
-            raise UserError(f"run={run}: all of its checkpoints are damaged")
-        return found
-    if which == "best":
-        scores = {folder: score for folder in there if (score := score_of(folder)) is not None}
-        if not scores:
-            raise UserError(f"run={run} was not evaluated before it stopped; use checkpoint=last")
-        return max(scores, key=lambda folder: (scores[folder], frames_of(folder)))
-    matching = [folder for folder in there if frames_of(folder) == int(which)]
-    if not matching:
-        offered = ", ".join(str(frames_of(folder)) for folder in reversed(there))
-        raise UserError(f"checkpoint={which}: there is none; use best, last or one of {offered}")
-    verify(matching[0])
-    return matching[0]
+    if which not in ("best", "last"):
+        named = next((each for each in there if frames_of(each) == int(which)), None)
+        if named is None:
+            offered = ", ".join(str(frames_of(each)) for each in reversed(there))
+            raise UserError(f"checkpoint={which}: there is none; use best, last or one of {offered}")
+        verify(named)
+        return named
+    whole = dict(readable(there))
+    if not whole:
+        raise UserError(f"run={run}: all of its checkpoints are damaged")
+    scored = [(whole[archive][SCORE], archive) for archive in whole if SCORE in whole[archive]]
+    if which == "best" and not scored:
+        raise UserError(f"run={run} was not evaluated before it stopped; use checkpoint=last")
+    return max(scored)[1] if which == "best" else max(whole)
 
 
-def score_of(folder: Path) -> float | None:
-    """The mean return of the evaluation at a checkpoint; ``None`` without one, or if it is damaged."""
-    try:
-        return verify(folder).get("eval/return_mean")
-    except UserError as error:
-        print(f"warning: {error}; passing over it")
-        return None
-
-
-def load(folder: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, Any]:
+def load(archive: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, Any]:
     """The state of each of ``parts`` of a verified checkpoint: tensors and plain containers.
 
     Raises:
         UserError: if a part is missing or holds anything else.
+        RunError: if there is no room to unpack it.
     """
-    from torchrl.checkpoint import Checkpoint
-
-    states = {}
-    for part in parts:
-        checkpoint, state = Checkpoint(), State()
-        checkpoint.register(part, state, adapter=as_tensors())
-        try:
-            # A replay memory may be larger than ours: it is read from the file as it is copied.
-            checkpoint.load(folder, map_location=device, tensor_load_kwargs={"mmap": part == "buffer"})
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise UserError(f"{folder}: its {part} cannot be read: {reason}") from None
-        states[part] = state.state
-    return states
+    checkpoint, states = assembled(dict.fromkeys(parts))
+    try:
+        checkpoint.load(archive, map_location=device)
+    except OSError as error:
+        raise RunError(f"{archive} cannot be read: {error.strerror or error}") from error
+    except Exception as error:
+        raise UserError(f"{archive} cannot be read: {' '.join(str(error).split())[:200]}") from None
+    return {name: each.state for name, each in states.items()}
 
 
-def load_policy(folder: Path, device: str) -> dict[str, Any]:
+def load_policy(archive: Path, device: str) -> dict[str, Any]:
     """The policy of a verified checkpoint: ``actor``, ``normaliser`` and ``frames``."""
-    return {**load(folder, ("actor", "normaliser"), device), "frames": frames_of(folder)}
-
-
-def sweep(run: Path) -> None:
-    """Removes what a kill left half written, or half removed."""
-    for path in (run / "checkpoints").glob(".*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def remove(folder: Path) -> None:
-    """Takes a checkpoint away under another name first: it is there or it is not."""
-    aside = folder.with_name(f".old-{folder.name}")
-    os.rename(folder, aside)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def to_disk(*paths: Path) -> None:
-    """Has the system write files, or which names a folder holds, to the disk before more is said of them."""
-    for path in paths:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    return {**load(archive, ("actor", "normaliser"), device), "frames": frames_of(archive)}
 
 
 class State:
     """A state on its way between TorchRL's ``Checkpoint`` and the part it belongs to."""
 
-    def __init__(self, state: Any = None) -> None:
+    def __init__(self, state: Any) -> None:
         self.state = state
 
     def state_dict(self) -> Any:
@@ -213,26 +191,21 @@ class State:
         self.state = state
 
 
-def as_tensors() -> Any:
-    """TorchRL's adapter for the one of its formats that is written in ordinary writes.
+def assembled(states: Mapping[str, Any]) -> tuple[Any, dict[str, State]]:
+    """TorchRL's checkpoint of ``states``, and where it puts what it reads.
 
-    The others map their files into memory, and a full disk then ends the process with SIGBUS.
+    Of its payloads it is the one in ordinary writes: the others map their files into memory, and a full disk
+    then ends the process with SIGBUS.
     """
-    from torchrl.checkpoint import StateDictCheckpointAdapter
+    from torchrl.checkpoint import Checkpoint, StateDictCheckpointAdapter
 
-    return StateDictCheckpointAdapter("torch")
-
-
-def tensor_bytes(state: Any) -> int:
-    """Bytes of all tensors in nested containers."""
-    if isinstance(state, Mapping):
-        return sum(map(tensor_bytes, state.values()))
-    if isinstance(state, list | tuple):
-        return sum(map(tensor_bytes, state))
-    return state.numel() * state.element_size() if hasattr(state, "element_size") else 0
+    checkpoint, held = Checkpoint(format="archive"), {name: State(each) for name, each in states.items()}
+    for name, each in held.items():
+        checkpoint.register(name, each, adapter=StateDictCheckpointAdapter("torch"))
+    return checkpoint, held
 
 
-def save(run: Path, states: Mapping[str, Any], metadata: Mapping[str, Any], *, keep: int) -> Path:
+def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int) -> Path:
     """Writes a checkpoint, then removes all but the newest ``keep`` and the best by evaluation.
 
     Args:
@@ -242,53 +215,29 @@ def save(run: Path, states: Mapping[str, Any], metadata: Mapping[str, Any], *, k
         keep: how many of the newest stay.
 
     Returns:
-        The new folder.
+        The new archive.
 
     Raises:
         SaveError: where the disk is full or refuses; earlier checkpoints are left as they were.
     """
-    from torchrl.checkpoint import Checkpoint, CheckpointRotation
+    from torchrl.checkpoint import CheckpointRotation
 
-    checkpoint = Checkpoint()
-    for name, state in states.items():
-        checkpoint.register(name, State(state), adapter=as_tensors())
-    directory = run / "checkpoints"
-    directory.mkdir(parents=True, exist_ok=True)
-    folder = directory / f"checkpoint-{metadata['frames']:012d}"
-    stage = directory / f".stage-{folder.name}-{os.getpid()}"
-    needed = tensor_bytes(states) + HEADROOM
-    if (free := shutil.disk_usage(directory).free) < needed:
-        raise SaveError(folder, needed, free)
-    try:
-        checkpoint.save(stage, metadata=metadata)
-        (stage / INVENTORY).write_text(as_text(inventory(stage)))
-        to_disk(*stage.rglob("*"), stage)
-        with set_aside(folder):
-            os.rename(stage, folder)
-            to_disk(directory)
-    except (OSError, RuntimeError) as error:
-        # PyTorch reports a failed write without the reason.
-        full = getattr(error, "errno", None) in FULL or shutil.disk_usage(directory).free < 1 << 16
-        raise SaveError(folder, needed, free, "" if full else str(error)) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-    for ahead in [each for each in folders(run) if frames_of(each) > metadata["frames"]]:
-        remove(ahead)  # of a course that was left, for an earlier checkpoint or because it is damaged
-    CheckpointRotation(directory, keep_last=keep, keep_best=("eval/return_mean", "max")).prune()
-    return folder
+    archive = run / "checkpoints" / f"checkpoint-{metadata['frames']:012d}.torchrl"
+    for left_half_written in archive.parent.glob(".*"):  # by a process that was killed
+        with suppress(OSError):
+            shutil.rmtree(left_half_written) if left_half_written.is_dir() else left_half_written.unlink()
+    with atomically(archive, 2 * tensor_bytes(states)) as partial:  # TorchRL writes it all, then archives it
+        assembled(states)[0].save(partial, metadata=metadata)
+    for ahead in [each for each in archives(run) if frames_of(each) > metadata["frames"]]:
+        ahead.unlink()  # of a course that was left, for an earlier checkpoint or because it is damaged
+    CheckpointRotation(archive.parent, keep_last=keep, keep_best=(SCORE, "max")).prune()
+    return archive
 
 
-@contextlib.contextmanager
-def set_aside(folder: Path) -> Iterator[None]:
-    """Makes room for a new folder of the same name; the old one comes back if there is none."""
-    aside = folder.with_name(f".old-{folder.name}")
-    if not folder.exists():
-        yield
-        return
-    os.rename(folder, aside)
-    try:
-        yield
-    except BaseException:
-        os.rename(aside, folder)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+def tensor_bytes(state: Any) -> int:
+    """Bytes of all tensors in nested containers."""
+    if isinstance(state, Mapping):
+        return sum(map(tensor_bytes, state.values()))
+    if isinstance(state, list | tuple):
+        return sum(map(tensor_bytes, state))
+    return state.numel() * state.element_size() if hasattr(state, "element_size") else 0

@@ -5,8 +5,6 @@ that lies in a run folder is imported or built before :mod:`hydrl.config.trust` 
 """
 
 import json
-import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
@@ -36,18 +35,20 @@ class Origin:
     """What a run goes on from.
 
     Attributes:
-        folder: a verified checkpoint.
+        checkpoint: a verified one.
         frames: how long the run had trained.
         settings: the run's, without secrets.
         run_id: the logger's own name for the run, or ``None``.
         restarts: why the environments start anew, or ``None`` where everything goes on as it stood.
+        memory: which rows the replay memory held, and the files that have them.
     """
 
-    folder: Path
+    checkpoint: Path
     frames: int
     settings: Mapping[str, Any]
     run_id: str | None
     restarts: str | None
+    memory: Mapping[str, Any]
 
     @property
     def env_seed(self) -> int:
@@ -57,7 +58,7 @@ class Origin:
 
 def normaliser(origin: Origin | None) -> dict[str, Any] | None:
     """The statistics a resumed run observes with."""
-    return checkpoint.load(origin.folder, ["normaliser"])["normaliser"] if origin else None
+    return checkpoint.load(origin.checkpoint, ["normaliser"])["normaliser"] if origin else None
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
@@ -84,13 +85,13 @@ def expand(arguments: Sequence[str]) -> list[str]:
         raise UserError(f"resume={path} goes on with one run; go on with a sweep by resume=auto")
     if "hydra.run.dir" in keys:
         raise UserError(f"resume={path} goes on in its own folder; leave hydra.run.dir out")
-    folder = Path(path).parent if Path(path).name == "checkpoints" else Path(path)
-    run = folder.parent.parent if folder.name.startswith("checkpoint-") else folder
-    if not folder.exists():
+    named = Path(path).parent if Path(path).name == "checkpoints" else Path(path)
+    run = named.parent.parent if named.suffix == ".torchrl" else named
+    if not named.exists():
         raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
     ours = [each for each in arguments if not each.startswith("resume=")]
-    return [*saved, *ours, f"hydra.run.dir={quoted(run)}", f"resume={quoted(folder)}"]
+    return [*saved, *ours, f"hydra.run.dir={quoted(run)}", f"resume={quoted(named)}"]
 
 
 def saved_overrides(run: Path) -> list[str]:
@@ -105,34 +106,28 @@ def saved_overrides(run: Path) -> list[str]:
         raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml)")
     try:
         found = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
-        parser = OverridesParser.create()
-        for each in found:
-            override = parser.parse_override(each)
-            key = override.key_or_group
-            plain = re.fullmatch(r"[\w/]+(\.\w+)*", key) and not override.is_sweep_override()
-            if (CONFIGS / key).is_dir():  # a choice, which must not lead out of configs/
-                value = override.value()
-                known = getattr(value, "text", value) in choices(CONFIGS / key)
-                plain = plain and (known or override.is_delete())
-            elif "/" in key or key.partition(".")[0] == "hydra":
-                plain = False
-            if not plain:
-                raise UserError(f"resume={run}: its {file.name} holds {each}, which sets more than the run")
-            if re.search(r"\$\{(?!oc\.env:|oc\.decode:\$\{oc\.env:)[^}]*:", each):
-                raise UserError(
-                    f"resume={run}: its {file.name} holds {each}; only ${{oc.env:NAME}} is looked up"
-                )
-    except UserError:
-        raise
+        parsed = OverridesParser.create().parse_overrides(found)
     except Exception:  # whatever somebody may have put there
         raise UserError(f"resume={run}: its .hydra/overrides.yaml is not a list of overrides") from None
+    for text, override in zip(found, parsed, strict=True):
+        if not shapes_the_run(override):
+            raise UserError(f"resume={run}: its {file.name} holds {text}, which sets more than the run")
     return found
+
+
+def shapes_the_run(override: Override) -> bool:
+    """Whether it is a choice within ``configs/`` or sets a key of the run, and does no more."""
+    key = override.key_or_group
+    if (CONFIGS / key).is_dir():
+        value = None if override.is_delete() else override.value()
+        return value is None or getattr(value, "text", value) in choices(CONFIGS / key)
+    return key.partition(".")[0] in Settings.model_fields and not override.is_sweep_override()
 
 
 def origin(settings: Settings) -> Origin | None:
     """The checkpoint to go on from, read through and found to be of the same run; ``None`` to start anew.
 
-    Holds the run folder, and clears it of what an earlier process left half done.
+    Holds the run folder, and changes nothing in it.
 
     Raises:
         UserError: if there is none, or going on with these settings would make it another run.
@@ -140,45 +135,45 @@ def origin(settings: Settings) -> Origin | None:
     run = Path(settings.run_dir)
     refuse_links(run)
     lock(run)
-    clear(run, settings)
     if settings.resume is None:
         return None
-    folder: Path | None = Path(settings.resume)
-    if folder and folder.name.startswith("checkpoint-"):
-        checkpoint.verify(folder)
+    named, there = Path(settings.resume), checkpoint.archives(run)
+    if not there:
+        check_begins_anew(settings, run)
+        return None
+    if named.suffix == ".torchrl":
+        archive, metadata = named, checkpoint.verify(named, memory=True)
     else:
-        folder = checkpoint.newest(run)
-    if folder is None:
-        if not checkpoint.folders(run):
-            if settings.resume != "auto" and (run / "summary.json").exists():
-                raise UserError(
-                    f"resume={settings.resume} has no checkpoint any more, and starting anew would write "
-                    "over what the run reached; give it another folder"
-                )
-            if (run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
-                begun = OmegaConf.to_container(OmegaConf.load(run / "config_resolved.yaml"))
-                check_same(settings.shown, cast(dict[str, Any], begun), run)
-            print(f"nothing to resume in {run}; starting at the beginning")
-            return None
+        archive, metadata = next(checkpoint.readable(there, memory=True), (named, {}))
+    if not metadata:
         raise UserError(
             f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
         )
-    metadata = checkpoint.metadata_of(folder)
     check_same(settings.shown, metadata["settings"], run)
     frames, total = metadata["frames"], settings.total_frames
     if total < frames and total != metadata["settings"]["total_frames"]:
         raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
-    return Origin(folder, frames, metadata["settings"], metadata["logger"], metadata["restarts"])
+    if ahead := [f"{checkpoint.frames_of(each):,}" for each in there if checkpoint.frames_of(each) > frames]:
+        print(f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(ahead)}")
+    restarts, memory = metadata["restarts"], metadata["memory"]
+    return Origin(archive, frames, metadata["settings"], metadata["logger"], restarts, memory)
 
 
-def clear(run: Path, settings: Settings) -> None:
-    """Removes what was of use to one process only: half a checkpoint or film, the replay memory on disk."""
-    checkpoint.sweep(run)
-    for each in filter(Path.is_file, run.glob("videos/.*.mp4.*")):
-        each.unlink()
-    scratch = find(settings.buffer, "storage.scratch_dir")
-    if scratch and run in Path(scratch).parents:
-        shutil.rmtree(scratch, ignore_errors=True)
+def check_begins_anew(settings: Settings, run: Path) -> None:
+    """A run is resumed that has no checkpoint: it begins anew, where that loses nothing.
+
+    Raises:
+        UserError: if it has come to its end, or was another run.
+    """
+    if settings.resume != "auto" and (run / "summary.json").exists():
+        raise UserError(
+            f"resume={settings.resume} has no checkpoint any more, and starting anew would write "
+            "over what the run reached; give it another folder"
+        )
+    if (run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
+        begun = OmegaConf.to_container(OmegaConf.load(run / "config_resolved.yaml"))
+        check_same(settings.shown, cast(dict[str, Any], begun), run)
+    print(f"nothing to resume in {run}; starting at the beginning")
 
 
 def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> None:
@@ -191,6 +186,8 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> No
     # Algorithm and task first, for other keys follow from them.
     for key in dict.fromkeys(["algo", "env.id", *paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)
+        if isinstance(old, str):  # the folder may have been moved
+            old = old.replace(then["run_dir"], now["run_dir"])
         if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
             continue
         if key.partition(".")[0] not in FREE:

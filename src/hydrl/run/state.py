@@ -5,9 +5,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from tensordict import TensorDict
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchrl.checkpoint import GlobalRNGState
@@ -15,11 +12,12 @@ from torchrl.collectors import BaseCollector
 from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
-from hydrl.errors import DivergedError, Interrupted, UserError, WorkerError
+from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
 from hydrl.parts.collectors import collector_state, collects_here, load_collector
 from hydrl.parts.environments import normaliser_state
 from hydrl.run import checkpoint
 from hydrl.run.films import Camera
+from hydrl.run.memory import Memory
 from hydrl.run.record import Record
 from hydrl.run.resume import Origin
 from hydrl.run.simulator import NotCapturedError, load_simulator, simulator_state
@@ -49,6 +47,7 @@ class TrainingState:
     ) -> None:
         self.record, self.settings, self.progress = record, record.settings, record.progress
         self.env, self.collector, self.buffer = env, collector, buffer
+        self.memory = Memory(buffer, record.directory)
         self.learner = {name: each for name, each in learner.items() if each is not None}
         # Plain data, kept as one; the record looks at the progress that was put back before it.
         self.books: dict[str, Any] = {
@@ -62,6 +61,8 @@ class TrainingState:
     @contextmanager
     def saved_if_cut_short(self) -> Iterator[None]:
         """Where the block is cut short, saves what was reached and says in the summary how it ended."""
+        if told := self.memory.room(self.env):
+            self.record.say(told)
         try:
             yield
         except DivergedError as error:  # what it has now is of no use
@@ -89,7 +90,8 @@ class TrainingState:
         )
         states = {name: each.state_dict() for name, each in self.learner.items()}
         states |= {
-            "buffer": buffer_state(self.buffer),
+            "sampler": self.buffer.sampler.state_dict(),
+            "writer": self.buffer.writer.state_dict(),
             "collector": collector_state(self.collector, running=simulator is not None)
             | {"simulator": simulator},
             "normaliser": normaliser_state(self.env),
@@ -100,12 +102,14 @@ class TrainingState:
             "frames": progress.frames,
             "updates": progress.updates,
             "restarts": restarts,
+            "memory": self.memory.save(),
             "logger": self.record.run_id,
             "settings": self.settings.shown,
         }
         if progress.evaluation_now:
             metadata["eval/return_mean"] = progress.evaluation_now.mean
         checkpoint.save(self.record.directory, states, metadata, keep=self.settings.keep_checkpoints)
+        self.memory.prune()
         self.saved_at = progress.frames
 
     def simulator(self) -> tuple[Any, str | None]:
@@ -122,20 +126,27 @@ class TrainingState:
 
         Raises:
             UserError: if the checkpoint does not fit what was built.
+            RunError: if something else, as a full disk, is in the way.
         """
-        names = [*self.learner, "buffer", "collector", "books", "rng"]
-        states = checkpoint.load(origin.folder, names)
+        states = checkpoint.load(
+            origin.checkpoint, [*self.learner, "sampler", "writer", "collector", "books", "rng"]
+        )
         try:
             self.put_back(states, origin)
+        except (UserError, RunError):
+            raise
+        except OSError as error:
+            where = error.filename or origin.checkpoint
+            raise RunError(f"{where}: {error.strerror or error}; {origin.checkpoint} is whole") from error
         except Exception as error:  # a state of other parts, or whatever somebody else put into the file
             reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{origin.folder} does not fit this run: {type(error).__name__}: {reason}"
+                f"{origin.checkpoint} does not fit this run: {type(error).__name__}: {reason}"
             ) from error
         self.saved_at = self.progress.frames
         anew = f"the environments start anew: {origin.restarts}"
         how = anew if origin.restarts else "all goes on as it stood"
-        self.record.say(f"resumed after {origin.frames:,} frames from {origin.folder}; {how}")
+        self.record.say(f"resumed after {origin.frames:,} frames from {origin.checkpoint}; {how}")
 
     def put_back(self, states: Mapping[str, Any], origin: Origin) -> None:
         """Gives every part its state."""
@@ -145,7 +156,9 @@ class TrainingState:
                 fast_forward(each, self.learner["optimizer"], states[name]["last_epoch"])
             else:
                 each.load_state_dict(states[name])
-        load_buffer(self.buffer, states["buffer"])
+        self.memory.load(origin.memory, self.env.device)
+        self.buffer.sampler.load_state_dict(states["sampler"])
+        self.buffer.writer.load_state_dict(states["writer"])
         for name, book in self.books.items():
             book.load_state_dict(states["books"][name])
         load_collector(self.collector, states["collector"])
@@ -153,37 +166,6 @@ class TrainingState:
             load_simulator(self.env, simulator)
         self.collector.update_policy_weights_()
         GlobalRNGState().load_state_dict(states["rng"])
-
-
-def buffer_state(buffer: ReplayBuffer) -> dict[str, Any]:
-    """What a buffer holds and who is next, without the room it keeps for more."""
-    count = len(buffer)
-    data = buffer.storage.get(slice(0, count)).apply(own_storage).to_dict() if count else None
-    return {
-        "data": data,
-        "count": count,
-        "sampler": buffer.sampler.state_dict(),
-        "writer": buffer.writer.state_dict(),
-    }
-
-
-def load_buffer(buffer: ReplayBuffer, state: Mapping[str, Any]) -> None:
-    """Fills an empty buffer with :func:`buffer_state`'s transitions, in their places."""
-    if state["count"]:
-        buffer.extend(TensorDict(state["data"], batch_size=[state["count"]]))
-    buffer.sampler.load_state_dict(state["sampler"])
-    buffer.writer.load_state_dict(state["writer"])
-
-
-def own_storage(rows: Tensor) -> Tensor:
-    """The same memory as a tensor of just these rows, or a file would hold all that memory has room for."""
-    rows = rows.detach().cpu()
-    if rows.untyped_storage().nbytes() == rows.numel() * rows.element_size():
-        return rows
-    try:
-        return torch.from_numpy(rows.numpy())
-    except TypeError:  # a type that NumPy lacks, such as bfloat16
-        return rows.clone()
 
 
 def fast_forward(schedule: LRScheduler, optimizer: Optimizer, batches: int) -> None:

@@ -1,0 +1,149 @@
+"""What a replay memory holds, on its way to the disk and back: each row is written once.
+
+A checkpoint that held a memory of gigabytes would write it anew each time, and the disk would keep it as
+often as there are checkpoints. Here a checkpoint's metadata says which rows it needs, and which files have
+them. On disk is at no moment more than :data:`BOUND` times what the memory holds, which always is enough for
+the newest checkpoint and the one before it. From an older one whose rows are gone the policy can be played.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.data import ReplayBuffer, RoundRobinWriter
+from torchrl.envs import EnvBase
+
+from hydrl.errors import UserError
+from hydrl.run.checkpoint import archives, crc, span, tensor_bytes, verify
+from hydrl.run.files import atomically
+
+BOUND = 2.5
+SMALL = 1 << 23  # bytes that are not worth counting
+WORTH_SAYING = 100_000_000
+
+
+class Memory:
+    """The rows of a buffer on disk.
+
+    Args:
+        buffer: filled in turn, the oldest row making room for the newest.
+        run: the run folder.
+
+    Raises:
+        UserError: if the buffer is filled in another order.
+    """
+
+    def __init__(self, buffer: ReplayBuffer, run: Path) -> None:
+        if not isinstance(buffer.writer, RoundRobinWriter):
+            kind = type(buffer.writer).__name__
+            raise UserError(f"buffer.writer={kind}: what it keeps cannot be saved; leave buffer.writer out")
+        self.buffer, self.run, self.folder = buffer, run, run / "checkpoints"
+        self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
+
+    def save(self) -> dict[str, Any]:
+        """Writes the rows that are on no disk yet, or all of them where most are new.
+
+        Returns:
+            which rows there are and which files have them, for the metadata of the checkpoint.
+
+        Raises:
+            SaveError: where the disk is full or refuses.
+        """
+        end = self.buffer.write_count
+        first = end - len(self.buffer)
+        kept = {name: value for name, value in self.files.items() if span(name)[1] > first}
+        begin = span([*kept][-1])[1] if kept else first
+        if kept and end - span(next(iter(kept)))[0] > (BOUND - 1) * len(self.buffer):
+            kept, begin = {}, first  # all anew, for which the bound leaves room
+        if end > begin:
+            rows = self.buffer.storage.get(self.slots(begin, end)).cpu().contiguous().to_dict()
+            size = tensor_bytes(rows)
+            self.make_room(size, whole=size * (end - first) // (end - begin))
+            path = self.folder / f"rows-{begin:012d}-{end:012d}.pt"
+            with atomically(path, size) as partial:
+                torch.save(rows, partial)
+            kept[path.name] = crc(path)
+        self.files = kept
+        return {"rows": [first, end], "files": kept}
+
+    def slots(self, first: int, end: int) -> Tensor:
+        """Where the buffer keeps these rows."""
+        return torch.arange(first, end) % self.buffer.storage.max_size
+
+    def make_room(self, size: int, whole: int) -> None:
+        """Removes old files that the last checkpoint does without, as far as the bound asks for it.
+
+        Args:
+            size: of the file to come, in bytes.
+            whole: of all that the memory holds, in bytes.
+        """
+        files = sorted(self.folder.glob("rows-*"), key=lambda file: span(file.name))
+        total = size + sum(file.stat().st_size for file in files)
+        for file in files:
+            if total > max(BOUND * whole, SMALL) and file.name not in self.files:
+                total -= file.stat().st_size
+                file.unlink()
+
+    def prune(self) -> None:
+        """Removes the files that no checkpoint needs any more."""
+        needed = {name for archive in archives(self.run) for name in files_of(archive)}
+        for file in self.folder.glob("rows-*"):
+            if file.name not in needed:
+                file.unlink()
+
+    def load(self, told: Mapping[str, Any], device: torch.device) -> None:
+        """Fills an empty buffer with the rows of a checkpoint: into their places, past its transforms.
+
+        Args:
+            told: what the checkpoint's metadata says.
+            device: of the batches, for a storage that takes after them.
+        """
+        storage = self.buffer.storage
+        for first, rows in read(self.folder, told):
+            found = rows.to(device) if storage.device == "auto" else rows
+            storage.set(self.slots(first, first + len(rows)), found)
+        self.files = dict(told["files"])
+
+    def room(self, env: EnvBase) -> str:
+        """How much memory and disk it may take, in a line; nothing where that is little.
+
+        Args:
+            env: a step of it is about what a row is.
+        """
+        row = tensor_bytes(env.fake_tensordict().to_dict()) / max(1, env.batch_size.numel())
+        whole = row * self.buffer.storage.max_size
+        free = shutil.disk_usage(self.run).free
+        if whole < WORTH_SAYING and BOUND * whole < free:
+            return ""
+        told = f"the replay memory grows to about {whole / 1e9:,.1f} GB, on disk to {BOUND} times that"
+        return f"{told} while it is saved; {free / 1e9:,.1f} GB are free"
+
+
+def files_of(archive: Path) -> list[str]:
+    """The files that have a checkpoint's rows; a damaged checkpoint needs none."""
+    try:
+        return list(verify(archive)["memory"]["files"])
+    except UserError:
+        return []
+
+
+def read(folder: Path, told: Mapping[str, Any]) -> Iterator[tuple[int, TensorDict]]:
+    """The rows that a checkpoint's metadata tells of, file by file, each with the number of its first.
+
+    Raises:
+        UserError: if a file holds anything else.
+    """
+    for name in told["files"]:
+        begin, end = span(name)
+        try:
+            kept = torch.load(folder / name, weights_only=True, mmap=True)
+            rows = TensorDict(kept, batch_size=[end - begin])
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{folder / name} cannot be read: {reason}") from None
+        first = max(begin, told["rows"][0])
+        yield first, rows[first - begin :]
