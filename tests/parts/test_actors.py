@@ -130,7 +130,7 @@ def test_q_actors_take_the_greatest_value(name, actions):
 
 def test_dueling_values_are_state_value_plus_centred_advantage():
     env = toy("one_hot")
-    net = build("dueling", env, num_cells=[16, 8])[0].module
+    (net,) = build("dueling", env, num_cells=[16, 8])[0].module
     states = torch.randn(5, 3)
     with torch.no_grad():
         trunk = net.features(states)

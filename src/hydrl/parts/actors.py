@@ -1,6 +1,7 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict.nn import (
@@ -9,7 +10,7 @@ from tensordict.nn import (
     TensorDictModule,
     TensorDictModuleBase,
 )
-from torch import nn
+from torch import Tensor, nn
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
@@ -21,7 +22,8 @@ from torchrl.modules import (
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
-from hydrl.parts.environments import action_kind
+from hydrl.parts.environments import action_kind, require_entries
+from hydrl.parts.finite import check_finite
 
 NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
 
@@ -34,7 +36,15 @@ def mlp(num_cells: Sequence[int], out_features: int, activation: str) -> nn.Sequ
     layers: list[nn.Module] = []
     for cells in num_cells:
         layers += [nn.LazyLinear(cells), activation_class(activation)()]
-    return nn.Sequential(*layers, nn.LazyLinear(out_features))
+    return Joined(*layers, nn.LazyLinear(out_features))
+
+
+class Joined(nn.Sequential):
+    """Reads several entries as one, joined along the last dimension."""
+
+    def forward(self, *entries: Tensor) -> Any:
+        """Entries ``[..., size]``, each of its own size."""
+        return super().forward(entries[0] if len(entries) == 1 else torch.cat(entries, -1))
 
 
 def activation_class(name: str) -> type[nn.Module]:
@@ -77,9 +87,9 @@ def tanh_normal(
     spec = env.action_spec_unbatched
     size = spec.shape[-1]
     if scale == "independent":
-        net = nn.Sequential(mlp(num_cells, size, activation), AddStateIndependentNormalScale(size))
+        net = Joined(mlp(num_cells, size, activation), AddStateIndependentNormalScale(size))
     else:
-        net = nn.Sequential(*mlp(num_cells, 2 * size, activation), NormalParamExtractor())
+        net = Joined(*mlp(num_cells, 2 * size, activation), NormalParamExtractor())
     actor = ProbabilisticActor(
         TensorDictModule(net, in_keys=in_keys, out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],
@@ -146,7 +156,7 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
         },
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
-    return materialise(QValueActor(net, in_keys=in_keys, spec=spec), env)
+    return materialise(QValueActor(Joined(net), in_keys=in_keys, spec=spec), env)
 
 
 def require(env: EnvBase, kind: str, actor: str, instead: str) -> None:
@@ -160,11 +170,13 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
 
     Raises:
         UserError: if the environment does not give what the module reads.
+        DivergedError: if what it gives is no number.
     """
-    given = env.observation_spec.keys(True, True)
-    if any(key not in given for key in module.in_keys):
-        raise UserError(f"in_keys={module.in_keys}: the environment gives {', '.join(map(str, given))}")
+    in_keys = [key for key in module.in_keys if key != "action"]
+    require_entries(env.observation_spec, in_keys)
     module.to(env.device)
     with torch.no_grad():
-        module(env.reset())
+        start = env.reset()
+        check_finite(start, in_keys)
+        module(env.rand_action(start) if "action" in module.in_keys else start)
     return module
