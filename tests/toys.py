@@ -20,6 +20,7 @@ ACTIONS = {
     "continuous": lambda: Bounded(-2.0, 3.0, shape=(1,)),
     "one_hot": lambda: OneHot(3, dtype=torch.int64),
     "integer": lambda: Categorical(3),
+    "half_bounded": lambda: Bounded(0.0, float("inf"), shape=(1,)),
     "binary": lambda: Binary(4),
     "several": lambda: MultiCategorical([2, 3]),
 }
