@@ -177,6 +177,6 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
     module.to(env.device)
     with torch.no_grad():
         start = env.reset()
-        check_finite(start, in_keys)
+        check_finite(start.unsqueeze(-1), in_keys)
         module(env.rand_action(start) if "action" in module.in_keys else start)
     return module

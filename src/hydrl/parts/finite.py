@@ -8,31 +8,29 @@ from torchrl.collectors import Collector
 from hydrl.errors import DivergedError
 
 
-def check_finite(
-    data: TensorDictBase, keys: Sequence[NestedKey], *, of: str = "", time: bool = False, frames: int = 0
-) -> None:
+def check_finite(data: TensorDictBase, keys: Sequence[NestedKey], *, frames: int = 0, of: str = "") -> None:
     """Looks for the first NaN or infinity.
 
     Args:
-        data: ``[]`` or ``[envs]``, with time as one dimension more at the end.
+        data: ``[time]`` or ``[envs, time]``.
         keys: the entries to look at, where they are there.
-        of: whose environments, where they are not those of the run itself.
-        time: whether there is a dimension of time.
         frames: collected before.
+        of: whose environments, where they are not those of the run itself.
 
     Raises:
-        DivergedError: naming entry, environment and frame.
+        DivergedError: naming entry, environment and the frames before it.
     """
     for key in keys:
         value = data.get(key, None)
         if value is None or value.isfinite().all():
             continue
         spoilt = (~value.isfinite()).reshape(*data.shape, -1).any(-1)
-        by_step = spoilt.reshape(-1, data.shape[-1] if time else 1).t()  # [time, envs]
-        step, env = by_step.nonzero()[0].tolist()
+        steps = spoilt.reshape(-1, data.shape[-1]).t()  # [time, envs]
+        step, env = steps.nonzero()[0].tolist()
         name = key if isinstance(key, str) else key[-1]
-        at = frames + (step + 1) * by_step.shape[1] if time else frames
-        raise DivergedError(f"{name} of environment {env}{of} is NaN or infinite", at)
+        raise DivergedError(
+            f"{name} of environment {env}{of} is NaN or infinite", frames + step * steps.shape[1]
+        )
 
 
 class FiniteCollector(Collector):
@@ -54,8 +52,12 @@ class FiniteCollector(Collector):
             try:
                 batch = next(batches)
             except Exception:  # as of a distribution over what is no number
-                check_finite(self._carrier, read, of=self.of, frames=before)
+                self.check_start(read)
                 raise
-            check_finite(batch, keys, of=self.of, time=True, frames=before)
-            check_finite(self._carrier, read, of=self.of, frames=self._frames)
+            check_finite(batch, keys, frames=before, of=self.of)
+            self.check_start(read)
             yield batch
+
+    def check_start(self, read: Sequence[NestedKey]) -> None:
+        """Looks at what the policy acts on next."""
+        check_finite(self._carrier.unsqueeze(-1), read, frames=self._frames, of=self.of)
