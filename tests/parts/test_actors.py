@@ -151,17 +151,6 @@ def test_widths_and_activation_are_those_asked_for(name, actions):
     assert not any(isinstance(each, nn.Tanh | nn.ReLU) for each in actor.modules())
 
 
-@pytest.mark.parametrize(
-    ("name", "actions", "instead"),
-    [(name, "one_hot", "actor=categorical") for name in CONTINUOUS]
-    + [(name, "continuous", "actor=tanh_normal") for name in DISCRETE]
-    + [("stochastic", "binary", "needs .* these are Binary")],
-)
-def test_a_wrong_action_space_is_refused_before_anything_resets_the_environment(name, actions, instead):
-    with pytest.raises(UserError, match=f"{instead}"):
-        build(name, toy(actions, resettable=False))
-
-
 @pytest.mark.parametrize("wrong", ["tanh", "Tan", "Linear", "Module", "MultiheadAttention"])
 @pytest.mark.parametrize(
     "builder", [actors.stochastic, actors.dueling, critics.state_value, critics.action_value]

@@ -83,7 +83,6 @@ def tanh_normal(
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
     """
-    require(env, "continuous", "tanh_normal", instead="categorical")
     spec = env.action_spec_unbatched
     size = spec.shape[-1]
     if scale == "independent":
@@ -105,7 +104,6 @@ def categorical(
     env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]
 ) -> ProbabilisticActor:
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says)."""
-    require(env, "discrete", "categorical", instead="tanh_normal")
     spec = env.action_spec_unbatched
     one_hot = isinstance(spec, OneHot)
     actor = ProbabilisticActor(
@@ -128,7 +126,6 @@ def stochastic(
 
 def q_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> QValueActor:
     """One action value an action; acts by the greatest (Mnih et al. 2015)."""
-    require(env, "discrete", "q_value", instead="tanh_normal")
     spec = env.action_spec_unbatched
     return materialise(QValueActor(mlp(num_cells, spec.space.n, activation), in_keys=in_keys, spec=spec), env)
 
@@ -138,7 +135,6 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
 
     The last of ``num_cells`` is the width of the two heads, the others are the shared trunk.
     """
-    require(env, "discrete", "dueling", instead="tanh_normal")
     if len(num_cells) < 2:
         raise UserError(
             f"actor.num_cells={num_cells} is too short for actor=dueling; give trunk and heads, as [64,64]"
@@ -157,12 +153,6 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
     return materialise(QValueActor(Joined(net), in_keys=in_keys, spec=spec), env)
-
-
-def require(env: EnvBase, kind: str, actor: str, instead: str) -> None:
-    """Refuses an action space the actor has no distribution for."""
-    if (found := action_kind(env)) != kind:
-        raise UserError(f"actor={actor} needs {kind} actions and these are {found}; try actor={instead}")
 
 
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
