@@ -1,5 +1,7 @@
 """A task as a user would write one: its episodes are short or long by chance, and each step pays 1."""
 
+import os
+
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import (
@@ -18,6 +20,7 @@ ACTIONS = {
     "continuous": lambda: Bounded(-2.0, 3.0, shape=(1,)),
     "one_hot": lambda: OneHot(3, dtype=torch.int64),
     "integer": lambda: Categorical(3),
+    "half_bounded": lambda: Bounded(0.0, float("inf"), shape=(1,)),
     "binary": lambda: Binary(4),
     "several": lambda: MultiCategorical([2, 3]),
 }
@@ -66,3 +69,38 @@ class Toy(EnvBase):
 
     def _set_seed(self, seed: int | None) -> None:
         self.generator.manual_seed(seed)
+
+
+class Spoilt(Toy):
+    """Gives what is no number from one step of its life on, while the environment variable ``SPOILT`` is set.
+
+    Args:
+        what: ``observation``, ``reward`` or ``reset``, the observation an episode begins with.
+        at: the step.
+        value: given in place of a number.
+        spared: the seed of an environment that is left alone.
+    """
+
+    def __init__(
+        self, what: str, at: int, value: str = "nan", spared: int | None = None, **toy: object
+    ) -> None:
+        super().__init__(**toy)
+        self.what, self.at, self.value, self.spared = what, at, float(value), spared
+        self.taken, self.seed = 0, None
+
+    def spoil(self, given: TensorDictBase, key: str) -> TensorDictBase:
+        now = self.taken >= self.at and self.seed != self.spared and "SPOILT" in os.environ
+        return given.set(key, given[key] * self.value) if now else given
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
+        given = super()._reset(tensordict, **kwargs)
+        return self.spoil(given, "observation") if self.what == "reset" else given
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.taken += 1
+        given = super()._step(tensordict)
+        return given if self.what == "reset" else self.spoil(given, self.what)
+
+    def _set_seed(self, seed: int | None) -> None:
+        super()._set_seed(seed)
+        self.seed = seed

@@ -32,10 +32,12 @@ class SaveError(RunError):
 
 
 class DivergedError(RunError):
-    """A loss or its gradient is not finite; raised before the optimizer takes the step.
+    """What is learned from, a loss or its gradient is not finite; raised before the optimizer takes the step.
 
     Args:
         terms: that are not, with their values.
+        frames: at which it was found, where that is known.
+        saved_at: frames of the newest checkpoint.
     """
 
     exit_code = 3
@@ -43,7 +45,7 @@ class DivergedError(RunError):
     def __init__(self, terms: str, frames: int = 0, saved_at: int | None = None) -> None:
         kept = "no checkpoint was due before" if saved_at is None else f"saved at {saved_at:,}"
         super().__init__(f"diverged at frame {frames:,}: {terms}; no step was taken on it, {kept}")
-        self.terms = terms
+        self.terms, self.frames = terms, frames
 
 
 class WorkerError(RunError):

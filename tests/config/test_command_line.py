@@ -213,6 +213,9 @@ def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.Monk
     code, output = ends_with(DivergedError("loss_critic is nan"))
     assert code == 3
     assert output.startswith("error: diverged at frame 0: loss_critic is nan")
+    for ended in (SystemExit(), SystemExit(0), SystemExit("no licence")):  # an environment's own
+        reason = f"the environment or a library ended the run by sys.exit({ended.code!r})"
+        assert ends_with(ended) == (1, f"error: {reason}\n")
     assert ends_with(Interrupted(15)) == (143, "")
     assert ends_with(KeyboardInterrupt()) == (130, "")
     assert ends_with(None) == (0, "")

@@ -57,8 +57,24 @@ def test_the_gradient_s_norm_is_clipped_and_none_leaves_it(max_grad_norm, moved)
     assert losses["grad_norm"].item() == pytest.approx(5)  # before clipping
 
 
+class Unlisted(Terms):
+    """Returns a term that its class does not list."""
+
+    out_keys = ("loss_first", "other")
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_term_that_the_loss_does_not_list_is_learned_from_too(compile):
+    loss = Unlisted()
+    update = make_update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), compile=compile)
+    update(TensorDict({"x": torch.zeros(2)}, []))
+    assert loss.weight.tolist() == [-3, -4]
+
+
 class Spoilt(Terms):
     """One term or the gradient of one is no number, from ``x`` on."""
+
+    out_keys = ("loss_first", "other")
 
     def __init__(self, how: str) -> None:
         super().__init__()

@@ -130,7 +130,7 @@ def test_q_actors_take_the_greatest_value(name, actions):
 
 def test_dueling_values_are_state_value_plus_centred_advantage():
     env = toy("one_hot")
-    net = build("dueling", env, num_cells=[16, 8])[0].module
+    (net,) = build("dueling", env, num_cells=[16, 8])[0].module
     states = torch.randn(5, 3)
     with torch.no_grad():
         trunk = net.features(states)
@@ -149,17 +149,6 @@ def test_widths_and_activation_are_those_asked_for(name, actions):
     assert {16, 8} <= {layer.out_features for layer in hidden(actor)}
     assert any(isinstance(each, nn.ELU) for each in actor.modules())
     assert not any(isinstance(each, nn.Tanh | nn.ReLU) for each in actor.modules())
-
-
-@pytest.mark.parametrize(
-    ("name", "actions", "instead"),
-    [(name, "one_hot", "actor=categorical") for name in CONTINUOUS]
-    + [(name, "continuous", "actor=tanh_normal") for name in DISCRETE]
-    + [("stochastic", "binary", "needs .* these are Binary")],
-)
-def test_a_wrong_action_space_is_refused_before_anything_resets_the_environment(name, actions, instead):
-    with pytest.raises(UserError, match=f"{instead}"):
-        build(name, toy(actions, resettable=False))
 
 
 @pytest.mark.parametrize("wrong", ["tanh", "Tan", "Linear", "Module", "MultiheadAttention"])

@@ -14,12 +14,14 @@ from conftest import settings
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictSequential
 from torch import nn
+from torchrl.collectors import BaseCollector
 from torchrl.envs import ObservationNorm, StepCounter, TransformedEnv
 from torchrl.modules import EGreedyModule, OrnsteinUhlenbeckProcessModule
 from torchrl.objectives.value import GAE
 from toys import Toy
 
 from hydrl.parts import actors, collectors, critics, environments
+from hydrl.parts.workers import AsyncWorkers
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)
@@ -46,7 +48,7 @@ def always(actor: nn.Module, loc: float) -> None:
 
 @dataclass
 class Collected:
-    """What a collector did before and after the weights (or the exploration) changed."""
+    """What a collector did before the weights (or the exploration) changed, and in batches begun after."""
 
     env: TransformedEnv
     batches: list[TensorDictBase]
@@ -71,19 +73,43 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
     )
     assert not collectors.collects_here(collector)
     batches: list[TensorDictBase] = []
+    changed: list[TensorDictBase] = []
+    senders, since = senders_of(collector), set()
     try:
-        for batch in islice(collector, 8):
-            batches.append(batch.clone())
-            if len(batches) == 4:
-                change(policy)
+        for batch in collector:
+            if len(batches) < 4:
+                batches.append(batch.clone())
+                if len(batches) == 4:
+                    change(policy)
+            else:
+                if sync or senders[-1] in since:  # it has handed over what it was at when they changed
+                    changed.append(batch.clone())
+                since.update(senders[-1:])
             collector.update_policy_weights_()
+            if len(changed) == 2:
+                break
     finally:
         workers = [
             each for each in psutil.Process().children(recursive=True) if "spawn_main" in str(each.cmdline())
         ]
         assert len(workers) == 2
         collector.shutdown()
-    return Collected(env, batches[:4], batches[-2:], [each for each in workers if each.is_running()])
+    return Collected(env, batches, changed, [each for each in workers if each.is_running()])
+
+
+def senders_of(collector: BaseCollector) -> list[int]:
+    """The worker of each batch of an asynchronous collector, as they come."""
+    senders: list[int] = []
+    if isinstance(collector, AsyncWorkers):
+        receive = collector._get_from_queue
+
+        def received(*args: Any, **kwargs: Any) -> Any:
+            item = receive(*args, **kwargs)
+            senders.append(item[0])
+            return item
+
+        collector._get_from_queue = received
+    return senders
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,13 @@ import traceback
 from functools import partial
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from conftest import settings
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from torchrl.data import Composite, Unbounded
 from torchrl.envs import (
     DoubleToFloat,
     ObservationNorm,
@@ -253,7 +256,10 @@ def test_action_kind_is_read_without_a_reset(actions, kind):
     assert environments.action_kind(environments.make_env(make, [OBSERVATION_NORM])) == kind
 
 
-@pytest.mark.parametrize(("actions", "name"), [("binary", "Binary"), ("several", "MultiCategorical")])
+@pytest.mark.parametrize(
+    ("actions", "name"),
+    [("binary", "Binary"), ("several", "MultiCategorical"), ("half_bounded", "not finitely bounded")],
+)
 def test_an_unusual_action_space_is_called_by_its_name(actions, name):
     assert environments.action_kind(environments.make_env(partial(Toy, actions=actions), [])) == name
 
@@ -291,6 +297,136 @@ def test_choices_and_tuples_are_observed_as_one_vector(task, size, num_envs):
     assert observation.dtype == torch.float32
     assert observation.shape == (*env.batch_size, size)
     assert set(observation.unique().tolist()) == {0.0, 1.0}
+
+
+FLOATS = Box(-1, 1, (3,), np.float32)
+CHOICE = Discrete(2)
+
+
+class Spaced(gymnasium.Env):
+    """Observes at random and takes any action of its space; nothing resets it before it is known to fit."""
+
+    def __init__(self, actions: Space, observations: Space, reward: object = 1.0, **kwargs: object) -> None:
+        self.action_space, self.observation_space, self.reward = actions, observations, reward
+        self.taken = set()
+
+    def reset(self, *, seed: int | None = None, options: object = None):
+        assert self.reward is not None, "reset"
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.taken.add(repr(action))
+        return self.observation_space.sample(), self.reward, False, self.np_random.random() < 0.1, {}
+
+
+@pytest.fixture
+def spaced(monkeypatch, run):
+    """Trains PPO for two batches in a task of these spaces."""
+
+    def call(num_envs: int, **spaces: object) -> None:
+        spec = EnvSpec(
+            "Spaced-v0", entry_point=partial(Spaced, **{"observations": FLOATS, "actions": CHOICE} | spaces)
+        )
+        monkeypatch.setitem(gymnasium.registry, "Spaced-v0", spec)
+        run(
+            "algo=ppo", "env=gym", "env.id=Spaced-v0", "debug=fast", "total_frames=128", "eval.max_steps=5",
+            f"collector.num_envs={num_envs}", "collector.frames_per_batch=64", "minibatches.size=32",
+            "minibatches.epochs=1",
+        )  # fmt: skip
+
+    return call
+
+
+WORK = {
+    "from five": {"actions": Discrete(3, start=5)},
+    "one number": {"actions": Box(-1, 1, (), np.float32)},
+    "sees integers": {"observations": Box(0, 9, (3,), np.int64)},
+    "sees a picture": {"observations": Box(0, 255, (4, 4, 3), np.uint8)},
+    "sees one number": {"observations": Box(-1, 1, (), np.float32)},
+    "sees a choice": {"observations": Discrete(4, start=2)},
+    "sees a dictionary": {"observations": Dict(a=CHOICE, b=FLOATS)},
+    "sees a tuple": {"observations": Tuple((CHOICE, FLOATS))},
+    "reward in an array": {"reward": np.ones(1)},
+}
+REFUSED = {
+    "no choice": (Discrete(1), r"Discrete\(1\)"),
+    "choices": (MultiDiscrete([3]), r"MultiDiscrete\(\[3\]\)"),
+    "bits": (MultiBinary(3), r"MultiBinary\(3\)"),
+    "a tuple": (Tuple((CHOICE, CHOICE)), r"Tuple\(.*\)"),
+    "a dictionary": (Dict(a=CHOICE, b=FLOATS), r"Dict\(.*\)"),
+    "half-bounded": (Box(0, np.inf, (2,), np.float32), r"Box\(0.0, inf, .*"),
+    "unbounded": (Box(-np.inf, np.inf, (2,), np.float32), r"Box\(-inf, inf, .*"),
+    "too wide": (Box(-3e38, 3e38, (2,), np.float32), r"Box\(-3e\+38, .*"),
+    "nothing between": (Box(np.float32([0, 1]), np.float32([1, 1])), r"Box\(.*"),
+    "integers": (Box(0, 3, (2,), np.int64), r"Box\(0, 3, .*"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # Gymnasium's, of spaces and rewards it advises against
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("spaces", WORK.values(), ids=WORK)
+def test_what_a_task_may_see_do_and_pay(spaces, num_envs, spaced):
+    spaced(num_envs, **spaces)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize(("actions", "named"), REFUSED.values(), ids=REFUSED)
+def test_actions_nothing_here_learns_are_refused_before_the_first_reset(actions, named, num_envs, spaced):
+    told = rf"^env\.id=Spaced-v0 could not be made: its actions are {named}; what learns here takes [^\n]*$"
+    with pytest.raises(UserError, match=told):
+        spaced(num_envs, actions=actions, reward=None)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("reward", [np.ones(2), "much"])
+def test_a_reward_that_is_not_one_number_is_refused(reward, spaced):
+    with pytest.raises(UserError, match=r"^env\.id=Spaced-v0 gave the reward .*; it must be one number$"):
+        spaced(2, reward=reward)
+
+
+class Entries(Toy):
+    """Observes two vectors, a number without dimensions and an integer."""
+
+    def __init__(self, **toy: object) -> None:
+        super().__init__(**toy)
+        self.observation_spec = Composite(
+            observation=Unbounded(3),
+            other=Unbounded(2),
+            flat=Unbounded(()),
+            whole=Unbounded(1, dtype=torch.int64),
+        )
+
+    def observe(self, steps, action=0.0):
+        more = {"other": torch.ones(2), "flat": torch.tensor(1.0), "whole": torch.ones(1, dtype=torch.int64)}
+        return super().observe(steps, action) | more
+
+
+@pytest.mark.parametrize("name", ["tanh_normal", "state_independent", "categorical", "q_value", "dueling"])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_networks_read_several_entries_joined(name, num_envs):
+    discrete = name in ("categorical", "q_value", "dueling")
+    make = partial(Entries, actions="one_hot" if discrete else "continuous")
+    env = environments.make_env(make, [], num_envs=num_envs, seed=0)
+    chosen = settings(
+        "algo=dqn" if name in ("q_value", "dueling") else "algo=ppo",
+        "env=cartpole" if discrete else "env=pendulum",
+        *("~tuned", f"actor={name}", "actor.in_keys=[observation,other]", "actor.num_cells=[7,6]"),
+    )
+    actor = chosen.build("actor")(env)
+    assert next(each for each in actor.modules() if isinstance(each, torch.nn.Linear)).in_features == 5
+    assert actor(env.reset())["action"].shape[:-1] == env.batch_size
+
+
+@pytest.mark.parametrize("key", ["flat", "whole"])
+def test_entries_that_are_no_vectors_of_floats_are_refused(key):
+    env = environments.make_env(Entries, [partial(ObservationNorm, in_keys=[key])])
+    with pytest.raises(
+        UserError, match=rf"^in_keys=\['{key}'\]: {key} is torch\..* vectors of floats are read"
+    ):
+        environments.initialise_normalisers(env, 10)
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])

@@ -59,7 +59,18 @@ def test_gymnasium_s(ident, num_envs):
     check(partial(gymnasium_env, id=ident), num_envs)
 
 
-@pytest.mark.parametrize("make", [Toy, PendulumEnv])
+class Counted(Toy):
+    """TorchRL's kind with a counter on its class."""
+
+    count = 0
+
+    def _step(self, tensordict):
+        Counted.count += 1
+        after = super()._step(tensordict)
+        return after.set("reward", after["reward"] + Counted.count)
+
+
+@pytest.mark.parametrize("make", [Toy, Counted, PendulumEnv])
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_torchrl_s_own(make, num_envs):
     check(make, num_envs)
@@ -83,6 +94,33 @@ class Wind(gymnasium.Wrapper):
         return observation, float(reward) + sum(self.history) + bonus, *rest
 
 
+class Remembering(gymnasium.Wrapper):
+    """Keeps what decides the reward on its class, in closures and in two places at once."""
+
+    count = 0
+    log: list[float] = [0.0]  # noqa: RUF012
+
+    def __init__(self, env):
+        super().__init__(env)
+        kept, shared, steps = [1.0], np.zeros(2), 0
+        self.kept = kept
+
+        def bonus(reward):
+            nonlocal steps
+            steps += 1
+            shared[steps % 2] += steps
+            kept.append(kept[-1] % 7 + 1)
+            return reward + steps + shared[0] + len(self.kept)
+
+        self.bonus = bonus
+
+    def step(self, action):
+        observation, reward, *rest = self.env.step(action)
+        type(self).count += 1
+        self.log[0] += self.kept[-1]
+        return observation, self.bonus(float(reward)) + self.count + self.log[0], *rest
+
+
 class World:
     """As Box2D's: an object of a library of which nothing is known."""
 
@@ -93,22 +131,43 @@ class Opaque(gymnasium.Wrapper):
         self.world = World()
 
 
+class Enclosing(gymnasium.Wrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        world = World()
+        self.step = lambda action: (env.step(action), world)[0]
+
+
+class Ready(gymnasium.Wrapper):
+    actions = iter(range(9))
+
+
 @pytest.fixture(autouse=True)
 def _registered():
-    for wrapper in (Wind, Opaque):
+    for wrapper in (Wind, Remembering, Opaque, Enclosing, Ready):
         ident = f"hydrl-test/{wrapper.__name__}-v0"
         if ident not in gymnasium.registry:
             gymnasium.register(ident, lambda make=wrapper: make(gymnasium.make("CartPole-v1")))
 
 
-def test_lists_dictionaries_and_generators_of_a_wrapper():
-    check(partial(gymnasium_env, id="hydrl-test/Wind-v0"), 2)
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("name", ["Wind", "Remembering"])
+def test_what_a_wrapper_keeps_in_itself_its_class_and_its_closures(name, num_envs):
+    check(partial(gymnasium_env, id=f"hydrl-test/{name}-v0"), num_envs)
 
 
-def test_what_cannot_be_read_is_named():
-    env = make_env(partial(gymnasium_env, id="hydrl-test/Opaque-v0"), [], num_envs=2)
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("Opaque", r"world \(test_simulator\.World\)"),
+        ("Enclosing", r"step world \(test_simulator\.World\)"),
+        ("Ready", r"class Ready\.actions \(builtins\.range_iterator\)"),
+    ],
+)
+def test_what_cannot_be_read_is_named(name, what):
+    env = make_env(partial(gymnasium_env, id=f"hydrl-test/{name}-v0"), [], num_envs=2)
     env.reset()
-    with pytest.raises(NotCapturedError, match=r"env\._env\.envs\[0\]\..*world \(test_simulator\.World\)"):
+    with pytest.raises(NotCapturedError, match=rf"^env\._env\.envs\[0\]\..*{what}"):
         simulator_state(env)
 
 
@@ -136,12 +195,3 @@ def test_a_secret_stays_out_of_the_state_and_the_new_one_in_the_environment(monk
     assert client.packed[0] == b"another"
     assert client.count == 12  # which no secret is
     assert client.headers["tries"] == 3
-
-
-def test_a_state_cannot_replace_a_method():
-    env = make_env(partial(gymnasium_env, id="CartPole-v1"), [])
-    env.reset()
-    planted = ("holder", {"_env": ("holder", {"step": ("plain", "text")}, {})}, {})
-    with pytest.raises(ValueError, match="step is no attribute of TimeLimit"):
-        load_simulator(env, planted)
-    assert env.rollout(2).numel() == 2

@@ -102,6 +102,9 @@ def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, 
         train(cfg)
     except (UserError, RunError) as error:
         return complain(str(error), error.exit_code), str(error)
+    except SystemExit as error:  # of a task's own code, which must not look like a run that finished
+        reason = f"the environment or a library ended the run by sys.exit({error.code!r})"
+        return complain(reason, 1), reason
     except Exception as error:
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             where = error.filename or "the run folder"

@@ -41,8 +41,7 @@ def make_update(
         :class:`~hydrl.errors.DivergedError` in place of a step that a NaN or an infinity would spoil.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    terms = [key for key in loss.out_keys if key.startswith("loss")]
-    gradients = make_gradients(loss, parameters, terms, max_grad_norm)
+    gradients = make_gradients(loss, parameters, max_grad_norm)
     compute: Update = gradients
     if compile:
         # Forward, backward and clipping become one graph.
@@ -55,7 +54,7 @@ def make_update(
     @timeit("time/update")
     def update(minibatch: TensorDictBase) -> TensorDictBase:
         losses = compute(minibatch)
-        check_finite(losses, terms)
+        check_finite(losses)
         optimizer.step()
         if target is not None:
             target.step()
@@ -65,12 +64,14 @@ def make_update(
 
 
 def make_gradients(
-    loss: LossModule, parameters: Sequence[nn.Parameter], terms: Sequence[str], max_grad_norm: float | None
+    loss: LossModule, parameters: Sequence[nn.Parameter], max_grad_norm: float | None
 ) -> Update:
     """The part of an update that can be compiled: forward, the terms' sum backward, the gradient clipped."""
 
     def gradients(minibatch: TensorDictBase) -> TensorDictBase:
         losses = loss(minibatch)
+        # The loss's own order, in which gradients add up, and then what it returns besides.
+        terms = terms_of(losses, first=loss.out_keys)
         total = torch.stack([losses.get(term) for term in terms]).sum()
         found = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, found, strict=True):
@@ -95,13 +96,19 @@ def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     return torch.empty_like(parameter).copy_(gradient)
 
 
-def check_finite(losses: TensorDictBase, terms: Sequence[str]) -> None:
+def terms_of(losses: TensorDictBase, first: Sequence[str] = ()) -> list[str]:
+    """The entries that are summed."""
+    there = losses.keys()
+    return [key for key in dict.fromkeys([*first, *there]) if key.startswith("loss") and key in there]
+
+
+def check_finite(losses: TensorDictBase) -> None:
     """Looks at every loss term and at the gradient's norm.
 
     Raises:
         DivergedError: naming those that are NaN or infinite.
     """
-    names = [*terms, "grad_norm"]
+    names = [*terms_of(losses), "grad_norm"]
     values = torch.stack([losses.get(name) for name in names])
     if not values.isfinite().all():
         bad = [f"{name} is {value}" for name, value in zip(names, values.tolist(), strict=True)]

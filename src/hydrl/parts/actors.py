@@ -1,6 +1,7 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict.nn import (
@@ -9,7 +10,7 @@ from tensordict.nn import (
     TensorDictModule,
     TensorDictModuleBase,
 )
-from torch import nn
+from torch import Tensor, nn
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
@@ -21,7 +22,8 @@ from torchrl.modules import (
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
-from hydrl.parts.environments import action_kind
+from hydrl.parts.environments import action_kind, require_entries
+from hydrl.parts.finite import check_finite
 
 NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
 
@@ -34,7 +36,15 @@ def mlp(num_cells: Sequence[int], out_features: int, activation: str) -> nn.Sequ
     layers: list[nn.Module] = []
     for cells in num_cells:
         layers += [nn.LazyLinear(cells), activation_class(activation)()]
-    return nn.Sequential(*layers, nn.LazyLinear(out_features))
+    return Joined(*layers, nn.LazyLinear(out_features))
+
+
+class Joined(nn.Sequential):
+    """Reads several entries as one, joined along the last dimension."""
+
+    def forward(self, *entries: Tensor) -> Any:
+        """Entries ``[..., size]``, each of its own size."""
+        return super().forward(entries[0] if len(entries) == 1 else torch.cat(entries, -1))
 
 
 def activation_class(name: str) -> type[nn.Module]:
@@ -73,13 +83,12 @@ def tanh_normal(
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
     """
-    require(env, "continuous", "tanh_normal", instead="categorical")
     spec = env.action_spec_unbatched
     size = spec.shape[-1]
     if scale == "independent":
-        net = nn.Sequential(mlp(num_cells, size, activation), AddStateIndependentNormalScale(size))
+        net = Joined(mlp(num_cells, size, activation), AddStateIndependentNormalScale(size))
     else:
-        net = nn.Sequential(*mlp(num_cells, 2 * size, activation), NormalParamExtractor())
+        net = Joined(*mlp(num_cells, 2 * size, activation), NormalParamExtractor())
     actor = ProbabilisticActor(
         TensorDictModule(net, in_keys=in_keys, out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],
@@ -95,7 +104,6 @@ def categorical(
     env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]
 ) -> ProbabilisticActor:
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says)."""
-    require(env, "discrete", "categorical", instead="tanh_normal")
     spec = env.action_spec_unbatched
     one_hot = isinstance(spec, OneHot)
     actor = ProbabilisticActor(
@@ -118,7 +126,6 @@ def stochastic(
 
 def q_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> QValueActor:
     """One action value an action; acts by the greatest (Mnih et al. 2015)."""
-    require(env, "discrete", "q_value", instead="tanh_normal")
     spec = env.action_spec_unbatched
     return materialise(QValueActor(mlp(num_cells, spec.space.n, activation), in_keys=in_keys, spec=spec), env)
 
@@ -128,7 +135,6 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
 
     The last of ``num_cells`` is the width of the two heads, the others are the shared trunk.
     """
-    require(env, "discrete", "dueling", instead="tanh_normal")
     if len(num_cells) < 2:
         raise UserError(
             f"actor.num_cells={num_cells} is too short for actor=dueling; give trunk and heads, as [64,64]"
@@ -146,13 +152,7 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
         },
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
-    return materialise(QValueActor(net, in_keys=in_keys, spec=spec), env)
-
-
-def require(env: EnvBase, kind: str, actor: str, instead: str) -> None:
-    """Refuses an action space the actor has no distribution for."""
-    if (found := action_kind(env)) != kind:
-        raise UserError(f"actor={actor} needs {kind} actions and these are {found}; try actor={instead}")
+    return materialise(QValueActor(Joined(net), in_keys=in_keys, spec=spec), env)
 
 
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
@@ -160,11 +160,13 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
 
     Raises:
         UserError: if the environment does not give what the module reads.
+        DivergedError: if what it gives is no number.
     """
-    given = env.observation_spec.keys(True, True)
-    if any(key not in given for key in module.in_keys):
-        raise UserError(f"in_keys={module.in_keys}: the environment gives {', '.join(map(str, given))}")
+    in_keys = [key for key in module.in_keys if key != "action"]
+    require_entries(env.observation_spec, in_keys)
     module.to(env.device)
     with torch.no_grad():
-        module(env.reset())
+        start = env.reset()
+        check_finite(start.unsqueeze(-1), in_keys)
+        module(env.rand_action(start) if "action" in module.in_keys else start)
     return module

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModuleBase
-from torchrl.collectors import BaseCollector, Collector
+from torchrl.collectors import BaseCollector
 from torchrl.envs import TransformedEnv
 
+from hydrl.parts.finite import FiniteCollector
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 from hydrl.parts.workers import AsyncWorkers, SyncWorkers
 
@@ -53,13 +54,14 @@ def make_collector(
     Returns:
         Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers, one dimension
         more in front: joined along time, advantages would leak from one worker into the next. It raises
-        ``WorkerError``, as this does, when a worker dies or hangs.
+        ``WorkerError``, as this does, when a worker dies or hangs, and ``DivergedError`` for
+        a NaN.
     """
     options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
     options |= {"init_random_frames": init_random_frames or None, "device": device}
     options["auto_register_policy_transforms"] = restarts_with_episodes(policy)
     if num_workers is None:
-        return Collector(env, policy, **options)
+        return FiniteCollector(env, policy, **options)
     env.close(raise_if_closed=False)
     makers = [partial(worker_env, make_env, seed + 10_000 * (1 + worker)) for worker in range(num_workers)]
     made = partial(SyncWorkers, cat_results="stack") if sync else AsyncWorkers

@@ -1,6 +1,5 @@
 """Critics: what the losses use to judge states and actions, sized from the environment's specs."""
 
-import torch
 from torchrl.envs import EnvBase
 from torchrl.modules import MLP, ValueOperator
 
@@ -15,7 +14,4 @@ def state_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys:
 def action_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> ValueOperator:
     """The value of an action in a state, ``[..., 1]``, from both concatenated (for SAC, TD3, DDPG)."""
     net = MLP(out_features=1, num_cells=num_cells, activation_class=activation_class(activation))
-    critic = ValueOperator(net, in_keys=[*in_keys, "action"]).to(env.device)
-    with torch.no_grad():
-        critic(env.rand_action(env.reset()))
-    return critic
+    return materialise(ValueOperator(net, in_keys=[*in_keys, "action"]), env)

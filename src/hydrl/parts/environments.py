@@ -8,10 +8,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import DtypeObservation, FlattenObservation
+from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction
+from tensordict import NestedKey
 from torch.nn import UninitializedBuffer
-from torchrl.data import Bounded, Categorical, OneHot
+from torchrl.data import Bounded, Categorical, Composite, OneHot
 from torchrl.envs import (
     Compose,
     EnvBase,
@@ -45,18 +47,19 @@ def gymnasium_env(id: str, num_envs: int = 1, device: str = "cpu", **kwargs: Any
         **kwargs: passed on to ``gymnasium.make``.
 
     Raises:
-        UserError: for an id Gymnasium does not know, a missing package or a keyword the task refuses.
+        UserError: for an id Gymnasium does not know, a missing package, a keyword the task refuses or spaces
+            that nothing here learns in.
         Exception: whatever the task's own code raises, as it raised it.
     """
     try:
         if num_envs == 1:
-            return GymWrapper(as_vector(gymnasium.make(id, **kwargs)), device=device)
+            return GymWrapper(adapted(gymnasium.make(id, **kwargs)), device=device)
         vector = gymnasium.make_vec(
             id,
             num_envs=num_envs,
             vectorization_mode="sync",
             vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
-            wrappers=[as_vector],
+            wrappers=[adapted],
             **kwargs,
         )
         return GymWrapper(vector, device=device)
@@ -76,11 +79,53 @@ def is_of_the_task(error: Exception) -> bool:
     return package not in ("gymnasium", "hydrl", "importlib", "torchrl")
 
 
-def as_vector(env: gymnasium.Env) -> gymnasium.Env:
-    """One vector of numbers where a task observes a choice, a tuple or a dictionary; a choice is one-hot."""
-    if isinstance(env.observation_space, gymnasium.spaces.Box):
-        return env
-    return DtypeObservation(FlattenObservation(env), np.float32)
+def adapted(env: gymnasium.Env) -> gymnasium.Env:
+    """The task as TorchRL and the networks take it.
+
+    It observes one vector of numbers, be they a choice (one-hot), a picture, a tuple or a dictionary; choices
+    are counted from 0, other actions are one vector, and a reward is one number.
+
+    Raises:
+        TypeError: for actions that are neither a choice nor numbers within finite bounds.
+    """
+    actions, seen = env.action_space, env.observation_space
+    if isinstance(actions, Discrete) and actions.n > 1:
+        if actions.start:
+            env = TransformAction(env, lambda action: action + actions.start, Discrete(actions.n))
+    elif isinstance(actions, Box) and actions.dtype.kind == "f" and has_room(actions.low, actions.high):
+        if len(actions.shape) != 1:
+            flat = Box(actions.low.ravel(), actions.high.ravel(), dtype=actions.dtype.type)
+            env = TransformAction(env, lambda action: action.reshape(actions.shape), flat)
+    else:
+        raise TypeError(
+            f"its actions are {actions}; what learns here takes a Discrete choice of two or more or a Box of "
+            "floats with finite bounds, low below high"
+        )
+    if not (isinstance(seen, Box) and len(seen.shape) == 1 and seen.dtype in (np.float32, np.float64)):
+        env = DtypeObservation(FlattenObservation(env), np.float32)
+    return OneReward(env)
+
+
+def has_room(low: Any, high: Any) -> bool:
+    """Whether every action has finite bounds, one above the other."""
+    span = torch.as_tensor(high).float() - torch.as_tensor(low).float()
+    return bool((span.isfinite() & (span > 0)).all())
+
+
+class OneReward(gymnasium.RewardWrapper):
+    """Takes a reward out of an array of one."""
+
+    def reward(self, reward: Any) -> float:
+        """The number.
+
+        Raises:
+            UserError: for several, as of a task with several aims, or none.
+        """
+        try:
+            return float(np.asarray(reward).item())
+        except (TypeError, ValueError):
+            id = self.unwrapped.spec.id
+            raise UserError(f"env.id={id} gave the reward {reward}; it must be one number") from None
 
 
 def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = False) -> EnvBase:
@@ -150,15 +195,29 @@ def initialise_normalisers(env: TransformedEnv, frames: int, known: dict[str, An
         elif isinstance(transform, ObservationNorm) and not transform.initialized:
             if len(transform.in_keys) > 1:
                 raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
-            given = list(transform.parent.observation_spec.keys(True, True))
-            if transform.in_keys[0] not in given:
-                raise UserError(
-                    f"in_keys={transform.in_keys}: what ObservationNorm reads there is one of {given}"
-                )
+            require_entries(transform.parent.observation_spec, transform.in_keys)
             if env.batch_dims:
                 standardise(transform, env.numel(), frames)
             else:
                 transform.init_stats(num_iter=frames, reduce_dim=0, cat_dim=0)
+
+
+def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
+    """Refuses entries that are not there, or that normalisers and networks cannot read.
+
+    Raises:
+        UserError: naming those there are.
+    """
+    given = spec.keys(True, True)
+    for key in in_keys:
+        if key not in given:
+            raise UserError(f"in_keys={in_keys}: the environment gives {', '.join(map(str, given))}")
+        kind, shape = spec[key].dtype, list(spec[key].shape)
+        if not kind.is_floating_point or len(shape) <= spec.ndim:
+            raise UserError(
+                f"in_keys={in_keys}: {key} is {kind} of shape {shape}, and vectors of floats are read; make "
+                "it one with the transform DTypeCastTransform, OneHotTransform or UnsqueezeTransform"
+            )
 
 
 def standardise(transform: ObservationNorm, num_envs: int, frames: int) -> None:
@@ -220,5 +279,5 @@ def action_kind(env: EnvBase) -> str:
     if type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
         return "discrete"
     if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
-        return "continuous"
+        return "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
     return type(spec).__name__

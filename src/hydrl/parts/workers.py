@@ -5,30 +5,32 @@ TorchRL's collectors over processes lose the reason a worker died for, or wait f
 
 import ctypes
 import faulthandler
+import math
 import signal
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from math import isfinite
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 import psutil
 from tensordict import TensorDictBase
-from torchrl.collectors import Collector, MultiAsyncCollector, MultiSyncCollector
+from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 
-from hydrl.errors import WorkerError
+from hydrl.errors import DivergedError, RunError, WorkerError
+from hydrl.parts.finite import FiniteCollector
 
 TICK = 0.5  # seconds between two looks at the workers while the run waits for them
 SHUTDOWN = 5.0  # seconds workers are given to close their environments before they are killed
+STARTING = 60.0  # seconds over `worker_timeout` in which a worker may start Python
 
 
-class WorkerCollector(Collector):
+class WorkerCollector(FiniteCollector):
     """TorchRL's collector as it runs in a worker, which leaves a report where it fails.
 
     Python's ``faulthandler`` writes the report of a crash, and ends a worker that takes too long.
@@ -45,7 +47,7 @@ class WorkerCollector(Collector):
     ) -> None:
         if sys.platform == "linux":  # PR_SET_PDEATHSIG: it ends with the run, even while it loops in C
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        self.worker_timeout = worker_timeout
+        self.worker_timeout, self.of = worker_timeout, f" of worker {worker_idx}"
         self.report = (folder / str(worker_idx)).open("w")
         faulthandler.enable(self.report, all_threads=False)
         with self.reported():
@@ -53,19 +55,18 @@ class WorkerCollector(Collector):
 
     def iterator(self) -> Iterator[TensorDictBase]:
         """TorchRL's batches."""
-        batches = super().iterator()
-        while True:
-            with self.reported():
-                batch = next(batches)
-            yield batch
+        return each_within(self.reported, super().iterator())
 
     @contextmanager
     def reported(self) -> Iterator[None]:
         """Reports why the block fails, or where it is when it takes too long, and ends the process."""
-        if isfinite(self.worker_timeout):
+        if math.isfinite(self.worker_timeout):
             faulthandler.dump_traceback_later(self.worker_timeout, exit=True, file=self.report)
         try:
             yield
+        except DivergedError as error:
+            print(error.terms, file=self.report)
+            raise SystemExit(error.exit_code) from None
         except BaseException:
             traceback.print_exc(file=self.report)
             raise SystemExit(1) from None  # of which multiprocessing prints nothing
@@ -73,8 +74,18 @@ class WorkerCollector(Collector):
             faulthandler.cancel_dump_traceback_later()
 
 
+def each_within(
+    context: Callable[[], AbstractContextManager[None]], batches: Iterator[TensorDictBase]
+) -> Iterator[TensorDictBase]:
+    """The batches; the context is entered while one is waited for."""
+    while True:
+        with context():
+            batch = next(batches)
+        yield batch
+
+
 class WorkerLost(BaseException):
-    """A :class:`WorkerError` on its way out of TorchRL, which swallows an ``Exception`` and waits on."""
+    """An error on its way out of TorchRL, which swallows an ``Exception`` and waits on."""
 
 
 class Watched:
@@ -89,17 +100,17 @@ class Watched:
 
     Raises:
         WorkerError: here, while iterating and while sending weights.
+        DivergedError: where a worker met what is no number.
     """
 
     procs: list[Any]
 
     def __init__(
-        self, *args: Any, worker_timeout: float, stop: Callable[[], None] | None = None, **options: Any
+        self, *args: Any, worker_timeout: float, stop: Callable[[], object] | None = None, **options: Any
     ) -> None:
-        self.worker_timeout, self.stop = worker_timeout, stop
+        self.worker_timeout, self.stop = worker_timeout, stop or int
+        self.since: float | None = None
         self.reports = tempfile.TemporaryDirectory(prefix="hydrl-workers-", ignore_cleanup_errors=True)
-        self.watching = False
-        self.ended: set[int] = set()
         made = partial(WorkerCollector, folder=Path(self.reports.name), worker_timeout=worker_timeout)
         # Workers inherit the mask: Ctrl-C goes to every process of the terminal, and is the run's to answer.
         resource_tracker.ensure_running()  # whose start would lift the mask
@@ -115,11 +126,7 @@ class Watched:
 
     def iterator(self) -> Iterator[TensorDictBase]:
         """TorchRL's batches."""
-        batches = super().iterator()  # type: ignore[misc]
-        while True:
-            with self.watch():
-                batch = next(batches)
-            yield batch
+        return each_within(self.watch, super().iterator())  # type: ignore[misc]
 
     def update_policy_weights_(self, *args: Any, **kwargs: Any) -> None:
         """Sends the weights; workers acknowledge them."""
@@ -127,27 +134,20 @@ class Watched:
             super().update_policy_weights_(*args, **kwargs)  # type: ignore[misc]
 
     def shutdown(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> None:
-        """Ends the workers, what they started and what carries weights to them, within ``SHUTDOWN`` seconds.
+        """Ends the workers and what carries weights to them, within ``SHUTDOWN`` seconds.
 
         Left alone, Python would wait for them when it exits, and TorchRL would start a thread while it does.
         """
-        started: list[psutil.Process] = []
-        for proc in getattr(self, "procs", []):
-            with suppress(psutil.Error, ValueError):
-                started += psutil.Process(proc.pid).children(recursive=True)
         super().shutdown(SHUTDOWN if timeout is None else timeout, *args, **kwargs)  # type: ignore[misc]
         for scheme in (getattr(self, "_weight_sync_schemes", None) or {}).values():
             scheme.shutdown()
-        for process in started:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        if not self.watching:  # TorchRL shuts down before it raises, and then they are still to be read
+        if self.since is None:  # else TorchRL shuts down before it raises, and they are still to be read
             self.reports.cleanup()
 
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Looks at the workers at every tick, and where TorchRL fails because of one of them, says so."""
-        self.watching = True
+        self.since = time.monotonic()
         handler = signal.signal(signal.SIGALRM, lambda *_: self.look())
         timer = signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
         try:
@@ -155,7 +155,7 @@ class Watched:
                 self.look()
                 yield
             except Exception:
-                for _ in range(20):  # it may take a second to end
+                for _ in range(20):  # the worker may take a second to end
                     self.look()
                     time.sleep(0.05)
                 raise
@@ -163,49 +163,48 @@ class Watched:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, handler)
                 signal.setitimer(signal.ITIMER_REAL, *timer)
-                self.watching = False
+                self.since = None
         except WorkerLost as lost:
-            raise WorkerError(str(lost)) from None
+            raise lost.args[0] from None
 
     def look(self) -> None:
-        """Raises what ``stop`` does, or :class:`WorkerLost` for a worker that has ended.
-
-        At the second look that finds it so: a signal to the whole process group reaches ``stop`` first.
-        """
+        """Raises what ``stop`` does, or :class:`WorkerLost` for a worker that has ended or is silent."""
         if signal.SIGINT in signal.sigpending():  # blocked while workers start
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        if self.stop:
+        self.stop()
+        procs = {n: each for n, each in enumerate(getattr(self, "procs", [])) if not each._closed}
+        if ended := {n: each.exitcode for n, each in procs.items() if each.exitcode is not None}:
+            time.sleep(0.2)  # in which a signal to the whole process group reaches the run too
             self.stop()
-        ended: dict[int, int] = {}
-        for worker, proc in enumerate(getattr(self, "procs", [])):
-            with suppress(ValueError):  # of one that TorchRL has terminated and closed
-                if proc.exitcode is not None:
-                    ended[worker] = proc.exitcode
-        if ended.keys() & self.ended:
-            # TorchRL terminates the others when one has ended, so those are not the cause.
-            cause = min(ended, key=lambda worker: ended[worker] == -signal.SIGTERM)
-            raise WorkerLost(self.why(cause, ended[cause]))
-        self.ended = set(ended)
+            raise WorkerLost(self.why(ended))
+        waited = time.monotonic() - (self.since or math.inf)
+        if waited > self.worker_timeout + STARTING:  # a worker that runs has ended itself by then
+            states = [f"{self.name(n)} is {psutil.Process(each.pid).status()}" for n, each in procs.items()]
+            raise WorkerLost(WorkerError(f"no answer in {waited:.0f} seconds: {', '.join(states)}"))
 
-    def why(self, worker: int, code: int) -> str:
-        """How a worker ended, with where its Python was."""
-        name = f"worker {worker} (process {self.procs[worker].pid})"
-        file = Path(self.reports.name, str(worker))
+    def why(self, ended: Mapping[int, int]) -> RunError:
+        """How the first worker ended, with its own report.
+
+        Args:
+            ended: exit codes by worker; TorchRL terminates the others when one has ended.
+        """
+        worker = min(ended, key=lambda each: ended[each] == -signal.SIGTERM)
+        code, file = ended[worker], Path(self.reports.name, str(worker))
         report = file.read_text(errors="replace").strip() if file.exists() else ""
-        if report.startswith("Timeout"):
-            limit = f"collector.worker_timeout={self.worker_timeout:g}"
-            return f"{name} took longer than {limit} seconds to start or for a batch, in:\n{stack(report)}"
+        if report and code == DivergedError.exit_code:
+            return DivergedError(report)
+        how = "failed" if report else f"ended with exit code {code}"
         if code < 0:
             memory = ", as the system does when memory runs out" if code == -signal.SIGKILL else ""
-            crash = f" in:\n{stack(report)}" if report else ""
-            return f"{name} was killed by {signal.Signals(-code).name}{memory}{crash}"
-        return f"{name} failed:\n{report}" if report else f"{name} ended by itself with exit code {code}"
+            how = f"was killed by {signal.Signals(-code).name}{memory}"
+        elif report.startswith("Timeout"):
+            limit = f"collector.worker_timeout={self.worker_timeout:g}"
+            how = f"took longer than {limit} seconds to start or for a batch"
+        return WorkerError(f"{self.name(worker)} {how}" + (f":\n{report}" if report else ""))
 
-
-def stack(report: str) -> str:
-    """The lines of one thread's ``faulthandler`` report down to this file's: what the collector was doing."""
-    thread = next((each for each in report.split("\n\n") if __file__ in each), report)
-    return thread.partition(f'  File "{__file__}"')[0].rstrip()
+    def name(self, worker: int) -> str:
+        """What a message calls a worker."""
+        return f"worker {worker} (process {self.procs[worker].pid})"
 
 
 class SyncWorkers(Watched, MultiSyncCollector):

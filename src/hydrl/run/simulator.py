@@ -1,15 +1,17 @@
 """The state inside an environment: what no observation shows and no ``state_dict`` of TorchRL holds.
 
 A run resumed in the middle of an episode repeats itself to the last bit only if the simulator, its random
-number generators and every wrapper's counters stand where they stood. They are read attribute by attribute
-and kept as plain data, so that putting them back runs nothing.
+number generators and every wrapper's counters stand where they stood. They are read attribute by attribute,
+with what their classes and functions keep, as plain data, so that putting them back runs nothing. A module's
+global variables are not seen.
 """
 
-import math
+import io
 import os
 import random
 import types
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -25,24 +27,13 @@ from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 
 # What an environment is made of and does not change; all the rest has to be plain data.
 CONSTANT = (
-    gymnasium.Space,
-    EnvSpec,
-    TensorSpec,
-    MujocoRenderer,
-    mujoco.MjModel,
-    Enum,
-    torch.device,
-    torch.dtype,
-    torch.Size,
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
+    *(gymnasium.Space, EnvSpec, TensorSpec, MujocoRenderer, mujoco.MjModel),
+    *(torch.device, torch.dtype, torch.Size, Enum, property, classmethod, staticmethod),
+    *(types.BuiltinFunctionType, types.MethodType, types.ModuleType),
 )
+LIBRARIES = ("abc", "builtins", "enum", "gymnasium", "numpy", "tensordict", "torch", "torchrl", "typing")
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
-HOLDERS = (EnvBase, gymnasium.Env, gymnasium.vector.VectorEnv)
-INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
+HOLDERS = (EnvBase, gymnasium.Env, gymnasium.vector.VectorEnv, type)
 MODULE = {*vars(nn.Module()), "_cache"}  # of every TorchRL environment; its state_dict has what counts
 
 Saved = tuple[Any, ...]  # a tag and plain data
@@ -72,46 +63,34 @@ def load_simulator(env: TransformedEnv, state: Saved) -> None:
 
 
 def read(value: Any, path: str, seen: set[int]) -> Saved:
-    """One value as plain data; ``path`` is where it stands and ``seen`` whose attributes are being read."""
+    """One value as plain data; ``path`` is where it stands and ``seen`` what is being looked into."""
+    kind = type(value)
     if holds_environment(value):  # maybe a secret: it stays as the environment was built with it
         return ("constant",)
-    if value is None or (isinstance(value, bool | int | float | str | bytes) and not isinstance(value, Enum)):
-        return ("plain", value.item() if isinstance(value, np.generic) else value)
-    if isinstance(value, CONSTANT) or id(value) in seen:
+    if isinstance(value, CONSTANT) or id(value) in seen or (isinstance(value, type) and is_library_s(value)):
         return ("constant",)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
-        return ("text", value.tolist(), str(value.dtype))
-    if isinstance(value, np.ndarray | np.generic):
-        if value.dtype.kind not in "biufc":
-            raise NotCapturedError(f"{path} ({type(value).__name__} of {value.dtype})")
-        return ("array", torch.from_numpy(np.array(value)), isinstance(value, np.generic))
+    if value is None or isinstance(value, bool | int | float | str):
+        return ("plain", value.item() if isinstance(value, np.generic) else value)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcSU":
+        content = torch.from_numpy(np.array(value).reshape(-1).view(np.uint8))
+        return ("array", content, value.dtype.str, value.shape, isinstance(value, np.generic))
     if isinstance(value, torch.Tensor):
         return ("tensor", value.detach().clone())
-    if SEQUENCES.get(type(value).__name__) is type(value):
-        return (type(value).__name__, [read(each, f"{path}[{k}]", seen) for k, each in enumerate(value)])
+    if SEQUENCES.get(kind.__name__) is kind:
+        return (kind.__name__, [read(each, f"{path}[{k}]", seen) for k, each in enumerate(value)])
     if isinstance(value, dict):
         return ("dict", {key: read(each, f"{path}[{key!r}]", seen) for key, each in value.items()})
-    if isinstance(value, np.random.Generator):
-        return ("generator", read(value.bit_generator.state, path, seen))
-    if isinstance(value, np.random.RandomState):
-        return ("random_state", read(value.get_state(legacy=False), path, seen))
-    if isinstance(value, random.Random):
-        return ("random", value.getstate())
-    if isinstance(value, torch.Generator):
-        return ("torch_generator", value.get_state())
-    if isinstance(value, mujoco.MjData):
-        state = np.empty(mujoco.mj_stateSize(value.model, INTEGRATION))
-        mujoco.mj_getState(value.model, value, state, INTEGRATION)
-        arrays = mujoco_arrays(value)  # joined, for a file of many small tensors is slow to write
-        joined = np.concatenate([np.frombuffer(each.tobytes(), np.uint8) for each in arrays.values()])
-        shapes = {name: each.shape for name, each in arrays.items()}
-        return ("mujoco", torch.from_numpy(state), shapes, torch.from_numpy(joined))
+    for known, (get, _) in STATEFUL.items():
+        if isinstance(value, known):
+            return ("state", read(get(value), path, seen))
+    seen.add(id(value))
+    if isinstance(value, types.FunctionType):
+        return ("function", [read(each.cell_contents, f"{path} {name}", seen) for name, each in cells(value)])
     if isinstance(value, HOLDERS):
-        seen.add(id(value))
         held = {name: read(each, f"{path}.{name}", seen) for name, each in attributes(value).items()}
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
         return ("holder", held, dict(module))
-    raise NotCapturedError(f"{path} ({type(value).__module__}.{type(value).__name__})")
+    raise NotCapturedError(f"{path} ({kind.__module__}.{kind.__name__})")
 
 
 def holds_environment(value: Any) -> bool:
@@ -123,92 +102,93 @@ def holds_environment(value: Any) -> bool:
 
 
 def write(value: Any, saved: Saved) -> Any:
-    """What stands where ``value`` stands once ``saved`` is put back; arrays are filled in place."""
+    """What stands where ``value`` stands once ``saved`` is put back; what can be is filled in place."""
     match saved:
         case ("constant",):
             return value
         case ("plain", kept):
             return kept
-        case ("array", kept, scalar):
-            array = kept.numpy()
-            if scalar:
-                return array[()]
-            if isinstance(value, np.ndarray) and value.shape == array.shape and value.dtype == array.dtype:
-                np.copyto(value, array)
-                return value
-            return array.copy()
-        case ("text", kept, kind):
-            return np.array(kept, dtype=kind)
+        case ("array", content, kind, shape, is_scalar):
+            array = content.clone().numpy().view(kind).reshape(shape)
+            if not isinstance(value, np.ndarray) or (value.shape, value.dtype) != (array.shape, array.dtype):
+                return array[()] if is_scalar else array
+            np.copyto(value, array)
         case ("tensor", kept):
             return kept.clone()
         case ("dict", kept):
-            now = value if isinstance(value, dict) else {}
-            return {key: write(now.get(key), each) for key, each in kept.items()}
-        case ("generator", kept):
-            value.bit_generator.state = write(None, kept)
-        case ("random_state", kept):
-            value.set_state(write(None, kept))
-        case ("random", kept):
-            value.setstate(kept)
-        case ("torch_generator", kept):
-            value.set_state(kept)
-        case ("mujoco", state, shapes, joined):
-            write_mujoco(value, state, shapes, joined)
+            value = value if isinstance(value, dict) else {}
+            entries = {key: write(value.get(key), each) for key, each in kept.items()}
+            value.clear()
+            value.update(entries)
+        case ("state", kept):
+            (put,) = (put for known, (_, put) in STATEFUL.items() if isinstance(value, known))
+            put(value, write(None, kept))
+        case ("function", kept):
+            for (_, cell), each in zip(cells(value), kept, strict=True):
+                cell.cell_contents = write(cell.cell_contents, each)
         case ("holder", held, module):
+            own: dict[str, Any] = attributes(value)
             for name, each in held.items():
-                own = getattr(type(value), name, None)
-                if name not in vars(value) and (callable(own) or isinstance(own, property)):
-                    raise ValueError(f"{name} is no attribute of {type(value).__name__}")
-                put(value, name, write(vars(value).get(name), each))
+                if (now := write(own.get(name), each)) is not own.get(name):
+                    (setattr if isinstance(value, type) else object.__setattr__)(value, name, now)
             if module:
                 nn.Module.load_state_dict(value, module)
         case (kind, kept) if kind in SEQUENCES:
-            there = list(value) if type(value) is SEQUENCES[kind] else []
-            there += [None] * (len(kept) - len(there))
-            made = SEQUENCES[kind](write(old, each) for old, each in zip(there, kept, strict=False))
-            return deque(made, value.maxlen) if isinstance(value, deque) else made
+            same = type(value) is SEQUENCES[kind]
+            there = [*(value if same else ()), *[None] * len(kept)]
+            made = [write(old, each) for old, each in zip(there, kept, strict=False)]
+            if not same or not isinstance(value, list | deque):
+                return SEQUENCES[kind](made)
+            value.clear()
+            value.extend(made)
         case _:
             raise ValueError("not a state of an environment")
     return value
 
 
-def write_mujoco(
-    data: mujoco.MjData, state: torch.Tensor, shapes: dict[str, tuple[int, ...]], joined: torch.Tensor
-) -> None:
-    """Puts a simulation back where :func:`read` found it."""
-    mujoco.mj_setState(data.model, data, state.numpy(), INTEGRATION)
-    content, arrays = joined.numpy().tobytes(), mujoco_arrays(data)
-    position = 0
-    for name, shape in shapes.items():
-        kept = np.frombuffer(content, arrays[name].dtype, math.prod(shape), position).reshape(shape)
-        position += kept.nbytes
-        if arrays[name].shape == shape:  # others are of the contacts there were
-            np.copyto(arrays[name], kept)
-
-
-def put(holder: Any, name: str, value: Any) -> None:
-    """Sets an attribute that changed; what was filled in place stays the object it was."""
-    if vars(holder).get(name) is not value:
-        object.__setattr__(holder, name, value)
-
-
 def attributes(holder: Any) -> dict[str, Any]:
-    """The attributes that hold the state of an environment or one of its wrappers."""
-    if inner := children(holder):
-        return inner
+    """What holds the state of an environment, a wrapper or a class; an object holds its classes."""
+    if isinstance(holder, type):
+        return {name: each for name, each in vars(holder).items() if not name.startswith(("__", "_abc_"))}
     hidden = MODULE if isinstance(holder, EnvBase) else ()
-    return {name: each for name, each in vars(holder).items() if name not in hidden}
+    own = {name: each for name, each in vars(holder).items() if name not in hidden}
+    classes = {f"class {each.__name__}": each for each in type(holder).__mro__ if not is_library_s(each)}
+    return children(holder) or own | classes
 
 
 def children(holder: Any) -> dict[str, Any]:
     """What TorchRL's own wrappers hold; they keep nothing else from one step to the next."""
-    if isinstance(holder, GymWrapper):
-        return {"_env": holder._env}
-    if isinstance(holder, TransformedEnv):
-        return {"base_env": holder.base_env}
-    if isinstance(holder, SerialEnv):
-        return {"_envs": holder._envs}
+    for kind, name in ((GymWrapper, "_env"), (TransformedEnv, "base_env"), (SerialEnv, "_envs")):
+        if isinstance(holder, kind) and is_library_s(type(holder)):
+            return {name: getattr(holder, name)}
     return {}
+
+
+def is_library_s(kind: type) -> bool:
+    """Whether a class keeps no state of its own."""
+    return kind.__module__.partition(".")[0] in LIBRARIES or issubclass(kind, Enum)
+
+
+def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:
+    """What a function keeps of the one it was made in, by name."""
+    named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return [(name, cell) for name, cell in named if cell != types.CellType()]  # which is an empty one
+
+
+def mujoco_state(data: mujoco.MjData) -> np.ndarray:
+    """A simulation as the bytes of one file, for a checkpoint of many small tensors is slow to write."""
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, time=data.time, **mujoco_arrays(data))
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def load_mujoco(data: mujoco.MjData, state: np.ndarray) -> None:
+    """Puts a simulation back where :func:`mujoco_state` found it."""
+    kept = np.load(io.BytesIO(state.tobytes()), allow_pickle=False)
+    data.time = kept["time"].item()
+    for name, array in mujoco_arrays(data).items():
+        if array.shape == kept[name].shape:  # others are of the contacts there were
+            np.copyto(array, kept[name])
 
 
 def mujoco_arrays(data: mujoco.MjData) -> dict[str, np.ndarray]:
@@ -221,3 +201,16 @@ def mujoco_arrays(data: mujoco.MjData) -> dict[str, np.ndarray]:
     return {
         name: each for name, each in found.items() if isinstance(each, np.ndarray) and each.flags.writeable
     }
+
+
+# How the state of an object is taken out of it and put into another, by its class.
+STATEFUL: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    np.random.Generator: (
+        lambda it: it.bit_generator.state,
+        lambda it, state: setattr(it.bit_generator, "state", state),
+    ),
+    np.random.RandomState: (lambda it: it.get_state(legacy=False), np.random.RandomState.set_state),
+    random.Random: (random.Random.getstate, random.Random.setstate),
+    torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
+    mujoco.MjData: (mujoco_state, load_mujoco),
+}

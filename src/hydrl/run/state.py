@@ -67,7 +67,7 @@ class TrainingState:
             yield
         except DivergedError as error:  # what it has now is of no use
             self.record.finish(status="diverged")
-            raise DivergedError(error.terms, self.progress.frames, self.saved_at) from None
+            raise DivergedError(error.terms, error.frames or self.progress.frames, self.saved_at) from None
         except (Interrupted, WorkerError) as error:
             self.save(between_batches=not error.midway)
             self.record.finish(status=error.status)

@@ -1,0 +1,63 @@
+"""What an environment gives must be numbers: one that is none is found before anything learns from it."""
+
+from collections.abc import Iterator, Sequence
+
+from tensordict import NestedKey, TensorDictBase
+from torchrl.collectors import Collector
+
+from hydrl.errors import DivergedError
+
+
+def check_finite(data: TensorDictBase, keys: Sequence[NestedKey], *, frames: int = 0, of: str = "") -> None:
+    """Looks for the first NaN or infinity.
+
+    Args:
+        data: ``[time]`` or ``[envs, time]``.
+        keys: the entries to look at, where they are there.
+        frames: collected before.
+        of: whose environments, where they are not those of the run itself.
+
+    Raises:
+        DivergedError: naming entry, environment and the frames before it.
+    """
+    for key in keys:
+        value = data.get(key, None)
+        if value is None or value.isfinite().all():
+            continue
+        spoilt = (~value.isfinite()).reshape(*data.shape, -1).any(-1)
+        steps = spoilt.reshape(-1, data.shape[-1]).t()  # [time, envs]
+        step, env = steps.nonzero()[0].tolist()
+        name = key if isinstance(key, str) else key[-1]
+        raise DivergedError(
+            f"{name} of environment {env}{of} is NaN or infinite", frames + step * steps.shape[1]
+        )
+
+
+class FiniteCollector(Collector):
+    """TorchRL's collector, whose observations (what the policy reads of them) and rewards are numbers."""
+
+    of = ""
+
+    def iterator(self) -> Iterator[TensorDictBase]:
+        """TorchRL's batches.
+
+        Raises:
+            DivergedError: in place of one with a NaN or an infinity, or for what comes next.
+        """
+        batches = super().iterator()
+        read = list(self.policy.in_keys)
+        keys: list[NestedKey] = [*(("next", key) for key in read), ("next", "reward"), *read]
+        while True:
+            before = self._frames
+            try:
+                batch = next(batches)
+            except Exception:  # as of a distribution over what is no number
+                self.check_start(read)
+                raise
+            check_finite(batch, keys, frames=before, of=self.of)
+            self.check_start(read)
+            yield batch
+
+    def check_start(self, read: Sequence[NestedKey]) -> None:
+        """Looks at what the policy acts on next."""
+        check_finite(self._carrier.unsqueeze(-1), read, frames=self._frames, of=self.of)
