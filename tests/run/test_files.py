@@ -2,7 +2,7 @@ import errno
 
 import pytest
 
-from hydrl.errors import UserError
+from hydrl.errors import RunError
 from hydrl.run.files import atomically
 
 
@@ -38,7 +38,7 @@ def test_what_cannot_be_written_is_told_in_a_line(tmp_path, reason):
     path = tmp_path / ("gone/scores.json" if reason.startswith("No such") else "scores.json")
     if reason.startswith("Is"):
         path.mkdir()
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(RunError) as caught:
         write(path, OSError(errno.ENOSPC, reason) if reason.startswith("No space") else None)
     assert str(caught.value) == f"{path} cannot be written: {reason}"
     assert [each for each in tmp_path.iterdir() if each != path] == []

@@ -1,4 +1,9 @@
+import json
+import subprocess
+import sys
 from pathlib import Path
+
+from conftest import ROOT
 
 from hydrl.run.screen import Display, print_summary
 
@@ -52,6 +57,18 @@ def test_a_run_never_evaluated_has_no_line_for_it(capsys):
     shown = capsys.readouterr().out
     assert "evaluation" not in shown
     assert "solved" not in shown
+
+
+def test_a_reader_that_leaves_costs_the_screen_alone(tmp_path):
+    words = (
+        f"debug=fast env=cartpole tuned=null total_frames=512 eval.every_frames=256 hydra.run.dir={tmp_path}"
+    )
+    command = f"{sys.executable} train.py {words} 2>&1 | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["status"], summary["frames"]) == ("finished", 512)
 
 
 def test_into_a_pipe_goes_a_line_an_evaluation_and_no_bar(capsys):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hydrl.errors import UserError
+from hydrl.errors import RunError
 
 
 @contextmanager
@@ -15,14 +15,14 @@ def atomically(path: Path) -> Iterator[Path]:
     Whatever goes wrong before, ``path`` is as it was and nothing lies beside it.
 
     Raises:
-        UserError: where the file cannot be written.
+        RunError: where the file cannot be written.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield partial
         os.replace(partial, path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise RunError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -1,31 +1,33 @@
 """What a person sees: a progress bar while it runs, a table at the end."""
 
-import os
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
 
-class Rate(ProgressColumn):
-    """Frames a second since the start."""
+class Lasting(io.FileIO):
+    """An output that outlives its reader: what a pipe or terminal no longer takes goes nowhere."""
 
-    def render(self, task: Task) -> Text:
-        """The rate of the whole run so far, steadier than the last second's."""
-        rate = task.completed / task.elapsed if task.elapsed else 0.0
-        return Text(f"{rate:,.0f} frames/s")
+    def write(self, data: Any) -> int:
+        """As many bytes as were taken; all of them, where nobody is left to take any."""
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def outlive_readers() -> None:
+    """Makes what this process prints no matter of life and death: ``| head`` costs the screen alone."""
+    for name in ("stdout", "stderr"):
+        if stream := getattr(sys, name):
+            file = io.BufferedWriter(Lasting(stream.fileno(), "w", closefd=False))
+            lasting = io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True)
+            setattr(sys, name, lasting)
 
 
 class Display:
@@ -40,38 +42,28 @@ class Display:
             *([MofNCompleteColumn()] if wide else []),
             TextColumn("return {task.fields[train]}"),
             TextColumn("eval {task.fields[eval]}"),
-            Rate(),
+            TextColumn("{task.fields[rate]} frames/s"),
             TimeRemainingColumn(),
             *([TextColumn("left")] if wide else []),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = self.progress.add_task(title, total=total_frames, train="-", eval="-")
+        self.task = self.progress.add_task(title, total=total_frames, train="-", eval="-", rate="-")
         self.progress.start()
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
-        """Moves the bar and shows the newest return and evaluation."""
-        fields: dict[str, Any] = {}
-        if "train/return" in metrics:
-            fields["train"] = f"{metrics['train/return']:,.1f}"
-        if "eval/return_mean" in metrics:
-            fields["eval"] = f"{metrics['eval/return_mean']:,.1f}"
-            if not self.console.is_terminal:
-                mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
-                say(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}")
+        """Moves the bar and shows the rate of the whole run so far, the newest return and evaluation."""
+        shown = {"train": "train/return", "eval": "eval/return_mean", "rate": "time/frames_per_second"}
+        digits = {"train": 1, "eval": 1, "rate": 0}
+        fields = {name: f"{metrics[key]:,.{digits[name]}f}" for name, key in shown.items() if key in metrics}
+        if "eval/return_mean" in metrics and not self.console.is_terminal:
+            mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
+            print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
         self.progress.update(self.task, completed=frames, **fields)
 
     def close(self) -> None:
         """Leaves the bar as it stands and gives the terminal back."""
         self.progress.stop()
-
-
-def say(line: str) -> None:
-    """Prints a line; where whoever read has gone, as ``| head`` does, this and all later ones go nowhere."""
-    try:
-        print(line, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_summary(summary: dict[str, Any], directory: Path) -> None:
