@@ -28,18 +28,11 @@ SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and on
 def film(
     evaluator: Evaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
 ) -> tuple[float, int]:
-    """Films one episode; it begins as the first of the evaluation that ``evaluator`` plays of the same.
+    """Films one episode, which begins as the first of ``evaluator(frames, ..., drawn)``.
 
     Played alone it may end otherwise, for MuJoCo's contacts magnify how a network rounds. A task of more than
-    30 frames a second is drawn every second step, or third and so on, at its own speed. Call
-    :func:`hydrl.run.headless.prepare` before MuJoCo is imported. Global random generators are left alone.
-
-    Args:
-        evaluator: of the policy; its ``make_env(render=True)`` builds an environment that gives frames.
-        path: where the mp4 goes; written beside and renamed.
-        frames: how long the policy had been trained.
-        drawn: one of :class:`Episodes`.
-        pause: called before each picture; the film is given up where it raises.
+    30 frames a second is drawn every second step, or third and so on, at its own speed. Global random number
+    generators are left alone. ``pause`` is called before each picture; where it raises there is no film.
 
     Returns:
         The episode's return, undiscounted and before any reward transform, and its steps.

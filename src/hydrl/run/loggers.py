@@ -31,11 +31,11 @@ class MetricsFile:
         """Appends a row; the file is written anew when a metric appears for the first time."""
         row = {"frames": frames, **metrics}
         self.rows.append(row)
-        if self.widen(row):
-            self.rewrite()
-        else:
+        if row.keys() <= set(self.columns):
             with self.path.open("a", newline="") as file:
                 csv.DictWriter(file, self.columns).writerow(row)
+        else:
+            self.rewrite()
 
     def keep(self, count: int) -> int:
         """Goes on after the first ``count`` rows that an earlier process wrote; later ones go.
@@ -46,31 +46,21 @@ class MetricsFile:
         Raises:
             UserError: where the file holds anything but its rows.
         """
-        text = ""
         try:
-            if self.path.exists():
-                text = self.path.read_text()
-            lines = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
-            found = [{key: number(cell) for key, cell in row.items() if cell} for row in lines]
-            self.rows = [{"frames": row["frames"]} | row for row in found[:count]]
+            text = self.path.read_text() if self.path.exists() else ""
+            found = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))[:count]
+            rows = [{key: number(cell) for key, cell in row.items() if cell} for row in found]
+            self.rows = [{"frames": row["frames"]} | row for row in rows]
         except (AttributeError, KeyError, ValueError) as error:
             raise UserError(
-                f"{self.path} is damaged ({error}); resume without its rows by removing it"
+                f"{self.path} is damaged ({error}); remove it to resume without its rows"
             ) from None
-        self.columns = ["frames"]
-        for row in self.rows:  # in the order they came, so that a resumed file is the file of an unbroken run
-            self.widen(row)
         self.rewrite()
         return count - len(self.rows)
 
-    def widen(self, row: dict[str, float]) -> bool:
-        """Adds the columns that are new in a row; whether there are any."""
-        new = sorted(row.keys() - set(self.columns))
-        self.columns += new
-        return bool(new)
-
     def rewrite(self) -> None:
-        """Writes the whole file, which is as it was or as it shall be wherever this is cut short."""
+        """Writes the whole file, its columns in the order they came in, resumed or not."""
+        self.columns = list(dict.fromkeys(["frames", *(key for row in self.rows for key in sorted(row))]))
         with atomically(self.path) as partial, partial.open("w", newline="") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
@@ -107,10 +97,10 @@ def wandb(
 
     Args:
         directory: the run folder; offline runs lie in its ``wandb/``.
-        config: the run's settings as they are saved, sent as the W&B run's config.
+        config: the run's settings as they are saved.
         name: the run's name.
-        run_id: of the W&B run to go on with, where a run is resumed.
-        project, entity, group, tags, artifacts, mode, init_timeout: see ``configs/logger/wandb.yaml``.
+        run_id: of the W&B run to go on with.
+        project, entity, group, tags, artifacts, mode, init_timeout: as in ``configs/logger/wandb.yaml``.
     """
     import wandb as library
 
@@ -201,19 +191,13 @@ def close(logger: Logger | None, reached: dict[str, Any] | None = None) -> None:
 
 
 def send_artifacts(run: Any, directory: Path) -> None:
-    """Sends a run folder's best checkpoint and videos as artifacts of a W&B run.
-
-    The files stay where they are and are not copied; a run kept offline needs them until it is sent. What
-    goes wrong is said and costs the run nothing.
-    """
-    import wandb as library
+    """Sends a run's best checkpoint and videos to W&B; what goes wrong is said and costs the run nothing."""
+    from wandb.errors import Error
 
     try:
-        folders = {"checkpoint": checkpoint.find(directory, "best"), "video": directory / "videos"}
-        for kind, folder in folders.items():
-            if folder.is_dir():
-                artifact = library.Artifact(f"{kind}-{run.id}", type=kind, metadata={"folder": folder.name})
-                artifact.add_dir(str(folder), policy="immutable")
-                run.log_artifact(artifact)
-    except (UserError, OSError, library.errors.Error) as error:  # such as a run stopped before an evaluation
+        if (videos := directory / "videos").is_dir():
+            run.log_artifact(str(videos), name=f"video-{run.id}", type="video")
+        best = checkpoint.find(directory, "best")
+        run.log_artifact(str(best), name=f"checkpoint-{run.id}", type="checkpoint")
+    except (UserError, OSError, Error) as error:  # such as a run stopped before an evaluation
         print(f"not all artifacts are sent to W&B: {error}")

@@ -22,12 +22,11 @@ class Lasting(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Makes what this process prints no matter of life and death: ``| head`` costs the screen alone."""
+    """Where whoever read the output has gone, as ``| head`` does, this process loses its screen alone."""
     for name in ("stdout", "stderr"):
         if stream := getattr(sys, name):
             file = io.BufferedWriter(Lasting(stream.fileno(), "w", closefd=False))
-            lasting = io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True)
-            setattr(sys, name, lasting)
+            setattr(sys, name, io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True))
 
 
 class Display:
@@ -69,31 +68,24 @@ class Display:
 def print_summary(summary: dict[str, Any], directory: Path) -> None:
     """The closing table: what was reached, how long it took, and where everything lies."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
+    episodes = "episodes, the last so far" if note else "fresh episodes"
+    evaluation = "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} " + episodes
+    times = "{wall_seconds:.1f} s: {start_seconds:.1f} to start, "
+    times += "{compile_seconds:.1f} compiling, " * bool(summary["compile_seconds"])
+    times += "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating"
+    times += ", {video_seconds:.1f} filming" * bool(summary["video_seconds"])
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
-    if summary["eval/return_mean"] is not None:
-        table.add_row(
-            "evaluation",
-            f"{summary['eval/return_mean']:,.1f} ± {summary['eval/return_std']:,.1f} "
-            f"over {summary['eval/episodes']} " + ("episodes, the last so far" if note else "fresh episodes"),
-        )
-    if summary["best_eval/return_mean"] is not None:
-        table.add_row("best evaluation", f"{summary['best_eval/return_mean']:,.1f}")
-    if summary["solved_at_frames"] is not None:
-        table.add_row(
-            "solved", f"{summary['solved_at_frames']:,} frames, {summary['solved_at_seconds']:.1f} s"
-        )
-    table.add_row("trained", f"{summary['frames']:,} frames, {summary['updates']:,} updates")
-    compiling = f"{summary['compile_seconds']:.1f} compiling, " if summary["compile_seconds"] else ""
-    filming = f", {summary['video_seconds']:.1f} filming" if summary["video_seconds"] else ""
-    table.add_row(
-        "time",
-        f"{summary['wall_seconds']:.1f} s: {summary['start_seconds']:.1f} to start, "
-        f"{compiling}{summary['learning_seconds']:.1f} learning, "
-        f"{summary['evaluation_seconds']:.1f} evaluating{filming}",
-    )
-    table.add_row("speed", f"{summary['frames_per_second']:,.0f} frames/s in the loop")
-    inside = directory.is_relative_to(Path.cwd())
-    folder = directory.relative_to(Path.cwd()) if inside else directory
+    for needed, name, text in (
+        ("eval/return_mean", "evaluation", evaluation),
+        ("best_eval/return_mean", "best evaluation", "{best_eval/return_mean:,.1f}"),
+        ("solved_at_frames", "solved", "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s"),
+        ("frames", "trained", "{frames:,} frames, {updates:,} updates"),
+        ("wall_seconds", "time", times),
+        ("frames_per_second", "speed", "{frames_per_second:,.0f} frames/s in the loop"),
+    ):
+        if summary[needed] is not None:
+            table.add_row(name, text.format(**summary))
+    folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     table.add_row("folder", str(folder))
     if summary["status"] in ("interrupted", "failed"):
         table.add_row("go on with", f"python train.py resume={folder}")
