@@ -75,7 +75,7 @@ def test_a_row_that_is_missing_or_cut_short_is_counted(text, kept, lost, tmp_pat
 
 @pytest.mark.parametrize(
     "damaged",
-    [ROWS.replace("2.5", "2,5"), ROWS.replace("1.5", "x"), ROWS.replace("frames", "fram"), "\xff\n"],
+    [ROWS.replace("2.5", "2,5"), ROWS.replace("1.5", "x"), ROWS.replace("frames", "steps"), "\xff\n"],
 )
 def test_a_damaged_metrics_file_is_named(damaged, tmp_path):
     metrics = loggers.MetricsFile(tmp_path / "metrics.csv")

@@ -54,7 +54,9 @@ class Display:
         """Moves the bar and shows the rate of the whole run so far, the newest return and evaluation."""
         shown = {"train": "train/return", "eval": "eval/return_mean", "rate": "time/frames_per_second"}
         digits = {"train": 1, "eval": 1, "rate": 0}
-        fields = {name: f"{metrics[key]:,.{digits[name]}f}" for name, key in shown.items() if key in metrics}
+        fields: Any = {
+            name: f"{metrics[key]:,.{digits[name]}f}" for name, key in shown.items() if key in metrics
+        }
         if "eval/return_mean" in metrics and not self.console.is_terminal:
             mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
             print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
