@@ -26,7 +26,7 @@ def test_auto_takes_cuda_where_there_is_one(there, name, device, monkeypatch):
 def test_a_cuda_device_that_is_not_there_is_refused(there, name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     with pytest.raises(
-        UserError, match=f"device={name}, but PyTorch finds {there} CUDA devices here; use cpu"
+        UserError, match=f"device={name}, but PyTorch finds {there} CUDA devices here; use device="
     ):
         process.choose_device(name)
 

@@ -60,7 +60,9 @@ def choose_device(name: str) -> str:
     if name == "auto":
         return "cuda" if there else "cpu"
     if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= there:
-        raise UserError(f"device={name}, but PyTorch finds {there} CUDA devices here; use cpu or auto")
+        raise UserError(
+            f"device={name}, but PyTorch finds {there} CUDA devices here; use device=cpu or device=auto"
+        )
     return name
 
 
