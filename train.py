@@ -4,16 +4,20 @@ python train.py algo=ppo env=inverted_double_pendulum
 python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
 """
 
+import signal
 import sys
 from contextlib import closing
 from functools import partial
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the rest is imported
 
 import hydra
 from omegaconf import DictConfig
 
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.settings import Settings, check_action_space, load
-from hydrl.run import folder, headless, resume
+from hydrl.run import folder, headless, resume, screen
 from hydrl.study import sweep
 
 
@@ -24,8 +28,8 @@ def main(cfg: DictConfig) -> None:
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):
-        folder.keep_command(cfg)
-        train(settings, origin)
+        with folder.begun(cfg):
+            train(settings, origin)
 
 
 def train(settings: Settings, origin: resume.Origin | None = None) -> None:
@@ -41,7 +45,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.parts.losses import make_loss
     from hydrl.run import process
     from hydrl.run.films import Camera
-    from hydrl.run.profile import Profile
+    from hydrl.run.profile import profiled
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
 
@@ -85,11 +89,11 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         collectors.shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
         closing(Record(settings, progress, metrics, clock, origin)) as record,
-        closing(Profile(record.directory, settings.batches, settings.profile_batches)) as profile,
+        profiled(record.directory, settings.batches, settings.profile_batches) as profile,
     ):
         learner = {"actor": actor, "loss": loss, "exploration": exploration, "target": target}
         learner |= {"optimizer": optimizer, "schedule": schedule}
-        state = TrainingState(record, env, collector, buffer, learner, camera)
+        state = TrainingState(record, env, collector, buffer, learner)
         with state.saved_if_cut_short():
             if origin:
                 state.load(origin)
@@ -113,12 +117,13 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 camera.film(record, stop.here)
                 if progress.improved or progress.due(settings.checkpoint_every_frames):
                     state.save()
-                profile.step()
+                profile()
                 stop.here()
             state.save()
-            camera.film(record, stop.here, closing=True)
+            camera.film(record, stop.here, final=True)
             record.finish(evaluate_closing(progress.frames))
 
 
 if __name__ == "__main__":
+    screen.outlive_readers()
     sys.exit(sweep.close(command_line.run(main, resume.expand)))

@@ -1,8 +1,8 @@
 """Scores a finished run and films it: python scripts/evaluate.py run=outputs/… episodes=100 video=true
 
 Keys: run (a run folder), episodes, checkpoint (last, best or a number of frames), stream (another number,
-other episodes), video (true films the first of them, at most eval.max_steps steps, as video-CHECKPOINT.mp4
-in the run folder), device, trust (true allows environments that are not hydrl's own).
+other episodes), video (true films one that begins as the first of them, at most eval.max_steps steps, as
+video-CHECKPOINT.mp4 in the run folder), device, trust (true allows environments that are not hydrl's own).
 """
 
 import json
@@ -57,25 +57,24 @@ def main(arguments: Arguments) -> None:
     from hydrl.run.finished import open_run
 
     process.prepare(0, arguments.device, "auto")
-    finished = open_run(run, checkpoint=which, device=arguments.device, trust=arguments.trust)
-    settings, frames = finished.settings, finished.frames
+    opened = open_run(run, checkpoint=which, device=arguments.device, trust=arguments.trust)
+    settings, frames, evaluator = opened
     scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}
     scores["stream"] = arguments.stream
-    played = frames, arguments.episodes, arguments.stream
     if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
         path = run / f"video-{which}.mp4"
         with console().status("filming the first episode"):
-            made = film(finished.evaluator, path, *played)
-        scores["video"] = {"file": path.name, "return": made.episode_return, "length": made.length}
+            filmed, length = film(evaluator, path, frames, arguments.stream)
+        scores["video"] = {"file": path.name, "return": filmed, "length": length}
     with console().status("playing the episodes"):
-        evaluation = finished.evaluator(*played)
+        evaluation = evaluator(frames, arguments.episodes, arguments.stream)
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
     scores |= {"returns": evaluation.returns.tolist(), "lengths": lengths}
-    policy = "policy" if which.isdigit() else f"{which} policy"
-    show(scores, f"{settings.algo} on {settings.task}, {policy}")
     with atomically(run / "evaluation.json") as partial:
         partial.write_text(json.dumps(scores, indent=2) + "\n")
+    policy = "policy" if which.isdigit() else f"{which} policy"
+    show(scores, f"{settings.algo} on {settings.task}, {policy}")
 
 
 def show(scores: dict[str, Any], title: str) -> None:
@@ -89,7 +88,7 @@ def show(scores: dict[str, Any], title: str) -> None:
     table.add_row("episodes", "{episodes:,}".format(**evaluation))
     table.add_row("trained", f"{scores['frames']:,} frames")
     if video := scores.get("video"):
-        table.add_row("first episode", f"return {video['return']:,.1f}, length {video['length']:,}")
+        table.add_row("filmed episode", f"return {video['return']:,.1f}, length {video['length']:,}")
         table.add_row("its video", str(Path(scores["run"], video["file"])))
     console().print(table)
 

@@ -2,7 +2,10 @@
 
 import csv
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -160,6 +163,17 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
     assert not left
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "last")) == summary["frames"] > 0
+
+
+def test_ctrl_c_while_python_imports_ends_it_without_a_traceback(tmp_path):
+    (tmp_path / "hydra.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)"
+    )
+    command = [sys.executable, "train.py"]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):

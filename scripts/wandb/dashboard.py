@@ -6,6 +6,7 @@ by group, with a band of one standard deviation over the seeds. Needs pip instal
 """
 
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -86,18 +87,18 @@ def main(arguments: Arguments) -> None:
         for section in view.sections:
             print(f"{section.name}: {', '.join(panel.title for panel in section.panels)}")
         return
-    from hydrl.run.loggers import has_account, server
+    import wandb
 
-    if not has_account():
+    wandb.setup(wandb.Settings(silent=True))
+    if not wandb.login(prompt=False, verify=False):
         raise UserError("saving a dashboard needs a W&B account: wandb login; dry=true shows it without one")
+    server = os.environ.get("WANDB_BASE_URL") or wandb.Settings().base_url
     try:  # W&B itself would try for minutes
-        urlopen(server(), timeout=10).close()
+        urlopen(server, timeout=10).close()
     except HTTPError:  # it is there, whatever it says
         pass
     except (OSError, ValueError) as error:
-        raise UserError(f"{server()} cannot be reached: {error}") from None
-    import wandb
-
+        raise UserError(f"{server} cannot be reached: {error}") from None
     try:
         view.entity = view.entity or wandb.Api().default_entity
         print(view.save().url)

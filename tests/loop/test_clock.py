@@ -2,18 +2,16 @@ import time
 
 import pytest
 import torch
-from torchrl import timeit
 
 from hydrl.loop import clock
-from hydrl.loop.clock import Clock
+from hydrl.loop.clock import Clock, timeit
 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, to be set by hand; TorchRL's ``timeit`` reads another clock and follows it."""
+    """The time, to be set by hand."""
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(time, "time", lambda: now[0])
     monkeypatch.setattr(clock, "_process_began", 90.0)
     return now
 
@@ -49,6 +47,16 @@ def test_the_clock_of_a_resumed_run_goes_on(now):
     summary = resumed.summary(frames=50)
     assert (summary["wall_seconds"], summary["start_seconds"], summary["learning_seconds"]) == (20, 10, 8)
     assert summary["overhead_share"] == 1 - 8 / 20
+
+
+def test_a_wall_clock_that_is_set_back_changes_no_duration(now, monkeypatch):
+    wall = iter([1_000_000.0, -1_000_000.0] * 4)
+    monkeypatch.setattr(time, "time", lambda: next(wall))
+    assert 0 < clock.process_age() < 3_600
+    run = Clock()
+    with timeit("time/collect"):
+        now[0] += 6
+    assert run.activities == {"time/collect": 6}
 
 
 def test_compiling_is_counted():

@@ -81,7 +81,7 @@ def test_loss_metrics_are_means_named_after_the_terms():
 
 def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_not(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(time, "time", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     def work(seconds: float) -> None:
         clock[0] += seconds

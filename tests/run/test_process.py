@@ -13,17 +13,22 @@ from hydrl.errors import Interrupted, UserError
 from hydrl.run import process
 
 
-def test_cuda_is_refused_where_there_is_none(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match=r"device=cuda.*device=cpu or device=auto"):
-        process.choose_device("cuda")
-    assert process.choose_device("auto") == "cpu"
+@pytest.mark.parametrize(
+    ("there", "name", "device"),
+    [(0, "auto", "cpu"), (1, "auto", "cuda"), (1, "cpu", "cpu"), (2, "cuda:1", "cuda:1")],
+)
+def test_auto_takes_cuda_where_there_is_one(there, name, device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    assert process.choose_device(name) == device
 
 
-def test_auto_takes_cuda_where_there_is_one(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert process.choose_device("auto") == "cuda"
-    assert process.choose_device("cpu") == "cpu"
+@pytest.mark.parametrize(("there", "name"), [(0, "cuda"), (1, "cuda:1")])
+def test_a_cuda_device_that_is_not_there_is_refused(there, name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    with pytest.raises(
+        UserError, match=f"device={name}, but PyTorch finds {there} CUDA devices here; use device="
+    ):
+        process.choose_device(name)
 
 
 def test_threads_are_one_unless_asked_for(monkeypatch):
@@ -38,14 +43,16 @@ def test_threads_are_one_unless_asked_for(monkeypatch):
 
 def test_one_seed_fixes_every_global_generator():
     def draws(seed):
-        process.seed_everything(seed)
+        process.prepare(seed, "cpu", "auto")
         return random.random(), float(np.random.rand()), float(torch.rand(()))
 
     assert draws(4) == draws(4)
     assert all(a != b for a, b in zip(draws(4), draws(5), strict=True))
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_waits_for_the_next_place_to_stop_and_the_handlers_come_back(signum, code):
     before = signal.getsignal(signum)
     stop, reached = process.Stop(), []
@@ -62,9 +69,18 @@ def test_a_signal_waits_for_the_next_place_to_stop_and_the_handlers_come_back(si
     assert reached == ["the end of the batch"]
     assert (caught.value.exit_code, caught.value.midway) == (code, False)
     assert signal.getsignal(signum) is before
-    assert stop.timer is not None
-    stop.timer.join(5)  # cancelled: it would interrupt what is saved now
-    assert not stop.overdue
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0  # it would interrupt what is saved now
+
+
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with process.Stop() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            stop.here()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_batch_that_takes_too_long_is_broken_off():

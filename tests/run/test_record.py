@@ -1,10 +1,13 @@
+import errno
 import json
+import shutil
 
 import pytest
 import torch
 from conftest import settings
 from tensordict import TensorDict
 
+from hydrl.errors import RunError
 from hydrl.loop import Clock, Metrics, Progress
 from hydrl.loop.evaluation import Evaluation
 from hydrl.run.record import Record
@@ -57,9 +60,11 @@ def test_a_resumed_record_drops_the_rows_that_came_after_the_checkpoint(record, 
     record.write()  # after the checkpoint, before the kill
     record.close()
 
+    (tmp_path / "summary.json").write_text("of what was reached before")
     resumed = open_record(tmp_path)
     try:
         resumed.load_state_dict(state)
+        assert not (tmp_path / "summary.json").exists()
         resumed.progress.frames = 10
         take(resumed, 50.0, 5.0)
         resumed.write()
@@ -67,6 +72,31 @@ def test_a_resumed_record_drops_the_rows_that_came_after_the_checkpoint(record, 
         resumed.close()
     assert [row["train/return"] for row in resumed.file.rows] == [10.0, 50.0]
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
+
+
+def test_rows_that_are_not_there_any_more_are_told(record, capsys):
+    record.load_state_dict({"rows": 7})
+    assert capsys.readouterr().out == f"{record.directory / 'metrics.csv'} has lost 7 of 7 rows\n"
+
+
+@pytest.mark.parametrize("report", [Record.write, Record.finish])
+def test_a_folder_that_was_removed_ends_the_run_and_is_not_made_anew(report, record):
+    take(record, 1.0)
+    shutil.rmtree(record.directory)
+    (record.directory / "checkpoints").mkdir(parents=True)  # as the next one would
+    with pytest.raises(RunError, match=f"^{record.directory} was removed or emptied while"):
+        report(record)
+    assert [each.name for each in record.directory.iterdir()] == ["checkpoints"]
+
+
+def test_a_full_disk_is_blamed_where_a_file_is_written(record, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    take(record, 1.0)
+    monkeypatch.setattr("csv.DictWriter.writerows", refuse)
+    with pytest.raises(RunError, match=r"metrics\.csv cannot be written: No space left on device$"):
+        record.load_state_dict({"rows": 0})
 
 
 def test_the_summary_reports_the_closing_evaluation_and_an_interrupted_one_its_last(record):

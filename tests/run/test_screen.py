@@ -1,4 +1,11 @@
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+from conftest import ROOT
 
 from hydrl.run.screen import Display, print_summary
 
@@ -52,6 +59,24 @@ def test_a_run_never_evaluated_has_no_line_for_it(capsys):
     shown = capsys.readouterr().out
     assert "evaluation" not in shown
     assert "solved" not in shown
+
+
+@pytest.mark.parametrize("evaluations", ["eval.every_frames=256", "eval.every_frames=512"])
+def test_a_reader_that_has_left_costs_the_screen_alone(evaluations, tmp_path):
+    words = ["debug=fast", "env=cartpole", "tuned=null", "total_frames=256", evaluations]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "train.py", *words, f"hydra.run.dir={tmp_path}"],
+        cwd=ROOT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=100,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
 
 
 def test_into_a_pipe_goes_a_line_an_evaluation_and_no_bar(capsys):

@@ -20,7 +20,7 @@ from wandb.sdk.launch.sweeps import utils as sweeps
 import train
 from hydrl.config.mistakes import find
 from hydrl.errors import UserError
-from hydrl.run.loggers import MetricsFile, has_account, server
+from hydrl.run.loggers import MetricsFile
 from hydrl.run.resume import origin
 from scripts.wandb import dashboard
 
@@ -215,8 +215,7 @@ def test_the_code_the_best_checkpoint_and_the_videos_are_artifacts(logged: Logge
     assert artifacts["code"][path].read_bytes() == (package / path).read_bytes()
     best = artifacts["checkpoint"]
     assert {"inventory.json", "manifest.json", "components/0000-actor/state.pt"} <= set(best)
-    assert all(path.is_file() and logged.folder in path.parents for path in best.values())
-    assert artifacts["video"] == {"final.mp4": logged.folder / "videos" / "final.mp4"}
+    assert {name: path.read_bytes() for name, path in artifacts["video"].items()} == {"final.mp4": b"a film"}
 
 
 def test_without_an_account_it_logs_offline_and_sends_no_artifact_unless_asked(
@@ -269,20 +268,19 @@ def test_a_server_that_does_not_answer_is_left_for_offline(
     assert "W&B could not be reached (no route); logging offline\n" in capsys.readouterr().out
 
 
-def test_an_account_is_found_in_the_environment_or_the_netrc_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("account", "chosen", "mode"),
+    [(True, None, "online"), (False, None, "offline"), (True, "offline", "offline")],
+)
+def test_a_run_is_online_where_w_and_b_knows_an_account_and_nothing_else_was_chosen(
+    account: bool, chosen: str | None, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    assert not has_account()
-    (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
-    assert has_account()
-    (tmp_path / "netrc").write_text("machine tracking.example.org login user password secret\n")
-    assert not has_account()
-    monkeypatch.setenv("WANDB_BASE_URL", "https://tracking.example.org")
-    assert has_account()
-    assert server() == "https://tracking.example.org"
-    monkeypatch.delenv("WANDB_BASE_URL")
-    monkeypatch.setenv("WANDB_API_KEY", "secret")
-    assert has_account()
+    from hydrl.run import loggers
+
+    monkeypatch.setattr("wandb.login", lambda prompt, verify: account)
+    if chosen:
+        monkeypatch.setenv("WANDB_MODE", chosen)
+    assert loggers.started(lambda mode: mode, "auto", tmp_path) == mode  # type: ignore[arg-type, return-value]
 
 
 # The dashboard
@@ -327,7 +325,7 @@ def test_a_dashboard_is_saved_and_its_address_printed(
     import wandb_workspaces.workspaces as views
 
     saved: list[Any] = []
-    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    monkeypatch.setattr("wandb.login", lambda prompt, verify: True)
     monkeypatch.setattr(dashboard, "urlopen", lambda *_, **__: io.BytesIO())
     monkeypatch.setattr(views.Workspace, "save", lambda self: saved.append(self) or self)
     monkeypatch.setattr(views.Workspace, "url", property(lambda self: f"https://x/{self.entity}"))
@@ -360,7 +358,7 @@ def test_a_dashboard_that_cannot_be_saved_is_one_line(words: list[str], answer: 
 
 
 def test_a_server_that_cannot_be_reached_is_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    monkeypatch.setattr("wandb.login", lambda prompt, verify: True)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"^http://127\.0\.0\.1:9 cannot be reached"):
         dashboard.main(dashboard.Arguments(entity="me"))

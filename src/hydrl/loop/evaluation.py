@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
-from torchrl import timeit
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from hydrl.loop.clock import timeit
 from hydrl.parts.environments import load_normaliser
 
 

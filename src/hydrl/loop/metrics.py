@@ -6,7 +6,8 @@ from typing import Any, TypeVar, cast
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch.optim import Optimizer
-from torchrl import timeit
+
+from hydrl.loop.clock import timeit
 
 Item = TypeVar("Item")
 EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
@@ -65,7 +66,7 @@ class Metrics:
 
 
 def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Hands on ``items``; the time each takes to come is counted under ``name`` by ``torchrl.timeit``."""
+    """Hands on ``items``; the time each takes to come is counted under ``name``."""
     iterator, end = iter(items), object()
     while True:
         with timeit(name):

@@ -7,11 +7,11 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import CudaGraphModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torchrl import timeit
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
 from hydrl.errors import DivergedError
+from hydrl.loop.clock import timeit
 
 Update = Callable[[TensorDictBase], TensorDictBase]
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hydrl.run.files import atomically
 from hydrl.run.loggers import MetricsFile
 
 COLUMNS = ("frames", "train/return", "eval/return_mean", "eval/return_std")
@@ -31,4 +32,5 @@ def save_curves(metrics: MetricsFile, path: Path, *, title: str, solved_at: floa
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False)
-    figure.savefig(path)
+    with atomically(path) as partial:
+        figure.savefig(partial, format="png")

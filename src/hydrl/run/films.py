@@ -1,106 +1,76 @@
 """Films: one episode of the deterministic policy in an environment of its own, as an mp4 browsers play."""
 
-import contextlib
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
-from torchrl import timeit
-from torchrl.envs import TransformedEnv
+from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
+from hydrl.loop.clock import timeit
 from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
-from hydrl.loop.progress import crossed
 from hydrl.parts.environments import load_normaliser
 from hydrl.run.files import atomically
-from hydrl.run.headless import explain
 from hydrl.run.record import Record
 
 SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and one costs up to 80 ms to draw
 
 
-@dataclass(frozen=True)
-class Film:
-    """What :func:`film` made.
-
-    Attributes:
-        path: the mp4; it shows the start, every so many steps, and the end.
-        episode_return: of the filmed episode, undiscounted, before any reward transform.
-        length: of the filmed episode, steps.
-    """
-
-    path: Path
-    episode_return: float
-    length: int
-
-
 @torch.no_grad()
 def film(
-    evaluator: Evaluator,
-    path: Path,
-    frames: int,
-    episodes: int,
-    drawn: int = Episodes.TRAINING,
-    pause: Callable[[], None] = lambda: None,
-) -> Film:
-    """Films the first episode of the evaluation that ``evaluator`` plays for the same arguments.
+    evaluator: Evaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
+) -> tuple[float, int]:
+    """Films one episode, which begins as the first of ``evaluator(frames, ..., drawn)``.
 
-    On the CPU a Gymnasium task's filmed return equals that evaluation's first to the last bit. A task that
-    says its frames follow at more than 30 a second is drawn every second step, or third and so on, at its own
-    speed. Call :func:`hydrl.run.headless.prepare` before MuJoCo is imported. Global random number
-    generators are left alone.
+    Played alone it may end otherwise, for MuJoCo's contacts magnify how a network rounds. A task of more than
+    30 frames a second is drawn every second step, or third and so on, at its own speed. Global random number
+    generators are left alone. ``pause`` is called before each picture; where it raises there is no film.
 
-    Args:
-        evaluator: of the policy; its ``make_env(render=True)`` builds an environment that gives frames.
-        path: where the mp4 goes; written beside and renamed.
-        frames: how long the policy had been trained.
-        episodes: how many the evaluation plays together.
-        drawn: the evaluation's.
-        pause: called at each step; the film is given up where it raises.
+    Returns:
+        The episode's return, undiscounted and before any reward transform, and its steps.
 
     Raises:
-        UserError: if the environment gives no frames or the file cannot be written.
+        UserError: if the environment gives no frames.
+        RunError: if the file cannot be written.
     """
-    with (
-        untouched_randomness(),
-        set_exploration_type(ExplorationType.DETERMINISTIC),
-        contextlib.closing(stage(evaluator.make_env)) as env,
-    ):
+    with untouched_randomness(), closing(evaluator.make_env(render=True)) as env:
         load_normaliser(env, evaluator.normaliser())
         env.set_seed(evaluator.episode_seed(frames, drawn))
-        now, length, ended = env.reset(), 0, False
+        start, first = env.reset(), picture(env)
         metadata = getattr(env.base_env, "metadata", None) or {}
         speed = Fraction(metadata.get("render_fps") or SMOOTH).limit_denominator(1_000)
-        every = math.ceil(speed / SMOOTH)
-        first = picture(env)
-        with encoder(path, speed / every, *first.shape[:2]) as write:
-            write(first)
-            while not ended:
-                pause()
-                now = env.step(act(evaluator.actor, now, episodes))
-                after, length = now["next"], length + 1
-                ended = after["done"].item() or length == evaluator.max_steps
-                if ended or length % every == 0:
+        every, steps = math.ceil(speed / SMOOTH), itertools.count(1)
+        with (
+            encoder(path, speed / every, *first.shape[:2]) as write,
+            set_exploration_type(ExplorationType.DETERMINISTIC),
+        ):
+
+            def draw(env: EnvBase, _: object) -> None:
+                if next(steps) % every == 0:
+                    pause()
                     write(picture(env))
-                now = env.step_mdp(now)
-        return Film(path, after["episode_reward"].item(), length)
+
+            write(first)
+            played = env.rollout(
+                evaluator.max_steps, evaluator.actor, draw, auto_reset=False, tensordict=start
+            )
+            write(picture(env))  # of the end, where TorchRL calls nothing
+    return played["next", "episode_reward"][-1].item(), len(played)
 
 
 class Camera:
-    """Films a run's evaluations into ``videos/`` of its folder, where ``eval.video`` asks for it.
+    """Films a run into ``videos/`` of its folder, where ``eval.video`` asks for it.
 
-    The first evaluation in each interval of ``eval.video_every_frames`` is filmed, counted from 0, so that
-    the run's first one always is; an interval without an evaluation has no film. The closing one is filmed
-    as ``final.mp4``. A film that fails is said and costs the run nothing.
+    Every ``eval.video_every_frames`` as ``FRAMES.mp4``, and at its end as ``final.mp4``. A film that fails is
+    said and costs the run nothing; one that a signal cuts short is not made again.
 
     Args:
         evaluator: the run's.
@@ -113,96 +83,55 @@ class Camera:
     def __init__(self, evaluator: Evaluator, settings: Settings) -> None:
         self.evaluator, self.eval = evaluator, settings.eval
         self.folder = Path(settings.run_dir) / "videos"
-        self.filmed_at = -1  # never
         if self.eval.video:
-            try:
-                with untouched_randomness(), contextlib.closing(stage(evaluator.make_env)) as filmed:
-                    filmed.base_env.reset()
-                    picture(filmed)
-            except UserError as error:
-                raise UserError(f"eval.video=true: {error}; use eval.video=false") from error
+            with untouched_randomness(), closing(evaluator.make_env(render=True)) as env:
+                env.base_env.reset()
+                picture(env)
 
-    def film(self, record: Record, pause: Callable[[], None], closing: bool = False) -> None:
-        """Films the evaluation of this moment if its interval has no film yet, or the closing one.
-
-        Args:
-            record: the run's, which shows the film.
-            pause: called at each step; where it raises, the film is given up and the next one is made.
-            closing: whether it is the closing evaluation.
-        """
-        frames, evaluated = record.progress.frames, record.progress.evaluation_now
-        due = evaluated and crossed(self.eval.video_every_frames, self.filmed_at, frames)
-        if not (self.eval.video and (closing or due)):
+    def film(self, record: Record, pause: Callable[[], None], final: bool = False) -> None:
+        """Films the policy as it is now, if that is due or the run is at its end."""
+        frames = record.progress.frames
+        if not self.eval.video or not (final or record.progress.due(self.eval.video_every_frames)):
             return
-        path, key = self.folder / f"{frames:012}.mp4", "eval/video"
-        episodes, drawn = self.eval.episodes, Episodes.TRAINING
-        if closing:
-            path, key = self.folder / "final.mp4", "eval/final_video"
-            episodes, drawn = self.eval.final_episodes, Episodes.CLOSING
+        path, key, drawn = self.folder / f"{frames:012}.mp4", "eval/video", Episodes.TRAINING
+        if final:
+            path, key, drawn = self.folder / "final.mp4", "eval/final_video", Episodes.CLOSING
         with timeit("time/video"):
             try:
                 self.folder.mkdir(exist_ok=True)
-                film(self.evaluator, path, frames, episodes, drawn, pause)
+                film(self.evaluator, path, frames, drawn, pause)
                 record.show(frames, key, path)
             except Exception as error:  # of graphics, encoder, disk or logger
-                record.say(f"no film at {frames:,} frames: {explain(error)}")
-        if not closing:
-            self.filmed_at = frames
-
-    def state_dict(self) -> dict[str, int]:
-        """When it filmed at last, so that a resumed run films when the unbroken one would."""
-        return {"filmed_at": self.filmed_at}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes on from :meth:`state_dict`."""
-        self.filmed_at = state["filmed_at"]
+                record.say(f"no film at {frames:,} frames: {error}")
 
 
-def stage(make_env: Callable[..., TransformedEnv]) -> TransformedEnv:
-    """An environment that gives frames.
-
-    Raises:
-        UserError: if it cannot be made so.
-    """
-    try:
-        with warnings.catch_warnings(action="ignore"):  # Gymnasium's, said again by the error
-            return make_env(render=True)
-    except UserError as error:
-        raise UserError(f"nothing to film: {error}") from error
-
-
-def act(actor: TensorDictModuleBase, now: TensorDictBase, episodes: int) -> TensorDictBase:
-    """The policy's step in one environment, rounded as among ``episodes`` of them.
-
-    A matrix product rounds differently for another number of rows, and MuJoCo's contacts magnify that.
-    """
-    return actor(now) if episodes == 1 else actor(now.expand(episodes).clone())[0]
-
-
-def picture(env: TransformedEnv) -> np.ndarray:
+def picture(env: EnvBase) -> np.ndarray:
     """The environment as it is now, ``[height, width, 3]`` of 8 bits, its sides even as H.264 wants them.
 
     Raises:
         UserError: if it cannot be rendered.
     """
-    task = getattr(getattr(env.base_env, "spec", None), "id", type(env.base_env).__name__)
+    base = env.base_env
+    task = getattr(getattr(base, "spec", None), "id", type(base).__name__)
     try:
         with warnings.catch_warnings(action="ignore"):  # GLFW's, said again by the error
-            frame = np.asarray(env.base_env.render())
+            frame = np.asarray(base.render())
+        if frame.dtype != np.uint8 or frame.shape[2:] != (3,):
+            raise TypeError("its render() gives no RGB frames")
     except Exception as error:  # whatever a simulator's graphics raise
-        raise UserError(f"{task} cannot be filmed: {explain(error)}") from error
-    if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
-        raise UserError(f"{task} cannot be filmed: its render() gives no RGB frames")
-    height, width, _ = frame.shape
-    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        reason = " ".join(str(error).split())
+        if "OpenGL" in reason:  # without a display
+            reason += " (MuJoCo draws through libEGL; on Debian and Ubuntu: apt install libegl1)"
+        raise UserError(f"{task} cannot be filmed: {reason}; leave video=true out") from error
+    return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
 
 
-@contextlib.contextmanager
+@contextmanager
 def encoder(path: Path, fps: Fraction, height: int, width: int) -> Iterator[Callable[[np.ndarray], None]]:
     """Writes the pictures given to the function it yields as H.264 that starts playing while it loads.
 
     Raises:
-        UserError: where the file cannot be written.
+        RunError: where the file cannot be written.
     """
     import av
 

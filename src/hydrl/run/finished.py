@@ -1,7 +1,6 @@
 """A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,6 @@ from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import environments
 from hydrl.run.checkpoint import find, load_policy
 from hydrl.run.folder import refuse_links
-
-
-@dataclass
-class FinishedRun:
-    """What :func:`open_run` rebuilds.
-
-    Attributes:
-        settings: the run's own.
-        frames: how long the loaded policy had been trained.
-        evaluator: plays the policy with the normaliser it was trained with.
-    """
-
-    settings: Settings
-    frames: int
-    evaluator: Evaluator
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
@@ -68,26 +52,22 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
         raise UserError(f"run={run}: config_resolved.yaml cannot be read: {reason}") from None
 
 
-def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> FinishedRun:
+def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> tuple[Settings, int, Evaluator]:
     """Rebuilds the policy of ``run`` from a checkpoint: ``best``, ``last`` or a number of frames.
+
+    Returns:
+        The run's settings, the frames the policy was trained for, and what plays it with its own normaliser.
 
     Raises:
         UserError: if the folder, the checkpoint or the environment cannot be had.
     """
     settings = read_settings(run, trust=trust)
     state = load_policy(find(run, checkpoint), device)
-    make_env = partial(
-        environments.make_env, settings.build("env"), settings.transform_builders, device=device
-    )
+    build, transforms = settings.build, settings.transform_builders
+    make_env = partial(environments.make_env, build("env"), transforms, device=device)
     env = make_env(normaliser=state["normaliser"], seed=settings.seed)
-    actor = settings.build("actor")(env)
+    actor = build("actor")(env)
     actor.load_state_dict(state["actor"])
     env.close()
-    evaluator = Evaluator(
-        make_env,
-        actor,
-        lambda: state["normaliser"],
-        seed=settings.seed,
-        max_steps=settings.eval.max_steps,
-    )
-    return FinishedRun(settings, state["frames"], evaluator)
+    scored = {"seed": settings.seed, "max_steps": settings.eval.max_steps}
+    return settings, state["frames"], Evaluator(make_env, actor, lambda: state["normaliser"], **scored)

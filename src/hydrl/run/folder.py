@@ -1,6 +1,9 @@
 """A run folder as a place: one process at a time writes to it, and nothing leads out of it."""
 
 import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -8,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from hydrl.errors import UserError
+from hydrl.run.files import atomically
 
 # The lock of the run folder; the system takes it back from a process that was killed.
 _held: IO[str] | None = None
@@ -47,11 +51,20 @@ def refuse_links(run: Path) -> None:
                 raise UserError(f"{each} is a link, which no run of hydrl makes; nothing is read through it")
 
 
-def keep_command(cfg: DictConfig) -> None:
-    """Writes ``.hydra/`` as Hydra does, but once the run begins: a refused one changes no folder."""
+@contextmanager
+def begun(cfg: DictConfig) -> Iterator[None]:
+    """Writes ``.hydra/`` as Hydra does, once the run begins; taken away if it is refused after all."""
     hydra = HydraConfig.get()
-    folder = Path(hydra.runtime.output_dir) / ".hydra"
-    folder.mkdir(exist_ok=True)
-    OmegaConf.save(cfg, folder / "config.yaml")
-    OmegaConf.save(OmegaConf.create({"hydra": hydra}), folder / "hydra.yaml")
-    OmegaConf.save(hydra.overrides.task, folder / "overrides.yaml")
+    run = Path(hydra.runtime.output_dir)
+    (run / ".hydra").mkdir(exist_ok=True)
+    parts = {"config": cfg, "hydra": OmegaConf.create({"hydra": hydra}), "overrides": hydra.overrides.task}
+    for name, part in parts.items():
+        with atomically(run / ".hydra" / f"{name}.yaml") as partial:
+            OmegaConf.save(part, partial)
+    try:
+        yield
+    except UserError:
+        if not (run / "config_resolved.yaml").exists():
+            shutil.rmtree(run / ".hydra")
+            (run / ".lock").unlink()
+        raise

@@ -1,11 +1,10 @@
-"""The process around a run: its clock, device, threads, random seeds and signals."""
+"""The process around a run: its device, threads, random seeds and signals."""
 
 import os
 import random
 import shutil
 import signal
 import sys
-import threading
 import time
 from types import FrameType
 from typing import Any, Self
@@ -16,21 +15,54 @@ import torch
 from hydrl.errors import Interrupted, UserError
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 
+SAME = 0.5  # seconds; a signal that comes again within these is the first, sent to process and group
+
+
+def prepare(
+    seed: int, device: str, threads: int | str, *, compile: bool = False, cudagraph: bool = False
+) -> str:
+    """Everything a run sets in its process before it builds a part; returns the device it runs on.
+
+    Python's, NumPy's and PyTorch's random numbers are seeded; environments are where they are built.
+
+    Raises:
+        UserError: for what this machine cannot do.
+    """
+    quieten_libraries()
+    remember_missing_packages()
+    chosen = choose_device(device)
+    if cudagraph and not chosen.startswith("cuda"):
+        raise UserError(
+            f"cudagraph=true records CUDA kernels, and this run is on the {chosen}; use cudagraph=false"
+        )
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if compile and shutil.which(compiler) is None:
+        raise UserError(
+            f"compile=true needs the C++ compiler {compiler}, which is not there; "
+            "install g++, let CXX name another, or use compile=false"
+        )
+    if compile:
+        torch.compiler.reset()  # PyTorch compiles a function eight times at most, and a sweep may be longer
+    choose_threads(threads)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    return chosen
+
 
 def choose_device(name: str) -> str:
     """``auto`` takes CUDA where there is one.
 
     Raises:
-        UserError: for ``cuda`` on a machine without.
+        UserError: for a CUDA device that is not there.
     """
+    there = torch.cuda.device_count()
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+        return "cuda" if there else "cpu"
+    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= there:
         raise UserError(
-            f"device={name}, but PyTorch finds no CUDA device here; use device=cpu or device=auto"
+            f"device={name}, but PyTorch finds {there} CUDA devices here; use device=cpu or device=auto"
         )
-    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
-        raise UserError(f"device={name}, but there are {torch.cuda.device_count()} here, counted from cuda:0")
     return name
 
 
@@ -49,33 +81,26 @@ def choose_threads(threads: int | str) -> None:
     torch.set_num_threads(count)
 
 
-def seed_everything(seed: int) -> None:
-    """Seeds Python, NumPy and PyTorch; environments are seeded where they are built."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
 class Stop:
-    """Waits, where entered, for SIGINT or SIGTERM, and ends the run between two batches.
+    """Waits, where entered, for SIGINT, SIGTERM or SIGHUP, and ends the run between two batches.
 
     So what is saved is a moment that the run can be resumed from to the last bit. A batch that takes longer
-    than ``grace`` seconds more is broken off, and a second signal kills at once. One that comes again within
-    half a second is the first, sent to the process and to its group.
+    than ``grace`` seconds more is broken off, and a second signal kills at once. What ``nohup`` has ignored
+    stays so.
     """
 
     def __init__(self, grace: float = 8.0) -> None:
-        self.grace = grace
+        self.grace, self.owner = grace, os.getpid()
         self.signum: int | None = None
         self.since = 0.0
-        self.overdue = False
-        self.owner = os.getpid()
-        self.timer: threading.Timer | None = None
         self.previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         """Takes the signals."""
-        self.previous = {each: signal.signal(each, self.receive) for each in (signal.SIGINT, signal.SIGTERM)}
+        signals = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signals.append(signal.SIGHUP)
+        self.previous = {each: signal.signal(each, self.receive) for each in signals}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,25 +125,21 @@ class Stop:
             os._exit(128 + signum)
         if self.signum is None:
             self.signum, self.since = signum, time.monotonic()
-            self.timer = threading.Timer(self.grace, self.hurry)
-            self.timer.daemon = True
-            self.timer.start()
-        elif self.overdue:
-            self.overdue = False
-            raise Interrupted(self.signum, midway=True)
-        elif time.monotonic() - self.since > 0.5:
+            self.previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self.break_off)
+            signal.setitimer(signal.ITIMER_REAL, self.grace)
+        elif time.monotonic() - self.since > SAME:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
 
-    def hurry(self) -> None:
-        """Wakes the main thread wherever it is."""
-        self.overdue = True
-        os.kill(self.owner, self.signum or signal.SIGTERM)
+    def break_off(self, signum: int, frame: FrameType | None) -> None:
+        """The timer's handler, wherever the main thread is."""
+        assert self.signum is not None
+        raise Interrupted(self.signum, midway=True)
 
     def calm(self) -> None:
-        """No more hurry."""
-        if self.timer:
-            self.timer.cancel()
+        """What is saved now may take as long as it takes."""
+        if self.signum is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def versions() -> dict[str, str]:
@@ -127,40 +148,3 @@ def versions() -> dict[str, str]:
 
     names = ("hydrl", "torch", "torchrl", "tensordict", "gymnasium", "mujoco", "numpy", "hydra-core")
     return {name: version(name) for name in names}
-
-
-def check_compiler() -> None:
-    """Finds the C++ compiler that ``torch.compile`` will call.
-
-    Raises:
-        UserError: where there is none.
-    """
-    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(name) is None:
-        raise UserError(
-            f"compile=true needs the C++ compiler {name}, which is not there; "
-            "install g++, let CXX name another, or use compile=false"
-        )
-
-
-def prepare(
-    seed: int, device: str, threads: int | str, *, compile: bool = False, cudagraph: bool = False
-) -> str:
-    """Everything a run sets in its process before it builds a part; returns the device it runs on.
-
-    Raises:
-        UserError: for what this machine cannot do.
-    """
-    quieten_libraries()
-    remember_missing_packages()
-    chosen = choose_device(device)
-    if cudagraph and not chosen.startswith("cuda"):
-        raise UserError(
-            f"cudagraph=true records CUDA kernels, and this run is on the {chosen}; use cudagraph=false"
-        )
-    if compile:
-        check_compiler()
-        torch.compiler.reset()  # PyTorch compiles a function eight times at most, and a sweep may be longer
-    choose_threads(threads)
-    seed_everything(seed)
-    return chosen

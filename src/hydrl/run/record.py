@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from hydrl.config.settings import Settings
+from hydrl.errors import RunError
 from hydrl.loop.clock import Clock
 from hydrl.loop.evaluation import Evaluation
 from hydrl.loop.metrics import Metrics
@@ -41,7 +42,8 @@ class Record:
         self.directory = Path(settings.run_dir)
         self.directory.mkdir(parents=True, exist_ok=True)
         config = settings.shown
-        OmegaConf.save(OmegaConf.create(config), self.directory / "config_resolved.yaml")
+        with atomically(self.directory / "config_resolved.yaml") as partial:
+            OmegaConf.save(OmegaConf.create(config), partial)
         self.file = loggers.MetricsFile(self.directory / "metrics.csv")
         name = f"{settings.algo}-{settings.task}-seed{settings.seed}"
         self.logger = settings.build("logger")(
@@ -52,7 +54,12 @@ class Record:
         clock.start_loop()
 
     def write(self) -> None:
-        """Writes one log row of everything that came in since the last."""
+        """Writes one log row of everything that came in since the last.
+
+        Raises:
+            RunError: where the run folder is gone.
+        """
+        self.check_folder()
         frames, evaluation = self.progress.frames, self.progress.evaluation_now
         row = {
             **self.metrics.row(),
@@ -62,6 +69,11 @@ class Record:
         self.file.write(frames, row)
         loggers.log(self.logger, frames, row)
         self.display.update(frames, row)
+
+    def check_folder(self) -> None:
+        """A checkpoint would make the folder anew, without what tells what run it is of."""
+        if not (self.directory / "config_resolved.yaml").exists():
+            raise RunError(f"{self.directory} was removed or emptied while the run was writing to it")
 
     def say(self, text: str) -> None:
         """A line above the progress bar."""
@@ -76,8 +88,10 @@ class Record:
         return {"rows": len(self.file.rows)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on after the rows of :meth:`state_dict`; later ones go."""
-        self.file.keep(state["rows"])
+        """Goes on after the rows of :meth:`state_dict`; later ones go, and the summary."""
+        if lost := self.file.keep(state["rows"]):
+            self.say(f"{self.file.path} has lost {lost} of {state['rows']} rows")
+        (self.directory / "summary.json").unlink(missing_ok=True)
         self.display.update(self.progress.frames, {})
 
     def finish(self, closing: Evaluation | None = None, status: str = "finished") -> None:
@@ -86,7 +100,11 @@ class Record:
         Args:
             closing: the closing evaluation; a run that was cut short has none and reports its last.
             status: ``finished``, or how it was cut short.
+
+        Raises:
+            RunError: where the run folder is gone.
         """
+        self.check_folder()
         progress, settings = self.progress, self.settings
         if self.metrics.episodes:  # of batches since the last row
             self.write()
@@ -100,8 +118,6 @@ class Record:
             "solved_at_frames": progress.solved_at_frames,
             "solved_at_seconds": progress.solved_at_seconds,
         }
-        loggers.conclude(self.logger, reached)
-        self.close()
         summary = {
             "algo": settings.algo,
             "env": settings.task,
@@ -117,10 +133,11 @@ class Record:
             partial.write_text(json.dumps(summary, indent=2) + "\n")
         title = f"{settings.algo} on {settings.task}, seed {settings.seed}"
         save_curves(self.file, self.directory / "curves.png", title=title, solved_at=progress.solved_at)
+        self.close(reached)
         print_summary(summary, self.directory)
 
-    def close(self) -> None:
+    def close(self, reached: dict[str, Any] | None = None) -> None:
         """Stops the progress bar and finishes the logger, however the run ended; again does nothing."""
         self.display.close()
-        loggers.close(self.logger)
+        loggers.close(self.logger, reached)
         self.logger = None

@@ -1,31 +1,32 @@
 """What a person sees: a progress bar while it runs, a table at the end."""
 
-import os
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
 
-class Rate(ProgressColumn):
-    """Frames a second since the start."""
+class Lasting(io.FileIO):
+    """An output that outlives its reader: what a pipe or terminal no longer takes goes nowhere."""
 
-    def render(self, task: Task) -> Text:
-        """The rate of the whole run so far, steadier than the last second's."""
-        rate = task.completed / task.elapsed if task.elapsed else 0.0
-        return Text(f"{rate:,.0f} frames/s")
+    def write(self, data: Any) -> int:
+        """As many bytes as were taken; all of them, where nobody is left to take any."""
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def outlive_readers() -> None:
+    """Where whoever read the output has gone, as ``| head`` does, this process loses its screen alone."""
+    for name in ("stdout", "stderr"):
+        if stream := getattr(sys, name):
+            file = io.BufferedWriter(Lasting(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True))
 
 
 class Display:
@@ -40,25 +41,25 @@ class Display:
             *([MofNCompleteColumn()] if wide else []),
             TextColumn("return {task.fields[train]}"),
             TextColumn("eval {task.fields[eval]}"),
-            Rate(),
+            TextColumn("{task.fields[rate]} frames/s"),
             TimeRemainingColumn(),
             *([TextColumn("left")] if wide else []),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = self.progress.add_task(title, total=total_frames, train="-", eval="-")
+        self.task = self.progress.add_task(title, total=total_frames, train="-", eval="-", rate="-")
         self.progress.start()
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
-        """Moves the bar and shows the newest return and evaluation."""
-        fields: dict[str, Any] = {}
-        if "train/return" in metrics:
-            fields["train"] = f"{metrics['train/return']:,.1f}"
-        if "eval/return_mean" in metrics:
-            fields["eval"] = f"{metrics['eval/return_mean']:,.1f}"
-            if not self.console.is_terminal:
-                mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
-                say(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}")
+        """Moves the bar and shows the rate of the whole run so far, the newest return and evaluation."""
+        shown = {"train": "train/return", "eval": "eval/return_mean", "rate": "time/frames_per_second"}
+        digits = {"train": 1, "eval": 1, "rate": 0}
+        fields: Any = {
+            name: f"{metrics[key]:,.{digits[name]}f}" for name, key in shown.items() if key in metrics
+        }
+        if "eval/return_mean" in metrics and not self.console.is_terminal:
+            mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
+            print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
         self.progress.update(self.task, completed=frames, **fields)
 
     def close(self) -> None:
@@ -66,42 +67,27 @@ class Display:
         self.progress.stop()
 
 
-def say(line: str) -> None:
-    """Prints a line; where whoever read has gone, as ``| head`` does, this and all later ones go nowhere."""
-    try:
-        print(line, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def print_summary(summary: dict[str, Any], directory: Path) -> None:
     """The closing table: what was reached, how long it took, and where everything lies."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
+    episodes = "episodes, the last so far" if note else "fresh episodes"
+    evaluation = "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} " + episodes
+    times = "{wall_seconds:.1f} s: {start_seconds:.1f} to start, "
+    times += "{compile_seconds:.1f} compiling, " * bool(summary["compile_seconds"])
+    times += "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating"
+    times += ", {video_seconds:.1f} filming" * bool(summary["video_seconds"])
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
-    if summary["eval/return_mean"] is not None:
-        table.add_row(
-            "evaluation",
-            f"{summary['eval/return_mean']:,.1f} ± {summary['eval/return_std']:,.1f} "
-            f"over {summary['eval/episodes']} " + ("episodes, the last so far" if note else "fresh episodes"),
-        )
-    if summary["best_eval/return_mean"] is not None:
-        table.add_row("best evaluation", f"{summary['best_eval/return_mean']:,.1f}")
-    if summary["solved_at_frames"] is not None:
-        table.add_row(
-            "solved", f"{summary['solved_at_frames']:,} frames, {summary['solved_at_seconds']:.1f} s"
-        )
-    table.add_row("trained", f"{summary['frames']:,} frames, {summary['updates']:,} updates")
-    compiling = f"{summary['compile_seconds']:.1f} compiling, " if summary["compile_seconds"] else ""
-    filming = f", {summary['video_seconds']:.1f} filming" if summary["video_seconds"] else ""
-    table.add_row(
-        "time",
-        f"{summary['wall_seconds']:.1f} s: {summary['start_seconds']:.1f} to start, "
-        f"{compiling}{summary['learning_seconds']:.1f} learning, "
-        f"{summary['evaluation_seconds']:.1f} evaluating{filming}",
-    )
-    table.add_row("speed", f"{summary['frames_per_second']:,.0f} frames/s in the loop")
-    inside = directory.is_relative_to(Path.cwd())
-    folder = directory.relative_to(Path.cwd()) if inside else directory
+    for needed, name, text in (
+        ("eval/return_mean", "evaluation", evaluation),
+        ("best_eval/return_mean", "best evaluation", "{best_eval/return_mean:,.1f}"),
+        ("solved_at_frames", "solved", "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s"),
+        ("frames", "trained", "{frames:,} frames, {updates:,} updates"),
+        ("wall_seconds", "time", times),
+        ("frames_per_second", "speed", "{frames_per_second:,.0f} frames/s in the loop"),
+    ):
+        if summary[needed] is not None:
+            table.add_row(name, text.format(**summary))
+    folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     table.add_row("folder", str(folder))
     if summary["status"] in ("interrupted", "failed"):
         table.add_row("go on with", f"python train.py resume={folder}")

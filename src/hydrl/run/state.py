@@ -16,7 +16,6 @@ from hydrl.errors import DivergedError, Interrupted, RunError, UserError, Worker
 from hydrl.parts.collectors import collector_state, collects_here, load_collector
 from hydrl.parts.environments import normaliser_state
 from hydrl.run import checkpoint
-from hydrl.run.films import Camera
 from hydrl.run.memory import Memory
 from hydrl.run.record import Record
 from hydrl.run.resume import Origin
@@ -33,7 +32,6 @@ class TrainingState:
         buffer: with all it holds.
         learner: what else has a ``state_dict``, by name: actor, loss with its target networks,
             exploration, target updater, optimizer, schedule; ``None`` is left out.
-        camera: with the frames it filmed last.
     """
 
     def __init__(
@@ -43,7 +41,6 @@ class TrainingState:
         collector: BaseCollector,
         buffer: ReplayBuffer,
         learner: Mapping[str, Any],
-        camera: Camera,
     ) -> None:
         self.record, self.settings, self.progress = record, record.settings, record.progress
         self.env, self.collector, self.buffer = env, collector, buffer
@@ -55,7 +52,7 @@ class TrainingState:
             "metrics": record.metrics,
             "clock": record.clock,
         }
-        self.books |= {"record": record, "camera": camera}
+        self.books["record"] = record
         self.saved_at: int | None = None
 
     @contextmanager
