@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, find, paths, show
+from hydrl.config.mistakes import find, paths, show
 from hydrl.config.overrides import key_of, quoted
 from hydrl.config.settings import Role, Settings, keys
 from hydrl.errors import UserError
@@ -89,8 +89,10 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if not folder.exists():
         raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
-    ours = [each for each in arguments if not each.startswith("resume=")]
-    return [*saved, *ours, f"hydra.run.dir={quoted(run)}", f"resume={quoted(folder)}"]
+    first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
+    typed = [each for each in arguments[first:] if not each.startswith("resume=")]
+    # Options such as --config-dir stand first, and what is typed now after resume=, see config.settings.
+    return [*arguments[:first], *saved, f"resume={quoted(folder)}", *typed, f"hydra.run.dir={quoted(run)}"]
 
 
 def saved_overrides(run: Path) -> list[str]:
@@ -110,10 +112,10 @@ def saved_overrides(run: Path) -> list[str]:
             override = parser.parse_override(each)
             key = override.key_or_group
             plain = re.fullmatch(r"[\w/]+(\.\w+)*", key) and not override.is_sweep_override()
-            if (CONFIGS / key).is_dir():  # a choice, which must not lead out of configs/
+            if (CONFIGS / key).is_dir():  # a choice, which must not lead out of its folder
                 value = override.value()
-                known = getattr(value, "text", value) in choices(CONFIGS / key)
-                plain = plain and (known or override.is_delete())
+                text = str(getattr(value, "text", value))
+                plain = plain and (re.fullmatch(r"[\w-]+(/[\w-]+)*", text) or override.is_delete())
             elif "/" in key or key.partition(".")[0] == "hydra":
                 plain = False
             if not plain:
