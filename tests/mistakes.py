@@ -86,25 +86,24 @@ MISTAKES: dict[str, list[str]] = {
     "env=cartpole +env.gravityy=3": ["CartPole-v1", "gravityy"],
     "env=custom env._target_=no.such.Class": [
         "env._target_=no.such.Class",
-        "No module named 'no'",
-        "class or function",
+        "cannot be imported: No module named 'no'",
     ],
     "env=custom env._target_=torchrl.envs.Pendulum": [
         "env._target_=torchrl.envs.Pendulum",
         "cannot be imported",
     ],
-    "env=custom env._target_=torchrl.envs": ["env._target_=torchrl.envs", "is a module", "class or function"],
+    "env=custom env._target_=torchrl.envs": ["env._target_=torchrl.envs is no class or function"],
     "env=custom env._target_=gymnasium.envs.classic_control.CartPoleEnv": ["CartPoleEnv", "'device'"],
     # Sizes that do not fit each other.
     "collector.frames_per_batch=1000 collector.num_envs=3": [
         "collector.frames_per_batch=1000",
-        "collector.num_envs=3",
-        "use collector.frames_per_batch=999 or 1002",
+        "3, the environments (collector.num_envs in each worker)",
+        "use collector.frames_per_batch=1002",
     ],
     "collector=multi_sync collector.num_workers=3 collector.num_envs=4 collector.frames_per_batch=1000": [
         "collector.frames_per_batch=1000",
-        "collector.num_workers=3",
-        "use collector.frames_per_batch=996 or 1008",
+        "a multiple of 12",
+        "use collector.frames_per_batch=1008",
     ],
     "minibatches.size=5000 collector.frames_per_batch=64": [
         "minibatches.size=5000",
@@ -128,6 +127,8 @@ MISTAKES: dict[str, list[str]] = {
         "buffer.storage.max_size=1024 or more",
     ],
     # Parts that do not fit each other.
+    "algo=ppo actor=tanh_normal env=cartpole": ["actor=tanh_normal", "env=cartpole", "use actor=stochastic"],
+    "algo=ppo actor=categorical env=pendulum": ["actor=categorical", "env=pendulum", "use actor=stochastic"],
     "env=cartpole env.id=Ant-v5": ["env.id=Ant-v5: env=cartpole is CartPole-v1", "use env=gym env.id=Ant-v5"],
     "env=cartpole env._target_=toys.Toy": ["env._target_=toys.Toy", "use env=custom env._target_=toys.Toy"],
     "+collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync or collector=multi_async"],
@@ -140,8 +141,6 @@ MISTAKES: dict[str, list[str]] = {
         "buffer._target_=torchrl.data.TensorDictPrioritizedReplayBuffer is not supported",
     ],
     "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "algo=ppo"],
-    "algo=ppo actor=tanh_normal env=cartpole": ["actor=tanh_normal", "env=cartpole", "use actor=stochastic"],
-    "algo=ppo actor=categorical env=pendulum": ["actor=categorical", "env=pendulum", "use actor=stochastic"],
     "algo=dqn env=cartpole actor=categorical": [
         "actor=categorical",
         "algo=dqn",

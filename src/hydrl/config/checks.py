@@ -101,16 +101,12 @@ def too_large(values: Values) -> Iterator[str]:
         if None not in (least, most) and least > most:
             advice = f"use {small}={most} or less, or {large}={least} or more"
             yield f"{small}={least} is more than {large}={most}; {advice}"
-    collector = values["collector"]
-    frames, envs, workers = (
-        collector.get(each, 1) for each in ("frames_per_batch", "num_envs", "num_workers")
-    )
-    if over := frames % (envs * workers):
-        of_workers = f" in each of collector.num_workers={workers}" if workers > 1 else ""
-        better = " or ".join(str(each) for each in (frames - over, frames - over + envs * workers) if each)
+    frames, envs = find(values, "collector.frames_per_batch"), find(values, "collector.num_envs")
+    envs *= find(values, "collector.num_workers") or 1
+    if over := frames % envs:
         yield (
-            f"collector.frames_per_batch={frames} is not divisible by collector.num_envs={envs}{of_workers}; "
-            f"use collector.frames_per_batch={better}"
+            f"collector.frames_per_batch={frames} is not a multiple of {envs}, the environments "
+            f"(collector.num_envs in each worker); use collector.frames_per_batch={frames - over + envs}"
         )
 
 
@@ -122,12 +118,8 @@ def at_odds(values: Values) -> Iterator[str]:
         there = f"hydra.run.dir={folder} holds a run already"
         yield f"{there}; go on with it by resume={folder}, or choose another"
     collector, module = values["collector"], values["loss"]["module"]
-    workers = collector.get("num_workers")
-    if (
-        workers
-        and "sync" not in collector
-        and collector["_target_"] == "hydrl.parts.collectors.make_collector"
-    ):
+    workers, single = collector.get("num_workers"), "sync" not in collector
+    if workers and single and collector["_target_"] == "hydrl.parts.collectors.make_collector":
         yield (
             f"collector.num_workers={workers}: collector=single collects in this process; "
             "use collector=multi_sync or collector=multi_async"
@@ -161,9 +153,12 @@ def chosen(group: str, node: Part | None) -> list[str]:
     if node is None:
         return ["null"]
     wanted = {each["_target_"] for _, each in targets(node)}
-    alike = [name for name in choices(CONFIGS / group) if named_targets(CONFIGS / group / name) == wanted]
+    known = choices(CONFIGS / group)
+    alike = [name for name in known if named_targets(CONFIGS / group / name) == wanted]
     typed = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
-    return [typed, *alike] if typed and alike else alike
+    if alike and typed and (typed in alike or typed not in known):
+        return [typed, *alike]
+    return alike
 
 
 def named_targets(choice: Path) -> set[str]:

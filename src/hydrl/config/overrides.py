@@ -1,9 +1,7 @@
-"""Overrides as they are typed, ``key=value``, and the folders their choices lie in."""
+"""Overrides as they are typed: ``key=value``."""
 
 from collections.abc import Sequence
 from pathlib import Path
-
-from hydra.core.hydra_config import HydraConfig
 
 from hydrl.config import CONFIGS
 
@@ -25,11 +23,3 @@ def without_none(arguments: Sequence[str]) -> list[str]:
         f"~{key}" if value in ("none", "null") and (CONFIGS / key).is_dir() else f"{key}{equals}{value}"
         for key, equals, value in said
     ]
-
-
-def folders() -> list[Path]:
-    """Where choices lie: ``configs/``, and what ``--config-dir`` and ``hydra.searchpath`` add to it."""
-    if not HydraConfig.initialized():
-        return [CONFIGS]
-    sources = HydraConfig.get().runtime.config_sources
-    return [CONFIGS, *(Path(each.path) for each in sources if each.schema == "file")]

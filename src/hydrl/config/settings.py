@@ -29,20 +29,19 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from hydrl.config import CONFIGS
-from hydrl.config.checks import check, chosen, use
+from hydrl.config.checks import check, use
 from hydrl.config.mistakes import explain, find, unresolved
 from hydrl.config.signatures import Part
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
-
-# Actors that act in one kind of action space only.
+# Of hydrl.parts.actors, those that act in one kind of action space only.
 ACTS_IN = {
-    "hydrl.parts.actors.tanh_normal": "continuous",
-    "hydrl.parts.actors.categorical": "discrete",
-    "hydrl.parts.actors.q_value": "discrete",
-    "hydrl.parts.actors.dueling": "discrete",
+    "tanh_normal": "continuous",
+    "categorical": "discrete",
+    "q_value": "discrete",
+    "dueling": "discrete",
 }
 
 
@@ -269,9 +268,9 @@ def check_action_space(settings: Settings, kind: str) -> None:
         advice = use("algo", able) if able else "no algorithm here can"
         spaces = " and ".join(settings.action_spaces)
         raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
-    if (own := ACTS_IN.get(settings.actor["_target_"], kind)) != kind:
-        name = chosen("actor", settings.actor)[0]
-        raise UserError(f"actor={name} acts in {own} action spaces and {has}; use actor=stochastic")
+    actor = settings.actor["_target_"].removeprefix("hydrl.parts.actors.")
+    if (only := ACTS_IN.get(actor, kind)) != kind:
+        raise UserError(f"actor={actor} acts in {only} action spaces and {has}; use actor=stochastic")
 
 
 def algorithms() -> dict[str, list[str]]:

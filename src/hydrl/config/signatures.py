@@ -102,12 +102,11 @@ def imported(path: str, name: str) -> Any:
     try:
         target = get_object(name)
     except Exception as error:
-        wrong = f"cannot be imported: {str(error.__cause__ or error).splitlines()[0]}"
-    else:
-        if callable(target):
-            return target
-        wrong = f"is a {type(target).__name__}"
-    raise UserError(f"{path}._target_={name} {wrong}; write the path of a class or function")
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from None
+    if not callable(target):
+        raise UserError(f"{path}._target_={name} is no class or function")
+    return target
 
 
 def bases(target: Any) -> list[type]:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
-from hydrl.config.overrides import folders
 from hydrl.errors import UserError
 
 PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim")
@@ -24,7 +25,12 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
     Raises:
         UserError: naming the foreign code.
     """
-    files = {file for folder in folders() for file in folder.rglob("*.yaml")}
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    folders = [
+        CONFIGS,
+        *(each.path for each in sources if each.schema == "file"),
+    ]  # --config-dir is typed, too
+    files = {file for folder in folders for file in Path(folder).rglob("*.yaml")}
     text = "\n".join(file.read_text() for file in files - set(CONFIGS.glob("search/*")))
     own = set(re.findall(r"^\s*_target_: (\S+)", text, re.MULTILINE))
     own |= {each.partition("=")[2] for each in typed}

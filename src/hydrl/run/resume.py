@@ -111,11 +111,11 @@ def saved_overrides(run: Path) -> list[str]:
         for each in found:
             override = parser.parse_override(each)
             key = override.key_or_group
-            plain = re.fullmatch(r"[\w/]+(\.\w+)*", key) and not override.is_sweep_override()
+            plain = bool(re.fullmatch(r"[\w/]+(\.\w+)*", key)) and not override.is_sweep_override()
             if (CONFIGS / key).is_dir():  # a choice, which must not lead out of its folder
                 value = override.value()
                 text = str(getattr(value, "text", value))
-                plain = plain and (re.fullmatch(r"[\w-]+(/[\w-]+)*", text) or override.is_delete())
+                plain = plain and bool(re.fullmatch(r"[\w-]+(/[\w-]+)*", text) or override.is_delete())
             elif "/" in key or key.partition(".")[0] == "hydra":
                 plain = False
             if not plain:
