@@ -18,6 +18,7 @@ from hydrl.config.mistakes import choices, find, missing
 from hydrl.config.signatures import Part, Values, check_signatures, hold_one, targets
 from hydrl.errors import UserError
 
+TARGET = r"^\s*_target_: (\S+)"  # in a file of configs/
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -154,13 +155,9 @@ def chosen(group: str, node: Part | None) -> list[str]:
         return ["null"]
     wanted = {each["_target_"] for _, each in targets(node)}
     known = choices(CONFIGS / group)
-    alike = [name for name in known if named_targets(CONFIGS / group / name) == wanted]
+    texts = {name: (CONFIGS / group / f"{name}.yaml").read_text() for name in known}
+    alike = [name for name in known if set(re.findall(TARGET, texts[name], re.MULTILINE)) == wanted]
     typed = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
     if alike and typed and (typed in alike or typed not in known):
         return [typed, *alike]
     return alike
-
-
-def named_targets(choice: Path) -> set[str]:
-    """The ``_target_`` names in the file of a choice."""
-    return set(re.findall(r"^\s*_target_: (\S+)", choice.with_suffix(".yaml").read_text(), re.MULTILINE))

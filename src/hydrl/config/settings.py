@@ -31,6 +31,7 @@ from pydantic_core import PydanticCustomError
 from hydrl.config import CONFIGS
 from hydrl.config.checks import check, use
 from hydrl.config.mistakes import explain, find, unresolved
+from hydrl.config.overrides import key_of
 from hydrl.config.signatures import Part
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
@@ -237,7 +238,8 @@ def load(cfg: DictConfig) -> Settings:
 def typed_now() -> list[str]:
     """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before."""
     words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
-    return words[[word.partition("=")[0] for word in words].index("resume") :] if words else []
+    said = [key_of(word) for word in words]
+    return words[said.index("resume") :] if "resume" in said else []
 
 
 def as_written(cfg: DictConfig) -> dict[str, Any]:
