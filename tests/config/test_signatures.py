@@ -40,6 +40,11 @@ def test_a_value_is_held_to_its_annotation(annotation: Any, value: Any, fits: bo
             hold("a", {"key": annotation}, values)
 
 
+def test_null_is_not_offered_in_a_list():
+    with pytest.raises(UserError, match=r"^a\.key=null: should be a list$"):
+        hold("a", {"key": list[int]}, {"a": {"key": None}})
+
+
 def test_the_right_key_of_a_part_in_a_list_is_named():
     values = {"mine": {"parts": [{}, {"_target_": f"{__name__}.three", "first": 1.5, "copy": 3}]}}
     with pytest.raises(UserError, match=r"^mine\.parts\.1\.first=1\.5: should be an integer$"):
