@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
@@ -11,11 +12,13 @@ import pytest
 import torch
 import yaml
 from conftest import ROOT
+from hydra.core.hydra_config import HydraConfig
 from mistakes import MISTAKES
 from torchrl.envs import EnvBase
 
 import train
 from hydrl.config import CONFIGS, command_line
+from hydrl.config.command_line import read
 from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run import resume
@@ -40,10 +43,11 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         train.main.__wrapped__
     )
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # and what Hydra does
 
     def call(line: str) -> tuple[int, str]:
         arguments = line.split()
-        if "hydra.run.dir" not in line:
+        if "hydra.run.dir" not in line and "resume=" not in line:
             arguments += [f"hydra.run.dir={tmp_path / 'run'}"]
         if "-m" in arguments:
             arguments += [f"hydra.sweep.dir={tmp_path / 'sweep'}"]
@@ -129,6 +133,88 @@ def test_an_environment_whose_package_is_missing_is_refused(told: Told, monkeypa
     assert "gymnasium[box2d]" in output
 
 
+@pytest.fixture
+def own_choices(tmp_path: Path) -> Path:
+    """A folder of somebody's own with an actor and an algorithm."""
+    folder = tmp_path / "choices"
+    for name, text in {
+        "actor/mine": "_target_: hydrl.parts.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
+        "in_keys: [observation]\n",
+        "algo/mine": "# @package _global_\ndefaults: [dqn, override /actor: mine]\n"
+        "algo: mine\nfits: {actor: [mine]}\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+@pytest.mark.usefixtures("canary")
+@pytest.mark.parametrize("adding", ["--config-dir=FOLDER", "hydra.searchpath=[file://FOLDER]"])
+def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Path, told: Told, trained):
+    adding = adding.replace("FOLDER", str(own_choices))
+    assert told(f"{adding} env=cartpole algo=mine") == (0, "")
+    assert trained[-1].actor["num_cells"] == [8]
+    code, output = told(f"{adding} env=cartpole algo=ppo actor=mine")
+    assert code == 2
+    assert output.startswith("error: actor=mine does not fit algo=ppo; use actor=stochastic or actor=")
+    code, output = told(f"{adding} env=cartpole algo=dqn actor=min")
+    assert code == 2
+    assert output.startswith("error: actor=min: no such choice; try mine, ")
+
+
+def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(own_choices, told: Told, trained, tmp_path):
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    words = ["env=cartpole", "algo=mine", "~tuned"]
+    (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
+    resumed = f"resume={tmp_path / 'run'} total_frames=4_096"
+    code, output = told(resumed)
+    assert code == 2
+    assert_short(output)
+    assert "algo=mine: no such choice" in output
+    assert "type the run's --config-dir or hydra.searchpath again" in output
+    for adding in (f"--config-dir {own_choices}", f"hydra.searchpath=[file://{own_choices}]"):
+        code, output = told(f"{adding} {resumed}")
+        assert code == 0, output
+        assert trained[-1].actor["num_cells"] == [8]
+        assert trained[-1].total_frames == 4_096
+
+
+def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_not(told, trained, tmp_path):
+    (tmp_path / "run" / ".hydra").mkdir(parents=True)
+    words = ["env=custom", "env._target_=toys.Toy"]
+    (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
+    code, output = told(f"resume={tmp_path / 'run'}")
+    assert code == 2
+    assert "names toys.Toy, which is not one of hydrl's parts; add trust=true" in output
+    assert told(f"resume={tmp_path / 'run'} env._target_=toys.Toy")[0] == 0
+    assert told(f"resume={tmp_path / 'run'} trust=true")[0] == 0
+    assert [each.env["_target_"] for each in trained] == ["toys.Toy"] * 2
+
+
+def test_options_may_stand_anywhere(told: Told, trained: list[Settings]):
+    told("algo=ppo -m seed=1,2")
+    assert [each.seed for each in trained] == [1, 2]
+
+
+@dataclass
+class Arguments:
+    run: str
+    episodes: int = 100
+
+
+def test_a_script_s_arguments_are_told_as_the_configuration_s_are():
+    example = "run=outputs/… episodes=100"
+    assert read(Arguments, ["run=7", "episodes=3"], example) == Arguments("7", 3)
+    for words, message in {
+        "episode=3": "episode=3: there is no such key; did you mean episodes?",
+        "episodes=many": "episodes=many: Value 'many' of type 'str' could not be converted to Integer",
+        "episodes": f"episodes: write key=value, as {example}",
+        "episodes=3": f"run has no value; give one, as {example}",
+    }.items():
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+            read(Arguments, [words], example)
+
+
 def test_a_run_folder_that_is_a_file_is_refused(told: Told, tmp_path: Path):
     (tmp_path / "notes.txt").touch()
     code, output = told(f"hydra.run.dir={tmp_path / 'notes.txt'}")
@@ -161,7 +247,9 @@ def test_a_sweep_goes_on_after_a_mistake(told: Told, trained: list[Settings]):
     assert [each.seed for each in trained] == [0, 2]
     lines = [line for line in output.splitlines() if line]
     assert lines[:3] == ["#0: seed=0", "#1: seed=-1", "#2: seed=2"]
-    assert lines[-1] == "error: seed=-1: should be at least 0"  # on the error output, which comes last here
+    assert (
+        lines[-1] == "error: seed=-1: should be greater than or equal to 0"
+    )  # on the error output, which comes last here
 
 
 def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: list[Settings]):

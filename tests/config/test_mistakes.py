@@ -23,12 +23,13 @@ VALUES = {
     ],
 )
 def test_what_was_meant(wrong: str, right: list[str]):
-    assert instead(wrong, paths(VALUES)) == f"; did you mean {' or '.join(right)}?"
+    assert instead(wrong, list(paths(VALUES))) == f"; did you mean {' or '.join(right)}?"
 
 
 def test_a_wrong_key_is_told_with_what_lies_beside_it():
-    assert instead("loss.value_estimator.other", paths(VALUES)) == "; loss.value_estimator has gamma"
-    assert instead("seed.what", paths(VALUES)) == "; seed has no keys of its own"
+    known = list(paths(VALUES))
+    assert instead("loss.value_estimator.other", known) == "; loss.value_estimator has gamma"
+    assert instead("optim.deep.other", known) == "; optim has lr, eps"
     assert no_such_key("optim.momentum", "0.9", VALUES) == (
         "optim.momentum=0.9: there is no such key; optim has lr, eps. "
         "For another argument of torch.optim.Adam write +optim.momentum=0.9"

@@ -323,7 +323,7 @@ def test_a_reference_to_the_environment_is_used_and_saved_as_written(monkeypatch
     assert shown["optim"]["lr"] == "${oc.decode:${oc.env:RATE}}"
     assert shown["anneal_frames"] == chosen.total_frames
     assert "nobody" not in str(shown)
-    with pytest.raises(UserError, match=r"logger\.entity: the environment variable MISSING is not set"):
+    with pytest.raises(UserError, match=r"logger\.entity: .*Environment variable 'MISSING' not found"):
         settings("logger=wandb", "logger.entity=${oc.env:MISSING}")
 
 

@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from torchrl.objectives import ClipPPOLoss, DQNLoss
+from torchrl.objectives import ClipPPOLoss, DQNLoss, TD3Loss
 
 from hydrl.config.signatures import accepted_parameters, check_target, hold, targets
 from hydrl.errors import UserError
@@ -40,6 +40,11 @@ def test_a_value_is_held_to_its_annotation(annotation: Any, value: Any, fits: bo
             hold("a", {"key": annotation}, values)
 
 
+def test_null_is_not_offered_in_a_list():
+    with pytest.raises(UserError, match=r"^a\.key=null: should be a list$"):
+        hold("a", {"key": list[int]}, {"a": {"key": None}})
+
+
 def test_the_right_key_of_a_part_in_a_list_is_named():
     values = {"mine": {"parts": [{}, {"_target_": f"{__name__}.three", "first": 1.5, "copy": 3}]}}
     with pytest.raises(UserError, match=r"^mine\.parts\.1\.first=1\.5: should be an integer$"):
@@ -48,6 +53,28 @@ def test_the_right_key_of_a_part_in_a_list_is_named():
         UserError, match=r"^mine\.parts\.1\.copy=3: should be a list; write mine\.parts\.1\.copy=\[3"
     ):
         hold("mine.parts.1", {"first": float, "copy": list[int]}, values)
+
+
+def test_a_tuple_of_a_library_s_is_as_long_as_it_is_given():
+    kinds = {"bounds": accepted_parameters(TD3Loss)[0]["bounds"]}
+    for value in ([-1.0, 1.0], [0.5], None):
+        hold("a", kinds, {"a": {"bounds": value}})
+    with pytest.raises(UserError, match=r"a\.bounds=\[-1\.0, high\]: should be a valid number"):
+        hold("a", kinds, {"a": {"bounds": [-1.0, "high"]}})
+
+
+def own_loss(actor: object, critic: object, *, clip: float) -> None:
+    """A loss of somebody's own, which knows nothing of a discount."""
+
+
+def test_a_loss_is_asked_for_what_the_run_gives_it_and_nothing_else():
+    node = {"_target_": f"{__name__}.own_loss", "clip": 0.2}
+    check_target("loss.module", node, {"critic": {}, "loss": {"module": node}})
+    wrong = node | {"gamma": 0.9}
+    with pytest.raises(UserError, match=r"^loss\.module\.gamma=0\.9: there is no such key"):
+        check_target("loss.module", wrong, {"critic": {}, "loss": {"module": wrong}})
+    with pytest.raises(UserError, match=r"^loss\.module cannot be built .* argument: 'critic'"):
+        check_target("loss.module", node, {"critic": None, "loss": {"module": node}})
 
 
 def three(first: int, second: int, *, third: int, fourth: int = 4) -> None:
@@ -60,7 +87,9 @@ def check(path: str, node: dict[str, Any]) -> None:
 
 def test_a_call_must_be_complete_before_it_is_made():
     node = {"_target_": f"{__name__}.three", "first": 1, "second": 2}
-    with pytest.raises(UserError, match=r"mine\.third is missing .* give \+mine\.third=VALUE"):
+    with pytest.raises(
+        UserError, match=r"mine cannot be built .*three.*missing a required argument: 'third'"
+    ):
         check("mine", node)
     check("mine", node | {"third": 3})
     with pytest.raises(UserError, match=r"optim\.first=1: the run fills this in; leave it out"):

@@ -119,7 +119,7 @@ def test_what_cannot_be_filmed_is_said_before_an_episode_is_played(run):
     [
         ([], "run has no value; give one, as run=outputs/… episodes=100"),
         (["run=nowhere"], "run=nowhere: no run lies there"),
-        (["run=nowhere", "episode=3"], "'episode'"),
+        (["run=nowhere", "episode=3"], "episode=3: there is no such key; did you mean episodes?"),
         (["run=nowhere", "episodes=many"], "'many'"),
         (["run=nowhere", "episodes=0"], "episodes=0: give 1 or more"),
         (["run=nowhere", "checkpoint=first"], "checkpoint=first: use last, best or a number of frames"),
@@ -149,7 +149,7 @@ NESTED = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir"
     ("key", "value", "message"),
     [
         ("env._target_", "os.system", r"names os\.system, which is not one of hydrl's parts"),
-        ("transforms.planted", NESTED, r"names os\.mkdir, which is not one of hydrl's parts"),
+        ("transforms.planted", NESTED, r"names _args_, os\.mkdir, which is not one of hydrl's parts"),
         ("env.id", "os:CartPole-v1", r"names os:CartPole-v1, which is not one of hydrl's parts"),
         ("env.id", "${oc.decode:x}", r"holds \$\{oc\.decode:x\}; only \$\{oc\.env:NAME\} is looked up"),
         ("total_frames", "many", "config_resolved.yaml does not fit: total_frames=many"),

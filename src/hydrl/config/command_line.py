@@ -1,14 +1,12 @@
 """The command line around Hydra: a user's mistake is a line or two and exit code 2, never a traceback."""
 
-import argparse
 import errno
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from types import NoneType
-from typing import Any, NoReturn, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException, OverrideParseException
@@ -17,18 +15,15 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, offer, paths, unresolved
+from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, paths, unresolved
 from hydrl.config.overrides import key_of, without_none
-from hydrl.config.settings import Settings
 from hydrl.errors import Interrupted, RunError, UserError
 
-# Choices of hydra/launcher that run a sweep's members in other processes, and the extra each needs.
-LAUNCHERS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"}
+LAUNCHERS = ("joblib", "submitit")  # packages that run a sweep's members in other processes
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
-# Hydra's own options.
-FLAGS = ["-h --help", "--hydra-help", "--version", "-m --multirun", "--run", "-r --resolve"]
-FLAGS += ["-sc --shell-completion"]
-VALUES = ["-p --package", "-cp --config-path", "-cn --config-name", "-cd --config-dir", "-i --info"]
+# Hydra's own.
+OPTIONS = {"--help", "--hydra-help", "--version", "--multirun", "--run", "--resolve", "--shell-completion"}
+OPTIONS |= {"--package", "--config-path", "--config-name", "--config-dir", "--info", "--cfg"}
 
 T = TypeVar("T")
 
@@ -49,7 +44,8 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
 
     def work() -> None:
         try:
-            sys.argv[1:] = without_none(expand(sys.argv[1:]))
+            words = without_none(expand(sys.argv[1:]))
+            sys.argv[1:] = sorted(words, key=lambda word: word not in ("-m", "--multirun"))  # Hydra's order
             check_arguments(sys.argv[1:])
             main()
         except (UserError, BrokenPipeError):
@@ -62,7 +58,7 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
                 "with hydra.run.dir=DIR (hydra.sweep.dir=DIR with -m)"
             ) from None
         except Exception as error:
-            if type(error).__module__.partition(".")[0] not in LAUNCHERS.values():
+            if type(error).__module__.partition(".")[0] not in LAUNCHERS:
                 raise
             raise RunError(
                 f"a member's process was killed, as when memory runs out, and with it the sweep "
@@ -134,112 +130,66 @@ def read(kind: type[T], words: list[str], example: str) -> T:
     """
     arguments = OmegaConf.structured(kind)
     for word in words:
-        if "=" not in word:
+        key, equals, value = word.partition("=")
+        if not equals:
             raise UserError(f"{word}: write key=value, as {example}")
+        if key not in kind.__annotations__:
+            raise UserError(no_such_key(key, value, dict.fromkeys(kind.__annotations__)))
         try:
             arguments.merge_with_dotlist([word])
             OmegaConf.resolve(arguments)
         except (OmegaConfBaseException, YAMLError) as error:
-            reason, keys = str(error).splitlines()[0], ", ".join(kind.__annotations__)
-            raise UserError(f"{word}: {reason}; the keys are {keys}") from None
+            raise UserError(f"{word}: {str(error).splitlines()[0]}") from None
     if missing := sorted(OmegaConf.missing_keys(arguments)):
         raise UserError(f"{missing[0]} has no value; give one, as {example}")
     return cast(T, OmegaConf.to_object(arguments))
 
 
-class Options(argparse.ArgumentParser):
-    """Hydra's options and overrides, read before Hydra does."""
-
-    def __init__(self) -> None:
-        super().__init__(add_help=False, allow_abbrev=False)
-        self.add_argument("overrides", nargs="*")
-        for names in FLAGS:
-            self.add_argument(*names.split(), action="store_true")
-        for names in VALUES:
-            self.add_argument(*names.split())
-        self.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
-
-    def error(self, message: str) -> NoReturn:
-        """What argparse would print with the usage of all options."""
-        raise UserError(f"{message}; write key=value, options such as -m before the first, and see --help")
-
-
 def check_arguments(arguments: Sequence[str]) -> None:
-    """What Hydra would answer at length, with a traceback or not at all.
+    """What Hydra would pass over in silence, or answer at length.
 
     Raises:
-        UserError: for an unknown option, an argument without a key and an unknown or deleted choice.
+        UserError: for an option Hydra does not have, an empty folder, and tuned numbers that are not there.
     """
-    options = Options().parse_args(arguments)
-    for argument in options.overrides:
-        key, equals, value = argument.partition("=")
-        group = key_of(argument)
-        if not group or not (equals or key.startswith("~")):
-            raise UserError(
-                f"cannot read {argument}; write {group or 'KEY'}={value or 'VALUE'}, without blanks"
-            )
-        if group in ("hydra.run.dir", "hydra.sweep.dir") and not value:
-            raise UserError(f"{argument} names no folder; write {group}=DIR")
-        if not (CONFIGS / group).is_dir() or options.config_dir:
-            continue
-        field = Settings.model_fields.get(group)
-        null = ["null"] if field is None or NoneType in get_args(field.annotation) else []
-        if key.startswith("~") and not null:
-            raise UserError(f"{argument}: {group} cannot be left out{offer(group)}")
-        offered = [*choices(CONFIGS / group), *null]
-        if "," in value and {"none", "null"} & set(value.split(",")):
-            raise UserError(f"{argument}: a sweep has choices only; run the members without one by ~{group}")
-        for choice in value.split(",") if equals and re.fullmatch(r"[\w./,-]*", value) else ():
-            if choice.removesuffix(".yaml") not in offered:
-                raise UserError(no_such_choice(group, choice, offered))
+    tuned = choices(CONFIGS / "tuned")  # optional in configs/train.yaml, so that Hydra would miss none
+    added = any(re.match(r"-cd|--config-dir|\+?hydra\.searchpath", each) for each in arguments)
+    for word in arguments:
+        key, _, value = word.partition("=")
+        if key.startswith("--") and key not in OPTIONS:
+            raise UserError(f"{word}: there is no such option; write key=value, and see --help")
+        if key in ("hydra.run.dir", "hydra.sweep.dir") and not value:
+            raise UserError(f"{word} names no folder; write {key}=DIR")
+        if key == "tuned" and not added and value not in tuned and re.fullmatch(r"[\w/]+", value):
+            raise UserError(no_such_choice(key, value, tuned))
 
 
 def translate(error: Exception, arguments: Sequence[str]) -> str:
-    """Hydra's complaint in one line that names key, value and what would do."""
-    text = " ".join(str(error).split())
+    """Hydra's complaint in one line, with what was meant where it is a name."""
+    text = " ".join(str(error).split()).partition(" Config search path")[0]
     if isinstance(error, OverrideParseException):
-        return f"cannot read {error.override}; write dotted.key=value, and quote what has blanks or brackets"
+        return f"cannot read {error.override}; write KEY=VALUE, without blanks, and quote what has brackets"
     if isinstance(error, OmegaConfBaseException):
         return unresolved(error)
-    if found := re.search(r"Could not override '(\S+?)'(?:.+ to override (?:one of )?(.+?)\? )?", text):
-        key, mounts = found[1], found[2]
-        if not mounts:
-            return no_such_key(key, given(key, arguments), composed(key, arguments))
-        use = mounts.replace(", ", " or ")
-        return f"{key}={given(key, arguments)}: it is chosen for each network; use {use}"
-    if found := re.search(r"Could not delete from config\. '(\S+)' does not exist", text):
-        near = instead(found[1], paths(composed(found[1], arguments)))
-        return f"~{found[1]}: there is nothing of that name{near}"
-    if found := re.search(r"(?:An item is already at '|Multiple values for )(\S+?)('|\. )", text):
-        typed = f"{found[1]}={given(found[1], arguments)}"
-        return f"+{typed}: {found[1]} is there already; write {typed}"
-    if found := re.search(r"(Ambiguous value for argument|Sweep parameters) '(.+?)' ", text):
-        key, _, value = found[2].partition("=")
-        is_list = found[1].startswith("Ambiguous") and not (CONFIGS / key).is_dir()
-        write = f"write {key}=[{value}] for a list, or " if is_list else ""
-        return f"{found[2]}: more than one value; {write}add -m to run them all"
-    if found := re.search(r"Could not find '(\S+)/(\S+?)' Available options in '\S+': (.*)", text):
-        if found[1] == "hydra/launcher" and (extra := LAUNCHERS.get(found[2])):
-            return f"{found[1]}={found[2]} needs a package that is not installed; pip install -e '.[{extra}]'"
-        offered = found[3].partition(" Config search path")[0].split()
-        return no_such_choice(found[1], found[2], offered)
-    if error.__cause__:
-        text += f": {str(error.__cause__).splitlines()[0]}"
-    return text.partition(" Config search path")[0]
+    if found := re.match(r"Could not override '(\S+?)'\. To append to your config use \+[^=]+=(.*)", text):
+        return no_such_key(found[1], found[2], composed(arguments))
+    if found := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
+        return f"{found[1]}: more than one value; write [VALUE,VALUE] for a list, or add -m to run them all"
+    if found := re.match(r"Could not delete from config\. '(\S+)'", text):
+        return f"~{found[1]}: there is no such key{instead(found[1], list(paths(composed(arguments))))}"
+    if found := re.search(r"Could not find '(\S+)/(\S*?)' Available options in '\S+': (.*)", text):
+        again = "; type the run's --config-dir or hydra.searchpath again, if it was begun with one"
+        resumed = any(each.startswith("resume=") for each in arguments)
+        return no_such_choice(found[1], found[2], found[3].split()) + again * resumed
+    return f"{text}: {str(error.__cause__).splitlines()[0]}" if error.__cause__ else text
 
 
-def given(key: str, arguments: Sequence[str]) -> str:
-    """The value the command line gives a key."""
-    return next((each.partition("=")[2] for each in arguments if key_of(each) == key), "")
-
-
-def composed(key: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """The configuration ``key`` is looked for in: the choices of the command line and none of its values."""
+def composed(arguments: Sequence[str]) -> dict[str, Any]:
+    """What a wrong key is looked for in: the choices of a command line, and none of its values."""
     plain = [each for each in arguments if re.fullmatch(r"~?[\w/]+(=[\w./-]+)?", each)]
-    chosen = [each for each in plain if (CONFIGS / key_of(each)).is_dir() and key_of(each) != key]
+    chosen = [each for each in plain if (CONFIGS / key_of(each)).is_dir()]
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            cfg = compose("train", overrides=chosen, return_hydra_config=key.startswith("hydra."))
-    except (HydraException, OmegaConfBaseException):
+            cfg = compose("train", chosen, return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException, ValueError):
         return {}
     return cast(dict[str, Any], OmegaConf.to_container(cfg))

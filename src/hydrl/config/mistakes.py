@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,24 +9,25 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
-from hydrl.config import CONFIGS
-
-WORDS = {
-    "int_type": "an integer",
-    "int_from_float": "an integer",
-    "bool_type": "true or false",
-    "list_type": "a list",
+# What pydantic says in the terms of Python.
+SHOULD = {
+    "int_type": "be an integer",
+    "int_from_float": "be an integer",
+    "bool_type": "be true or false",
+    "list_type": "be a list",
+    "dict_type": "be a group of keys",
+    "model_type": "be a group of keys",
+    "model_attributes_type": "be a group of keys",
 }
 
 
-def explain(error: ValidationError, values: Any, node: str = "", accepted: Iterable[str] = ()) -> str:
+def explain(error: ValidationError, values: Any, node: str = "") -> str:
     """What is wrong with the first wrong key, as one line in the user's terms.
 
     Args:
         error: pydantic's.
         values: the whole configuration.
-        node: the dotted path of the part of it that pydantic was given.
-        accepted: the keys that could be in that part, where more than it has.
+        node: the dotted path of what of it pydantic was given.
     """
 
     def key_of(complaint: Mapping[str, Any]) -> str:
@@ -40,21 +40,14 @@ def explain(error: ValidationError, values: Any, node: str = "", accepted: Itera
     key = key_of(error.errors()[0])
     value = find(values, key)
     complaints = {each["type"]: each["msg"] for each in error.errors() if key_of(each) == key}
-    match next(iter(complaints)):
-        case "extra_forbidden":
-            return no_such_key(key, show(value), values, [f"{node}.{each}" for each in accepted])
-        case "missing":
-            return f"{key} is missing and cannot be left out{offer(key) or f'; give +{key}=VALUE'}"
-        case "no_target" if value and "_target_" not in value:
-            return f"{key} has {', '.join(value)} and names no part to take them{offer(key)}"
-        case "no_target":
-            target = show(find(value, "_target_"))
-            return f"{key}._target_={target}: should be the dotted path of a class or function"
-        case "dict_type" | "model_type" | "model_attributes_type":
-            drop = f"; drop it with ~{key}" if "." in key and value is None else offer(key)
-            return f"{key}={show(value)}: should be a group of keys{drop or '; set those'}"
-    line = f"{key}={show(value)}: should be "
-    line += " or ".join(dict.fromkeys(WORDS.get(kind) or shorten(text) for kind, text in complaints.items()))
+    if "extra_forbidden" in complaints:
+        return no_such_key(key, show(value), values)
+    if "missing" in complaints:
+        return missing(key)
+    should = [SHOULD.get(kind) or text.partition("should ")[2] for kind, text in complaints.items()]
+    line = f"{key}={show(value)}: should " + " or ".join(dict.fromkeys(should)).replace(" or be ", " or ")
+    if value is None:
+        return f"{line}; leave it out by ~{key}" if key.startswith("transforms.") else line
     if isinstance(value, float) and value.is_integer() and complaints.keys() & {"int_type", "int_from_float"}:
         return f"{line}; write {key}={int(value)}"
     if "list_type" in complaints and not isinstance(value, Mapping):
@@ -62,28 +55,24 @@ def explain(error: ValidationError, values: Any, node: str = "", accepted: Itera
     return line
 
 
+def missing(key: str) -> str:
+    """What a key that must be there is told with."""
+    return f"{key} is missing and cannot be left out"
+
+
 def unresolved(error: OmegaConfBaseException) -> str:
     """What an interpolation or a mandatory key lacks."""
-    text, key = " ".join(str(error.msg or error).split()), error.full_key
-    if found := re.search(r"Missing mandatory value: ([\w.]+)", text):
-        return f"{found[1]} has no value; give one, as {found[1]}=VALUE"
-    if found := re.search(r"Environment variable '([^']+)' not found", text):
-        return f"{key}: the environment variable {found[1]} is not set"
-    if found := re.search(r"Interpolation key '([^']+)' not found", text):
-        return f"{found[1]} is missing, and {key} is made from it; leave it in, or set {key}=VALUE"
-    return f"{key}: {text}" if key else text
+    text = str(error.msg or error).splitlines()[0]
+    _, lacking, key = text.partition("Missing mandatory value: ")
+    if lacking:
+        return f"{key} has no value; give one, as {key}=VALUE"
+    return f"{error.full_key}: {text}" if error.full_key else text
 
 
 def show(value: Any) -> str:
     """A value as one would type it, cut where it gets long."""
     text = repr(value) if isinstance(value, float) else json.dumps(value).replace('"', "")
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def shorten(message: str) -> str:
-    """Pydantic's ``Input should be greater than or equal to 0`` to ``at least 0``."""
-    message = message.removeprefix("Input should be ").replace("a valid ", "a ").replace("'", "")
-    return message.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
 
 
 def paths(values: Any, prefix: str = "") -> Iterator[str]:
@@ -113,32 +102,27 @@ def no_such_key(key: str, value: str, values: Mapping[str, Any], accepted: Itera
         values: the configuration it is looked for in.
         accepted: further keys that could be there.
     """
-    line = f"{key}={value}: there is no such key{instead(key, [*paths(values), *accepted])}"
+    known = [each for each in dict.fromkeys([*paths(values), *accepted]) if each != key]
+    line = f"{key}={value}: there is no such key{instead(key, known)}"
     target = find(values, f"{key.rpartition('.')[0]}._target_")
     if target and "; did you mean" not in line and not accepted:
         line += f". For another argument of {target} write +{key}={value}"
     return line
 
 
-def instead(key: str, known: Iterable[str]) -> str:
+def instead(key: str, known: list[str]) -> str:
     """What of the ``known`` dotted paths could stand in place of ``key``, for the end of a sentence."""
-    below: dict[str, dict[str, str]] = {}  # each group's names, with their paths
-    known = [path for path in dict.fromkeys(known) if path != key]
-    for path in known:
-        above, _, name = path.rpartition(".")
-        below.setdefault(above, {})[name] = path
     group, _, name = key.replace("/", ".").rpartition(".")
-    siblings = below.get(group, {})
-    near = [siblings[each] for each in difflib.get_close_matches(name, siblings)]
-    near = near or [names[name] for names in below.values() if name in names][:4]
-    if not near and not (group and siblings):
+    beside = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == group}
+    near = [beside[each] for each in difflib.get_close_matches(name, beside)]
+    near = near or [each for each in known if each.rpartition(".")[2] == name][:4]
+    if not near and not (group and beside):
         near = difflib.get_close_matches(key, known, cutoff=0.7)
     if near:
         return f"; did you mean {' or '.join(near)}?"
-    while group and group not in known:
-        group = group.rpartition(".")[0]
-    listed = ", ".join(name for name in below.get(group, ()) if not name.startswith("_"))
-    return f"; {group or 'the top level'} has {listed or 'no keys of its own'}"
+    if group and not beside:
+        return instead(group, known)
+    return f"; {group or 'the top level'} has {', '.join(each for each in beside if each[0] != '_')}"
 
 
 def choices(group: Path) -> list[str]:
@@ -151,8 +135,3 @@ def no_such_choice(group: str, choice: str, offered: list[str]) -> str:
     near = difflib.get_close_matches(choice, offered, n=3, cutoff=0.5)
     rest = [each for each in offered if each not in near]
     return f"{group}={choice}: no such choice; try {', '.join([*near, *rest])}"
-
-
-def offer(group: str) -> str:
-    """The choices of a group, for the end of a sentence; nothing for what is no group."""
-    return f"; choose {group}={'|'.join(names)}" if (names := choices(CONFIGS / group)) else ""

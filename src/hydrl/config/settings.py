@@ -5,13 +5,13 @@ The only module that sees a ``DictConfig``. What a key may hold is said by the m
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -29,27 +29,30 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from hydrl.config import CONFIGS
-from hydrl.config.checks import acts_in, check, named_targets, names_of, use
+from hydrl.config.checks import check, use
 from hydrl.config.mistakes import explain, find, unresolved
+from hydrl.config.overrides import key_of
 from hydrl.config.signatures import Part
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
+# Of hydrl.parts.actors, those that act in one kind of action space only.
+ACTS_IN = {
+    "tanh_normal": "continuous",
+    "categorical": "discrete",
+    "q_value": "discrete",
+    "dueling": "discrete",
+}
 
 
 def names_a_target(node: Part) -> Part:
     """A part says what it is built from."""
     if not isinstance(node.get("_target_"), str):
-        raise PydanticCustomError("no_target", "has no _target_")
+        raise PydanticCustomError(
+            "part", "A part should have _target_, the dotted path of a class or function"
+        )
     return node
-
-
-def names_a_device(name: str) -> str:
-    """A device as PyTorch writes it."""
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
-        raise PydanticCustomError("device", "auto, cpu, cuda or cuda:N")
-    return name
 
 
 Built = Annotated[Part, AfterValidator(names_a_target)]
@@ -102,7 +105,7 @@ class Settings(Strict):
     trust: Annotated[bool, Role.PROCESS]
     total_frames: Annotated[PositiveInt, Role.LENGTH]
     anneal_frames: Annotated[PositiveInt, Role.LENGTH]
-    device: Annotated[str, AfterValidator(names_a_device), Role.MACHINE]
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Role.MACHINE]
     torch_threads: Annotated[PositiveInt | Literal["auto"], Role.MACHINE]
     compile: Annotated[bool, Role.MACHINE]
     cudagraph: Annotated[bool, Role.MACHINE]
@@ -215,8 +218,8 @@ def load(cfg: DictConfig) -> Settings:
         raise UserError(unresolved(error)) from None
     except ValidationError as error:
         raise UserError(explain(error, values)) from None
-    if settings.resume not in (None, "auto") and not settings.trust:  # of a run folder, not typed
-        check_trust(values, f"resume={settings.resume}")
+    if settings.resume not in (None, "auto") and not settings.trust:
+        check_trust(values, f"resume={settings.resume}", typed_now())
         scratch = find(values, "buffer.storage.scratch_dir")
         if scratch and Path(settings.run_dir).resolve() not in Path(scratch).resolve().parents:
             raise UserError(
@@ -230,6 +233,13 @@ def load(cfg: DictConfig) -> Settings:
         except Exception as error:
             raise UserError(f"transforms.{name} cannot be built: {' '.join(str(error).split())}") from error
     return settings
+
+
+def typed_now() -> list[str]:
+    """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before."""
+    words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    said = [key_of(word) for word in words]
+    return words[said.index("resume") :] if "resume" in said else []
 
 
 def as_written(cfg: DictConfig) -> dict[str, Any]:
@@ -254,19 +264,15 @@ def check_action_space(settings: Settings, kind: str) -> None:
         settings: the run's.
         kind: what :func:`hydrl.parts.environments.action_kind` says of the environment.
     """
+    has = f"env={settings.task} has {kind} actions"
     if kind not in settings.action_spaces:
         able = [name for name, kinds in algorithms().items() if kind in kinds]
-        raise UserError(
-            f"algo={settings.algo} acts in {' and '.join(settings.action_spaces)} action spaces and env="
-            f"{settings.task} has {kind} actions; {use('algo', able) if able else 'no algorithm here can'}"
-        )
-    if not acts_in(kind, {settings.actor["_target_"]}):
-        fitting = settings.fits.get("actor", [])
-        able = [name for name in fitting if name and acts_in(kind, named_targets("actor", name))]
-        raise UserError(
-            f"actor={names_of('actor', settings.actor)[0]} cannot act in env={settings.task}, "
-            f"which has {kind} actions; {use('actor', able)}"
-        )
+        advice = use("algo", able) if able else "no algorithm here can"
+        spaces = " and ".join(settings.action_spaces)
+        raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
+    actor = settings.actor["_target_"].removeprefix("hydrl.parts.actors.")
+    if (only := ACTS_IN.get(actor, kind)) != kind:
+        raise UserError(f"actor={actor} acts in {only} action spaces and {has}; use actor=stochastic")
 
 
 def algorithms() -> dict[str, list[str]]:

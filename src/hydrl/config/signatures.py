@@ -3,18 +3,19 @@
 Read from the signatures themselves, so that TorchRL's own documentation is the list of what may be set.
 """
 
-import difflib
 import inspect
 import json
 import logging
-import typing
-from collections.abc import Container, Iterator, Mapping
-from typing import Any
+import operator
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hydrl.config.mistakes import explain, find, paths, show
+from hydrl.config.mistakes import explain, find, no_such_key, show
 from hydrl.errors import UserError
 
 Part = dict[str, Any]
@@ -30,7 +31,7 @@ HANDED: dict[str, tuple[int, set[str]]] = {
     "exploration": (1, set()),
     "collector": (3, {"seed", "device", "stop"}),
     "minibatches": (2, set()),
-    "loss.module": (2, {"gamma"}),  # the discount, by way of the value estimator
+    "loss.module": (2, set()),
     "target": (1, set()),
     "optim": (1, set()),
     "schedule": (2, set()),
@@ -53,7 +54,6 @@ def check_signatures(values: Values) -> None:
         parameters, open_ended = accepted_parameters(estimator)
         parameters.pop("value_network", None)
         hold("loss.value_estimator", parameters, values, open_ended=open_ended)
-    check_activations(values)
 
 
 def targets(values: Any, path: str = "") -> Iterator[tuple[str, Part]]:
@@ -71,6 +71,8 @@ def check_target(path: str, node: Part, values: Values) -> None:
     """The target can be imported, and the call it is configured for takes every key and lacks none."""
     name = node["_target_"]
     target = imported(path, name)
+    if path.startswith("buffer") and any("Prioritized" in str(each) for each in (target, *bases(target))):
+        raise UserError(f"{path}._target_={name} is not supported: nothing writes priorities; use another")
     count, handed = HANDED.get(path, (0, set()))
     if path == "loss.module" and values["critic"] is None:
         count = 1
@@ -78,26 +80,21 @@ def check_target(path: str, node: Part, values: Values) -> None:
         handed = handed | {"num_envs"}
     is_class = inspect.isclass(target)
     try:
-        signature = inspect.signature(target.__init__ if is_class else target)
+        call = inspect.signature(target.__init__ if is_class else target)
     except (TypeError, ValueError):  # written in C
         return
-    own = [each for each in signature.parameters.values() if each.name != "self"]
-    own = [each for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    filled = handed | {each.name for each in own[:count] if each.kind is not each.KEYWORD_ONLY}
-    keys = {key for key in node if not key.startswith("_")}
-    for key in sorted(keys & filled):
-        there = [each for each in paths(values) if each.rpartition(".")[2] == key and each != f"{path}.{key}"]
-        elsewhere = [each for each in there if not isinstance(find(values, each), Mapping)]
-        use = f"set {elsewhere[0]}" if elsewhere else "leave it out"
-        raise UserError(f"{path}.{key}={show(node[key])}: the run fills this in; {use}")
-    parameters, open_ended = accepted_parameters(target)
-    free = {key: annotation for key, annotation in parameters.items() if key not in filled}
-    required = {each.name for each in own if each.default is each.empty} - filled
-    hold(path, free, values, required, open_ended=open_ended)
+    positional = [None] * (count + is_class)
+    own = {key for key in node if not key.startswith("_")}
+    kinds, open_ended = accepted_parameters(target)
     try:
-        signature.bind(*[None] * (count + is_class), **dict.fromkeys(keys | handed))
+        filled = {*handed, *call.bind_partial(*positional, **dict.fromkeys(handed)).arguments}
+        for key in sorted(own & filled):
+            raise UserError(f"{path}.{key}={show(node[key])}: the run fills this in; leave it out")
+        free = {key: kind for key, kind in kinds.items() if key not in filled}
+        hold(path, free, values, open_ended=open_ended)
+        call.bind(*positional, **dict.fromkeys(own | handed))
     except TypeError as error:
-        raise UserError(f"{path}._target_={name} does not take what the run gives it: {error}") from None
+        raise UserError(f"{path} cannot be built by {name} as the run does it: {error}") from None
 
 
 def imported(path: str, name: str) -> Any:
@@ -105,12 +102,16 @@ def imported(path: str, name: str) -> Any:
     try:
         target = get_object(name)
     except Exception as error:
-        wrong = f"cannot be imported: {str(error.__cause__ or error).splitlines()[0]}"
-    else:
-        if callable(target):
-            return target
-        wrong = f"is a {type(target).__name__}"
-    raise UserError(f"{path}._target_={name} {wrong}; write the path of a class or function")
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from None
+    if not callable(target):
+        raise UserError(f"{path}._target_={name} is no class or function")
+    return target
+
+
+def bases(target: Any) -> list[type]:
+    """A class and all it is made of; nothing for a function."""
+    return list(target.__mro__[:-1]) if inspect.isclass(target) else []
 
 
 def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
@@ -121,63 +122,58 @@ def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
     library = getattr(target, "__module__", "").partition(".")[0] in ("torchrl", "torch")
     parameters: dict[str, Any] = {}
     open_ended = False
-    classes: list[Any] = list(target.__mro__[:-1]) if inspect.isclass(target) else []
-    for function in [each.__init__ for each in classes] or [target]:
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):
+    for function in [vars(each).get("__init__") for each in bases(target)] or [target]:
+        if function is None:
             continue
         try:
-            hints = typing.get_type_hints(function, include_extras=True)
+            hints = get_type_hints(function, include_extras=True)
         except Exception:  # annotations that exist only for type checkers
             hints = {}
-        for key, parameter in signature.parameters.items():
-            if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) and key != "self":
-                parameters.setdefault(key, hints.get(key, Any))
-        open_ended = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+        found = inspect.signature(function).parameters.values()
+        for each in found:
+            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and each.name != "self":
+                kind = hints.get(each.name, Any)
+                parameters.setdefault(each.name, of_any_length(kind) if library else kind)
+        open_ended = any(each.kind is each.VAR_KEYWORD for each in found)
         if not open_ended:
             break
     return parameters, open_ended and not library
 
 
-def hold(
-    path: str, kinds: Values, values: Values, required: Container[str] = (), *, open_ended: bool = False
-) -> None:
-    """Holds the keys at ``path`` to their ``kinds`` as JSON is held to a schema: an integer may be a float.
+def of_any_length(kind: Any) -> Any:
+    """``tuple[float]`` as the libraries mean it, a few numbers, and not as Python does, exactly one."""
+    if get_origin(kind) is tuple and len(get_args(kind)) == 1:
+        return tuple.__class_getitem__((*get_args(kind), ...))
+    if get_origin(kind) in (Union, UnionType):
+        return reduce(operator.or_, map(of_any_length, get_args(kind)))
+    return kind
+
+
+def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False) -> None:
+    """Holds the keys at ``path`` to their ``kinds``; a nested part is checked by its own signature.
 
     Raises:
         UserError: naming the key, the value and what would do.
     """
-    given = {key: value for key, value in find(values, path).items() if not key.startswith("_")}
-    fields: dict[str, Any] = {}  # a nested part is checked by its own signature
-    for key, kind in kinds.items():
-        checked = key in given and not isinstance(given[key], Mapping) and is_for_yaml(kind)
-        default = Field(... if key in required else None, alias=key)
-        fields[f"argument_{key}"] = (kind if checked else Any, default)
-    config = ConfigDict(strict=True, extra="allow" if open_ended else "forbid")
+    for key, value in find(values, path).items():
+        if key in kinds and not isinstance(value, Mapping):
+            hold_one(f"{path}.{key}", kinds[key], values)
+        elif key not in kinds and not open_ended and not key.startswith("_"):
+            accepted = [f"{path}.{each}" for each in kinds]
+            raise UserError(no_such_key(f"{path}.{key}", show(value), values, accepted))
+
+
+def hold_one(path: str, kind: Any, values: Values) -> None:
+    """Holds a value to its kind as JSON is held to a schema: an integer may be a float.
+
+    Raises:
+        UserError: naming the key, the value and what would do.
+    """
     try:
-        create_model("Arguments", __config__=config, **fields).model_validate_json(json.dumps(given))
+        held = TypeAdapter(kind, config=ConfigDict(strict=True))
+    except Exception:  # a tensor, a spec and the like, which YAML cannot say
+        return
+    try:
+        held.validate_json(json.dumps(find(values, path)))
     except ValidationError as error:
-        raise UserError(explain(error, values, path, kinds)) from None
-
-
-def is_for_yaml(annotation: Any) -> bool:
-    """Whether a value in YAML can have this type, which tensors, specs and the like cannot."""
-    try:
-        TypeAdapter(annotation, config=ConfigDict(strict=True))
-    except Exception:
-        return False
-    return True
-
-
-def check_activations(values: Values) -> None:
-    """Activations are ones that ``torch.nn`` has and that need no arguments."""
-    nn = get_object("torch.nn")
-    names = [name for name, each in vars(nn).items() if getattr(each, "__module__", "") == nn.Tanh.__module__]
-    for part in ("actor", "critic"):
-        name = find(values, f"{part}.activation")
-        if name is not None and name not in names:
-            near = difflib.get_close_matches(name, names, n=2) or ["Tanh", "ReLU", "ELU", "SiLU", "GELU"]
-            raise UserError(
-                f"{part}.activation={name}: torch.nn has no such activation; try {', '.join(near)}"
-            )
+        raise UserError(explain(error, values, path)) from None

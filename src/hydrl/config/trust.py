@@ -1,46 +1,67 @@
-"""What a run folder may name: hydrl's own parts and TorchRL's transforms, unless its owner is trusted."""
+"""What a run folder may name: hydrl's own parts and classes of TorchRL's, unless its owner is trusted."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
-from hydrl.config.signatures import targets
 from hydrl.errors import UserError
 
+PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim")
 
-def check_trust(values: Mapping[str, Any], told: str) -> None:
+
+def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ()) -> None:
     """Refuses what would import or run code that is neither hydrl's nor TorchRL's; imports none of it.
 
     Args:
         values: the configuration that came with a run folder.
         told: how the user named that folder.
+        typed: overrides the user has typed now, whose values are trusted.
 
     Raises:
         UserError: naming the foreign code.
     """
-    files = set(CONFIGS.rglob("*.yaml")) - set(CONFIGS.glob("search/*"))  # those that a run is made of
-    own = {
-        name for file in files for name in re.findall(r"^\s*_target_: (\S+)", file.read_text(), re.MULTILINE)
-    }
-    named = {str(node["_target_"]) for _, node in targets(values)} - own
-    foreign = {name for name in named if not is_transform(name)}
-    # Gymnasium imports MODULE for the id MODULE:NAME.
-    foreign |= {str(node["id"]) for _, node in targets(values) if ":" in str(node.get("id", ""))}
-    if foreign:
+    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    folders = [
+        CONFIGS,
+        *(each.path for each in sources if each.schema == "file"),
+    ]  # --config-dir is typed, too
+    files = {file for folder in folders for file in Path(folder).rglob("*.yaml")}
+    text = "\n".join(file.read_text() for file in files - set(CONFIGS.glob("search/*")))
+    own = set(re.findall(r"^\s*_target_: (\S+)", text, re.MULTILINE))
+    own |= {each.partition("=")[2] for each in typed}
+    if found := sorted(set(foreign(values, own))):
         raise UserError(
-            f"{told}: its configuration names {', '.join(sorted(foreign))}, which is not one of hydrl's "
-            "parts; add trust=true if you trust that code"
+            f"{told}: its configuration names {', '.join(found)}, which is not one of hydrl's parts; "
+            "add trust=true if you trust that code"
         )
 
 
-def is_transform(name: str) -> bool:
-    """Whether ``torchrl.envs`` itself exports ``name`` as a transform; imports nothing else."""
+def foreign(values: Any, own: Collection[str]) -> Iterator[str]:
+    """What in nested ``values`` could run other code than their ``own``."""
+    if isinstance(values, list):
+        values = dict(enumerate(values))
+    for key, value in values.items() if isinstance(values, Mapping) else ():
+        name = str(value)
+        if key == "_target_":
+            if name not in own and not is_class(name):
+                yield name
+        elif str(key).startswith("_"):  # Hydra's own, as _args_, which no part of a run needs
+            yield str(key)
+        elif key in ("id", "env_name") and ":" in name and name not in own:
+            yield name  # Gymnasium imports MODULE for MODULE:NAME
+        yield from foreign(value, own)
+
+
+def is_class(name: str) -> bool:
+    """Whether one of the packages itself exports ``name`` as a class of its own; imports nothing else.
+
+    Functions are left out, as ``torch.load`` runs code, and so are the wrappers of other simulators.
+    """
     package, _, attribute = name.rpartition(".")
-    if package != "torchrl.envs":
-        return False
-    envs = get_object(package)
-    found = getattr(envs, attribute, None)
-    return isinstance(found, type) and issubclass(found, envs.Transform)
+    found = vars(get_object(package)).get(attribute) if package in PACKAGES else None
+    return isinstance(found, type) and not found.__module__.startswith("torchrl.envs.libs")

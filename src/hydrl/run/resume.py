@@ -5,6 +5,7 @@ that lies in a run folder is imported or built before :mod:`hydrl.config.trust` 
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, find, paths, show
+from hydrl.config.mistakes import find, paths, show
 from hydrl.config.overrides import key_of, quoted
 from hydrl.config.settings import Role, Settings, keys
 from hydrl.errors import UserError
@@ -90,8 +91,10 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if not named.exists():
         raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
-    ours = [each for each in arguments if not each.startswith("resume=")]
-    return [*saved, *ours, f"hydra.run.dir={quoted(run)}", f"resume={quoted(named)}"]
+    first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
+    typed = [each for each in arguments[first:] if not each.startswith("resume=")]
+    # Options such as --config-dir stand first, and what is typed now after resume=, see config.settings.
+    return [*arguments[:first], *saved, f"resume={quoted(named)}", *typed, f"hydra.run.dir={quoted(run)}"]
 
 
 def saved_overrides(run: Path) -> list[str]:
@@ -120,7 +123,7 @@ def shapes_the_run(override: Override) -> bool:
     key = override.key_or_group
     if (CONFIGS / key).is_dir():
         value = None if override.is_delete() else override.value()
-        return value is None or getattr(value, "text", value) in choices(CONFIGS / key)
+        return value is None or bool(re.fullmatch(r"[\w-]+(/[\w-]+)*", str(getattr(value, "text", value))))
     return key.partition(".")[0] in Settings.model_fields and not override.is_sweep_override()
 
 
