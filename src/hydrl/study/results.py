@@ -53,20 +53,18 @@ class Results:
         """
         lock(self.out)
         todo = {folder: overrides for _, folders in self.rows for folder, overrides in folders.items()}
-        waiting, total = list(todo), len(todo)
+        total = len(todo)
         with Trainings(jobs) as pool:
-            while todo:
-                while waiting and pool.room:
-                    pool.start(todo[waiting[0]], waiting.pop(0))
-                for each in pool.wait():
-                    del todo[each.folder]
-                    if each.code not in (0, DivergedError.exit_code):  # diverging is a result
-                        self.failed[each.folder] = f"failed: {each.error}; see {each.log}"
-                    score = summary(each.folder).get("eval/return_mean")
-                    text = self.failed.get(each.folder) or f"evaluation {score}"
-                    print(f"{total - len(todo)} of {total}: {each.folder.name}: {text}", flush=True)
-                    if any(each.folder in row and not row.keys() & todo.keys() for _, row in self.rows):
-                        self.write()
+            runs = (pool.start([*words, "resume=auto"], folder) for folder, words in list(todo.items()))
+            for each in pool.each(runs):
+                del todo[each.folder]
+                if each.code not in (0, DivergedError.exit_code):  # diverging is a result
+                    self.failed[each.folder] = f"failed: {each.error}; see {each.log}"
+                score = summary(each.folder).get("eval/return_mean")
+                text = self.failed.get(each.folder) or f"evaluation {score}"
+                print(f"{total - len(todo)} of {total}: {each.folder.name}: {text}", flush=True)
+                if any(each.folder in row and not row.keys() & todo.keys() for _, row in self.rows):
+                    self.write()
         if self.failed:
             names = "; ".join(f"{folder.name} {text}" for folder, text in self.failed.items())
             raise RunError(f"{len(self.failed)} of {total} runs failed: {names}")

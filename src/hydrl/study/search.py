@@ -164,7 +164,7 @@ def evaluate(trial: Trial, plan: Plan, pool: Trainings) -> Evaluation:
     reported, pruned = 0, False
     for seed in plan.search.seeds:
         folder = trial_folder(plan, trial) / f"seed{seed}"
-        run = pool.start([SAME_LENGTH, *plan.overrides, *overrides, f"seed={seed}"], folder)
+        run = pool.start([SAME_LENGTH, *plan.overrides, *overrides, f"seed={seed}", "resume=auto"], folder)
         ended = False
         while not ended:
             yield
