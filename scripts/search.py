@@ -17,7 +17,7 @@ from hydrl.run.screen import console
 
 
 def main(words: list[str]) -> None:
-    """Searches, says what was best, and leaves ``study.db``, ``tuned.yaml`` and pictures.
+    """Searches, says what was best, and leaves ``study.db``, ``experiment.yaml`` and pictures.
 
     Raises:
         UserError: for words that do not fit, another search in the folder, and a missing extra.
@@ -42,11 +42,7 @@ def main(words: list[str]) -> None:
         raise RunError(f"no trial came to its end; see {plan.out}/trial-*/*.log")
     say(f"best of {search.count(study)} trials: {top.value:,.1f}, in {search.folder(plan, top)}")
     say(f"  {search.command(plan, top)}")
-    if plan.groups["env"] == plan.settings.task:
-        say(f"  {search.save_tuned(plan, top)}, for {plan.settings.algo} on {plan.settings.task}")
-    else:
-        say(f"  no tuned.yaml: it would be that of every env={plan.groups['env']}; keep the command")
-    say(f"  {', '.join(map(str, search.save_pictures(study, plan.out)))}")
+    say(f"  {', '.join(map(str, search.save(plan, study, top)))}")
     say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")
 
 

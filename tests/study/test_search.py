@@ -1,5 +1,6 @@
 """Searches: what they draw from, what they refuse, and small ones that really run."""
 
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -213,39 +214,30 @@ def test_a_damaged_study_is_told_in_a_line(tmp_path):
         search.open_study(space.read([*ALONE, f"out={tmp_path}", "optim.lr=interval(1e-3,9e-3)"]))
 
 
-@pytest.mark.parametrize(
-    ("words", "file"),
-    [
-        (["env=cartpole"], True),
-        (["env=gym", "env.id=CartPole-v1"], False),
-        (["env=cartpole", "tuned=none"], True),
-    ],
-)
-def test_the_best_is_a_command_and_a_tuned_file_where_that_is_of_one_task(
-    words: list[str], file: bool, tmp_path, monkeypatch, capsys
+def test_the_best_is_left_as_a_command_and_as_an_experiment_which_are_the_same_run(
+    tmp_path, monkeypatch, capsys
 ):
     def run(plan: space.Plan, study: optuna.Study, say: object) -> None:
         study.tell(study.ask(plan.space), 9.0)
 
     monkeypatch.setattr(search, "run", run)
-    words = ["algo=dqn", *words, "search=base", "optim.lr=choice(0.25)", "+optim.eps=choice(1e-3)"]
-    script.main([*words, "total_frames=7", "device=cpu", "~transforms.double_to_float", f"out={tmp_path}"])
-    printed = capsys.readouterr().out
-    shown = f"python train.py {' '.join(words[: words.index('search=base')])} total_frames=7 device=cpu"
-    assert f"{shown} '~transforms.double_to_float' optim.lr=0.25 +optim.eps=0.001\n" in printed
-    assert ("it would be that of every env=gym" in printed) is not file
-    assert (tmp_path / "tuned.yaml").exists() is file
-    if file:
-        text = (tmp_path / "tuned.yaml").read_text()
-        assert text.startswith("# @package _global_\n# 9.0 is the mean closing evaluation of seeds 0,")
-        tuned = OmegaConf.create(text)
-        there = (
-            OmegaConf.load(CONFIGS / "tuned/dqn/cartpole.yaml")
-            if "tuned=none" not in words
-            else {"optim": {}}
-        )
-        assert tuned == OmegaConf.merge(there, {"optim": {"lr": 0.25, "eps": 1e-3}, "total_frames": 7})
-    for name in ("history", "slice", "importances"):
+    words = [
+        "algo=dqn",
+        "env=gym",
+        "env.id=CartPole-v1",
+        "total_frames=7",
+    ]  # a tuned file would be all tasks'
+    ranges = ["optim.lr=choice(0.25)", "+optim.betas=choice([0.5,0.75])", "compile=choice(true)"]
+    script.main([*words, "search=base", *ranges, "~transforms.double_to_float", f"out={tmp_path}"])
+    best = ["optim.lr=0.25", "+optim.betas=[0.5,0.75]", "compile=true"]
+    command = ["python", "train.py", *words, "~transforms.double_to_float", *best]
+    assert f"  {shlex.join(command)}\n" in capsys.readouterr().out
+    text = (tmp_path / "experiment.yaml").read_text()
+    assert text.startswith(
+        f"# @package _global_\n# 9.0 by {shlex.join(command)} eval.stop_when_solved=false\n"
+    )
+    assert OmegaConf.create(text) == {"optim": {"lr": 0.25, "betas": [0.5, 0.75]}, "compile": True}
+    for name in ("optimization_history", "slice", "param_importances"):
         assert image.imread(tmp_path / f"{name}.png").shape[0] > 300
 
 
@@ -285,9 +277,7 @@ def test_a_search_that_was_stopped_and_one_that_was_killed_go_on(tmp_path: Path)
     assert len(summary.resumed_at_frames) >= 2
     assert OmegaConf.load(out / "trial-0000/seed0/config_resolved.yaml").eval.stop_when_solved is False
     assert "python train.py algo=dqn env=cartpole" in output
-    assert {"study.db", "tuned.yaml", "history.png", "slice.png", "importances.png"} <= {
-        each.name for each in out.iterdir()
-    }
+    assert (out / "experiment.yaml").exists()
     left = [
         each for each in psutil.process_iter(["cmdline"]) if str(out) in " ".join(each.info["cmdline"] or [])
     ]

@@ -33,16 +33,16 @@ class Training:
     Args:
         arguments: of train.py, options and overrides.
         folder: the run folder.
-        shown: the run prints where this process does, and its errors to ``folder.log`` beside the folder as
-            well; else all it prints goes there only.
+        shown: the run prints where this process does, and only errors and warnings to ``folder.log`` beside
+            the folder; else all it prints goes there.
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> None:
-        self.folder, self.log, self.shown = folder, folder.with_name(f"{folder.name}.log"), shown
+        self.folder, self.log = folder, folder.with_name(f"{folder.name}.log")
         self.stopped = False
         folder.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("a") as log:
-            self.log_start = self.echoed = log.tell()  # earlier processes of the run printed before
+            self.log_start = log.tell()  # earlier processes of the run printed before
             self.process = subprocess.Popen(
                 [sys.executable, str(TRAIN), *arguments, f"hydra.run.dir={quoted(folder)}"],
                 stdin=subprocess.DEVNULL,
@@ -62,23 +62,14 @@ class Training:
         """Why it failed: the last line that tells an error, or the last line at all."""
         if self.code and self.code < 0:
             return f"killed by {signal.Signals(-self.code).name}"
-        lines = self.printed(self.log_start).decode(errors="replace").splitlines()
-        lines = [line for line in lines if line.strip()]
+        lines = [line for line in self.printed.splitlines() if line.strip()]
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it printed nothing"])[-1]
 
-    def printed(self, start: int) -> bytes:
-        """What is in the log from a byte on."""
-        return self.log.read_bytes()[start:] if self.log.exists() else b""
-
-    def echo(self) -> None:
-        """Shows what is new in the log of a run that prints here; an empty log is none."""
-        if self.shown:
-            new = self.printed(self.echoed)
-            self.echoed += len(new)
-            print(new.decode(errors="replace"), end="", file=sys.stderr, flush=True)
-            if self.code is not None and not self.echoed:
-                self.log.unlink(missing_ok=True)
+    @property
+    def printed(self) -> str:
+        """What this process of the run has left in the log."""
+        return self.log.read_bytes()[self.log_start :].decode(errors="replace")
 
     def stop(self) -> None:
         """Lets it save and end; asked again it goes on ending, where a second signal would kill it."""
@@ -110,7 +101,6 @@ class Trainings:
             each.stop()
         for each in self.running:
             each.process.wait()
-            each.echo()
         for signum, handler in self.previous.items():
             signal.signal(signum, handler)
 
@@ -139,8 +129,6 @@ class Trainings:
         """Waits a moment; the runs that have ended since it was last called."""
         time.sleep(seconds)
         ended = [each for each in self.running if each.code is not None]
-        for each in self.running:
-            each.echo()
         self.running = [each for each in self.running if each not in ended]
         return ended
 

@@ -12,20 +12,17 @@ from typing import Any
 
 import optuna
 from omegaconf import OmegaConf
-from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
 from hydrl.config.overrides import key_of
-from hydrl.config.settings import Role, builder, keys
+from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
-from hydrl.run.files import atomically
 from hydrl.run.folder import lock
 from hydrl.study import runs
 from hydrl.study.pool import Training, Trainings
-from hydrl.study.space import Plan, as_typed, holds, parse
+from hydrl.study.space import Plan, as_typed, holds
 
 SAME_LENGTH = "eval.stop_when_solved=false"  # for all runs, unless typed otherwise
 FAILURES = 3  # in a row, after which the next would fail too
@@ -198,44 +195,24 @@ def keep(plan: Plan, trials: Iterable[Trial | FrozenTrial | None]) -> None:
             shutil.rmtree(each, ignore_errors=True)
 
 
-def save_tuned(plan: Plan, top: FrozenTrial) -> Path:
-    """Writes ``tuned.yaml``: the tuned numbers there were, what was typed and the best of what was drawn.
-
-    Groups' choices, what is deleted and what is of one run only stand in the command at its top.
-    """
-    source = CONFIGS / "tuned" / f"{plan.groups.get('tuned')}.yaml"
-    tuned = OmegaConf.load(source) if source.is_file() else OmegaConf.create()
-    of_one_run = keys(Role.PROCESS, Role.RECORD, Role.MACHINE)
-    for key, each in parse([*plan.overrides, *drawn(plan, top)]).items():
-        if not ((CONFIGS / key).is_dir() or each.is_delete() or key.partition(".")[0] in of_one_run):
-            OmegaConf.update(tuned, key, each.value(), force_add=True)
-    seeds = ", ".join(map(str, plan.search.seeds))
-    header = (
-        f"# {top.value:,.1f} is the mean closing evaluation of seeds {seeds}, with\n# {command(plan, top)}"
-    )
-    with atomically(plan.out / "tuned.yaml") as partial_path:
-        partial_path.write_text(f"# @package _global_\n{header} {SAME_LENGTH}\n{OmegaConf.to_yaml(tuned)}")
-    return plan.out / "tuned.yaml"
-
-
-def save_pictures(study: optuna.Study, out: Path) -> list[Path]:
-    """Draws Optuna's own plots into the search's folder, as PNG files."""
+def save(plan: Plan, study: optuna.Study, top: FrozenTrial) -> list[Path]:
+    """Writes the best numbers, as a file for ``configs/experiment``, and draws Optuna's own plots."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as plots
 
-    drawn: dict[str, Callable[[], Any]] = {
-        "history": partial(plots.plot_optimization_history, study),
-        "slice": partial(plots.plot_slice, study),
-        "importances": partial(plots.plot_param_importances, study, evaluator=PedAnovaImportanceEvaluator()),
-    }
+    files = [plan.out / f"{name}.png" for name in ("optimization_history", "slice", "param_importances")]
     look: dict[Any, Any] = {"figure.figsize": (8, 4), "xtick.labelsize": 8}  # 4 for each slice
     with warnings.catch_warnings(), matplotlib.rc_context(look):
         warnings.simplefilter("ignore")  # the plots are experimental, and say where trials are few
-        for name, draw in drawn.items():
-            draw()
-            pyplot.savefig(out / f"{name}.png", dpi=100, bbox_inches="tight")
+        for file in files:
+            getattr(plots, f"plot_{file.stem}")(study)
+            pyplot.savefig(file, dpi=100, bbox_inches="tight")
             pyplot.close()
-    return [out / f"{name}.png" for name in drawn]
+    header = f"# @package _global_\n# {top.value:,.1f} by {command(plan, top)} {SAME_LENGTH}\n"
+    numbers = OmegaConf.from_dotlist([each.lstrip("+") for each in drawn(plan, top)])
+    experiment = plan.out / "experiment.yaml"
+    experiment.write_text(header + OmegaConf.to_yaml(numbers))
+    return [experiment, *files]

@@ -44,7 +44,6 @@ class Plan:
     ranges: Sequence[str]  # what is drawn, as overrides
     space: dict[str, BaseDistribution]  # what each key, with the + it may need, is drawn from
     settings: Settings  # of a run with the present numbers
-    groups: dict[str, str]  # their choices
     search: Choices
     out: Path
 
@@ -74,7 +73,6 @@ def read(words: Sequence[str]) -> Plan:
         search = Choices.model_validate(choices)
     except ValidationError as error:
         raise UserError(explain(error, choices)) from None
-    groups = dict(cfg.hydra.runtime.choices)
     with open_dict(cfg):
         del cfg["hydra"], cfg["search"]
     settings = load(cfg)
@@ -86,7 +84,7 @@ def read(words: Sequence[str]) -> Plan:
     space = {each.get_key_element(): distribution(each, find(present, key)) for key, each in ranges.items()}
     folder = Path(out or f"outputs/searches/{settings.algo}-{settings.task}")
     lines = [each.input_line or "" for each in ranges.values()]
-    return Plan(overrides, lines, space, settings, groups, search, folder)
+    return Plan(overrides, lines, space, settings, search, folder)
 
 
 def parse(words: Sequence[str]) -> dict[str, Override]:

@@ -125,6 +125,10 @@ def launch(config: DictConfig, lists: Sequence[Sequence[str]], limit: int, first
                 member = next(each for each in members if each.training is ended)
                 if not alone:
                     print(f"#{member.number} {member.status}: {member.told}", flush=True)
+                elif ended.printed or ended.code:
+                    print(ended.printed, end="", file=sys.stderr, flush=True)
+                else:
+                    ended.log.unlink()
     finally:
         show(folder, common, members)
     if codes := [each.code for each in members if each.code]:
