@@ -180,8 +180,8 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
     assert [each.state.name for each in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "COMPLETE"]
     assert pool.started == ["0/0", "0/1", "1/0", "1/1", "2/0", "3/0", "3/1"]
     assert study.trials[0].params == {"optim.lr": 2e-3}  # the present number
-    assert lines[0] == "#0  100.0  optim.lr=0.002"
-    assert lines[2].startswith("#2  49.0, cut short  optim.lr=0.00")
+    assert lines[0] == "#0  100.0  lr=0.002"
+    assert lines[2].startswith("#2  49.0, cut short  lr=0.00")
     # Only the best trial can be gone on with.
     assert {each.parts[-3] for each in tmp_path.glob("*/*/checkpoints")} == {"trial-0000"}
 

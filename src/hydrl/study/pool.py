@@ -18,6 +18,7 @@ from hydrl.errors import Interrupted
 TRAIN = CONFIGS.parent / "train.py"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME = 0.5  # seconds within which a signal that comes again is the same one, sent to the whole group
+STATUS = {0: "finished", 2: "refused", 3: "diverged", 143: "interrupted", -15: "interrupted"}  # by exit code
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 LIBC = ctypes.CDLL(None)  # looked up before any fork, where that is safe
 
@@ -56,6 +57,11 @@ class Training:
     def code(self) -> int | None:
         """The exit code once it has ended; minus the signal that killed it."""
         return self.process.poll()
+
+    @property
+    def status(self) -> str:
+        """How it ended, in a word."""
+        return STATUS.get(self.code or 0, "failed")
 
     @property
     def error(self) -> str:

@@ -2,6 +2,7 @@
 
 import fcntl
 import math
+import re
 import shlex
 import shutil
 import warnings
@@ -184,7 +185,8 @@ def line(plan: Plan, told: FrozenTrial, last: Training) -> str:
         note = "diverged"
     else:
         note = f"{told.value:,.1f}" + ", cut short" * (told.state == TrialState.PRUNED)
-    return f"#{told.number}  {note}  {' '.join(drawn(plan, told))}"
+    short = (re.sub(r"^[^=]*\.", "", each) for each in drawn(plan, told))
+    return f"#{told.number}  {note}  {' '.join(short)}"
 
 
 def keep(plan: Plan, trials: Iterable[Trial | FrozenTrial | None]) -> None:
@@ -209,6 +211,8 @@ def save(plan: Plan, study: optuna.Study, top: FrozenTrial) -> list[Path]:
         warnings.simplefilter("ignore")  # the plots are experimental, and say where trials are few
         for file in files:
             getattr(plots, f"plot_{file.stem}")(study)
+            for axes in pyplot.gcf().axes:  # logarithmic ones label so many ticks that they would touch
+                axes.tick_params("x", which="minor", labelrotation=90, labelsize=6)
             pyplot.savefig(file, dpi=100, bbox_inches="tight")
             pyplot.close()
     header = f"# @package _global_\n# {top.value:,.1f} by {command(plan, top)} {SAME_LENGTH}\n"

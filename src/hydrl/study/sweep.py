@@ -4,7 +4,6 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -19,7 +18,6 @@ from hydrl.run.screen import console
 from hydrl.study import runs
 from hydrl.study.pool import Training, Trainings
 
-STATUS = {0: "finished", 2: "refused", 3: "diverged", 143: "interrupted", -15: "interrupted"}  # by exit code
 WHERE = ("config_path", "config_name", "config_dir")  # Hydra's options that each member takes as well
 OF_THE_SWEEP = r"hydra[./](launcher|mode|run|sweep|sweeper)\b"  # and its keys that none does
 NUMBERS = ("#", "frames", "evaluation", "seconds")  # columns of the table
@@ -44,51 +42,6 @@ def folder_name(overrides: Sequence[str]) -> str:
     return name
 
 
-@dataclass
-class Member:
-    """A run of a sweep.
-
-    Attributes:
-        label: its number and the overrides that not all members have.
-        training: its process, once it has begun.
-    """
-
-    number: int
-    overrides: Sequence[str]
-    label: str
-    folder: Path
-    training: Training | None = None
-
-    @property
-    def code(self) -> int:
-        """The exit code, minus the signal that killed it."""
-        return (self.training and self.training.code) or 0
-
-    @property
-    def status(self) -> str:
-        """What became of it, in a word."""
-        return STATUS.get(self.code, "failed")
-
-    @property
-    def told(self) -> str:
-        """Its error, or the name of its folder."""
-        error = self.training.error if self.training and self.code and self.status != "interrupted" else ""
-        return (error if len(error) <= 100 else f"{error[:99]}…") or self.folder.name
-
-    def cells(self) -> list[str]:
-        """Its row of the table, from the frames on; others than these may have found an earlier run there."""
-        ended = self.status in ("finished", "diverged", "interrupted")
-        summary = runs.summary(self.folder) if ended else {}
-        mean, solved = summary.get("eval/return_mean"), summary.get("solved_at_frames")
-        return [
-            f"{summary['frames']:,}" if summary else "",
-            "" if mean is None else f"{mean:,.1f} ± {summary['eval/return_std']:,.1f}",
-            "" if solved is None else f"{solved:,} frames, {summary['solved_at_seconds']:.0f} s",
-            f"{summary['wall_seconds']:,.0f}" if summary else "",
-            self.told,
-        ]
-
-
 def launch(config: DictConfig, lists: Sequence[Sequence[str]], limit: int, first: int) -> None:
     """Runs the members of a sweep and prints their table; a member that fails ends no other.
 
@@ -105,33 +58,34 @@ def launch(config: DictConfig, lists: Sequence[Sequence[str]], limit: int, first
     """
     if type(limit) is not int or limit < 1:
         raise UserError(f"hydra.launcher.n_jobs={limit}: give a whole number, 1 or more")
-    folder, passed_on = Path(config.hydra.sweep.dir), arguments(config)
+    folder, passed_on, alone = Path(config.hydra.sweep.dir), arguments(config), limit == 1
     common = [word for word in lists[0] if len(lists) > 1 and all(word in each for each in lists)]
-    members = []
-    for number, each in enumerate(lists, first):
-        label = " ".join(word for word in each if word not in common)
-        members.append(Member(number, each, label, folder / folder_name(each)))
-    alone = limit == 1
+    labels = [" ".join(word for word in each if word not in common) for each in lists]
+    begun: list[Training] = []
 
     def begin(pool: Trainings) -> Iterator[Training]:
-        for member in members:
-            print("\n" * alone + f"#{member.number} begins: {member.label}", flush=True)
-            member.training = pool.start([*passed_on, *member.overrides], member.folder, alone)
-            yield member.training
+        for number, (label, each) in enumerate(zip(labels, lists, strict=True), first):
+            print("\n" * alone + f"#{number} begins: {label}", flush=True)
+            begun.append(pool.start([*passed_on, *each], folder / folder_name(each), alone))
+            yield begun[-1]
 
     try:
         with Trainings(limit) as pool:
             for ended in pool.each(begin(pool)):
-                member = next(each for each in members if each.training is ended)
                 if not alone:
-                    print(f"#{member.number} {member.status}: {member.told}", flush=True)
+                    print(f"#{first + begun.index(ended)} {ended.status}: {note(ended)}", flush=True)
                 elif ended.printed or ended.code:
                     print(ended.printed, end="", file=sys.stderr, flush=True)
                 else:
                     ended.log.unlink()
     finally:
-        show(folder, common, members)
-    if codes := [each.code for each in members if each.code]:
+        title = f"{folder}: {sum(each.status == 'finished' for each in begun)} of {len(lists)} finished"
+        title += f", {len(lists) - len(begun)} not begun" * (len(begun) < len(lists))
+        rows = [[str(first + n), labels[n], each.status, *cells(each)] for n, each in enumerate(begun)]
+        show(f"{title}\n{' '.join(common)}".strip(), rows)
+        if len(begun) < len(lists) or any(each.status == "interrupted" for each in begun):
+            print(f"go on with the same command and hydra.sweep.dir={folder} resume=auto")
+    if codes := [each.code for each in begun if each.code]:
         raise SystemExit(max(1, min(codes)))
 
 
@@ -143,16 +97,31 @@ def arguments(config: DictConfig) -> list[str]:
     return [word for option in options for word in option] + hydras
 
 
-def show(folder: Path, common: Sequence[str], members: Sequence[Member]) -> None:
-    """Prints the table, and how to go on where a member has not ended."""
-    begun = [each for each in members if each.training]
-    done, waiting = sum(each.status == "finished" for each in begun), len(members) - len(begun)
-    title = f"{folder}: {done} of {len(members)} finished" + f", {waiting} not begun" * bool(waiting)
-    table = Table(title=Text(f"{title}\n{' '.join(common)}".strip()))
+def note(run: Training) -> str:
+    """The error of a member that has ended, or the name of its folder."""
+    if run.status in ("finished", "interrupted"):
+        return run.folder.name
+    return run.error if len(run.error) <= 100 else f"{run.error[:99]}…"
+
+
+def cells(run: Training) -> list[str]:
+    """A member's row of the table from the frames on; a refused one may have found an earlier run there."""
+    found = runs.summary(run.folder) if run.status in ("finished", "diverged", "interrupted") else {}
+    mean, solved = found.get("eval/return_mean"), found.get("solved_at_frames")
+    return [
+        f"{found['frames']:,}" if found else "",
+        "" if mean is None else f"{mean:,.1f} ± {found['eval/return_std']:,.1f}",
+        "" if solved is None else f"{solved:,} frames, {found['solved_at_seconds']:.0f} s",
+        f"{found['wall_seconds']:,.0f}" if found else "",
+        note(run),
+    ]
+
+
+def show(title: str, rows: Sequence[Sequence[str]]) -> None:
+    """Prints the table."""
+    table = Table(title=Text(title))
     for name in ("#", "overrides", "status", "frames", "evaluation", "solved", "seconds", "folder or error"):
         table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
-    for each in begun:
-        table.add_row(*map(Text, [str(each.number), each.label, each.status, *each.cells()]))
+    for row in rows:
+        table.add_row(*map(Text, row))
     console().print(table)
-    if waiting or any(each.status == "interrupted" for each in begun):
-        print(f"go on with the same command and hydra.sweep.dir={folder} resume=auto")
