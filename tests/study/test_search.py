@@ -188,7 +188,7 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
 
 def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(monkeypatch, tmp_path):
     codes = {0: 0, 1: -9, 2: 0, 3: 3}
-    read = lambda trial, seed: ({}, 5.0, codes[trial])  # noqa: E731
+    read, read_one = (lambda trial, seed: ({}, 5.0, codes[trial])), (lambda trial, seed: ({}, 5.0, 0))
     study, _, lines = searched(monkeypatch, tmp_path / "a", "trials=3", outcome=read)
     assert [each.state.name for each in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "PRUNED"]
     assert lines[1].startswith(f"#1  failed: it was killed; see {tmp_path / 'a'}/trial-0001/seed0.log")
@@ -196,7 +196,10 @@ def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(mo
     with pytest.raises(RunError, match="3 trials in a row failed"):
         searched(monkeypatch, tmp_path / "b", outcome=lambda trial, seed: ({}, 5.0, -9))
     with pytest.raises(UserError, match="it was killed"):
-        searched(monkeypatch, tmp_path / "c", outcome=lambda trial, seed: ({}, 5.0, 2))
+        searched(monkeypatch, tmp_path / "c", "jobs=2", outcome=lambda trial, seed: ({}, 5.0, 2))
+    # Put right, it begins anew.
+    study, _, _ = searched(monkeypatch, tmp_path / "c", "optim.lr=interval(1e-4,9e-3)", outcome=read_one)
+    assert [each.number for each in study.trials] == [0, 1]
 
 
 def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monkeypatch, tmp_path):

@@ -14,6 +14,7 @@ from typing import Self
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import quoted
 from hydrl.errors import Interrupted
+from hydrl.run.screen import say
 
 TRAIN = CONFIGS.parent / "train.py"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -96,8 +97,9 @@ class Trainings:
         self.leaving, self.since = False, 0.0
 
     def __enter__(self) -> Self:
-        """Takes the signals."""
-        self.previous = {each: signal.signal(each, self.receive) for each in SIGNALS}
+        """Takes the signals, but those that are ignored, as nohup has it of SIGHUP."""
+        taken = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+        self.previous = {each: signal.signal(each, self.receive) for each in taken}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,6 +107,8 @@ class Trainings:
         self.leaving = True
         for each in self.running:
             each.stop()
+        if self.running:
+            say(f"\nruns in hand: {len(self.running)}, which save and end; another Ctrl-C would kill them")
         for each in self.running:
             each.process.wait()
         for signum, handler in self.previous.items():

@@ -46,7 +46,7 @@ def open_study(plan: Plan) -> optuna.Study:
     except SQLAlchemyError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{plan.out / 'study.db'} cannot be read ({reason}); name another folder") from None
-    if study.trials and not count(study):  # what was refused, as a wrong range is, may be put right
+    if study.trials and not count(study):  # all were refused or failed, as for a wrong range
         optuna.delete_study(study_name="search", storage=url)
         for folder in plan.out.glob("trial-[0-9]*"):
             shutil.rmtree(folder)
@@ -101,6 +101,8 @@ def run(plan: Plan, study: optuna.Study, say: Callable[[str], None]) -> None:
                     say(line(plan, told, last))
                     keep(plan, [*in_hand, best(study)])
                     if last.code == 2:
+                        for each in in_hand:  # they are of no use, and the mistake may be put right
+                            study.tell(each, state=TrialState.FAIL)
                         raise UserError(last.error) from None
                     failures = failures + 1 if state == TrialState.FAIL else 0
                     if failures == FAILURES:
