@@ -70,9 +70,7 @@ def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, capsys):
         assert stopped.code == 143
         signal.raise_signal(signal.SIGHUP)
     assert left.code == 143
-    assert (
-        capsys.readouterr().out == "\nruns in hand: 1, which save and end; another Ctrl-C would kill them\n"
-    )
+    assert capsys.readouterr().out == "\nwaits for 1 to save and end; another Ctrl-C kills\n"
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 

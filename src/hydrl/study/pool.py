@@ -108,7 +108,7 @@ class Trainings:
         for each in self.running:
             each.stop()
         if self.running:
-            say(f"\nruns in hand: {len(self.running)}, which save and end; another Ctrl-C would kill them")
+            say(f"\nwaits for {len(self.running)} to save and end; another Ctrl-C kills")
         for each in self.running:
             each.process.wait()
         for signum, handler in self.previous.items():
