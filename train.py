@@ -18,11 +18,10 @@ from omegaconf import DictConfig
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.settings import Settings, check_action_space, load
 from hydrl.run import folder, headless, resume, screen
-from hydrl.study import sweep
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
-@sweep.job
+@command_line.job
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
     settings = load(cfg)
@@ -126,4 +125,4 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
 
 if __name__ == "__main__":
     screen.outlive_readers()
-    sys.exit(sweep.close(command_line.run(main, resume.expand)))
+    sys.exit(command_line.run(main, resume.expand))

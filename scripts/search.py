@@ -2,13 +2,12 @@
 
 Keys: trials (in all), seeds (of each trial, as 0,1,2), jobs (runs side by side), search (a file in
 configs/search, the algorithm's unless named), out (outputs/searches/ALGO-ENV). All else is train.py's:
-'optim.lr=tag(log,interval(1e-4,1e-2))' adds a range to the search or changes one, a single value takes its
-key out, and '~KEY' leaves that one as it is. The same command goes on with a search that was stopped.
+'optim.lr=tag(log,interval(1e-4,1e-2))' adds a range to the search or changes one, and a single value takes
+its key out. The same command goes on with a search that was stopped.
 Needs pip install -e '.[search]'.
 """
 
 import importlib.util
-import shlex
 import sys
 from functools import partial
 
@@ -18,7 +17,7 @@ from hydrl.run.screen import console
 
 
 def main(words: list[str]) -> None:
-    """Searches, says what was best, and leaves ``study.db``, ``tuned.yaml`` and pictures.
+    """Searches, says what was best, and leaves ``study.db``, ``experiment.yaml`` and pictures.
 
     Raises:
         UserError: for words that do not fit, another search in the folder, and a missing extra.
@@ -41,12 +40,9 @@ def main(words: list[str]) -> None:
     top = search.best(study)
     if top is None:
         raise RunError(f"no trial came to its end; see {plan.out}/trial-*/*.log")
-    path, beside = search.save_tuned(plan, top)
-    place = search.trial_folder(plan, top)
-    say(f"best of {search.count(study)} trials: {top.value:,.1f}, #{top.number}, in {place}")
-    say(f"  {shlex.join(search.command(plan, top))}")
-    say(f"  {path}, the same as a file" + (f", with {shlex.join(beside)}" if beside else ""))
-    say(f"  {', '.join(map(str, search.save_pictures(study, plan.out)))}")
+    say(f"best of {search.count(study)} trials: {top.value:,.1f}, in {search.folder(plan, top)}")
+    say(f"  {search.command(plan, top)}")
+    say(f"  {', '.join(map(str, search.save(plan, study, top)))}")
     say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")
 
 

@@ -22,7 +22,6 @@ from hydrl.config.command_line import read
 from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run import resume
-from hydrl.study import sweep
 
 NOISE = (
     "Traceback",
@@ -52,7 +51,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         if "-m" in arguments:
             arguments += [f"hydra.sweep.dir={tmp_path / 'sweep'}"]
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        code = sweep.close(command_line.run(main, resume.expand))
+        code = command_line.run(main, resume.expand)
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
@@ -241,19 +240,8 @@ def test_the_configuration_can_be_printed(told: Told, trained: list[Settings]):
     assert not trained
 
 
-def test_a_sweep_goes_on_after_a_mistake(told: Told, trained: list[Settings]):
-    code, output = told("-m seed=0,-1,2")
-    assert code == 2
-    assert [each.seed for each in trained] == [0, 2]
-    lines = [line for line in output.splitlines() if line]
-    assert lines[:3] == ["#0: seed=0", "#1: seed=-1", "#2: seed=2"]
-    assert (
-        lines[-1] == "error: seed=-1: should be greater than or equal to 0"
-    )  # on the error output, which comes last here
-
-
 def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: list[Settings]):
-    assert told("-m algo=ppo env=inverted_double_pendulum,inverted_pendulum")[0] == 0
+    assert told("-m hydra/launcher=basic env=inverted_double_pendulum,inverted_pendulum")[0] == 0
     tuned = yaml.safe_load((CONFIGS / "tuned/ppo/inverted_double_pendulum.yaml").read_text())
     default = yaml.safe_load((CONFIGS / "train.yaml").read_text())
     assert [each.total_frames for each in trained] == [tuned["total_frames"], default["total_frames"]]
@@ -263,7 +251,7 @@ def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: lis
 @pytest.mark.parametrize(
     ("line", "nearest"),
     [
-        ("-m hydra/launcher=jobli seed=0,1", "joblib, "),
+        ("-m hydra/launcher=processe seed=0,1", "processes, "),
         ("hydra/job_logging=stdou", "stdout, "),
         ("tuned=ppo/cartpol", "ppo/cartpole, "),
         ("+tuned/ppo=cartpol", "cartpole, "),
@@ -274,14 +262,6 @@ def test_a_wrong_choice_of_a_nested_group_or_of_hydra_s_own_is_told_the_nearest(
     assert code == 2
     assert_short(output)
     assert f": no such choice; try {nearest}" in output
-
-
-def test_a_wrong_choice_in_a_sweep_stops_it_before_it_starts(told: Told, trained: list[Settings]):
-    code, output = told("-m optim=adam,adamm")
-    assert code == 2
-    assert_short(output)
-    assert "optim=adamm" in output
-    assert not trained
 
 
 def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.MonkeyPatch):
@@ -307,16 +287,6 @@ def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.Monk
     assert ends_with(Interrupted(15)) == (143, "")
     assert ends_with(KeyboardInterrupt()) == (130, "")
     assert ends_with(None) == (0, "")
-
-
-def test_a_defect_weighs_more_than_a_mistake_in_a_sweep(told: Told, monkeypatch: pytest.MonkeyPatch):
-    def end(settings: Settings, origin: object) -> None:
-        raise RuntimeError("a defect") if settings.seed == 1 else UserError("a mistake")
-
-    monkeypatch.setattr(train, "train", end)
-    code, output = told("-m seed=0,1,2")
-    assert code == 1
-    assert output.count("error: a mistake") == 2
 
 
 @pytest.mark.parametrize(

@@ -60,17 +60,18 @@ def test_only_so_many_run_and_each_tells_how_it_ended(tmp_path):
     assert "2,048 frames" in (tmp_path / "it's, done.log").read_text()
 
 
-def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path):
-    with pytest.raises(Interrupted, match=str(int(signal.SIGTERM))), Trainings(2) as pool:  # noqa: PT012
+def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, capsys):
+    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), Trainings(2) as pool:  # noqa: PT012
         stopped, left = (pool.start(LONG, tmp_path / name) for name in ("stopped", "left"))
         wait_for(lambda: trains(stopped.folder) and trains(left.folder))
         stopped.stop()
         stopped.stop()  # a second signal would have killed it
         assert ended(pool) == [stopped]
         assert stopped.code == 143
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGHUP)
     assert left.code == 143
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert capsys.readouterr().out == "\nwaits for 1 to save and end; another Ctrl-C kills\n"
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal for it")
@@ -83,3 +84,13 @@ def test_a_run_ends_with_a_killed_parent(tmp_path):
     parent.wait()
     wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 20)
     assert "interrupted" in (tmp_path / "run" / "summary.json").read_text()
+
+
+def test_what_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Trainings(1):
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,6 +1,6 @@
 """Searches: what they draw from, what they refuse, and small ones that really run."""
 
-import shutil
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -11,7 +11,6 @@ import optuna
 import psutil
 import pytest
 from conftest import settings, start
-from hydra import compose, initialize_config_dir
 from matplotlib import image
 from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -19,9 +18,10 @@ from optuna.trial import TrialState
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
-from hydrl.config.settings import load
+from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
 from hydrl.study import search, space
+from scripts import search as script
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 SCRIPT = "scripts/search.py"
@@ -45,7 +45,8 @@ ALONE = [*TINY, "search=base", "seeds=0,1", "trials=2", "jobs=1"]  # with a rang
     ],
 )
 def test_each_form_of_a_range(word: str, present: Any, found: Any):
-    assert space.distribution(word, present) == found
+    (override,) = space.parse([word]).values()
+    assert space.distribution(override, present) == found
 
 
 def test_values_are_typed_as_train_py_reads_them():
@@ -73,13 +74,14 @@ def test_both_ends_of_every_range_of_the_search_files_can_be_trained(algo: str):
 
 
 def test_the_command_line_changes_adds_fixes_and_leaves_out():
-    words = ["optim.lr=interval(1e-3,2e-3)", "loss.value_estimator.gamma=0.9", "~minibatches.size"]
+    words = ["optim.lr=interval(1e-3,2e-3)", "loss.value_estimator.gamma=0.9", "~transforms.double_to_float"]
     words += ["optim.eps=choice(1e-8,1e-5)", "seeds=range(4,6)", "trials=7", "jobs=1", "out=here"]
     plan = space.read(["algo=dqn", "env=cartpole", *words])
     assert plan.space["optim.lr"] == FloatDistribution(1e-3, 2e-3)
     assert plan.space["optim.eps"] == CategoricalDistribution([1e-8, 1e-5])
-    assert not {"loss.value_estimator.gamma", "minibatches.size"} & plan.space.keys()
-    assert plan.overrides == ["algo=dqn", "env=cartpole", "loss.value_estimator.gamma=0.9"]
+    assert "loss.value_estimator.gamma" not in plan.space
+    ours = ["loss.value_estimator.gamma=0.9", "~transforms.double_to_float"]
+    assert plan.overrides == ["algo=dqn", "env=cartpole", *ours]
     told = plan.search
     assert (told.seeds, told.trials, told.jobs, plan.out) == ([4, 5], 7, 1, Path("here"))
 
@@ -106,13 +108,6 @@ def test_what_a_search_refuses_is_a_line(word: str, answer: str):
     with pytest.raises(UserError, match=answer) as error:
         space.read(["algo=dqn", "env=cartpole", word])
     assert "\n" not in str(error.value)
-
-
-def test_only_optunas_parts_are_built():
-    with pytest.raises(UserError, match=r"_target_=os\.system: should be in optuna\.samplers"):
-        search.optunas({"_target_": "os.system"}, "samplers")
-    with pytest.raises(UserError, match=r"optuna\.samplers\.TPESampler.*nonsense"):
-        search.optunas({"_target_": "optuna.samplers.TPESampler", "nonsense": 1}, "samplers")
 
 
 class Pool:
@@ -143,7 +138,7 @@ class Pool:
         text = "\n".join(["frames,eval/return_mean,time/elapsed", *rows, "400,,1", "512,9"])
         (folder / "metrics.csv").write_text(text)
         (folder / "summary.json").write_text(f'{{"eval/return_mean": {score}}}')
-        self.running.append(Run(code, folder.with_suffix(".log")))
+        self.running.append(Run(code, folder))
         return self.running[-1]
 
     def wait(self) -> None:
@@ -153,8 +148,9 @@ class Pool:
 class Run:
     error = "it was killed"
 
-    def __init__(self, code: int, log: Path) -> None:
-        self.code, self.log, self.stopped = code, log, False
+    def __init__(self, code: int, folder: Path) -> None:
+        self.code, self.folder, self.stopped = code, folder, False
+        self.log = folder.with_suffix(".log")
 
     def stop(self) -> None:
         self.stopped = True
@@ -175,10 +171,8 @@ def searched(
 def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, tmp_path):
     level = {0: 40.0, 1: 60.0, 2: 49.0, 3: 51.0}
     pruner = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 2, "n_warmup_steps": 1}
-    parts, read = search.optunas, lambda trial, seed: ({256 + 44 * seed: level[trial]}, 100.0, 0)
-    monkeypatch.setattr(
-        search, "optunas", lambda part, name: parts(pruner if name == "pruners" else part, name)
-    )
+    read = lambda trial, seed: ({256 + 44 * seed: level[trial]}, 100.0, 0)  # noqa: E731
+    monkeypatch.setattr(search, "builder", lambda part: builder(pruner if "Pruner" in str(part) else part))
     study, pool, lines = searched(monkeypatch, tmp_path, "trials=4", outcome=read)
     # The second seed's evaluation is averaged with the first seed's score, whatever its frames.
     assert study.trials[0].intermediate_values == {1: 40.0, 3: 70.0}
@@ -186,7 +180,7 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
     assert [each.state.name for each in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "COMPLETE"]
     assert pool.started == ["0/0", "0/1", "1/0", "1/1", "2/0", "3/0", "3/1"]
     assert study.trials[0].params == {"optim.lr": 2e-3}  # the present number
-    assert lines[0] == "#0  100.0  lr=0.002  (best 100.0, #0)"
+    assert lines[0] == "#0  100.0  lr=0.002"
     assert lines[2].startswith("#2  49.0, cut short  lr=0.00")
     # Only the best trial can be gone on with.
     assert {each.parts[-3] for each in tmp_path.glob("*/*/checkpoints")} == {"trial-0000"}
@@ -194,7 +188,7 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
 
 def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(monkeypatch, tmp_path):
     codes = {0: 0, 1: -9, 2: 0, 3: 3}
-    read = lambda trial, seed: ({}, 5.0, codes[trial])  # noqa: E731
+    read, read_one = (lambda trial, seed: ({}, 5.0, codes[trial])), (lambda trial, seed: ({}, 5.0, 0))
     study, _, lines = searched(monkeypatch, tmp_path / "a", "trials=3", outcome=read)
     assert [each.state.name for each in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "PRUNED"]
     assert lines[1].startswith(f"#1  failed: it was killed; see {tmp_path / 'a'}/trial-0001/seed0.log")
@@ -202,50 +196,52 @@ def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(mo
     with pytest.raises(RunError, match="3 trials in a row failed"):
         searched(monkeypatch, tmp_path / "b", outcome=lambda trial, seed: ({}, 5.0, -9))
     with pytest.raises(UserError, match="it was killed"):
-        searched(monkeypatch, tmp_path / "c", outcome=lambda trial, seed: ({}, 5.0, 2))
+        searched(monkeypatch, tmp_path / "c", "jobs=2", outcome=lambda trial, seed: ({}, 5.0, 2))
+    # Put right, it begins anew.
+    study, _, _ = searched(monkeypatch, tmp_path / "c", "optim.lr=interval(1e-4,9e-3)", outcome=read_one)
+    assert [each.number for each in study.trials] == [0, 1]
 
 
 def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monkeypatch, tmp_path):
     read = lambda trial, seed: ({}, 5.0, 0)  # noqa: E731
     searched(monkeypatch, tmp_path, outcome=read)
     assert searched(monkeypatch, tmp_path, outcome=read)[1].started == []
-    for word, named in (
-        ("seeds=0,2", "seeds=0,1, and this one has seeds=0,2"),
-        (
-            "optim.lr=interval(1e-3,8e-3)",
-            r"interval\(1e-3,9e-3\), and this one has optim.lr=interval\(1e-3,8",
-        ),
-        ("optim.eps=choice(1e-8)", "no optim.eps, and"),
-        ("optim=adamw", "no optim, and this one has optim=adamw"),
-    ):
-        with pytest.raises(UserError, match=f"holds a search with .*{named}"):
+    for word in ("seeds=0,2", "optim.lr=interval(1e-3,8e-3)", "optim.eps=choice(1e-8)", "optim=adamw"):
+        with pytest.raises(UserError, match=r"holds another search, algo=dqn .*seeds=0,1; go on with it"):
             searched(monkeypatch, tmp_path, word, outcome=read)
 
 
-def resolved(configs: Path, *overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(configs), version_base="1.3"):
-        return load(compose("train", [*overrides, "run_dir=unused"])).model_dump()
+def test_a_damaged_study_is_told_in_a_line(tmp_path):
+    (tmp_path / "study.db").write_bytes(b"SQLite format 3" * 99)
+    with pytest.raises(UserError, match=r"study\.db cannot be read \(.*; name another folder$"):
+        search.open_study(space.read([*ALONE, f"out={tmp_path}", "optim.lr=interval(1e-3,9e-3)"]))
 
 
-def test_the_tuned_file_and_the_command_line_are_the_same_run(tmp_path):
-    ours = ["actor=dueling", "~transforms.reward_scaling", "device=cpu"]
-    words = [*ours, "+optim.betas=[0.9,0.99]", "loss.module.double_dqn=false", "eval.episodes=3"]
-    plan = space.read(["algo=dqn", "env=cartpole", *words, f"out={tmp_path}"])
-    study = optuna.create_study(direction="maximize")
-    trial = study.ask(dict(plan.space))
-    drawn = [f"{key}={space.as_typed(each, trial.params[key])}" for key, each in plan.space.items()]
-    trial.set_user_attr("overrides", drawn)
-    study.tell(trial, 1.0)
-    path, beside = search.save_tuned(plan, study.best_trial)
-    assert beside == ours
-    assert path.read_text().startswith("# @package _global_\n# Found by: python scripts/search.py algo=dqn")
-    shutil.copytree(CONFIGS, tmp_path / "configs")
-    shutil.copy(path, tmp_path / "configs/tuned/dqn/cartpole.yaml")
-    found = resolved(tmp_path / "configs", "algo=dqn", "env=cartpole", *beside)
-    assert found == resolved(CONFIGS, *search.command(plan, study.best_trial)[2:])
-    assert found["optim"]["betas"] == [0.9, 0.99]
-    for picture in search.save_pictures(study, tmp_path):
-        assert image.imread(picture).shape[0] > 300
+def test_the_best_is_left_as_a_command_and_as_an_experiment_which_are_the_same_run(
+    tmp_path, monkeypatch, capsys
+):
+    def run(plan: space.Plan, study: optuna.Study, say: object) -> None:
+        study.tell(study.ask(plan.space), 9.0)
+
+    monkeypatch.setattr(search, "run", run)
+    words = [
+        "algo=dqn",
+        "env=gym",
+        "env.id=CartPole-v1",
+        "total_frames=7",
+    ]  # a tuned file would be all tasks'
+    ranges = ["optim.lr=choice(0.25)", "+optim.betas=choice([0.5,0.75])", "compile=choice(true)"]
+    script.main([*words, "search=base", *ranges, "~transforms.double_to_float", f"out={tmp_path}"])
+    best = ["optim.lr=0.25", "+optim.betas=[0.5,0.75]", "compile=true"]
+    command = ["python", "train.py", *words, "~transforms.double_to_float", *best]
+    assert f"  {shlex.join(command)}\n" in capsys.readouterr().out
+    text = (tmp_path / "experiment.yaml").read_text()
+    assert text.startswith(
+        f"# @package _global_\n# 9.0 by {shlex.join(command)} eval.stop_when_solved=false\n"
+    )
+    assert OmegaConf.create(text) == {"optim": {"lr": 0.25, "betas": [0.5, 0.75]}, "compile": True}
+    for name in ("optimization_history", "slice", "param_importances"):
+        assert image.imread(tmp_path / f"{name}.png").shape[0] > 300
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
@@ -277,17 +273,14 @@ def test_a_search_that_was_stopped_and_one_that_was_killed_go_on(tmp_path: Path)
     searching = start(*words, script=SCRIPT)
     output = searching.communicate(timeout=200)[0]
     assert searching.returncode == 0, output
-    *stopped, whole = study().trials
-    assert [each.state for each in (*stopped, whole)] == [TrialState.FAIL] * 2 + [TrialState.COMPLETE]
-    assert whole.params == stopped[0].params
+    (whole,) = study().trials  # its number is its folder's
+    assert whole.state == TrialState.COMPLETE
     summary = OmegaConf.load(out / "trial-0000/seed0/summary.json")
     assert whole.value == pytest.approx(summary["eval/return_mean"])
     assert len(summary.resumed_at_frames) >= 2
     assert OmegaConf.load(out / "trial-0000/seed0/config_resolved.yaml").eval.stop_when_solved is False
     assert "python train.py algo=dqn env=cartpole" in output
-    assert {"study.db", "tuned.yaml", "history.png", "slice.png", "importances.png"} <= {
-        each.name for each in out.iterdir()
-    }
+    assert (out / "experiment.yaml").exists()
     left = [
         each for each in psutil.process_iter(["cmdline"]) if str(out) in " ".join(each.info["cmdline"] or [])
     ]

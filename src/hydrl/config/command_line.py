@@ -6,9 +6,13 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -19,7 +23,6 @@ from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key,
 from hydrl.config.overrides import key_of, without_none
 from hydrl.errors import Interrupted, RunError, UserError
 
-LAUNCHERS = ("joblib", "submitit")  # packages that run a sweep's members in other processes
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 # Hydra's own.
 OPTIONS = {"--help", "--hydra-help", "--version", "--multirun", "--run", "--resolve", "--shell-completion"}
@@ -36,8 +39,8 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
         expand: makes the command line that Hydra reads of the one that was typed.
 
     Returns:
-        0 if all that Hydra was asked for was done, 2 for a user's mistake, 128 + signal when interrupted;
-        what a job ends with is for :func:`attempt` to say.
+        0 if all that Hydra was asked for was done, 2 for a user's mistake, 128 + signal when interrupted,
+        and else what :func:`job` or a sweep ended with.
     """
     # Hydra's complaints arrive here instead of ending in its own exit(1).
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -56,13 +59,6 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
             raise UserError(
                 f"{error.filename or 'the run folder'} cannot be written: {error.strerror}; choose a folder "
                 "with hydra.run.dir=DIR (hydra.sweep.dir=DIR with -m)"
-            ) from None
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in LAUNCHERS:
-                raise
-            raise RunError(
-                f"a member's process was killed, as when memory runs out, and with it the sweep "
-                f"({type(error).__name__})"
             ) from None
 
     return told(work)
@@ -84,6 +80,8 @@ def told(work: Callable[[], None]) -> int:
         return complain(str(error), error.exit_code)
     except Interrupted as error:
         return error.exit_code
+    except SystemExit as end:  # of a job or a sweep, which have told why
+        return int(end.code or 0)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # whoever read the output has gone, as `| head` does
@@ -92,23 +90,44 @@ def told(work: Callable[[], None]) -> int:
     return 0
 
 
-def attempt(train: Callable[[DictConfig], None], cfg: DictConfig) -> tuple[int, str]:
-    """Runs a job of Hydra's and tells a failure; its exit code and, if it failed, why."""
-    try:
-        train(cfg)
-    except (UserError, RunError) as error:
-        return complain(str(error), error.exit_code), str(error)
-    except SystemExit as error:  # of a task's own code, which must not look like a run that finished
-        reason = f"the environment or a library ended the run by sys.exit({error.code!r})"
-        return complain(reason, 1), reason
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno in UNWRITABLE:
-            where = error.filename or "the run folder"
-            complain(f"{where} cannot be written: {error.strerror}; what was saved before is intact")
+def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
+    """Makes a function Hydra's job: a failure is told here, as Hydra would tell it at length.
+
+    Raises:
+        SystemExit: with the exit code of a failure.
+    """
+
+    @wraps(train)
+    def wrapper(cfg: DictConfig) -> None:
+        try:
+            train(cfg)
+        except (UserError, RunError) as error:
+            code = complain(str(error), error.exit_code)
+        except SystemExit as error:  # of a task's own code, which must not look like a run that finished
+            code = complain(f"the environment or a library ended the run by sys.exit({error.code!r})", 1)
+        except Exception as error:
+            code = 1
+            if isinstance(error, OSError) and error.errno in UNWRITABLE:
+                where = error.filename or "the run folder"
+                complain(f"{where} cannot be written: {error.strerror}; what was saved before is intact")
+            else:
+                traceback.print_exc()
         else:
-            traceback.print_exc()
-        return 1, f"{type(error).__name__}: {error}"
-    return 0, ""
+            return
+        if code == 2:
+            remove_unused_folder()
+        raise SystemExit(code)
+
+    return wrapper
+
+
+def remove_unused_folder() -> None:
+    """Takes away the empty folder that Hydra made for a run which was refused, not one that was named."""
+    hydra = HydraConfig.get()
+    if not any(each.startswith("hydra.run.dir") for each in hydra.overrides.hydra):
+        for folder in Path(hydra.runtime.output_dir, "_").parents[:2]:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
 
 
 def complain(message: str, code: int = 2) -> int:

@@ -1,16 +1,18 @@
 """Learning curves, legible at half size and in colours that the colour-blind tell apart as well."""
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
-from hydrl.study.runs import Run
+from hydrl.study.runs import Groups, Run
 from hydrl.study.scores import FEW, estimate, iqm
 
 # Okabe and Ito's colours without the yellow, too faint for a line; marker and dashes differ as well.
@@ -28,36 +30,37 @@ LOOK: dict[Any, Any] = {
     "svg.hashsalt": "hydrl",
 }
 Style = Mapping[str, Any]
+Panel = tuple[str, Groups, int]  # a task, its groups, and 0 for frames or 1 for seconds
 
 
-def styles(names: Iterable[str]) -> dict[str, Style]:
-    """Colour, dashes and marker of each name, the same in every picture."""
+def styles(names: Sequence[str]) -> dict[str, Style]:
+    """Colour, dashes and marker of each name, for every picture of a page."""
     looks = zip(names, cycle(COLOURS), cycle(("-", "--", "-.", ":")), cycle("osD^vP*X"), strict=False)
     return {name: {"color": colour, "linestyle": dash, "marker": mark} for name, colour, dash, mark in looks}
 
 
-def panels(titles: Sequence[str], columns: int) -> tuple[Figure, list[Axes]]:
-    """A panel for each title, in lines of ``columns``."""
-    lines = -(-len(titles) // columns)
+@matplotlib.rc_context(LOOK)
+def save(panels: Sequence[Panel], columns: int, looks: Mapping[str, Style], *to: Path) -> None:
+    """Draws panels in lines of ``columns``; the names of the files say in which format."""
+    lines = -(-len(panels) // columns)
     figure = Figure(figsize=(4.8 * columns, 3.6 * lines + 0.8), layout="constrained")
     figure.supylabel("evaluation return, IQM")
-    every = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes, title in zip(every, titles, strict=False):
-        axes.set_title(title)
-    for axes in every[len(titles) :]:
-        axes.remove()
-    return figure, every[: len(titles)]
+    for place, (env, groups, against) in enumerate(panels):
+        axes = figure.add_subplot(lines, columns, place + 1, title=env)
+        for name, runs in groups.items():
+            curve(axes, runs, name, looks[name], against)
+        thresholds = {run.threshold for runs in groups.values() for run in runs}
+        for threshold in filter(None, thresholds):
+            axes.axhline(threshold, color="#666666", linestyle=":", label="solved")
+    legend(figure)
+    for file in to:
+        figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def curve(axes: Axes, runs: Sequence[Run], name: str, look: Style, against: int = 0) -> None:
-    """Draws a group's learning curve on a task, with its band or, where seeds are too few, the seeds.
+    """Draws a group's learning curve, with its band or, where seeds are too few for one, the seeds.
 
-    Args:
-        axes: where.
-        runs: each is carried on at its end to the end of the longest.
-        name: for the legend.
-        look: see :func:`styles`.
-        against: 0 for frames, 1 for seconds.
+    Each run is carried on at its end to the end of the longest.
     """
     start = max(run.curve[0, against] for run in runs)
     points = np.linspace(start, max(run.curve[-1, against] for run in runs), 100)
@@ -75,11 +78,10 @@ def curve(axes: Axes, runs: Sequence[Run], name: str, look: Style, against: int 
 
 def legend(figure: Figure) -> None:
     """Names all lines below the panels, where nothing can be hidden."""
-    named = {
-        textwrap.fill(name, 60): handle
-        for axes in figure.axes
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
+    named: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, names = axes.get_legend_handles_labels()
+        named |= zip((textwrap.fill(name, 60) for name in names), handles, strict=True)
     longest = max(len(line) for name in named for line in name.splitlines())
     columns = int(max(1, min(len(named), figure.get_figwidth() * 11 // (longest + 8))))
     figure.legend(named.values(), named, loc="outside lower center", ncols=columns, handlelength=3.5)

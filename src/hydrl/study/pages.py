@@ -1,19 +1,13 @@
-"""Pieces of a Markdown page; whatever text a run folder brought, it breaks no table and is no markup."""
+"""Pieces of a Markdown page."""
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 
-def cell(text: Any) -> str:
-    """Text of a table or paragraph."""
-    return re.sub(r"([|\\`*\[<])", r"\\\1", " ".join(str(text).split()))
-
-
 def code(text: Any) -> str:
-    """Text set as code, in a table too."""
+    """Text set as it is, in a table too."""
     return f"`{' '.join(str(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 

@@ -1,4 +1,4 @@
-"""Runs of train.py in processes of their own, several side by side, for scripts that want many."""
+"""Runs of train.py in processes of their own, several side by side: a sweep's, a search's, a table's."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -14,8 +14,12 @@ from typing import Self
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import quoted
 from hydrl.errors import Interrupted
+from hydrl.run.screen import say
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TRAIN = CONFIGS.parent / "train.py"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME = 0.5  # seconds within which a signal that comes again is the same one, sent to the whole group
+STATUS = {0: "finished", 2: "refused", 3: "diverged", 143: "interrupted", -15: "interrupted"}  # by exit code
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
 LIBC = ctypes.CDLL(None)  # looked up before any fork, where that is safe
 
@@ -26,25 +30,26 @@ def end_with_parent() -> None:
 
 
 class Training:
-    """A run that was started, or goes on with what its folder holds.
+    """A run that was started.
 
     Args:
-        overrides: of train.py.
-        folder: the run folder; what the run prints goes to ``folder.log`` beside it.
+        arguments: of train.py, options and overrides.
+        folder: the run folder.
+        shown: the run prints where this process does, and only errors and warnings to ``folder.log`` beside
+            the folder; else all it prints goes there.
     """
 
-    def __init__(self, overrides: Sequence[str], folder: Path) -> None:
+    def __init__(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> None:
         self.folder, self.log = folder, folder.with_name(f"{folder.name}.log")
         self.stopped = False
         folder.parent.mkdir(parents=True, exist_ok=True)
-        train = [sys.executable, str(CONFIGS.parent / "train.py")]
         with self.log.open("a") as log:
             self.log_start = log.tell()  # earlier processes of the run printed before
             self.process = subprocess.Popen(
-                [*train, *overrides, f"hydra.run.dir={quoted(folder)}", "resume=auto"],
+                [sys.executable, str(TRAIN), *arguments, f"hydra.run.dir={quoted(folder)}"],
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdout=None if shown else log,
+                stderr=log,
                 start_new_session=True,  # a terminal's Ctrl-C is handed on once, by who started the run
                 preexec_fn=end_with_parent if sys.platform == "linux" else None,
             )
@@ -55,12 +60,23 @@ class Training:
         return self.process.poll()
 
     @property
+    def status(self) -> str:
+        """How it ended, in a word."""
+        return STATUS.get(self.code or 0, "failed")
+
+    @property
     def error(self) -> str:
-        """The last line that tells an error, or the last line at all."""
-        printed = self.log.read_bytes()[self.log_start :].decode(errors="replace")
-        lines = [line for line in printed.splitlines() if line.strip()]
+        """Why it failed: the last line that tells an error, or the last line at all."""
+        if self.code and self.code < 0:
+            return f"killed by {signal.Signals(-self.code).name}"
+        lines = [line for line in self.printed.splitlines() if line.strip()]
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it printed nothing"])[-1]
+
+    @property
+    def printed(self) -> str:
+        """What this process of the run has left in the log."""
+        return self.log.read_bytes()[self.log_start :].decode(errors="replace")
 
     def stop(self) -> None:
         """Lets it save and end; asked again it goes on ending, where a second signal would kill it."""
@@ -72,17 +88,18 @@ class Training:
 class Trainings:
     """Up to ``limit`` runs at a time. When the block is left, for whatever reason, the rest save and end.
 
-    SIGINT and SIGTERM raise ``Interrupted`` in the block; a second one kills what still runs.
+    SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` in the block; a second one kills what still runs.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.running: list[Training] = []
-        self.leaving = False
+        self.leaving, self.since = False, 0.0
 
     def __enter__(self) -> Self:
-        """Takes the signals."""
-        self.previous = {each: signal.signal(each, self.receive) for each in SIGNALS}
+        """Takes the signals, but those that are ignored, as nohup has it of SIGHUP."""
+        taken = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
+        self.previous = {each: signal.signal(each, self.receive) for each in taken}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,6 +107,8 @@ class Trainings:
         self.leaving = True
         for each in self.running:
             each.stop()
+        if self.running:
+            say(f"\nwaits for {len(self.running)} to save and end; another Ctrl-C kills")
         for each in self.running:
             each.process.wait()
         for signum, handler in self.previous.items():
@@ -98,20 +117,21 @@ class Trainings:
     def receive(self, signum: int, frame: FrameType | None) -> None:
         """The signals' handler."""
         if not self.leaving:
-            self.leaving = True
+            self.leaving, self.since = True, time.monotonic()
             raise Interrupted(signum)
-        for each in self.running:
-            if each.code is None:
-                os.killpg(each.process.pid, signal.SIGKILL)
+        if time.monotonic() - self.since > SAME:
+            for each in self.running:
+                if each.code is None:
+                    os.killpg(each.process.pid, signal.SIGKILL)
 
     @property
     def room(self) -> bool:
         """Whether one more may be started."""
         return len(self.running) < self.limit
 
-    def start(self, overrides: Sequence[str], folder: Path) -> Training:
-        """Starts a run, or goes on with it."""
-        training = Training(overrides, folder)
+    def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> Training:
+        """Starts a run; see :class:`Training`."""
+        training = Training(arguments, folder, shown)
         self.running.append(training)
         return training
 
@@ -121,3 +141,11 @@ class Trainings:
         ended = [each for each in self.running if each.code is not None]
         self.running = [each for each in self.running if each not in ended]
         return ended
+
+    def each(self, runs: Iterable[Training]) -> Iterator[Training]:
+        """Goes through runs that start as they are asked for, as many as there is room for; as they end."""
+        runs, more = iter(runs), True
+        while more or self.running:
+            while more and self.room:
+                more = next(runs, None) is not None
+            yield from self.wait()

@@ -1,14 +1,10 @@
 """The table of results: declared runs, beside what others published."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 from hydrl.errors import DivergedError, RunError
 from hydrl.run.files import atomically
@@ -18,8 +14,6 @@ from hydrl.study.pages import code, number, spread, table
 from hydrl.study.pool import Trainings
 from hydrl.study.runs import Run, plain, read_all, summary
 from hydrl.study.sweep import folder_name
-
-Rows = Sequence[tuple[Mapping[str, Any], Sequence[Run]]]  # with the runs that have finished
 
 
 class Results:
@@ -53,20 +47,18 @@ class Results:
         """
         lock(self.out)
         todo = {folder: overrides for _, folders in self.rows for folder, overrides in folders.items()}
-        waiting, total = list(todo), len(todo)
+        total = len(todo)
         with Trainings(jobs) as pool:
-            while todo:
-                while waiting and pool.room:
-                    pool.start(todo[waiting[0]], waiting.pop(0))
-                for each in pool.wait():
-                    del todo[each.folder]
-                    if each.code not in (0, DivergedError.exit_code):  # diverging is a result
-                        self.failed[each.folder] = f"failed: {each.error}; see {each.log}"
-                    score = summary(each.folder).get("eval/return_mean")
-                    text = self.failed.get(each.folder) or f"evaluation {score}"
-                    print(f"{total - len(todo)} of {total}: {each.folder.name}: {text}", flush=True)
-                    if any(each.folder in row and not row.keys() & todo.keys() for _, row in self.rows):
-                        self.write()
+            runs = (pool.start([*words, "resume=auto"], folder) for folder, words in list(todo.items()))
+            for each in pool.each(runs):
+                del todo[each.folder]
+                if each.code not in (0, DivergedError.exit_code):  # diverging is a result
+                    self.failed[each.folder] = f"failed: {each.error}; see {each.log}"
+                score = summary(each.folder).get("eval/return_mean")
+                text = self.failed.get(each.folder) or f"evaluation {score}"
+                print(f"{total - len(todo)} of {total}: {each.folder.name}: {text}", flush=True)
+                if any(each.folder in row and not row.keys() & todo.keys() for _, row in self.rows):
+                    self.write()
         if self.failed:
             names = "; ".join(f"{folder.name} {text}" for folder, text in self.failed.items())
             raise RunError(f"{len(self.failed)} of {total} runs failed: {names}")
@@ -77,9 +69,13 @@ class Results:
         every = [(row, read_all(folders)[0]) for row, folders in ended]
         if not (rows := [(row, runs) for row, runs in every if runs]):
             return
+        tasks: dict[str, dict[str, Sequence[Run]]] = {}
+        for _, runs in rows:
+            tasks.setdefault(runs[0].env, {})[runs[0].algo] = runs
+        looks = figures.styles(sorted({runs[0].algo for _, runs in rows}))
+        panels = [(env, groups, 0) for env, groups in tasks.items()]
         picture = self.page.with_suffix(".png")
-        with matplotlib.rc_context(figures.LOOK), atomically(picture) as partial:
-            self.draw(rows).savefig(partial, format="png", dpi=110)
+        figures.save(panels, min(3, len(panels)), looks, picture)
         sources, cells = self.table["sources"], []
         for row, runs in rows:
             scores = {run.seed: run.score for run in runs}
@@ -94,30 +90,7 @@ class Results:
         command = f"make results{' fast=true' if self.fast else ''}"
         parts = ["# Results", f"Written by `{command}`, which goes on where it was stopped."]
         parts += [table([*names, *sources.values()], cells)]
-        parts += [f"![Learning curves and published returns]({picture.name})", self.table["notes"].strip()]
+        parts += [f"![Learning curves]({picture.name})", self.table["notes"].strip()]
         parts += [f"The runs were made with {', '.join(map(' '.join, used))}."]
         with atomically(self.page) as partial:
             partial.write_text("\n\n".join(parts) + "\n")
-
-    def draw(self, rows: Rows) -> Figure:
-        """A panel for each task: learning curves, and the published returns at the right edge."""
-        tasks: dict[str, list[Any]] = defaultdict(list)
-        for row, runs in rows:
-            tasks[runs[0].env].append((row, runs))
-        looks = figures.styles(sorted({runs[0].algo for _, runs in rows}))
-        figure, panels = figures.panels(list(tasks), min(3, len(tasks)))
-        hollow: dict[str, Any] = {"linestyle": "", "markersize": 8, "markerfacecolor": "none"}
-        marks = {
-            source: {"marker": mark, **hollow} for source, mark in zip(self.table["sources"], cycle("<DvP"))
-        }
-        for axes, members in zip(panels, tasks.values(), strict=True):
-            for place, (row, runs) in enumerate(members):
-                look = looks[runs[0].algo]
-                figures.curve(axes, runs, f"hydrl, {runs[0].algo}", look)
-                edge = {"color": look["color"], "transform": axes.get_yaxis_transform(), "clip_on": False}
-                for source, text in row.get("published", {}).items():
-                    axes.plot(1.03 + 0.06 * place, float(text.split()[0]), **marks[source], **edge)
-        for source, name in self.table["sources"].items():
-            panels[-1].plot([], [], color="#444444", label=name, **marks[source])
-        figures.legend(figure)
-        return figure

@@ -1,7 +1,4 @@
-"""Run folders, read to be compared: what each reached, and which differ in more than seed and task.
-
-A folder may be a stranger's: it is read as numbers and text, and nothing in it is resolved, built or run.
-"""
+"""Run folders, read to be compared: what each reached, and groups that differ in more than seed and task."""
 
 import csv
 import json
@@ -18,10 +15,10 @@ from pydantic import BaseModel, Field, FiniteFloat
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Role, keys
 from hydrl.errors import UserError
-from hydrl.run.folder import refuse_links
 
-# Keys that may differ between repetitions of a run, or are told by its algorithm and task.
-NO_DIFFERENCE = keys(Role.PROCESS, Role.RECORD) | {"seed", "algo", "task"}
+# Keys that set no groups apart: algorithm, task and seed are told, the others shape nothing that is learned.
+TOLD = {"algo", "env", "env.id", "env._target_", "seed"}
+NO_DIFFERENCE = keys(Role.PROCESS, Role.RECORD)
 
 
 class Run(BaseModel, arbitrary_types_allowed=True):
@@ -30,9 +27,7 @@ class Run(BaseModel, arbitrary_types_allowed=True):
     Attributes:
         curve: its evaluations, of shape (evaluations, 3): environment frames, seconds since the start, mean
             return; the closing one is the last.
-        start: mean return of the first training episodes, as of a policy that has hardly learned.
         overrides: what was typed after ``python train.py``.
-        config: what can make a difference in ``config_resolved.yaml``, dotted keys and values as text.
     """
 
     algo: str
@@ -45,10 +40,17 @@ class Run(BaseModel, arbitrary_types_allowed=True):
     versions: dict[str, str]
     folder: Path
     curve: np.ndarray
-    start: float
     threshold: float | None
     overrides: list[str]
-    config: frozenset[tuple[str, str]]
+
+    @property
+    def differences(self) -> set[str]:
+        """The overrides that set groups apart."""
+        words = {each for each in self.overrides if key_of(each) not in TOLD}
+        return {each for each in words if key_of(each).partition(".")[0] not in NO_DIFFERENCE}
+
+
+Groups = Mapping[str, Sequence[Run]]  # by name
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -59,50 +61,46 @@ def summary(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def evaluations(folder: Path) -> np.ndarray:
-    """Frames and mean return of a run's evaluations so far, of shape (evaluations, 2)."""
-    return columns(folder, "frames", "eval/return_mean")
+def evaluations(folder: Path, *names: str) -> np.ndarray:
+    """Frames, more columns if named, and mean return of a run's evaluations so far.
 
-
-def columns(folder: Path, *names: str) -> np.ndarray:
-    """The rows of ``metrics.csv`` with a finite number in each of ``names``, of shape (rows, names).
-
-    None where there is no file; a last line that is still being written is left out.
+    Of shape (evaluations, 2 + names). None where there is no ``metrics.csv``; a last line that is still being
+    written is left out.
     """
     path = folder / "metrics.csv"
     text = path.read_text() if path.is_file() else ""
     lines = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+    names = ("frames", *names, "eval/return_mean")
     rows = [[float(line.get(name) or "nan") for name in names] for line in lines]
     return np.array([row for row in rows if np.isfinite(row).all()]).reshape(-1, len(names))
 
 
+def plain(path: Path) -> Any:
+    """A YAML file as it stands, references unresolved."""
+    return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+
+
 def read(folder: Path) -> Run:
-    """Reads a run folder.
+    """Reads a run folder; nothing in it is resolved, built or run.
 
     Raises:
         UserError: saying why the run cannot count.
     """
-    refuse_links(folder)
     if not (found := summary(folder)):
         raise UserError("has no summary.json that can be read: it was killed, or is still training")
-    if (status := found.get("status")) not in ("finished", "diverged"):
-        raise UserError(f"{status} after {found.get('frames')} frames")
-    if found.get("eval/return_mean") is None:
-        raise UserError(f"{status} before its first evaluation")
+    if found.get("status") not in ("finished", "diverged") or found.get("eval/return_mean") is None:
+        raise UserError(f"{found.get('status')} after {found.get('frames')} frames, without a score")
     try:
         closing = [float(found[key]) for key in ("frames", "wall_seconds", "eval/return_mean")]
-        curve = columns(folder, "frames", "time/elapsed", "eval/return_mean")
-        config = flat(plain(folder / "config_resolved.yaml"))
+        curve = evaluations(folder, "time/elapsed")
         made = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
-            "start": [*columns(folder, "train/return").flat, closing[2]][0],
-            "threshold": json.loads(config["eval.solved_at"]),
-            "overrides": [" ".join(each.split()) for each in plain(folder / ".hydra" / "overrides.yaml")],
-            "config": {each for each in config.items() if each[0].split(".")[0] not in NO_DIFFERENCE},
+            "threshold": plain(folder / "config_resolved.yaml")["eval"]["solved_at"],
+            "overrides": plain(folder / ".hydra" / "overrides.yaml"),
         }
         return Run.model_validate(found | made)
-    except Exception as error:  # whatever a damaged file or a stranger's may hold
+    except Exception as error:  # whatever a damaged file may hold
         raise UserError(f"damaged: {' '.join(f'{type(error).__name__}: {error}'.split())[:120]}") from None
 
 
@@ -117,24 +115,12 @@ def read_all(folders: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
     return runs, left_out
 
 
-def plain(path: Path) -> Any:
-    """A YAML file as it stands, references unresolved."""
-    return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-
-
-def flat(values: Any, key: str = "") -> dict[str, str]:
-    """Nested values as JSON text by dotted key."""
-    if not isinstance(values, Mapping) or not values:
-        return {key: json.dumps(values)}
-    inner = (flat(each, f"{key}.{name}" if key else str(name)) for name, each in values.items())
-    return {path: text for each in inner for path, text in each.items()}
-
-
 def load(places: Iterable[Path]) -> tuple[dict[str, list[Run]], dict[Path, str]]:
     """Reads every run in and below ``places``, each once.
 
     Returns:
-        the groups, as :func:`group` makes them; and the folders that do not count.
+        the groups by name: the algorithm, with the overrides that set it apart and not all runs have; and
+        the folders that do not count, with the reason.
 
     Raises:
         UserError: if none counts.
@@ -142,49 +128,19 @@ def load(places: Iterable[Path]) -> tuple[dict[str, list[Run]], dict[Path, str]]
     folders: dict[Path, Path] = {}
     empty: dict[Path, str] = {}
     for place in places:
-        files = [each for name in ("config_resolved.yaml", "summary.json") for each in place.rglob(name)]
-        folders |= {each.parent.resolve(): each.parent for each in sorted(files)}
-        if not files:
+        found = [each.parent for each in sorted(place.rglob("config_resolved.yaml"))]
+        folders |= {each.resolve(): each for each in found}
+        if not found:
             empty[place] = "no run lies there or below (no config_resolved.yaml)"
     runs, left_out = read_all(folders.values())
     left_out |= empty
     if not runs:
         folder, reason = next(iter(left_out.items()))
         raise UserError(f"none of the {len(left_out)} runs there can be counted; {folder}: {reason}")
-    groups = group(runs)
-    for name, members in groups.items():
-        kept: dict[tuple[str, int], Run] = {}
-        for run in members:
-            if (first := kept.setdefault((run.env, run.seed), run)) is not run:
-                left_out[run.folder] = f"repeats {first.folder}, with the same configuration and seed"
-        groups[name] = list(kept.values())
-    return groups, left_out
-
-
-def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups the runs by name: those of a task share one exactly if nothing but the seed differs.
-
-    A name is the algorithm with the overrides that not all runs have; where these do not tell the
-    configurations of a task apart, with all that differs between them.
-    """
-    cells: dict[tuple[str, str], dict[frozenset, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for run in sorted(runs, key=lambda run: (run.algo, run.env, run.seed)):
-        cells[run.algo, run.env][run.config].append(run)
-    common = set.intersection(*(set(run.overrides) for run in runs))
-    groups: dict[str, list[Run]] = defaultdict(list)
-    for (algo, _), same in cells.items():
-        labels = [label(members, common) for members in same.values()]
-        if len(set(labels)) < len(same):
-            varying = frozenset.union(*same) - frozenset.intersection(*same)
-            labels = [" ".join(f"{key}={text}" for key, text in sorted(each & varying)) for each in same]
-        for text, members in zip(labels, same.values(), strict=True):
-            groups[f"{algo} {text}".strip()] += members
-    return dict(sorted(groups.items()))
-
-
-def label(runs: Sequence[Run], common: set[str]) -> str:
-    """The overrides that each of ``runs`` has and that can make a difference, without the ``common`` ones."""
-    typed = set.intersection(*(set(run.overrides) for run in runs)) - common
-    return " ".join(
-        sorted(each for each in typed if key_of(each).split(".")[0] not in NO_DIFFERENCE | {"env"})
-    )
+    common = set.intersection(*(run.differences for run in runs))
+    groups: dict[str, dict[tuple[str, int], Run]] = defaultdict(dict)
+    for run in sorted(runs, key=lambda run: (run.env, run.seed)):
+        members = groups[" ".join([run.algo, *sorted(run.differences - common)])]
+        if (first := members.setdefault((run.env, run.seed), run)) is not run:
+            left_out[run.folder] = f"repeats {first.folder}, with the same overrides and seed"
+    return {name: list(groups[name].values()) for name in sorted(groups)}, left_out

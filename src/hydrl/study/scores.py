@@ -19,14 +19,9 @@ RESAMPLES = 2_000
 FEW = 3  # runs of a task below which there is no interval
 
 
-def iqm(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
-    """Interquartile mean: the mean of the middle half of all runs; of all, if they are fewer than four."""
-    return stats.trim_mean(np.concatenate(tasks, axis), 0.25, axis=axis)
-
-
-def mean(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
-    """Mean over tasks of the mean over runs."""
-    return np.mean([each.mean(axis) for each in tasks], axis=0)
+def iqm(runs: np.ndarray, axis: int = 0) -> np.ndarray:
+    """Interquartile mean: the mean of the middle half of the runs; of all, if they are fewer than four."""
+    return stats.trim_mean(runs, 0.25, axis=axis)
 
 
 def improvement(*tasks: np.ndarray, axis: int = 0) -> np.ndarray:
