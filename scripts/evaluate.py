@@ -18,7 +18,7 @@ from hydrl.config.command_line import read, script
 from hydrl.errors import UserError
 from hydrl.run import headless
 from hydrl.run.files import atomically
-from hydrl.run.screen import console, key_value_table
+from hydrl.run.screen import console, key_value_table, outlive_readers
 
 
 @dataclass
@@ -94,4 +94,5 @@ def show(scores: dict[str, Any], title: str) -> None:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(script(lambda words: main(read(Arguments, words, "run=outputs/… episodes=100")), __doc__))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hydrl.config.command_line import script
 from hydrl.errors import UserError
+from hydrl.run.screen import outlive_readers
 
 
 def main(words: list[str]) -> None:
@@ -44,4 +45,5 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(script(main, __doc__))

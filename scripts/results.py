@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hydrl.config.command_line import read, script
 from hydrl.errors import Interrupted, UserError
+from hydrl.run.screen import outlive_readers
 
 TABLE = Path(__file__).with_suffix(".yaml")
 
@@ -50,4 +51,5 @@ def main(arguments: Arguments) -> None:
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(script(lambda words: main(read(Arguments, words, "fast=true jobs=2")), __doc__))

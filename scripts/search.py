@@ -13,7 +13,7 @@ from functools import partial
 
 from hydrl.config.command_line import script
 from hydrl.errors import RunError, UserError
-from hydrl.run.screen import console
+from hydrl.run.screen import console, outlive_readers
 
 
 def main(words: list[str]) -> None:
@@ -34,17 +34,23 @@ def main(words: list[str]) -> None:
     study = search.open_study(plan)
     say = partial(console().print, highlight=False, markup=False, soft_wrap=True)
     runs = f"{plan.search.trials} trials of {len(plan.search.seeds)} runs"
-    say(f"{plan.out}: {runs}, drawing {', '.join(plan.space)}")
-    say("it may be stopped with Ctrl-C: the same command goes on with it")
+    print(f"{plan.out}: {runs}, drawing {', '.join(plan.space)}")
+    print("it may be stopped with Ctrl-C: the same command goes on with it")
     search.run(plan, study, say)
     top = search.best(study)
     if top is None:
         raise RunError(f"no trial came to its end; see {plan.out}/trial-*/*.log")
-    say(f"best of {search.count(study)} trials: {top.value:,.1f}, in {search.folder(plan, top)}")
-    say(f"  {search.command(plan, top)}")
-    say(f"  {', '.join(map(str, search.save(plan, study, top)))}")
-    say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")
+    print(
+        f"best of {search.count(study)} trials: {top.value:,.1f}, in {search.folder(plan, top)}", flush=True
+    )
+    print(f"  {search.command(plan, top)}")
+    print(f"  {', '.join(map(str, search.save(plan, study, top)))}")
+    print(
+        "the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
+    outlive_readers()
     sys.exit(script(main, __doc__))

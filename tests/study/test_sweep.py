@@ -150,7 +150,7 @@ def test_a_member_takes_what_the_sweep_was_told_of_hydra_and_where_configs_are(s
     (tmp_path / "more").mkdir()
     line = f"--config-dir {tmp_path / 'more'} -m seed=0 +hydra.job.env_set.X=1 hydra.launcher.n_jobs=2"
     assert swept(f"{line} ~tuned optim.lr=1e-3,2e-3")[0] == 0
-    common = f"--config-dir {tmp_path / 'more'} +hydra.job.env_set.X=1 seed=0 ~tuned=null"
+    common = f"--config-dir={tmp_path / 'more'} +hydra.job.env_set.X=1 seed=0 ~tuned=null"
     place = f"hydra.run.dir='{tmp_path / 'sweep'}/optim.lr"
     assert (tmp_path / "sweep" / "begun").read_text().splitlines() == [
         f"{common} optim.lr={lr} {place}_{lr}-tuned_null-seed0'" for lr in ("0.001", "0.002")

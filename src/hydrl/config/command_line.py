@@ -51,7 +51,7 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
             sys.argv[1:] = sorted(words, key=lambda word: word not in ("-m", "--multirun"))  # Hydra's order
             check_arguments(sys.argv[1:])
             main()
-        except (UserError, BrokenPipeError):
+        except UserError:
             raise
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
             raise UserError(translate(error, sys.argv[1:])) from None
@@ -84,9 +84,6 @@ def told(work: Callable[[], None]) -> int:
         return int(end.code or 0)
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # whoever read the output has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     return 0
 
 

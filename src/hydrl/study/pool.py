@@ -14,7 +14,6 @@ from typing import Self
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import quoted
 from hydrl.errors import Interrupted
-from hydrl.run.screen import say
 
 TRAIN = CONFIGS.parent / "train.py"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -108,7 +107,7 @@ class Trainings:
         for each in self.running:
             each.stop()
         if self.running:
-            say(f"\nwaits for {len(self.running)} to save and end; another Ctrl-C kills")
+            print(f"\nwaits for {len(self.running)} to save and end; another Ctrl-C kills", flush=True)
         for each in self.running:
             each.process.wait()
         for signum, handler in self.previous.items():

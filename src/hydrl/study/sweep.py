@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 from rich.table import Table
 from rich.text import Text
 
-from hydrl.config.command_line import Options
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Role, keys
 from hydrl.errors import UserError
@@ -18,8 +17,7 @@ from hydrl.run.screen import console
 from hydrl.study import runs
 from hydrl.study.pool import Training, Trainings
 
-WHERE = ("config_path", "config_name", "config_dir")  # Hydra's options that each member takes as well
-OF_THE_SWEEP = r"hydra[./](launcher|mode|run|sweep|sweeper)\b"  # and its keys that none does
+OF_THE_SWEEP = r"hydra[./](launcher|mode|run|sweep|sweeper)\b"  # Hydra's keys that no member takes
 NUMBERS = ("#", "frames", "evaluation", "seconds")  # columns of the table
 LONGEST = 120  # characters of a member's folder; file systems take 255 bytes
 
@@ -91,10 +89,9 @@ def launch(config: DictConfig, lists: Sequence[Sequence[str]], limit: int, first
 
 def arguments(config: DictConfig) -> list[str]:
     """What of the sweep's own command line each member takes as well: where configs are, and Hydra's keys."""
-    typed = vars(Options().parse_args(sys.argv[1:]))
-    options = [(f"--{name.replace('_', '-')}", typed[name]) for name in WHERE if typed[name]]
+    added = [each.path for each in config.hydra.runtime.config_sources if each.provider == "command-line"]
     hydras = [each for each in config.hydra.overrides.hydra if not re.match(OF_THE_SWEEP, key_of(each))]
-    return [word for option in options for word in option] + hydras
+    return [f"--config-dir={path}" for path in added] + hydras
 
 
 def note(run: Training) -> str:
