@@ -2,6 +2,7 @@
 
 import io
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ class Lasting(io.FileIO):
 def outlive_readers() -> None:
     """Where whoever read the output has gone, as ``| head`` does, this process loses its screen alone."""
     for name in ("stdout", "stderr"):
-        if stream := getattr(sys, name):
+        stream = getattr(sys, name)
+        with suppress(AttributeError, io.UnsupportedOperation):  # there is none, or no file behind it
             file = io.BufferedWriter(Lasting(stream.fileno(), "w", closefd=False))
             setattr(sys, name, io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True))
 
