@@ -34,21 +34,16 @@ def main(words: list[str]) -> None:
     study = search.open_study(plan)
     say = partial(console().print, highlight=False, markup=False, soft_wrap=True)
     runs = f"{plan.search.trials} trials of {len(plan.search.seeds)} runs"
-    print(f"{plan.out}: {runs}, drawing {', '.join(plan.space)}")
-    print("it may be stopped with Ctrl-C: the same command goes on with it")
+    say(f"{plan.out}: {runs}, drawing {', '.join(plan.space)}")
+    say("it may be stopped with Ctrl-C: the same command goes on with it")
     search.run(plan, study, say)
     top = search.best(study)
     if top is None:
         raise RunError(f"no trial came to its end; see {plan.out}/trial-*/*.log")
-    print(
-        f"best of {search.count(study)} trials: {top.value:,.1f}, in {search.folder(plan, top)}", flush=True
-    )
-    print(f"  {search.command(plan, top)}")
-    print(f"  {', '.join(map(str, search.save(plan, study, top)))}")
-    print(
-        "the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102",
-        flush=True,
-    )
+    say(f"best of {search.count(study)} trials: {top.value:,.1f}, in {search.folder(plan, top)}")
+    say(f"  {search.command(plan, top)}")
+    say(f"  {', '.join(map(str, search.save(plan, study, top)))}")
+    say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Shared helpers: composing the real configuration tree, and running it in this process."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,6 +49,9 @@ def saved(folder: Path, part: str, which: str = "last") -> Any:
 
 
 process.quieten_libraries()
+# Under nohup or in a shell's background some are ignored, and so would be what tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

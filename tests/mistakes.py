@@ -63,7 +63,7 @@ MISTAKES: dict[str, list[str]] = {
     "max_grad_norm=0": ["max_grad_norm=0", "greater than 0"],
     "minibatches.epochs=0": ["minibatches.epochs=0", "greater than 0"],
     "loss.module.loss_critic_type=huber": ["loss.module.loss_critic_type=huber", "'l1', 'l2' or 'smooth_l1'"],
-    "device=tpu": ["device=tpu", "auto|cpu|cuda"],
+    "device=tpu": ["device=tpu", "auto, cpu, cuda or cuda:N"],
     "logger=wandb logger.mode=offlin": ["logger.mode=offlin", "'auto', 'online' or 'offline'"],
     "+transforms.step_counter.max_steps=-3": ["transforms.step_counter", "max_steps", "one"],
     # Choices that do not exist, the nearest first.
@@ -151,7 +151,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo critic=none": ["critic=null", "algo=ppo", "use critic=state_value"],
     "hydra.run.dir=": ["hydra.run.dir= names no folder", "hydra.run.dir=DIR"],
     "algo=ppo,dqn": ["algo=ppo,dqn: more than one value", "add -m"],
-    "search=ppo": ["search", "+search=ppo"],
+    "search=ppo": ["search", "made by scripts/search.py"],
     "-m exploration=none,gaussian": ["exploration=none: no such choice; try e_greedy"],
     "encoder=mlp": ["encoder=mlp", "encoder@actor"],
     "algo=ppo loss=dqn": ["loss=dqn", "algo=ppo", "use loss=clip_ppo"],

@@ -155,7 +155,7 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
             break
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signum)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == code, output
     assert "Traceback" not in output
     assert "(interrupted)" in output
@@ -186,7 +186,7 @@ def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 130, output
 
 
@@ -207,7 +207,7 @@ def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_othe
     assert sorted(path.parent.name for path in (tmp_path / "sweep").rglob("summary.json")) == members
 
     alone = start("algo=ppo", "env=pendulum", "seed=3", *FAST, f"hydra.run.dir={tmp_path / 'alone'}")
-    assert alone.communicate(timeout=60)
+    assert alone.communicate(timeout=200)
     assert alone.returncode == 0
     assert metrics(tmp_path / "sweep" / members[2]) == metrics(tmp_path / "alone")
 
@@ -215,7 +215,7 @@ def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_othe
 @pytest.mark.parametrize("transforms", ["normalized", "running_norm"])
 def test_a_normal_run_shows_no_library_s_warnings(transforms, tmp_path):
     process = start("env=half_cheetah", f"transforms={transforms}", *FAST, f"hydra.run.dir={tmp_path}")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     lines = [line for line in output.splitlines() if line.strip()]
     table = next(n for n, line in enumerate(lines) if "ppo on half_cheetah, seed 0" in line)

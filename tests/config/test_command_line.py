@@ -191,7 +191,7 @@ def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_n
 
 
 def test_options_may_stand_anywhere(told: Told, trained: list[Settings]):
-    told("algo=ppo -m seed=1,2")
+    told("algo=ppo hydra/launcher=basic -m seed=1,2")
     assert [each.seed for each in trained] == [1, 2]
 
 

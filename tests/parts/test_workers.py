@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,7 +102,11 @@ def make_collector(kind: str, trouble: str, *, early: bool = False, **options) -
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    return [each for each in process.children() if "spawn_main" in str(each.cmdline())]
+    found = []
+    for each in process.children():
+        with suppress(psutil.NoSuchProcess):  # it has ended, or is a zombie
+            found += [each] if "spawn_main" in str(each.cmdline()) else []
+    return found
 
 
 def gone(processes: list[psutil.Process], seconds: float = 10) -> bool:

@@ -10,7 +10,6 @@ from omegaconf import OmegaConf
 import train
 from hydrl.config import CONFIGS, command_line
 from hydrl.errors import RunError, UserError
-from hydrl.study import sweep
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def started(tmp_path, monkeypatch) -> Callable[..., int]:
 
         monkeypatch.setattr(train, "train", stand_in)
         monkeypatch.setattr(sys, "argv", ["train.py", f"seed={seed}", f"hydra.run.dir={tmp_path}"])
-        return sweep.close(command_line.run(main))
+        return command_line.run(main)
 
     return call
 

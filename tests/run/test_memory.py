@@ -11,7 +11,13 @@ import pytest
 import torch
 from tensordict import TensorDict
 from test_checkpoint import Planted
-from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictMaxValueWriter
+from torchrl.data import (
+    LazyMemmapStorage,
+    LazyTensorStorage,
+    ListStorage,
+    ReplayBuffer,
+    TensorDictMaxValueWriter,
+)
 
 from hydrl.errors import UserError
 from hydrl.run import checkpoint, memory
@@ -187,6 +193,8 @@ def test_what_no_checkpoint_needs_is_removed(tmp_path):
 def test_a_buffer_filled_in_another_order_is_refused(tmp_path):
     buffer = ReplayBuffer(storage=LazyTensorStorage(10), writer=TensorDictMaxValueWriter())
     with pytest.raises(
-        UserError, match=r"buffer\.writer=TensorDictMaxValueWriter: .* leave buffer\.writer out"
+        UserError, match=r"buffer\.writer=TensorDictMaxValueWriter: .* use a RoundRobinWriter"
     ):
         Memory(buffer, tmp_path)
+    with pytest.raises(UserError, match=r"buffer\.storage=ListStorage: .* use a TensorStorage"):
+        Memory(ReplayBuffer(storage=ListStorage(10)), tmp_path)

@@ -105,12 +105,14 @@ class Remembering(gymnasium.Wrapper):
         kept, shared, steps = [1.0], np.zeros(2), 0
         self.kept = kept
 
-        def bonus(reward):
+        def bonus(reward, past=[0.0]):  # noqa: B006
             nonlocal steps
             steps += 1
+            past[0] += steps % 3
+            bonus.sum = getattr(bonus, "sum", 0) + past[0] % 5
             shared[steps % 2] += steps
             kept.append(kept[-1] % 7 + 1)
-            return reward + steps + shared[0] + len(self.kept)
+            return reward + steps + shared[0] + len(self.kept) + past[0] + bonus.sum
 
         self.bonus = bonus
 

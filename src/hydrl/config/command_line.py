@@ -27,6 +27,7 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 # Hydra's own.
 OPTIONS = {"--help", "--hydra-help", "--version", "--multirun", "--run", "--resolve", "--shell-completion"}
 OPTIONS |= {"--package", "--config-path", "--config-name", "--config-dir", "--info", "--cfg"}
+OPTIONS |= {"-h", "-m", "-r", "-sc", "-p", "-cp", "-cn", "-cd", "-i", "-c"}
 
 T = TypeVar("T")
 
@@ -171,10 +172,12 @@ def check_arguments(arguments: Sequence[str]) -> None:
     added = any(re.match(r"-cd|--config-dir|\+?hydra\.searchpath", each) for each in arguments)
     for word in arguments:
         key, _, value = word.partition("=")
-        if key.startswith("--") and key not in OPTIONS:
+        if key.startswith("-") and key not in OPTIONS:
             raise UserError(f"{word}: there is no such option; write key=value, and see --help")
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value:
             raise UserError(f"{word} names no folder; write {key}=DIR")
+        if key.lstrip("+") == "search":
+            raise UserError(f"{word}: a search is made by scripts/search.py, as search={value}")
         if key == "tuned" and not added and value not in tuned and re.fullmatch(r"[\w/]+", value):
             raise UserError(no_such_choice(key, value, tuned))
 

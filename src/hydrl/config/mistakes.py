@@ -18,6 +18,7 @@ SHOULD = {
     "dict_type": "be a group of keys",
     "model_type": "be a group of keys",
     "model_attributes_type": "be a group of keys",
+    "string_pattern_mismatch": "be auto, cpu, cuda or cuda:N",  # of device, the only one with a pattern
 }
 
 

@@ -220,6 +220,11 @@ def load(cfg: DictConfig) -> Settings:
         raise UserError(explain(error, values)) from None
     if settings.resume not in (None, "auto") and not settings.trust:
         check_trust(values, f"resume={settings.resume}", typed_now())
+        if "${oc.env:" in str(settings.shown["logger"]):  # which sends it away
+            raise UserError(
+                f"resume={settings.resume}: its logger is given values of the environment; "
+                "add trust=true if you trust it"
+            )
         scratch = find(values, "buffer.storage.scratch_dir")
         if scratch and Path(settings.run_dir).resolve() not in Path(scratch).resolve().parents:
             raise UserError(

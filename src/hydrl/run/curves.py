@@ -19,7 +19,8 @@ def save_curves(metrics: MetricsFile, path: Path, *, title: str, solved_at: floa
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.subplots()
     if (known := ~np.isnan(train)).any():
-        axes.plot(frames[known], train[known], color="#E69F00", label="training return")
+        mark = "." if known.sum() < 10 else ""  # a line of one point is none
+        axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label="training return")
     if (known := ~np.isnan(mean)).any():
         frames, mean, std = frames[known], mean[known], std[known]
         axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)

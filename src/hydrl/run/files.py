@@ -8,6 +8,9 @@ from pathlib import Path
 
 from hydrl.errors import SaveError
 
+# In errors of PyTorch's that do not say why it could not write.
+PYTORCH_WRITES = ("PytorchStreamWriter", "inline_container", "iostream")
+
 
 @contextmanager
 def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
@@ -33,9 +36,9 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
     except OSError as error:
         raise SaveError(path, needed, free, error.strerror or str(error)) from error
     except RuntimeError as error:
-        if "PytorchStreamWriter" not in str(error):  # which does not say why it could not write
+        if not any(each in str(error) for each in PYTORCH_WRITES):
             raise
-        raise SaveError(path, needed, free, "PyTorch could not write it") from error
+        raise SaveError(path, needed, free, "PyTorch could not write it, as on a full disk") from error
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

@@ -98,7 +98,8 @@ class Camera:
             path, key, drawn = self.folder / "final.mp4", "eval/final_video", Episodes.CLOSING
         with timeit("time/video"):
             try:
-                self.folder.mkdir(exist_ok=True)
+                for left_half_made in self.folder.glob(".*"):  # by a process that was killed
+                    left_half_made.unlink()
                 film(self.evaluator, path, frames, drawn, pause)
                 record.show(frames, key, path)
             except Exception as error:  # of graphics, encoder, disk or logger

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torchrl.data import ReplayBuffer, RoundRobinWriter
+from torchrl.data import ReplayBuffer, RoundRobinWriter, TensorStorage
 from torchrl.envs import EnvBase
 
 from hydrl.errors import UserError
@@ -30,17 +30,18 @@ class Memory:
     """The rows of a buffer on disk.
 
     Args:
-        buffer: filled in turn, the oldest row making room for the newest.
+        buffer: of tensors, the oldest row making room for the newest.
         run: the run folder.
 
     Raises:
-        UserError: if the buffer is filled in another order.
+        UserError: if the buffer is filled in another order, or holds anything but tensors.
     """
 
     def __init__(self, buffer: ReplayBuffer, run: Path) -> None:
-        if not isinstance(buffer.writer, RoundRobinWriter):
-            kind = type(buffer.writer).__name__
-            raise UserError(f"buffer.writer={kind}: what it keeps cannot be saved; leave buffer.writer out")
+        for part, kind in (("writer", RoundRobinWriter), ("storage", TensorStorage)):
+            if not isinstance(found := getattr(buffer, part), kind):
+                name = type(found).__name__
+                raise UserError(f"buffer.{part}={name}: what it keeps cannot be saved; use a {kind.__name__}")
         self.buffer, self.run, self.folder = buffer, run, run / "checkpoints"
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
 
@@ -119,8 +120,8 @@ class Memory:
         free = shutil.disk_usage(self.run).free
         if whole < WORTH_SAYING and BOUND * whole < free:
             return ""
-        told = f"the replay memory grows to about {whole / 1e9:,.1f} GB, on disk to {BOUND} times that"
-        return f"{told} while it is saved; {free / 1e9:,.1f} GB are free"
+        told = f"the replay memory grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
+        return f"{told} while it is saved; {free / 1e6:,.0f} MB are free"
 
 
 def files_of(archive: Path) -> list[str]:

@@ -39,8 +39,8 @@ class Display:
         wide = self.console.width > 100
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
-            *([MofNCompleteColumn()] if wide else []),
+            *([BarColumn(bar_width=None)] if wide else []),
+            MofNCompleteColumn(),
             TextColumn("return {task.fields[train]}"),
             TextColumn("eval {task.fields[eval]}"),
             TextColumn("{task.fields[rate]} frames/s"),

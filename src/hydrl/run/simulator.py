@@ -85,7 +85,8 @@ def read(value: Any, path: str, seen: set[int]) -> Saved:
             return ("state", read(get(value), path, seen))
     seen.add(id(value))
     if isinstance(value, types.FunctionType):
-        return ("function", [read(each.cell_contents, f"{path} {name}", seen) for name, each in cells(value)])
+        kept = [read(each.cell_contents, f"{path} {name}", seen) for name, each in cells(value)]
+        return ("function", kept, read(own(value), f"{path}()", seen))
     if isinstance(value, HOLDERS):
         held = {name: read(each, f"{path}.{name}", seen) for name, each in attributes(value).items()}
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
@@ -123,20 +124,21 @@ def write(value: Any, saved: Saved) -> Any:
         case ("state", kept):
             (put,) = (put for known, (_, put) in STATEFUL.items() if isinstance(value, known))
             put(value, write(None, kept))
-        case ("function", kept):
+        case ("function", kept, more):
+            write(own(value), more)
             for (_, cell), each in zip(cells(value), kept, strict=True):
                 cell.cell_contents = write(cell.cell_contents, each)
         case ("holder", held, module):
-            own: dict[str, Any] = attributes(value)
+            there: dict[str, Any] = attributes(value)
             for name, each in held.items():
-                if (now := write(own.get(name), each)) is not own.get(name):
+                if (now := write(there.get(name), each)) is not there.get(name):
                     (setattr if isinstance(value, type) else object.__setattr__)(value, name, now)
             if module:
                 nn.Module.load_state_dict(value, module)
         case (kind, kept) if kind in SEQUENCES:
             same = type(value) is SEQUENCES[kind]
-            there = [*(value if same else ()), *[None] * len(kept)]
-            made = [write(old, each) for old, each in zip(there, kept, strict=False)]
+            before = [*(value if same else ()), *[None] * len(kept)]
+            made = [write(old, each) for old, each in zip(before, kept, strict=False)]
             if not same or not isinstance(value, list | deque):
                 return SEQUENCES[kind](made)
             value.clear()
@@ -173,6 +175,13 @@ def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:
     """What a function keeps of the one it was made in, by name."""
     named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return [(name, cell) for name, cell in named if cell != types.CellType()]  # which is an empty one
+
+
+def own(function: types.FunctionType) -> list[Any]:
+    """What a function keeps itself: its attributes, and defaults that may be changed in place."""
+    if str(function.__module__).partition(".")[0] in LIBRARIES:
+        return []
+    return [vars(function), list(function.__defaults__ or ()), function.__kwdefaults__ or {}]
 
 
 def mujoco_state(data: mujoco.MjData) -> np.ndarray:

@@ -63,7 +63,8 @@ def curve(axes: Axes, runs: Sequence[Run], name: str, look: Style, against: int 
     Each run is carried on at its end to the end of the longest.
     """
     start = max(run.curve[0, against] for run in runs)
-    points = np.linspace(start, max(run.curve[-1, against] for run in runs), 100)
+    points = np.unique(np.concatenate([run.curve[:, against] for run in runs]))
+    points = points[points >= start]
     returns = np.array([np.interp(points, run.curve[:, against], run.curve[:, 2]) for run in runs])
     middle, low, high = estimate(iqm, returns)
     axes.plot(points, middle, label=name, markevery=[-1], **look)

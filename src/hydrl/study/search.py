@@ -98,7 +98,7 @@ def run(plan: Plan, study: optuna.Study, say: Callable[[str], None]) -> None:
                     del in_hand[trial]
                     state, score, last = end.value
                     told = study.tell(trial, score, state)
-                    print(line(plan, told, last), flush=True)
+                    say(line(plan, told, last))
                     keep(plan, [*in_hand, best(study)])
                     if last.code == 2:
                         for each in in_hand:  # they are of no use, and the mistake may be put right
