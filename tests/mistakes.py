@@ -151,6 +151,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo critic=none": ["critic=null", "algo=ppo", "use critic=state_value"],
     "hydra.run.dir=": ["hydra.run.dir= names no folder", "hydra.run.dir=DIR"],
     "algo=ppo,dqn": ["algo=ppo,dqn: more than one value", "add -m"],
+    "-x": ["-x: there is no such option"],
     "search=ppo": ["search", "made by scripts/search.py"],
     "-m exploration=none,gaussian": ["exploration=none: no such choice; try e_greedy"],
     "encoder=mlp": ["encoder=mlp", "encoder@actor"],

@@ -42,3 +42,19 @@ def test_what_cannot_be_written_is_told_in_a_line(tmp_path, reason):
         write(path, OSError(errno.ENOSPC, reason) if reason.startswith("No space") else None)
     assert str(caught.value) == f"{path} cannot be written: {reason}; what was saved before is whole"
     assert [each for each in tmp_path.iterdir() if each != path] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[enforce fail at inline_container.cc:671] . unexpected pos 9664 vs 9616",
+        "basic_ios::clear: iostream error",
+        "PytorchStreamWriter failed writing file data/3: file write failed",
+    ],
+)
+def test_a_write_of_pytorch_s_that_does_not_say_why_it_failed_is_told_too(tmp_path, text):
+    with pytest.raises(SaveError, match="PyTorch could not write it, as on a full disk"):
+        write(tmp_path / "scores.json", RuntimeError(text))
+    with pytest.raises(RuntimeError, match=r"^a defect$"):
+        write(tmp_path / "scores.json", RuntimeError("a defect"))
+    assert list(tmp_path.iterdir()) == []

@@ -350,6 +350,14 @@ def test_a_replay_memory_outside_the_run_is_not_written_unless_trusted(tmp_path,
     assert settings(*overrides, "trust=true", run_dir=tmp_path / "run").trust
 
 
+@pytest.mark.parametrize("given", ["${oc.env:HOME}", "of ${task}"])
+def test_a_folder_of_others_does_not_hand_the_environment_to_its_logger(tmp_path, given):
+    overrides = ["task=${oc.env:HOME}", "logger=wandb", f"logger.project={given}", "resume=x"]
+    with pytest.raises(UserError, match="its logger is given values of the environment; add trust=true"):
+        settings(*overrides, run_dir=tmp_path)
+    assert settings(*overrides, "trust=true", run_dir=tmp_path).trust
+
+
 @pytest.mark.parametrize("place", ["..", "../outside", "link"])
 def test_going_on_with_a_folder_of_others_removes_nothing_outside_it(run, tmp_path, place):
     """Wherever its replay memory is said to lie, and also where it is the run's own."""
