@@ -125,6 +125,8 @@ class Stop:
             os._exit(128 + signum)
         if self.signum is None:
             self.signum, self.since = signum, time.monotonic()
+            if os.isatty(2):  # written as it is, for print may be what was broken into
+                os.write(2, b"\nends after the batch in hand, with a checkpoint; another signal kills\n")
             self.previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, self.break_off)
             signal.setitimer(signal.ITIMER_REAL, self.grace)
         elif time.monotonic() - self.since > SAME:
