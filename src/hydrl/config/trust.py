@@ -26,10 +26,8 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
         UserError: naming the foreign code.
     """
     sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    folders = [
-        CONFIGS,
-        *(each.path for each in sources if each.schema == "file"),
-    ]  # --config-dir is typed, too
+    # --config-dir is typed, too.
+    folders = [CONFIGS, *(each.path for each in sources if each.schema == "file")]
     files = {file for folder in folders for file in Path(folder).rglob("*.yaml")}
     text = "\n".join(file.read_text() for file in files - set(CONFIGS.glob("search/*")))
     own = set(re.findall(r"^\s*_target_: (\S+)", text, re.MULTILINE))

@@ -14,6 +14,14 @@ from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.files import atomically
 
+# W&B's settings for every run.
+QUIET: dict[str, Any] = {
+    "silent": True,
+    "console": "off",
+    "save_code": True,  # of train.py; that of the package is sent apart
+    "disable_git": True,  # it would send what is not committed, which could hold a secret
+}
+
 
 class MetricsFile:
     """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column.
@@ -105,13 +113,7 @@ def wandb(
     import wandb as library
 
     algo, task = config["algo"], config["task"]
-    settings = library.Settings(
-        init_timeout=init_timeout,
-        silent=True,
-        console="off",
-        save_code=True,  # of train.py; that of the package is sent apart
-        disable_git=True,  # it would send what is not committed, which could hold a secret
-    )
+    settings = library.Settings(init_timeout=init_timeout, **QUIET)
     library.setup(settings)  # before it says that it looks for an account
     start = partial(
         WandbLogger,

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from torchrl.checkpoint import Checkpoint
 from torchrl.data import ReplayBuffer, RoundRobinWriter, TensorStorage
 from torchrl.envs import EnvBase
 
 from hydrl.errors import UserError
-from hydrl.run.checkpoint import archives, crc, span, tensor_bytes, verify
+from hydrl.run.checkpoint import archives, crc, span, tensor_bytes
 from hydrl.run.files import atomically
 
 BOUND = 2.5
@@ -125,10 +126,10 @@ class Memory:
 
 
 def files_of(archive: Path) -> list[str]:
-    """The files that have a checkpoint's rows; a damaged checkpoint needs none."""
+    """The files that have a checkpoint's rows; one whose manifest cannot be read needs none."""
     try:
-        return list(verify(archive)["memory"]["files"])
-    except UserError:
+        return list(Checkpoint.manifest(archive)["metadata"]["memory"]["files"])
+    except Exception:  # whatever a damaged file may hold
         return []
 
 
