@@ -64,7 +64,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
 
     # A part that was not chosen builds None.
     actor = build("actor")(env)
-    critic = build("critic")(env)
+    critic = build("critic")(env, actor)
     exploration = build("exploration")(env.action_spec_unbatched)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     buffer = build("buffer")()

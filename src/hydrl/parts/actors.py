@@ -1,16 +1,7 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
-from tensordict.nn import (
-    AddStateIndependentNormalScale,
-    NormalParamExtractor,
-    TensorDictModule,
-    TensorDictModuleBase,
-)
-from torch import Tensor, nn
+from tensordict.nn import AddStateIndependentNormalScale, NormalParamExtractor, TensorDictModuleBase
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
@@ -22,47 +13,9 @@ from torchrl.modules import (
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
+from hydrl.parts.encoders import STATES, Joined, Memory, activation_class, mlp, reading
 from hydrl.parts.environments import action_kind, require_entries
 from hydrl.parts.finite import check_finite
-
-NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
-
-
-def mlp(num_cells: Sequence[int], out_features: int, activation: str) -> nn.Sequential:
-    """Hidden layers of ``num_cells`` and a linear output; input sizes come with the first batch.
-
-    ``activation`` names a class of ``torch.nn``.
-    """
-    layers: list[nn.Module] = []
-    for cells in num_cells:
-        layers += [nn.LazyLinear(cells), activation_class(activation)()]
-    return Joined(*layers, nn.LazyLinear(out_features))
-
-
-class Joined(nn.Sequential):
-    """Reads several entries as one, joined along the last dimension."""
-
-    def forward(self, *entries: Tensor) -> Any:
-        """Entries ``[..., size]``, each of its own size."""
-        return super().forward(entries[0] if len(entries) == 1 else torch.cat(entries, -1))
-
-
-def activation_class(name: str) -> type[nn.Module]:
-    """``"Tanh"`` to ``torch.nn.Tanh``.
-
-    Raises:
-        UserError: if ``torch.nn`` has no activation of that name that is built without arguments.
-    """
-    found = getattr(nn, name, None)
-    if (
-        not isinstance(found, type)
-        or found.__module__ != "torch.nn.modules.activation"
-        or found in NEEDING_MORE
-    ):
-        raise UserError(
-            f"activation={name} is not an activation of torch.nn; try Tanh, ReLU, ELU, SiLU or GELU"
-        )
-    return found
 
 
 def tanh_normal(
@@ -71,6 +24,7 @@ def tanh_normal(
     num_cells: list[int],
     activation: str,
     in_keys: list[str],
+    memory: Memory = None,
     scale: str = "per_state",
 ) -> ProbabilisticActor:
     """A Gaussian squashed into the action bounds, for continuous actions.
@@ -80,6 +34,7 @@ def tanh_normal(
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
         in_keys: observation entries the network reads.
+        memory: ``{"lstm": 64}`` or ``{"gru": 64}`` lets it remember, in as many units.
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
     """
@@ -90,7 +45,7 @@ def tanh_normal(
     else:
         net = Joined(*mlp(num_cells, 2 * size, activation), NormalParamExtractor())
     actor = ProbabilisticActor(
-        TensorDictModule(net, in_keys=in_keys, out_keys=["loc", "scale"]),
+        reading(net, ["loc", "scale"], env, in_keys, memory),
         in_keys=["loc", "scale"],
         spec=spec,
         distribution_class=TanhNormal,
@@ -101,13 +56,13 @@ def tanh_normal(
 
 
 def categorical(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
 ) -> ProbabilisticActor:
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says)."""
     spec = env.action_spec_unbatched
     one_hot = isinstance(spec, OneHot)
     actor = ProbabilisticActor(
-        TensorDictModule(mlp(num_cells, spec.space.n, activation), in_keys=in_keys, out_keys=["logits"]),
+        reading(mlp(num_cells, spec.space.n, activation), ["logits"], env, in_keys, memory),
         in_keys=["logits"],
         spec=spec,
         distribution_class=OneHotCategorical if one_hot else torch.distributions.Categorical,
@@ -117,20 +72,25 @@ def categorical(
 
 
 def stochastic(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
 ) -> ProbabilisticActor:
     """The distribution that fits: :func:`categorical` for discrete actions, else :func:`tanh_normal`."""
     build = categorical if action_kind(env) == "discrete" else tanh_normal
-    return build(env, num_cells=num_cells, activation=activation, in_keys=in_keys)
+    return build(env, num_cells=num_cells, activation=activation, in_keys=in_keys, memory=memory)
 
 
-def q_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> QValueActor:
+def q_value(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+) -> QValueActor:
     """One action value an action; acts by the greatest (Mnih et al. 2015)."""
     spec = env.action_spec_unbatched
-    return materialise(QValueActor(mlp(num_cells, spec.space.n, activation), in_keys=in_keys, spec=spec), env)
+    net = mlp(num_cells, spec.space.n, activation)
+    return materialise(QValueActor(reading(net, ["action_value"], env, in_keys, memory), spec=spec), env)
 
 
-def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> QValueActor:
+def dueling(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+) -> QValueActor:
     """Action values as state value plus advantage (Wang et al. 2016).
 
     The last of ``num_cells`` is the width of the two heads, the others are the shared trunk.
@@ -152,7 +112,8 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
         },
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
-    return materialise(QValueActor(Joined(net), in_keys=in_keys, spec=spec), env)
+    values = reading(Joined(net), ["action_value"], env, in_keys, memory)
+    return materialise(QValueActor(values, spec=spec), env)
 
 
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
@@ -162,11 +123,12 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         UserError: if the environment does not give what the module reads.
         DivergedError: if what it gives is no number.
     """
-    in_keys = [key for key in module.in_keys if key != "action"]
+    in_keys = [key for key in module.in_keys if key not in ("action", *STATES)]
     require_entries(env.observation_spec, in_keys)
     module.to(env.device)
     with torch.no_grad():
         start = env.reset()
         check_finite(start.unsqueeze(-1), in_keys)
+        start["is_init"] = torch.ones(*env.batch_size, 1, dtype=torch.bool, device=env.device)
         module(env.rand_action(start) if "action" in module.in_keys else start)
     return module

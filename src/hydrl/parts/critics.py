@@ -1,17 +1,34 @@
 """Critics: what the losses use to judge states and actions, sized from the environment's specs."""
 
+from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
 from torchrl.modules import MLP, ValueOperator
 
-from hydrl.parts.actors import activation_class, materialise, mlp
+from hydrl.parts.actors import materialise
+from hydrl.parts.encoders import activation_class, mlp, sharing_memory
 
 
-def state_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> ValueOperator:
-    """The value of a state, ``[..., 1]``."""
-    return materialise(ValueOperator(mlp(num_cells, 1, activation), in_keys=in_keys), env)
+def state_value(
+    env: EnvBase,
+    actor: TensorDictModuleBase | None = None,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+) -> TensorDictModuleBase:
+    """The value of a state, ``[..., 1]``; where ``in_keys`` say ``memory``, of what the actor remembers."""
+    critic = ValueOperator(mlp(num_cells, 1, activation), in_keys=in_keys)
+    return materialise(sharing_memory(critic, actor), env)
 
 
-def action_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> ValueOperator:
+def action_value(
+    env: EnvBase,
+    actor: TensorDictModuleBase | None = None,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+) -> TensorDictModuleBase:
     """The value of an action in a state, ``[..., 1]``, from both concatenated (for SAC, TD3, DDPG)."""
     net = MLP(out_features=1, num_cells=num_cells, activation_class=activation_class(activation))
-    return materialise(ValueOperator(net, in_keys=[*in_keys, "action"]), env)
+    return materialise(sharing_memory(ValueOperator(net, in_keys=[*in_keys, "action"]), actor), env)
