@@ -17,7 +17,7 @@ from hydrl.run.memory import read
 
 
 class DataSet:
-    """Batches of transitions drawn at random, with replacement; the environment is played by evaluation alone.
+    """Batches of transitions drawn at random, with replacement; the environment is stepped to evaluate alone.
 
     Args:
         env: says what an observation and an action are.
@@ -57,8 +57,8 @@ class DataSet:
             raise UserError(f"collector.path={path} has data of env={settings['task']}, not of env={task}")
         if normalisers(env) or "Norm" in str(settings["transforms"]):
             raise UserError(
-                f"collector.path={path}: observations in data and evaluation must be the same, and a normaliser "
-                "has statistics of its own in each; use transforms=plain in both runs"
+                f"collector.path={path}: a normaliser has other statistics here than where the data was "
+                "collected; use transforms=plain in both runs"
             )
         step = env.fake_tensordict().reshape(-1)[0]
         for key in ("action", *policy.in_keys, *(("next", each) for each in policy.in_keys)):
@@ -98,11 +98,12 @@ def kept(path: Path) -> tuple[TensorDict, dict[str, Any]]:
     Raises:
         UserError: if there are none.
     """
-    archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
-    metadata = checkpoint.verify(archive, memory=True)
+    try:
+        archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
+        metadata = checkpoint.verify(archive, memory=True)
+    except UserError as error:
+        raise UserError(f"collector.path={path}: {error}") from None
     rows = [rows for _, rows in read(archive.parent, metadata["memory"])]
     if not rows:
-        raise UserError(
-            f"collector.path={path}: the run kept no replay memory; use one of algo=sac or algo=dqn"
-        )
+        raise UserError(f"collector.path={path}: the run kept no replay memory; use one of algo=sac or dqn")
     return torch.cat(rows), dict(metadata["settings"])
