@@ -1,19 +1,25 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
 import torch
-from tensordict.nn import AddStateIndependentNormalScale, NormalParamExtractor, TensorDictModuleBase
+from tensordict.nn import (
+    AddStateIndependentNormalScale,
+    NormalParamExtractor,
+    TensorDictModuleBase,
+    TensorDictSequential,
+)
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
     OneHotCategorical,
     ProbabilisticActor,
     QValueActor,
+    TanhModule,
     TanhNormal,
 )
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
-from hydrl.parts.encoders import STATES, Joined, Memory, activation_class, mlp, reading
+from hydrl.parts.encoders import STATES, Joined, Memory, Norm, activation_class, mlp, reading, size_of
 from hydrl.parts.environments import action_kind, require_entries
 from hydrl.parts.finite import check_finite
 
@@ -24,6 +30,7 @@ def tanh_normal(
     num_cells: list[int],
     activation: str,
     in_keys: list[str],
+    norm: Norm = None,
     memory: Memory = None,
     scale: str = "per_state",
 ) -> ProbabilisticActor:
@@ -34,16 +41,17 @@ def tanh_normal(
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
         in_keys: observation entries the network reads.
+        norm: see :func:`hydrl.parts.encoders.mlp`.
         memory: ``{"lstm": 64}`` or ``{"gru": 64}`` lets it remember, in as many units.
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
     """
     spec = env.action_spec_unbatched
-    size = spec.shape[-1]
+    size, inputs = spec.shape[-1], size_of(env, in_keys)
     if scale == "independent":
-        net = Joined(mlp(num_cells, size, activation), AddStateIndependentNormalScale(size))
+        net = Joined(mlp(num_cells, size, activation, norm, inputs), AddStateIndependentNormalScale(size))
     else:
-        net = Joined(*mlp(num_cells, 2 * size, activation), NormalParamExtractor())
+        net = Joined(*mlp(num_cells, 2 * size, activation, norm, inputs), NormalParamExtractor())
     actor = ProbabilisticActor(
         reading(net, ["loc", "scale"], env, in_keys, memory),
         in_keys=["loc", "scale"],
@@ -53,6 +61,16 @@ def tanh_normal(
         return_log_prob=True,
     )
     return materialise(actor, env)
+
+
+def deterministic(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+) -> TensorDictSequential:
+    """One action for an observation, squashed into the bounds (for DDPG and TD3)."""
+    spec = env.action_spec_unbatched
+    net = reading(mlp(num_cells, spec.shape[-1], activation), ["param"], env, in_keys, memory)
+    squash = TanhModule(in_keys=["param"], out_keys=["action"], spec=spec)
+    return materialise(TensorDictSequential(net, squash), env)
 
 
 def categorical(
@@ -119,6 +137,8 @@ def dueling(
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
     """Gives lazy layers their sizes by one forward pass over a reset, as the TorchRL tutorials do.
 
+    The module comes back in ``eval()`` mode, in which it acts and plays; updates are made in ``train()``.
+
     Raises:
         UserError: if the environment does not give what the module reads.
         DivergedError: if what it gives is no number.
@@ -131,4 +151,4 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         check_finite(start.unsqueeze(-1), in_keys)
         start["is_init"] = torch.ones(*env.batch_size, 1, dtype=torch.bool, device=env.device)
         module(env.rand_action(start) if "action" in module.in_keys else start)
-    return module
+    return module.eval()

@@ -1,13 +1,13 @@
 """Encoders: what actors and critics read observations with, memoryless or with a memory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
-from torchrl.modules import GRUModule, LSTMModule
+from torchrl.modules import BatchRenorm1d, GRUModule, LSTMModule
 
 from hydrl.errors import UserError
 from hydrl.parts.environments import require_entries
@@ -17,18 +17,47 @@ CELLS = {"lstm": LSTMModule, "gru": GRUModule}
 # What they read beside the observation; the environment's InitTracker and primers write it.
 STATES = ("is_init", *LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
 
+Norm = Callable[[int], nn.Module] | None
 Memory = dict[str, int] | None
 
 
-def mlp(num_cells: Sequence[int], out_features: int, activation: str) -> nn.Sequential:
+def mlp(
+    num_cells: Sequence[int], out_features: int, activation: str, norm: Norm = None, in_features: int = 0
+) -> nn.Sequential:
     """Hidden layers of ``num_cells`` and a linear output; input sizes come with the first batch.
 
-    ``activation`` names a class of ``torch.nn``.
+    Args:
+        num_cells: units of each hidden layer.
+        out_features: size of the output.
+        activation: a class name of ``torch.nn``.
+        norm: builds what normalises so many features, before the first layer and after each hidden one.
+        in_features: size of the input, which ``norm`` must know.
     """
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [] if norm is None else [norm(in_features)]
     for cells in num_cells:
         layers += [nn.LazyLinear(cells), activation_class(activation)()]
+        if norm is not None:
+            layers.append(norm(cells))
     return Joined(*layers, nn.LazyLinear(out_features))
+
+
+class BatchRenorm(BatchRenorm1d):
+    """TorchRL's (Ioffe 2017), for a batch of any shape, and done with its warm-up where that ends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
+        self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own would count on: 2, 3, ...
+        return super().forward(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
+def size_of(env: EnvBase, in_keys: Sequence[str]) -> int:
+    """How many numbers the observation entries have together.
+
+    Raises:
+        UserError: if the environment does not give them.
+    """
+    require_entries(env.observation_spec, in_keys)
+    return sum(env.observation_spec[key].shape[-1] for key in in_keys)
 
 
 class Joined(nn.Sequential):
@@ -71,9 +100,8 @@ class Remembering(TensorDictSequential):
     """
 
     def __init__(self, env: EnvBase, in_keys: list[str], **units: int) -> None:
-        require_entries(env.observation_spec, in_keys)
         ((kind, hidden),) = units.items()
-        inputs = sum(env.observation_spec[key].shape[-1] for key in in_keys)
+        inputs = size_of(env, in_keys)
         super().__init__(
             TensorDictModule(Joined(), in_keys=in_keys, out_keys=["joined"]),
             CELLS[kind](input_size=inputs, hidden_size=hidden, in_key="joined", out_key="memory"),
