@@ -1,7 +1,5 @@
 """A resumed run is the run that never stopped; what would make it another is refused by name."""
 
-import csv
-import hashlib
 import json
 import os
 import re
@@ -11,11 +9,10 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, saved, settings
+from conftest import ROOT, digest, logged, saved, settings
 from omegaconf import OmegaConf
 
 import hydrl.loop.metrics
@@ -39,55 +36,10 @@ EXACT = {
         "env=inverted_double_pendulum", "collector.num_envs=1", "minibatches.draw=minibatch",
         "collector.frames_per_batch=250", "total_frames=1_000", "schedule=linear",
     ],
-    "PPO, recurrent": [
-        "algo=recurrent_ppo", "env=cartpole_masked", "collector.num_envs=4", "minibatches.sequence=16",
-    ],
-    "DQN, memory": DQN,
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=2_000"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=300"],
-    "SAC": ["algo=sac", "env=pendulum", "minibatches.warmup_frames=256"],
     "own environment": ["env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
-
-
-def digest(value: Any) -> str:
-    """SHA-256 over nested containers of tensors, dictionaries in the order of their keys."""
-    total = hashlib.sha256()
-
-    def add(value: Any) -> None:
-        if isinstance(value, dict):
-            for key in sorted(value, key=str):
-                total.update(str(key).encode())
-                add(value[key])
-        elif isinstance(value, list | tuple):
-            for each in value:
-                add(each)
-        elif isinstance(value, torch.Tensor):
-            total.update(str(value.dtype).encode() + value.contiguous().numpy().tobytes())
-        else:
-            total.update(repr(value).encode())
-
-    add(value)
-    return total.hexdigest()
-
-
-def logged(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
-
-
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Digests of the batches that runs of this process collect."""
-    seen: list[str] = []
-    learned = hydrl.loop.metrics.Metrics.learned
-
-    def spy(self, batch, losses):
-        seen.append(digest(batch.to_dict()))
-        return learned(self, batch, losses)
-
-    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
-    return seen
 
 
 @pytest.mark.parametrize("name", EXACT)
