@@ -49,53 +49,44 @@ def test_each_form_of_a_range(word: str, present: Any, found: Any):
     assert space.distribution(override, present) == found
 
 
-def test_values_are_typed_as_train_py_reads_them():
-    log = FloatDistribution(1e-6, 0.9995, log=True)
-    assert space.as_typed(log, 0.00001234567) == "1.235e-05"
-    assert space.as_typed(log, 0.99949999) == "0.9995"  # rounded, and never beyond the end
-    assert space.as_typed(FloatDistribution(0.12344, 1.0), 0.12344) == "0.12344"
-    assert space.as_typed(CategoricalDistribution([True, False]), False) == "false"
-    assert space.as_typed(IntDistribution(1, 9), 4) == "4"
-
-
 @pytest.mark.parametrize("algo", TASKS)
 def test_both_ends_of_every_range_of_the_search_files_can_be_trained(algo: str):
     assert {file.stem for file in (CONFIGS / "search").glob("*.yaml")} == {"base", *TASKS}
     plan = space.read([f"algo={algo}", f"env={TASKS[algo]}"])
-    assert plan.out == Path(f"outputs/searches/{algo}-{TASKS[algo]}")
-    assert (plan.search.seeds, plan.search.jobs) == ([0, 1, 2], 2)
+    assert plan.out == f"outputs/searches/{algo}-{TASKS[algo]}"
+    assert (plan.seeds, plan.jobs) == ([0, 1, 2], 2)
     assert len(plan.space) >= 6
     for key, each in plan.space.items():
         discrete = isinstance(each, CategoricalDistribution)
         for value in each.choices if discrete else (each.low, each.high):
-            typed = f"{key}={space.as_typed(each, value)}"
-            taken = find(settings(*plan.overrides, typed).model_dump(), key)
+            taken = find(settings(*plan.overrides, f"{key}={value}").model_dump(), key)
             assert (taken, type(taken)) == (value, type(value))
 
 
 def test_the_command_line_changes_adds_fixes_and_leaves_out():
     words = ["optim.lr=interval(1e-3,2e-3)", "loss.value_estimator.gamma=0.9", "~transforms.double_to_float"]
-    words += ["optim.eps=choice(1e-8,1e-5)", "seeds=range(4,6)", "trials=7", "jobs=1", "out=here"]
+    words += ["optim.eps=choice(1e-8,1e-5)", "seeds=4,5", "trials=7", "jobs=1", "out=here"]
     plan = space.read(["algo=dqn", "env=cartpole", *words])
     assert plan.space["optim.lr"] == FloatDistribution(1e-3, 2e-3)
     assert plan.space["optim.eps"] == CategoricalDistribution([1e-8, 1e-5])
     assert "loss.value_estimator.gamma" not in plan.space
     ours = ["loss.value_estimator.gamma=0.9", "~transforms.double_to_float"]
     assert plan.overrides == ["algo=dqn", "env=cartpole", *ours]
-    told = plan.search
-    assert (told.seeds, told.trials, told.jobs, plan.out) == ([4, 5], 7, 1, Path("here"))
+    told = plan
+    assert (told.seeds, told.trials, told.jobs, told.out) == ([4, 5], 7, 1, "here")
+    assert space.read(["algo=dqn", "env=cartpole", "seeds=3"]).seeds == [3]
 
 
 @pytest.mark.parametrize(
     ("word", "answer"),
     [
         ("trial=4", "trial=4: there is no such key"),
-        ("trials=many", "trials=many: should be an integer"),
-        ("jobs=0", "jobs=0: should be greater than 0"),
+        ("trials=many", "search.trials=many: should be an integer"),
+        ("jobs=0", "search.jobs=0: should be greater than 0"),
         ("seeds=0.5", "seeds="),
         ("search=dqm", "search=dqm: no such choice; try dqn, base, ppo, sac"),
         ("algo=dqm", "=dqm: no such choice"),
-        ("seed=3", "seed: the search says this for each run; its own keys are search, trials, seeds"),
+        ("seed=3", "seed: the search says this for each run; it has search, trials, seeds"),
         ("hydra.run.dir=x", "hydra.run.dir: the search says this for each run"),
         ("optim.lrr=1", r"optim.lrr=1: there is no such key; did you mean optim.lr\?"),
         ("optim.lr=interval(1,0)", "optim.lr=interval"),
@@ -114,7 +105,7 @@ class Pool:
     """Takes the place of processes: each run writes its curve, then ends with its code."""
 
     def __init__(self, outcome: Callable[[int, int], tuple[dict[int, float], float, int]], plan: space.Plan):
-        self.outcome, self.limit = outcome, plan.search.jobs
+        self.outcome, self.limit = outcome, plan.jobs
         self.running: list[Any] = []
         self.started: list[str] = []
 
@@ -163,9 +154,9 @@ def searched(
     plan = space.read([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words])
     pool, lines = Pool(outcome, plan), []
     monkeypatch.setattr(search, "Trainings", lambda jobs: pool)
-    study = search.open_study(plan)
-    search.run(plan, study, lines.append)
-    return study, pool, lines
+    made = search.Search(plan, lines.append)
+    made.run()
+    return made.study, pool, lines
 
 
 def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, tmp_path):
@@ -188,7 +179,7 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
 
 def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(monkeypatch, tmp_path):
     codes = {0: 0, 1: -9, 2: 0, 3: 3}
-    read, read_one = (lambda trial, seed: ({}, 5.0, codes[trial])), (lambda trial, seed: ({}, 5.0, 0))
+    read = lambda trial, seed: ({}, 5.0, codes[trial])  # noqa: E731
     study, _, lines = searched(monkeypatch, tmp_path / "a", "trials=3", outcome=read)
     assert [each.state.name for each in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "PRUNED"]
     assert lines[1].startswith(f"#1  failed: it was killed; see {tmp_path / 'a'}/trial-0001/seed0.log")
@@ -197,9 +188,6 @@ def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(mo
         searched(monkeypatch, tmp_path / "b", outcome=lambda trial, seed: ({}, 5.0, -9))
     with pytest.raises(UserError, match="it was killed"):
         searched(monkeypatch, tmp_path / "c", "jobs=2", outcome=lambda trial, seed: ({}, 5.0, 2))
-    # Put right, it begins anew.
-    study, _, _ = searched(monkeypatch, tmp_path / "c", "optim.lr=interval(1e-4,9e-3)", outcome=read_one)
-    assert [each.number for each in study.trials] == [0, 1]
 
 
 def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monkeypatch, tmp_path):
@@ -211,19 +199,13 @@ def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monke
             searched(monkeypatch, tmp_path, word, outcome=read)
 
 
-def test_a_damaged_study_is_told_in_a_line(tmp_path):
-    (tmp_path / "study.db").write_bytes(b"SQLite format 3" * 99)
-    with pytest.raises(UserError, match=r"study\.db cannot be read \(.*; name another folder$"):
-        search.open_study(space.read([*ALONE, f"out={tmp_path}", "optim.lr=interval(1e-3,9e-3)"]))
-
-
 def test_the_best_is_left_as_a_command_and_as_an_experiment_which_are_the_same_run(
     tmp_path, monkeypatch, capsys
 ):
-    def run(plan: space.Plan, study: optuna.Study, say: object) -> None:
-        study.tell(study.ask(plan.space), 9.0)
+    def run(made: search.Search) -> None:
+        made.study.tell(made.study.ask(made.plan.space), 9.0)
 
-    monkeypatch.setattr(search, "run", run)
+    monkeypatch.setattr(search.Search, "run", run)
     words = [
         "algo=dqn",
         "env=gym",
@@ -232,7 +214,7 @@ def test_the_best_is_left_as_a_command_and_as_an_experiment_which_are_the_same_r
     ]  # a tuned file would be all tasks'
     ranges = ["optim.lr=choice(0.25)", "+optim.betas=choice([0.5,0.75])", "compile=choice(true)"]
     script.main([*words, "search=base", *ranges, "~transforms.double_to_float", f"out={tmp_path}"])
-    best = ["optim.lr=0.25", "+optim.betas=[0.5,0.75]", "compile=true"]
+    best = ["optim.lr=0.25", "+optim.betas=[0.5,0.75]", "compile=True"]
     command = ["python", "train.py", *words, "~transforms.double_to_float", *best]
     assert f"  {shlex.join(command)}\n" in capsys.readouterr().out
     text = (tmp_path / "experiment.yaml").read_text()
@@ -268,13 +250,16 @@ def test_a_search_that_was_stopped_and_one_that_was_killed_go_on(tmp_path: Path)
 
     searching = start(*words, script=SCRIPT)
     wait_for(lambda: {each.name for each in checkpoints.iterdir()} - before)
+    run = psutil.Process(searching.pid).children()
     searching.kill()
+    psutil.wait_procs(run, 60)
 
     searching = start(*words, script=SCRIPT)
     output = searching.communicate(timeout=200)[0]
     assert searching.returncode == 0, output
-    (whole,) = study().trials  # its number is its folder's
-    assert whole.state == TrialState.COMPLETE
+    *stopped, whole = study().trials  # the others' runs are gone on with
+    assert [each.state for each in stopped] == [TrialState.FAIL, TrialState.FAIL]
+    assert whole.params == stopped[0].params
     summary = OmegaConf.load(out / "trial-0000/seed0/summary.json")
     assert whole.value == pytest.approx(summary["eval/return_mean"])
     assert len(summary.resumed_at_frames) >= 2
