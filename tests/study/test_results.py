@@ -61,16 +61,16 @@ def test_the_page_has_the_runs_own_numbers_and_goes_on_after_a_stop(tmp_path, mo
     monkeypatch.setattr(script, "TABLE", tmp_path / "table.yaml")
     OmegaConf.save(OmegaConf.create(SMALL), tmp_path / "table.yaml")
     page, out = tmp_path / "page.md", tmp_path / "runs"
-    arguments = script.Arguments(jobs=2, out=str(out), page=str(page))
-    wait = Trainings.wait
+    arguments = script.Arguments(jobs=1, out=str(out), page=str(page))
+    start = Trainings.start
 
-    def stop_after_a_row(pool):
-        if all("pendulum" in each.folder.name for each in pool.running):
+    def stop_after_a_row(pool, arguments, folder, shown):
+        if "pendulum" in folder.name and all(each.code is not None for each in pool.started):
             raise Interrupted(signal.SIGINT)
-        return wait(pool)
+        return start(pool, arguments, folder, shown)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainings, "wait", stop_after_a_row)
+        patch.setattr(Trainings, "start", stop_after_a_row)
         with pytest.raises(Interrupted):
             script.main(arguments)
     assert "stopped; the same command goes on" in capsys.readouterr().out

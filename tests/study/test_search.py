@@ -20,7 +20,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
 from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
-from hydrl.study import search, space
+from hydrl.study import pool, search, space
 from scripts import search as script
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -101,62 +101,42 @@ def test_what_a_search_refuses_is_a_line(word: str, answer: str):
     assert "\n" not in str(error.value)
 
 
-class Pool:
-    """Takes the place of processes: each run writes its curve, then ends with its code."""
+class Run:
+    """Takes the place of a process: it has written its curve and ended with its code."""
 
-    def __init__(self, outcome: Callable[[int, int], tuple[dict[int, float], float, int]], plan: space.Plan):
-        self.outcome, self.limit = outcome, plan.jobs
-        self.running: list[Any] = []
-        self.started: list[str] = []
+    error = "it was killed"
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    @property
-    def room(self) -> bool:
-        return len(self.running) < self.limit
-
-    def start(self, overrides: list[str], folder: Path):
-        trial, seed = int(folder.parent.name[-4:]), int(folder.name.removeprefix("seed"))
-        self.started.append(f"{trial}/{seed}")
-        curve, score, code = self.outcome(trial, seed)
+    def __init__(self, outcome: tuple[dict[int, float], float, int], folder: Path) -> None:
+        curve, score, self.code = outcome
+        self.folder, self.log = folder, folder.with_suffix(".log")
         (folder / "checkpoints").mkdir(parents=True)
         # A row without an evaluation, and one that is being written.
         rows = [f"{frames},{value},1" for frames, value in curve.items()]
         text = "\n".join(["frames,eval/return_mean,time/elapsed", *rows, "400,,1", "512,9"])
         (folder / "metrics.csv").write_text(text)
         (folder / "summary.json").write_text(f'{{"eval/return_mean": {score}}}')
-        self.running.append(Run(code, folder))
-        return self.running[-1]
-
-    def wait(self) -> None:
-        self.running = []
-
-
-class Run:
-    error = "it was killed"
-
-    def __init__(self, code: int, folder: Path) -> None:
-        self.code, self.folder, self.stopped = code, folder, False
-        self.log = folder.with_suffix(".log")
 
     def stop(self) -> None:
-        self.stopped = True
+        pass
 
 
 def searched(
     monkeypatch: pytest.MonkeyPatch, out: Path, *words: str, outcome: Any
-) -> tuple[optuna.Study, Pool, list[str]]:
-    """The study of a search whose runs only write files, its pool and what it said."""
-    plan = space.read([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words])
-    pool, lines = Pool(outcome, plan), []
-    monkeypatch.setattr(search, "Trainings", lambda jobs: pool)
-    made = search.Search(plan, lines.append)
+) -> tuple[optuna.Study, list[str], list[str]]:
+    """The study of a search whose runs only write files, its runs and what it said."""
+    started, lines = [], []
+
+    def start(arguments: list[str], folder: Path, shown: bool) -> Run:
+        trial, seed = int(folder.parent.name[-4:]), int(folder.name.removeprefix("seed"))
+        started.append(f"{trial}/{seed}")
+        return Run(outcome(trial, seed), folder)
+
+    monkeypatch.setattr(pool, "Training", start)
+    made = search.Search(
+        space.read([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words]), lines.append
+    )
     made.run()
-    return made.study, pool, lines
+    return made.study, started, lines
 
 
 def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, tmp_path):
@@ -164,12 +144,12 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
     pruner = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 2, "n_warmup_steps": 1}
     read = lambda trial, seed: ({256 + 44 * seed: level[trial]}, 100.0, 0)  # noqa: E731
     monkeypatch.setattr(search, "builder", lambda part: builder(pruner if "Pruner" in str(part) else part))
-    study, pool, lines = searched(monkeypatch, tmp_path, "trials=4", outcome=read)
+    study, started, lines = searched(monkeypatch, tmp_path, "trials=4", outcome=read)
     # The second seed's evaluation is averaged with the first seed's score, whatever its frames.
     assert study.trials[0].intermediate_values == {1: 40.0, 3: 70.0}
     assert study.trials[2].intermediate_values == {1: 49.0}  # the median is 50
     assert [each.state.name for each in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "COMPLETE"]
-    assert pool.started == ["0/0", "0/1", "1/0", "1/1", "2/0", "3/0", "3/1"]
+    assert started == ["0/0", "0/1", "1/0", "1/1", "2/0", "3/0", "3/1"]
     assert study.trials[0].params == {"optim.lr": 2e-3}  # the present number
     assert lines[0] == "#0  100.0  lr=0.002"
     assert lines[2].startswith("#2  49.0, cut short  lr=0.00")
@@ -193,7 +173,7 @@ def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(mo
 def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monkeypatch, tmp_path):
     read = lambda trial, seed: ({}, 5.0, 0)  # noqa: E731
     searched(monkeypatch, tmp_path, outcome=read)
-    assert searched(monkeypatch, tmp_path, outcome=read)[1].started == []
+    assert searched(monkeypatch, tmp_path, outcome=read)[1] == []
     for word in ("seeds=0,2", "optim.lr=interval(1e-3,8e-3)", "optim.eps=choice(1e-8)", "optim=adamw"):
         with pytest.raises(UserError, match=r"holds another search, algo=dqn .*seeds=0,1; go on with it"):
             searched(monkeypatch, tmp_path, word, outcome=read)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -78,15 +79,14 @@ class Training:
 
 
 class Trainings:
-    """Up to ``limit`` runs at a time. When the block is left, for whatever reason, the rest save and end.
+    """Runs side by side. When the block is left, for whatever reason, those that still run save and end.
 
     SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` in the block. A second one ends this process at once, and
     with it, on Linux, what still runs.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.running: list[Training] = []
+    def __init__(self) -> None:
+        self.started: list[Training] = []
 
     def __enter__(self) -> Self:
         """Takes the signals, but those that are ignored, as nohup has it of SIGHUP."""
@@ -96,14 +96,15 @@ class Trainings:
 
     def __exit__(self, *_: object) -> None:
         """Ends what still runs, and gives the signals back."""
-        for each in self.running:
+        running = [each for each in self.started if each.code is None]
+        for each in running:
             each.stop()
-        if self.running:
-            print(f"\nwaits for {len(self.running)} to save and end; another Ctrl-C kills", flush=True)
+        if running:
+            print(f"\nwaits for {len(running)} to save and end; another Ctrl-C kills", flush=True)
             time.sleep(SAME)
         for signum, handler in self.previous.items():
             signal.signal(signum, handler)
-        for each in self.running:
+        for each in running:
             each.process.wait()
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
@@ -112,28 +113,21 @@ class Trainings:
             signal.signal(each, signal.SIG_IGN)
         raise Interrupted(signum)
 
-    @property
-    def room(self) -> bool:
-        """Whether one more may be started."""
-        return len(self.running) < self.limit
-
     def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> Training:
         """Starts a run; see :class:`Training`."""
-        training = Training(arguments, folder, shown)
-        self.running.append(training)
-        return training
+        self.started.append(Training(arguments, folder, shown))
+        return self.started[-1]
 
-    def wait(self, seconds: float = 0.2) -> list[Training]:
-        """Waits a moment; the runs that have ended since it was last called."""
-        time.sleep(seconds)
-        ended = [each for each in self.running if each.code is not None]
-        self.running = [each for each in self.running if each not in ended]
-        return ended
 
-    def each(self, runs: Iterable[Training]) -> Iterator[Training]:
-        """Goes through runs that start as they are asked for, as many as there is room for; as they end."""
-        runs, more = iter(runs), True
-        while more or self.running:
-            while more and self.room:
-                more = next(runs, None) is not None
-            yield from self.wait()
+def side_by_side(works: Iterable[Iterator[None]], limit: int) -> None:
+    """Goes on with up to ``limit`` works in turn until all have ended.
+
+    Args:
+        works: generators, asked for as there is room; each starts a run at its first step and yields while
+            that goes on.
+        limit: so many are in hand at a time.
+    """
+    works, in_hand = iter(works), list[Iterator[None]]()
+    while in_hand := [*in_hand, *islice(works, limit - len(in_hand))]:
+        in_hand = [each for each in in_hand if next(each, "ended") is None]
+        time.sleep(0.2)

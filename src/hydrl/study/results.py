@@ -39,6 +39,7 @@ def make(declared: Path, fast: bool, jobs: int, out: Path, page: Path) -> None:
     table = report.table(["`python train.py`", "hydrl", *said["sources"].values()], cells)
     command = f"make results{' fast=true' if fast else ''}"
     section = f"## Beside what others published\n\n{table}\n\n{said['notes'].strip()}"
-    report.save(counted, left_out, page, command, section)
+    if counted:
+        report.save(counted, left_out, page, command, section)
     if code not in (0, DivergedError.exit_code):
         raise RunError(f"not all runs have finished; what they printed is in {out}/*.log")

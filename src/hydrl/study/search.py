@@ -20,7 +20,7 @@ from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
 from hydrl.run.folder import lock
 from hydrl.study import runs
-from hydrl.study.pool import Training, Trainings
+from hydrl.study.pool import Training, Trainings, side_by_side
 from hydrl.study.space import Plan
 
 SAME_LENGTH = "eval.stop_when_solved=false"  # for all runs, unless typed otherwise
@@ -61,7 +61,7 @@ class Search:
         if not self.study.trials:
             self.study.enqueue_trial(self.present())
         for each in self.study.get_trials(states=(TrialState.RUNNING,)):  # as the last process left them
-            self.study.enqueue_trial(each.params, {"folder": str(self.folder(each))})
+            self.study.enqueue_trial(each.params, {"folder": self.folder(each).name})
             self.study.tell(each.number, state=TrialState.FAIL)
 
     def present(self) -> dict[str, Any]:
@@ -81,14 +81,14 @@ class Search:
             UserError: for a mistake that only a run could find.
             RunError: where nothing but failures comes of it.
         """
-        in_hand: list[Iterator[None]] = []
-        with Trainings(self.plan.jobs) as pool:
-            while in_hand or self.count < self.plan.trials:
-                while pool.room and self.count < self.plan.trials:
-                    in_hand.append(self.evaluate(self.study.ask(self.plan.space), pool))
-                    next(in_hand[-1])  # starts its first run
-                pool.wait()
-                in_hand = [each for each in in_hand if next(each, "ended") is None]
+        with Trainings() as pool:
+            while self.count < self.plan.trials:  # and once more for each that has failed
+                side_by_side(self.trials(pool), self.plan.jobs)
+
+    def trials(self, pool: Trainings) -> Iterator[Iterator[None]]:
+        """Draws trials until there are enough."""
+        while self.count < self.plan.trials:
+            yield self.evaluate(self.study.ask(self.plan.space), pool)
 
     @property
     def count(self) -> int:
@@ -104,7 +104,7 @@ class Search:
 
     def folder(self, trial: Trial | FrozenTrial) -> Path:
         """Where the runs of a trial lie; of one that goes on, where they were begun."""
-        return Path(trial.user_attrs.get("folder", self.out / f"trial-{trial.number:04}"))
+        return self.out / trial.user_attrs.get("folder", f"trial-{trial.number:04}")
 
     def drawn(self, trial: Trial | FrozenTrial) -> list[str]:
         """What was drawn for a trial, as overrides; of a float four digits say enough."""

@@ -4,6 +4,7 @@ import hashlib
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -15,7 +16,7 @@ from hydrl.config.settings import Role, keys
 from hydrl.errors import Interrupted, UserError
 from hydrl.run.screen import console
 from hydrl.study import runs
-from hydrl.study.pool import Training, Trainings
+from hydrl.study.pool import Training, Trainings, side_by_side
 
 OF_THE_SWEEP = r"hydra[./](launcher|mode|run|sweep|sweeper)\b"  # Hydra's keys that no member takes
 COLUMNS = ("#", "overrides", "status", "frames", "evaluation", "solved", "seconds", "folder or error")
@@ -87,19 +88,20 @@ def train_all(
     """
     common = [word for word in lists[0] if len(lists) > 1 and all(word in each for each in lists)]
     labels = [" ".join(word for word in each if word not in common) for each in lists]
-    begun: list[Training] = []
+    pool = Trainings()
 
-    def begin(pool: Trainings) -> Iterator[Training]:
-        for label, each in zip(labels, lists, strict=True):
-            print(f"#{first + len(begun)} begins: {label}", flush=True)
-            begun.append(pool.start([*words, *each], folder / folder_name(each), shown=limit == 1))
-            yield begun[-1]
+    def member(number: int, label: str, overrides: Sequence[str]) -> Iterator[None]:
+        print(f"#{number} begins: {label}", flush=True)
+        run = pool.start([*words, *overrides], folder / folder_name(overrides), shown=limit == 1)
+        while run.code is None:
+            yield
+        print(f"#{number} {run.status}: {note(run)}", flush=True)
 
     try:
-        with Trainings(limit) as pool:
-            for ended in pool.each(begin(pool)):
-                print(f"#{first + begun.index(ended)} {ended.status}: {note(ended)}", flush=True)
+        with pool:
+            side_by_side(map(member, count(first), labels, lists), limit)
     finally:
+        begun = pool.started
         title = f"{folder}: {sum(each.code == 0 for each in begun)} of {len(lists)} finished"
         title += f", {len(lists) - len(begun)} not begun" * (len(begun) < len(lists))
         table = Table(title=Text(f"{title}\n{' '.join(common)}".strip()))
