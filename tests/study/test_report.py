@@ -169,10 +169,10 @@ def test_a_folder_is_read_as_text(tmp_path, monkeypatch, capsys):
 
 
 def test_what_is_still_being_written_is_read_as_far_as_it_goes(tmp_path):
-    assert runs.evaluations(tmp_path).shape == (0, 2)
+    assert runs.evaluations(tmp_path).shape == (0, 3)
     assert runs.summary(tmp_path) == {}
-    (tmp_path / "metrics.csv").write_text("frames,train/return,eval/return_mean\n10,1.0,\n20,,5.5\n30,,123")
-    assert runs.evaluations(tmp_path).tolist() == [[20, 5.5]]  # 123 may become 123.4
+    (tmp_path / "metrics.csv").write_text("frames,time/elapsed,eval/return_mean\n10,1,\n20,2,5.5\n30,3,123")
+    assert runs.evaluations(tmp_path).tolist() == [[20, 2, 5.5]]  # 123 may become 123.4
 
 
 def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):

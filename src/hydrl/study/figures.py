@@ -38,20 +38,21 @@ def save(runs: Sequence[Run], names: Sequence[str], *files: Path) -> None:
         names: of all groups of a page, so that each looks the same on all of its tasks.
         files: whose names say in which format.
     """
-    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     for against, axes in enumerate(figure.subplots(1, 2)):
         looks = zip(names, cycle(COLOURS), cycle(("-", "--", "-.", ":")), cycle("osD^vP*X"), strict=False)
         for name, *look in looks:
             if members := [run for run in runs if run.group == name]:
-                curve(axes, members, against, textwrap.fill(name, 60), *look)
+                curve(axes, members, against, textwrap.fill(name, 90), *look)
         for threshold in filter(None, {run.threshold for run in runs}):
             axes.axhline(threshold, color="#666666", linestyle=":", label="solved")
         axes.set_ylabel("evaluation return, IQM")
     handles, labels = axes.get_legend_handles_labels()
-    columns = 1 if max(map(len, labels)) > 25 else 4
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.5)
+    # Below the figure, which the picture grows to hold.
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 3.5}
+    figure.legend(handles, labels, ncols=1 if max(map(len, labels)) > 25 else 4, **place)
     for file in files:
-        figure.savefig(file, dpi=150)
+        figure.savefig(file, dpi=150, bbox_inches="tight")
 
 
 def curve(

@@ -24,8 +24,7 @@ class Run(BaseModel, arbitrary_types_allowed=True):
     """A run that counts: its summary, and
 
     Attributes:
-        curve: its evaluations, of shape (evaluations, 3): environment frames, seconds since the start, mean
-            return; the closing one is the last.
+        curve: its evaluations as :func:`evaluations` gives them; the closing one is the last.
         overrides: what was typed after ``python train.py``.
         group: of those it was loaded with, the ones that differ in no more than task and seed.
     """
@@ -59,18 +58,17 @@ def summary(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def evaluations(folder: Path, *names: str) -> np.ndarray:
-    """Frames, more columns if named, and mean return of a run's evaluations so far.
+def evaluations(folder: Path) -> np.ndarray:
+    """A run's evaluations so far, of shape (evaluations, 3): frames, seconds since the start, mean return.
 
-    Of shape (evaluations, 2 + names). None where there is no ``metrics.csv``; a last line that is still being
-    written is left out.
+    None where there is no ``metrics.csv``; a last line that is still being written is left out.
     """
     path = folder / "metrics.csv"
     text = path.read_text() if path.is_file() else ""
     lines = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
-    names = ("frames", *names, "eval/return_mean")
+    names = ("frames", "time/elapsed", "eval/return_mean")
     rows = [[float(line.get(name) or "nan") for name in names] for line in lines]
-    return np.array([row for row in rows if np.isfinite(row).all()]).reshape(-1, len(names))
+    return np.array([row for row in rows if np.isfinite(row).all()]).reshape(-1, 3)
 
 
 def read(folder: Path) -> Run:
@@ -85,7 +83,7 @@ def read(folder: Path) -> Run:
         raise UserError(f"{found.get('status')} after {found.get('frames')} frames, without a score")
     try:
         closing = [float(found[key]) for key in ("frames", "wall_seconds", "eval/return_mean")]
-        curve = evaluations(folder, "time/elapsed")
+        curve = evaluations(folder)
         made = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),

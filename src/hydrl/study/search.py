@@ -132,7 +132,7 @@ class Search:
             while not ended:
                 yield
                 ended = run.code is not None  # asked first: what it wrote last is reported too
-                for frames, score in runs.evaluations(run.folder):
+                for frames, _, score in runs.evaluations(run.folder):
                     # Evaluations are counted: their frames differ where the size of a batch does.
                     step = len(scores) * in_a_run + min(int(frames // every), in_a_run)
                     if step > reported:
@@ -180,7 +180,10 @@ class Search:
             warnings.simplefilter("ignore")  # the plots are experimental, and say where trials are few
             for file in files:
                 getattr(plots, f"plot_{file.stem}")(self.study)
-                pyplot.gcf().set_size_inches(4 * max(2, len(pyplot.gcf().axes)), 4)
+                drawn = pyplot.gcf().axes
+                pyplot.gcf().set_size_inches(4 * max(2, len(drawn)), 4)
+                for axes in drawn:  # logarithmic ones label so many that they would touch
+                    axes.tick_params("x", which="minor", labelbottom=False)
                 pyplot.savefig(file, dpi=100, bbox_inches="tight")
                 pyplot.close()
         header = f"# @package _global_\n# {top.value:,.1f} by {self.command(top)} {SAME_LENGTH}\n"

@@ -7,18 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from omegaconf import DictConfig
 from rich.table import Table
 from rich.text import Text
 
-from hydrl.config.overrides import key_of
 from hydrl.config.settings import Role, keys
-from hydrl.errors import Interrupted, UserError
 from hydrl.run.screen import console
 from hydrl.study import runs
 from hydrl.study.pool import Training, Trainings, side_by_side
 
-OF_THE_SWEEP = r"hydra[./](launcher|mode|run|sweep|sweeper)\b"  # Hydra's keys that no member takes
 COLUMNS = ("#", "overrides", "status", "frames", "evaluation", "solved", "seconds", "folder or error")
 LONGEST = 120  # characters of a member's folder; file systems take 255 bytes
 
@@ -39,33 +35,6 @@ def folder_name(overrides: Sequence[str]) -> str:
     if len(name) > LONGEST:
         name = f"{name[: LONGEST - 9]}-{hashlib.blake2s(name.encode(), digest_size=4).hexdigest()}"
     return name
-
-
-def launch(config: DictConfig, lists: Sequence[Sequence[str]], limit: int, first: int) -> None:
-    """Runs the members of a sweep of Hydra's.
-
-    Args:
-        config: what Hydra composed for the sweep.
-        lists: the overrides of each member.
-        limit: members at a time.
-        first: the number of the first member.
-
-    Raises:
-        SystemExit: with the exit code, if one has not finished.
-        Interrupted: once all have saved.
-    """
-    if type(limit) is not int or limit < 1:
-        raise UserError(f"hydra.launcher.n_jobs={limit}: give a whole number, 1 or more")
-    added = [each.path for each in config.hydra.runtime.config_sources if each.provider == "command-line"]
-    hydras = [each for each in config.hydra.overrides.hydra if not re.match(OF_THE_SWEEP, key_of(each))]
-    words = [*(f"--config-dir={path}" for path in added), *hydras]
-    try:
-        code = train_all(lists, Path(config.hydra.sweep.dir), limit, words, first)
-    except Interrupted:
-        print(f"go on with the same command and hydra.sweep.dir={config.hydra.sweep.dir} resume=auto")
-        raise
-    if code:
-        raise SystemExit(code)
 
 
 def train_all(
