@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -98,6 +97,4 @@ def cells(run: Training) -> list[str]:
 
 def note(run: Training) -> str:
     """The error of a run that has ended, or the name of its folder."""
-    if run.status in ("finished", "interrupted"):
-        return run.folder.name
-    return textwrap.shorten(run.error, 100, placeholder="…")
+    return run.folder.name if run.status in ("finished", "interrupted") else run.error
