@@ -18,6 +18,7 @@ from hydrl.errors import UserError
 from hydrl.loop.clock import timeit
 from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
 from hydrl.parts.environments import load_normaliser
+from hydrl.run import loggers
 from hydrl.run.files import atomically
 from hydrl.run.record import Record
 
@@ -98,10 +99,8 @@ class Camera:
             path, key, drawn = self.folder / "final.mp4", "eval/final_video", Episodes.CLOSING
         with timeit("time/video"):
             try:
-                for left_half_made in self.folder.glob(".*"):  # by a process that was killed
-                    left_half_made.unlink()
                 film(self.evaluator, path, frames, drawn, pause)
-                record.show(frames, key, path)
+                loggers.show(record.logger, frames, key, path)
             except Exception as error:  # of graphics, encoder, disk or logger
                 record.say(f"no film at {frames:,} frames: {error}")
 

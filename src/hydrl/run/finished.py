@@ -1,6 +1,5 @@
 """A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,7 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     refuse_links(run)
     values: Any = {}
     try:
-        text = (run / "config_resolved.yaml").read_text()
-        if found := re.search(r"\$\{(?!oc\.env:|oc\.decode:\$\{oc\.env:)[^}]*:[^}]*\}", text):
-            raise UserError(
-                f"run={run}: config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up"
-            )
-        loaded = OmegaConf.create(text)
+        loaded = OmegaConf.load(run / "config_resolved.yaml")
         saved: Any = OmegaConf.to_container(loaded)
         values = OmegaConf.to_container(loaded, resolve=True)
         if not trust:

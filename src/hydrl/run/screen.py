@@ -41,28 +41,25 @@ class Display:
             TextColumn("[bold]{task.description}"),
             *([BarColumn(bar_width=None)] if wide else []),
             MofNCompleteColumn(),
-            TextColumn("return {task.fields[train]}"),
-            TextColumn("eval {task.fields[eval]}"),
-            TextColumn("{task.fields[rate]} frames/s"),
+            TextColumn("return {task.fields[train/return]}"),
+            TextColumn("eval {task.fields[eval/return_mean]}"),
+            TextColumn("{task.fields[time/frames_per_second]} frames/s"),
             TimeRemainingColumn(),
             *([TextColumn("left")] if wide else []),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = self.progress.add_task(title, total=total_frames, train="-", eval="-", rate="-")
+        unknown: Any = dict.fromkeys(("train/return", "eval/return_mean", "time/frames_per_second"), "-")
+        self.task = self.progress.add_task(title, total=total_frames, **unknown)
         self.progress.start()
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
         """Moves the bar and shows the rate of the whole run so far, the newest return and evaluation."""
-        shown = {"train": "train/return", "eval": "eval/return_mean", "rate": "time/frames_per_second"}
-        digits = {"train": 1, "eval": 1, "rate": 0}
-        fields: Any = {
-            name: f"{metrics[key]:,.{digits[name]}f}" for name, key in shown.items() if key in metrics
-        }
         if "eval/return_mean" in metrics and not self.console.is_terminal:
             mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
             print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
-        self.progress.update(self.task, completed=frames, **fields)
+        known: Any = {key: f"{value:,.1f}" for key, value in metrics.items()}
+        self.progress.update(self.task, completed=frames, **known)
 
     def close(self) -> None:
         """Leaves the bar as it stands and gives the terminal back."""
