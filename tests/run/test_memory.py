@@ -177,7 +177,7 @@ def test_a_path_among_the_names_leads_nowhere(tmp_path):
     [name] = kept.files
     shutil.copy(archive.with_name(name), outside)
     change(archive, f"../../{name}", name)
-    with pytest.raises(UserError, match="is no file of rows"):
+    with pytest.raises(UserError, match="is damaged: Invalid name"):
         checkpoint.verify(archive, memory=True)
 
 

@@ -48,11 +48,7 @@ def span(name: str) -> tuple[int, int]:
 
 
 def verify(archive: Path, *, memory: bool = False) -> Metadata:
-    """Reads every byte of a checkpoint and returns its metadata.
-
-    Args:
-        archive: the checkpoint.
-        memory: whether what its replay memory held must be there too.
+    """Reads every byte of a checkpoint, with ``memory`` of its replay memory too, and returns its metadata.
 
     Raises:
         UserError: if it is cut short, changed, or holds more or less than it lists.
@@ -84,26 +80,20 @@ def verify_memory(archive: Path, told: Metadata) -> None:
 
     Args:
         archive: the checkpoint.
-        told: what its metadata says of its ``memory``: ``rows``, the first and the one after the last, and
-            the ``files`` that have them in their order, each with its CRC-32.
+        told: what its metadata says of its ``memory``: the ``files`` that have the rows, with their CRC-32.
 
     Raises:
         UserError: if they are not all there, or one is damaged.
     """
-    position, end = told["rows"]
     for name, value in told["files"].items():
-        first, until = span(name)
         file = archive.with_name(name)
         if not file.is_file():
             raise UserError(
                 f"{archive}: rows of its replay memory are gone, as older ones are not kept; "
                 "its policy can be played, but the run cannot go on from it"
             )
-        if first > position or crc(file) != value:
+        if crc(file) != value:
             raise UserError(f"{file} is damaged")
-        position = until
-    if position != end:
-        raise ValueError("it names no files with all rows of its replay memory")
 
 
 def crc(file: Path) -> int:
@@ -169,16 +159,11 @@ def load(archive: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, 
         raise UserError(f"{archive} cannot be read: {' '.join(str(error).split())[:200]}") from None
 
 
-def load_policy(archive: Path, device: str) -> dict[str, Any]:
-    """The policy of a verified checkpoint: ``actor``, ``normaliser`` and ``frames``."""
-    return {**load(archive, ("actor", "normaliser"), device), "frames": frames_of(archive)}
-
-
 def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int) -> Path:
     """Writes a checkpoint, then removes all but the newest ``keep`` and the best by evaluation.
 
     Args:
-        run: the run folder.
+        run: its folder.
         states: a state dictionary for each part.
         metadata: ``frames``, and ``eval/return_mean`` where the run was evaluated there.
         keep: how many of the newest stay.

@@ -73,10 +73,6 @@ class Camera:
     Every ``eval.video_every_frames`` as ``FRAMES.mp4``, and at its end as ``final.mp4``. A film that fails is
     said and costs the run nothing; one that a signal cuts short is not made again.
 
-    Args:
-        evaluator: the run's.
-        settings: the run's.
-
     Raises:
         UserError: where the environment gives no frames; one is drawn at once to see.
     """

@@ -15,7 +15,7 @@ from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import environments
-from hydrl.run.checkpoint import find, load_policy
+from hydrl.run.checkpoint import find, frames_of, load
 from hydrl.run.folder import refuse_links
 
 
@@ -56,7 +56,8 @@ def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> tuple[S
         UserError: if the folder, the checkpoint or the environment cannot be had.
     """
     settings = read_settings(run, trust=trust)
-    state = load_policy(find(run, checkpoint), device)
+    archive = find(run, checkpoint)
+    state = load(archive, ("actor", "normaliser"), device)
     build, transforms = settings.build, settings.transform_builders
     make_env = partial(environments.make_env, build("env"), transforms, device=device)
     env = make_env(normaliser=state["normaliser"], seed=settings.seed)
@@ -64,4 +65,4 @@ def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> tuple[S
     actor.load_state_dict(state["actor"])
     env.close()
     scored = {"seed": settings.seed, "max_steps": settings.eval.max_steps}
-    return settings, state["frames"], Evaluator(make_env, actor, lambda: state["normaliser"], **scored)
+    return settings, frames_of(archive), Evaluator(make_env, actor, lambda: state["normaliser"], **scored)

@@ -16,11 +16,7 @@ from hydrl.run.files import atomically
 
 
 class MetricsFile:
-    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column.
-
-    Args:
-        path: the file; nothing is written before the first row.
-    """
+    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -161,9 +157,7 @@ def show(logger: Logger | None, frames: int, key: str, film: Path) -> None:
 def close(logger: Logger | None, reached: dict[str, Any] | None = None) -> None:
     """Finishes the W&B run, or closes the event file.
 
-    Args:
-        logger: the run's.
-        reached: goes into W&B's summary, which would else hold the last log row's evaluation.
+    What was ``reached`` goes into W&B's summary, which would else hold the last log row's evaluation.
     """
     if isinstance(logger, WandbLogger):
         run = logger.experiment

@@ -19,14 +19,9 @@ from hydrl.run.screen import Display, print_summary
 
 
 class Record:
-    """Writes what a run reports; the loop's time counts from when it is there.
+    """Writes what a run reports, and its settings as ``config_resolved.yaml``.
 
-    Args:
-        settings: the run's; saved as ``config_resolved.yaml``.
-        progress: the run's counters.
-        metrics: what came in since the last row.
-        clock: the run's times.
-        origin: what the run goes on from, if it is resumed.
+    The loop's time counts from when it is there.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         raise UserError(f"resume={path} goes on with one run; go on with a sweep by resume=auto")
     if "hydra.run.dir" in keys:
         raise UserError(f"resume={path} goes on in its own folder; leave hydra.run.dir out")
-    named = Path(path).parent if Path(path).name == "checkpoints" else Path(path)
+    named = Path(path)
     run = named.parent.parent if named.suffix == ".torchrl" else named
     if not named.exists():
         raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
@@ -192,13 +192,10 @@ def finished(settings: Settings, start: Origin | None) -> bool:
     if start is None or not summary.is_file():
         return False
     written = json.loads(summary.read_text())
-    if written["status"] != "finished" or written["frames"] != start.frames:
+    trained = settings.batches * settings.frames_per_batch <= start.frames
+    solved = settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]
+    if (written["status"], written["frames"]) != ("finished", start.frames) or not (trained or solved):
         return False
-    further = None
-    if settings.batches * settings.frames_per_batch <= start.frames:
-        further = "a larger total_frames"
-    elif settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]:
-        further = "eval.stop_when_solved=false, for it was solved"
-    if further:
-        print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
-    return further is not None
+    further = "a larger total_frames" if trained else "eval.stop_when_solved=false, for it was solved"
+    print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
+    return True

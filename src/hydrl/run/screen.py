@@ -10,6 +10,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+# The rows of the closing table, of what stands in summary.json.
+CLOSING = {
+    "evaluation": "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
+    "best evaluation": "{best_eval/return_mean:,.1f}",
+    "solved": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
+    "trained": "{frames:,} frames, {updates:,} updates",
+    "time": "{wall_seconds:.1f} s: {start_seconds:.1f} to start, {compile_seconds:.1f} compiling, "
+    "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating, {video_seconds:.1f} filming",
+    "speed": "{frames_per_second:,.0f} frames/s in the loop",
+}
+
 
 class Lasting(io.FileIO):
     """An output that outlives its reader: what a pipe or terminal no longer takes goes nowhere."""
@@ -69,22 +80,9 @@ class Display:
 def print_summary(summary: dict[str, Any], directory: Path) -> None:
     """The closing table: what was reached, how long it took, and where everything lies."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
-    episodes = "episodes, the last so far" if note else "fresh episodes"
-    evaluation = "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} " + episodes
-    times = "{wall_seconds:.1f} s: {start_seconds:.1f} to start, "
-    times += "{compile_seconds:.1f} compiling, " * bool(summary["compile_seconds"])
-    times += "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating"
-    times += ", {video_seconds:.1f} filming" * bool(summary["video_seconds"])
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
-    for needed, name, text in (
-        ("eval/return_mean", "evaluation", evaluation),
-        ("best_eval/return_mean", "best evaluation", "{best_eval/return_mean:,.1f}"),
-        ("solved_at_frames", "solved", "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s"),
-        ("frames", "trained", "{frames:,} frames, {updates:,} updates"),
-        ("wall_seconds", "time", times),
-        ("frames_per_second", "speed", "{frames_per_second:,.0f} frames/s in the loop"),
-    ):
-        if summary[needed] is not None:
+    for name, text in CLOSING.items():
+        with suppress(TypeError):  # of a None, where it was not evaluated or not solved
             table.add_row(name, text.format(**summary))
     folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     table.add_row("folder", str(folder))
