@@ -98,8 +98,8 @@ class Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives them back."""
-        self.calm()
+        """Gives them back; what is saved now may take as long as it takes."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for each, handler in self.previous.items():
             signal.signal(each, handler)
 
@@ -110,7 +110,7 @@ class Stop:
             Interrupted: if a signal has come.
         """
         if self.signum is not None:
-            self.calm()
+            signal.setitimer(signal.ITIMER_REAL, 0)
             raise Interrupted(self.signum)
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
@@ -131,11 +131,6 @@ class Stop:
         """The timer's handler, wherever the main thread is."""
         assert self.signum is not None
         raise Interrupted(self.signum, midway=True)
-
-    def calm(self) -> None:
-        """What is saved now may take as long as it takes."""
-        if self.signum is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def versions() -> dict[str, str]:
