@@ -141,7 +141,7 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
         (["optim.lr=1"], "optim.lr=1 would make it another run: it was started with optim.lr=0.0003"),
         (
             ["env=pendulum"],
-            "env=pendulum would make it another run: it was started with env.id=CartPole-v1",
+            "env.id=Pendulum-v1 would make it another run: it was started with env.id=CartPole-v1",
         ),
         (["seed=7"], "seed=7 would make it another run: it was started with seed=0"),
         (["actor.num_cells=[3]"], "actor.num_cells=[3] would make it another run"),
@@ -168,7 +168,7 @@ def test_what_would_make_it_another_run_is_refused_by_name_and_changes_nothing(h
     [
         (["resume=nowhere"], "resume=nowhere: there is no such folder"),
         (["resume=tests"], "resume=tests: no run lies there"),
-        (["resume="], "resume= names no folder"),
+        (["resume="], "resume=.: no run lies there"),
         (["resume=auto"], "resume=auto looks into the run's own folder"),
     ],
 )
@@ -183,11 +183,11 @@ def test_auto_starts_at_the_beginning_where_there_is_nothing_yet(run, capsys):
     assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 256
 
 
-def test_a_finished_run_without_its_checkpoints_is_not_written_over(run):
+def test_a_run_without_a_checkpoint_is_not_written_over(run):
     folder = run(*SMALL, "env=cartpole", "total_frames=256")
     shutil.rmtree(folder / "checkpoints")
     before = (folder / "summary.json").read_bytes()
-    with pytest.raises(UserError, match="has no checkpoint any more, and starting anew would write over"):
+    with pytest.raises(UserError, match=r"has no valid checkpoint; start the run anew in another folder"):
         run(*SMALL, "env=cartpole", "total_frames=512", f"resume={folder}")
     assert (folder / "summary.json").read_bytes() == before
 
