@@ -126,8 +126,8 @@ def stochastic(
 
 def q_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> QValueActor:
     """One action value an action; acts by the greatest (Mnih et al. 2015)."""
-    spec = env.action_spec_unbatched
-    return materialise(QValueActor(mlp(num_cells, spec.space.n, activation), in_keys=in_keys, spec=spec), env)
+    net = mlp(num_cells, env.action_spec_unbatched.space.n, activation)
+    return materialise(greedy(net, in_keys, env), env)
 
 
 def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> QValueActor:
@@ -152,7 +152,22 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
         },
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
-    return materialise(QValueActor(Joined(net), in_keys=in_keys, spec=spec), env)
+    return materialise(greedy(Joined(net), in_keys, env), env)
+
+
+def greedy(net: nn.Module, in_keys: list[str], env: EnvBase) -> QValueActor:
+    """Acts by the greatest of the values ``net`` gives, by the first of several that are equal.
+
+    TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
+    """
+    actor = QValueActor(net, in_keys=in_keys, spec=env.action_spec_unbatched)
+    actor[-1].action_func_mapping["one_hot"] = first_greatest
+    return actor
+
+
+def first_greatest(values: Tensor) -> Tensor:
+    """One-hot, ``[..., actions]`` as the values."""
+    return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
 
 
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
