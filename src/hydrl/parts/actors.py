@@ -173,6 +173,8 @@ def first_greatest(values: Tensor) -> Tensor:
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
     """Gives lazy layers their sizes by one forward pass over a reset, as the TorchRL tutorials do.
 
+    The module comes back in ``eval()`` mode, in which it acts and plays; updates are made in ``train()``.
+
     Raises:
         UserError: if the environment does not give what the module reads.
         DivergedError: if what it gives is no number.
@@ -184,4 +186,4 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         start = env.reset()
         check_finite(start.unsqueeze(-1), in_keys)
         module(env.rand_action(start) if "action" in module.in_keys else start)
-    return module
+    return module.eval()
