@@ -1,0 +1,155 @@
+"""Tasks whose right answer is known, as `env.id=probes:Probe-v0`, and how every algorithm is set to them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from conftest import settings
+from gymnasium.spaces import Box, Discrete
+from hydra.utils import get_object
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.objectives import LossModule
+
+import hydrl.loop
+from hydrl.config.mistakes import find
+from hydrl.config.settings import Settings, algorithms
+from hydrl.parts.minibatches import Epochs
+
+SPACES = {"discrete": lambda: Discrete(2), "continuous": lambda: Box(-1, 1, (1,), np.float32)}
+
+
+class Probe(gymnasium.Env):
+    """The smallest tasks, each of which needs one thing more of an algorithm (after Andy Jones).
+
+    Args:
+        kind: ``constant``: an episode is one step that pays 1. ``observation``: it pays what is observed, -1 or
+            1 by chance. ``discounting``: two steps, of which the second pays 1. ``action``: one step that
+            pays 1 for the right side and -1 for the left. ``both``: it pays 1 for the side observed, else -1.
+        actions: a key of ``SPACES``; a discrete action is a side, a continuous one has it as its sign.
+    """
+
+    def __init__(self, kind: str, actions: str, **_: Any) -> None:
+        self.kind, self.action_space = kind, SPACES[actions]()
+        self.observation_space = Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.seen = self.np_random.choice([-1.0, 1.0]) if self.kind in ("observation", "both") else 0.0
+        return np.float32([self.seen]), {}
+
+    def step(self, action: Any) -> Any:
+        seen, side = self.seen, (2 * action - 1 if self.action_space.shape == () else np.sign(action[0]))
+        pays = {"constant": 1, "observation": seen, "discounting": seen, "action": side, "both": side * seen}
+        ended = self.kind != "discounting" or bool(seen)
+        self.seen = 1.0 if self.kind == "discounting" else seen
+        return np.float32([self.seen]), float(pays[self.kind]), ended, False, {}
+
+
+def worth(kind: str, observation: Tensor, gamma: float) -> Tensor:
+    """What a state of a probe that no action changes is worth, ``[..., 1]``."""
+    return {
+        "constant": torch.ones_like(observation),
+        "observation": observation,
+        "discounting": gamma ** (1 - observation),  # observed is 0, then 1
+    }[kind]
+
+
+class Clockwork(gymnasium.Env):
+    """Observes a lot drawn for the episode, and the step; all else follows from these, whatever is done.
+
+    A lot below 1/3 ends at step 3. The others run into the time limit at step 5, at which a lot above 2/3
+    ends by itself, too.
+    """
+
+    LIMIT = 5
+
+    def __init__(self, actions: str, **_: Any) -> None:
+        self.action_space = SPACES[actions]()
+        self.observation_space = Box(0, self.LIMIT, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.now = np.float32([self.np_random.random(), 0])
+        return self.now, {}
+
+    def step(self, action: Any) -> Any:
+        self.now, reward, terminated, _ = (each.numpy() for each in following(torch.tensor(self.now)))
+        return self.now, float(reward), bool(terminated), False, {}
+
+
+def following(observation: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What comes after observations ``[..., 2]`` of :class:`Clockwork`.
+
+    Returns:
+        The next observation ``[..., 2]`` and, ``[...]``, reward, whether it ended and whether its time ran out.
+    """
+    lot, step = observation[..., 0], observation[..., 1] + 1
+    time_is_up = step == Clockwork.LIMIT
+    ended = ((lot < 1 / 3) & (step == 3)) | ((lot > 2 / 3) & time_is_up)
+    return torch.stack([lot, step], -1), lot + step, ended, time_is_up
+
+
+gymnasium.register("Probe-v0", entry_point=Probe)
+gymnasium.register("Clockwork-v0", entry_point=Clockwork, max_episode_steps=Clockwork.LIMIT)
+
+
+def on_policy(algo: str) -> bool:
+    """Whether it learns from fresh batches alone."""
+    chosen = bare([f"algo={algo}", "env=gym", "env.id=probes:Probe-v0"])
+    return issubclass(get_object(chosen["minibatches"]["_target_"]), Epochs)
+
+
+def bare(overrides: list[str]) -> dict[str, Any]:
+    """Every key there is under these choices."""
+    return settings(*overrides).model_dump()
+
+
+def cases(wanted: Callable[[str], bool] = lambda algo: True) -> Iterator[tuple[str, str]]:
+    """Every algorithm in ``configs/algo`` with each kind of actions that it declares."""
+    for algo, spaces in algorithms().items():
+        if wanted(algo):
+            yield from ((algo, actions) for actions in SPACES if actions in spaces)
+
+
+def meet(algo: str, actions: str, task: str, numbers: Mapping[str, Any]) -> list[str]:
+    """The overrides with which an algorithm meets a task.
+
+    Args:
+        algo: of :func:`cases`.
+        actions: a key of ``SPACES``.
+        task: its id here, and arguments, as in ``"Probe-v0 kind=action"``.
+        numbers: what the keys that the algorithm has are set to; the others are left out.
+    """
+    id, *arguments = task.split()
+    words = [f"algo={algo}", "env=gym", f"env.id=probes:{id}", f"+env.actions={actions}", "transforms=plain"]
+    words += [f"+env.{each}" for each in arguments]
+    there = bare(words)
+    return [*words, *(f"{key}={value}" for key, value in numbers.items() if find(there, key) is not None)]
+
+
+def judge(networks: Mapping[str, str]) -> str:
+    """The argument of a loss that judges states or actions: its critic or, where it has none, its actor."""
+    arguments = {part: argument for argument, part in networks.items()}
+    return arguments.get("critic", arguments["actor"])
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, before: Callable[..., Callable[..., None] | None]) -> None:
+    """Lets a test look at every update of a run: ``before(loss, minibatch)`` may return what sees its losses."""
+
+    class Watched(hydrl.loop.Update):
+        def __init__(self, loss: LossModule, *args: Any, **kwargs: Any) -> None:
+            super().__init__(loss, *args, **kwargs)
+            self.loss = loss
+
+        def __call__(self, minibatch: TensorDictBase) -> TensorDictBase:
+            after = before(self.loss, minibatch)
+            losses = super().__call__(minibatch)
+            if after:
+                after(losses)
+            return losses
+
+    monkeypatch.setattr(hydrl.loop, "Update", Watched)
