@@ -16,7 +16,7 @@ from torchrl.objectives import LossModule
 
 import hydrl.loop
 from hydrl.config.mistakes import find
-from hydrl.config.settings import Settings, algorithms
+from hydrl.config.settings import algorithms
 from hydrl.parts.minibatches import Epochs
 
 SPACES = {"discrete": lambda: Discrete(2), "continuous": lambda: Box(-1, 1, (1,), np.float32)}
@@ -26,8 +26,8 @@ class Probe(gymnasium.Env):
     """The smallest tasks, each of which needs one thing more of an algorithm (after Andy Jones).
 
     Args:
-        kind: ``constant``: an episode is one step that pays 1. ``observation``: it pays what is observed, -1 or
-            1 by chance. ``discounting``: two steps, of which the second pays 1. ``action``: one step that
+        kind: ``constant``: an episode is one step that pays 1. ``observation``: it pays what is observed, -1
+            or 1 by chance. ``discounting``: two steps, of which the second pays 1. ``action``: one step that
             pays 1 for the right side and -1 for the left. ``both``: it pays 1 for the side observed, else -1.
         actions: a key of ``SPACES``; a discrete action is a side, a continuous one has it as its sign.
     """
@@ -85,7 +85,7 @@ def following(observation: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What comes after observations ``[..., 2]`` of :class:`Clockwork`.
 
     Returns:
-        The next observation ``[..., 2]`` and, ``[...]``, reward, whether it ended and whether its time ran out.
+        The next observation ``[..., 2]``; ``[...]`` reward, whether it ended and whether its time was up.
     """
     lot, step = observation[..., 0], observation[..., 1] + 1
     time_is_up = step == Clockwork.LIMIT
@@ -138,7 +138,7 @@ def judge(networks: Mapping[str, str]) -> str:
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, before: Callable[..., Callable[..., None] | None]) -> None:
-    """Lets a test look at every update of a run: ``before(loss, minibatch)`` may return what sees its losses."""
+    """Shows a test every update of a run: ``before(loss, minibatch)`` may return what is given its losses."""
 
     class Watched(hydrl.loop.Update):
         def __init__(self, loss: LossModule, *args: Any, **kwargs: Any) -> None:
