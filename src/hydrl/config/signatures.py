@@ -27,7 +27,9 @@ logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it lo
 HANDED: dict[str, tuple[int, set[str]]] = {
     "env": (0, {"device"}),
     "actor": (1, set()),
+    "actor.norm": (1, set()),
     "critic": (1, set()),
+    "critic.norm": (1, set()),
     "value": (1, set()),
     "exploration": (1, set()),
     "collector": (3, {"seed", "device", "stop"}),

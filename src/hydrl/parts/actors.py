@@ -1,6 +1,6 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,14 +9,17 @@ from tensordict.nn import (
     NormalParamExtractor,
     TensorDictModule,
     TensorDictModuleBase,
+    TensorDictSequential,
 )
 from torch import Tensor, nn
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
+    BatchRenorm1d,
     OneHotCategorical,
     ProbabilisticActor,
     QValueActor,
+    TanhModule,
     TanhNormal,
 )
 from torchrl.modules.models import DuelingMlpDQNet
@@ -28,15 +31,46 @@ from hydrl.parts.finite import check_finite
 NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
 
 
-def mlp(num_cells: Sequence[int], out_features: int, activation: str) -> nn.Sequential:
+Norm = Callable[[int], nn.Module] | None
+
+
+def mlp(
+    num_cells: Sequence[int], out_features: int, activation: str, norm: Norm = None, in_features: int = 0
+) -> nn.Sequential:
     """Hidden layers of ``num_cells`` and a linear output; input sizes come with the first batch.
 
-    ``activation`` names a class of ``torch.nn``.
+    Args:
+        num_cells: units of each hidden layer.
+        out_features: size of the output.
+        activation: a class name of ``torch.nn``.
+        norm: builds what normalises so many features, before the first layer and after each hidden one.
+        in_features: size of the input, which ``norm`` must know.
     """
-    layers: list[nn.Module] = []
+    layers: list[nn.Module] = [] if norm is None else [norm(in_features)]
     for cells in num_cells:
         layers += [nn.LazyLinear(cells), activation_class(activation)()]
+        if norm is not None:
+            layers.append(norm(cells))
     return Joined(*layers, nn.LazyLinear(out_features))
+
+
+class BatchRenorm(BatchRenorm1d):
+    """TorchRL's (Ioffe 2017), for a batch of any shape, and done with its warm-up where that ends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
+        self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own would count on: 2, 3, ...
+        return super().forward(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
+def size_of(env: EnvBase, in_keys: Sequence[str]) -> int:
+    """How many numbers the observation entries have together.
+
+    Raises:
+        UserError: if the environment does not give them.
+    """
+    require_entries(env.observation_spec, in_keys)
+    return sum(env.observation_spec[key].shape[-1] for key in in_keys)
 
 
 class Joined(nn.Sequential):
@@ -71,6 +105,7 @@ def tanh_normal(
     num_cells: list[int],
     activation: str,
     in_keys: list[str],
+    norm: Norm = None,
     scale: str = "per_state",
 ) -> ProbabilisticActor:
     """A Gaussian squashed into the action bounds, for continuous actions.
@@ -80,15 +115,16 @@ def tanh_normal(
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
         in_keys: observation entries the network reads.
+        norm: see :func:`mlp`.
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
     """
     spec = env.action_spec_unbatched
-    size = spec.shape[-1]
+    size, inputs = spec.shape[-1], size_of(env, in_keys)
     if scale == "independent":
-        net = Joined(mlp(num_cells, size, activation), AddStateIndependentNormalScale(size))
+        net = Joined(mlp(num_cells, size, activation, norm, inputs), AddStateIndependentNormalScale(size))
     else:
-        net = Joined(*mlp(num_cells, 2 * size, activation), NormalParamExtractor())
+        net = Joined(*mlp(num_cells, 2 * size, activation, norm, inputs), NormalParamExtractor())
     actor = ProbabilisticActor(
         TensorDictModule(net, in_keys=in_keys, out_keys=["loc", "scale"]),
         in_keys=["loc", "scale"],
@@ -98,6 +134,16 @@ def tanh_normal(
         return_log_prob=True,
     )
     return materialise(actor, env)
+
+
+def deterministic(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]
+) -> TensorDictSequential:
+    """One action for an observation, squashed into the bounds (for DDPG and TD3)."""
+    spec = env.action_spec_unbatched
+    net = TensorDictModule(mlp(num_cells, spec.shape[-1], activation), in_keys=in_keys, out_keys=["param"])
+    squash = TanhModule(in_keys=["param"], out_keys=["action"], spec=spec)
+    return materialise(TensorDictSequential(net, squash), env)
 
 
 def categorical(
