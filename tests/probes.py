@@ -1,6 +1,7 @@
 """Tasks whose right answer is known, as `env.id=probes:Probe-v0`, and how every algorithm is set to them."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,11 +11,13 @@ import torch
 from conftest import settings
 from gymnasium.spaces import Box, Discrete
 from hydra.utils import get_object
+from omegaconf import OmegaConf
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.objectives import LossModule
 
 import hydrl.loop
+from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
 from hydrl.config.settings import algorithms
 from hydrl.parts.minibatches import Epochs
@@ -26,9 +29,9 @@ class Probe(gymnasium.Env):
     """The smallest tasks, each of which needs one thing more of an algorithm (after Andy Jones).
 
     Args:
-        kind: ``constant``: an episode is one step that pays 1. ``observation``: it pays what is observed, -1
-            or 1 by chance. ``discounting``: two steps, of which the second pays 1. ``action``: one step that
-            pays 1 for the right side and -1 for the left. ``both``: it pays 1 for the side observed, else -1.
+        kind: ``discounting`` has two steps, observed as 0 and 1, of which the second pays 1. The others have
+            one, observed as -1 or 1 by chance. ``constant`` pays 1, ``observation`` what is observed,
+            ``action`` 1 for the right side and -1 for the left, ``both`` 1 for the side observed, else -1.
         actions: a key of ``SPACES``; a discrete action is a side, a continuous one has it as its sign.
     """
 
@@ -38,7 +41,7 @@ class Probe(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        self.seen = self.np_random.choice([-1.0, 1.0]) if self.kind in ("observation", "both") else 0.0
+        self.seen = 0.0 if self.kind == "discounting" else self.np_random.choice([-1.0, 1.0])
         return np.float32([self.seen]), {}
 
     def step(self, action: Any) -> Any:
@@ -97,44 +100,59 @@ gymnasium.register("Probe-v0", entry_point=Probe)
 gymnasium.register("Clockwork-v0", entry_point=Clockwork, max_episode_steps=Clockwork.LIMIT)
 
 
-def on_policy(algo: str) -> bool:
-    """Whether it learns from fresh batches alone."""
-    chosen = bare([f"algo={algo}", "env=gym", "env.id=probes:Probe-v0"])
-    return issubclass(get_object(chosen["minibatches"]["_target_"]), Epochs)
-
-
-def bare(overrides: list[str]) -> dict[str, Any]:
-    """Every key there is under these choices."""
-    return settings(*overrides).model_dump()
-
-
-def cases(wanted: Callable[[str], bool] = lambda algo: True) -> Iterator[tuple[str, str]]:
+def cases() -> Iterator[tuple[str, str]]:
     """Every algorithm in ``configs/algo`` with each kind of actions that it declares."""
     for algo, spaces in algorithms().items():
-        if wanted(algo):
-            yield from ((algo, actions) for actions in SPACES if actions in spaces)
+        yield from ((algo, actions) for actions in SPACES if actions in spaces)
 
 
-def meet(algo: str, actions: str, task: str, numbers: Mapping[str, Any]) -> list[str]:
-    """The overrides with which an algorithm meets a task.
-
-    Args:
-        algo: of :func:`cases`.
-        actions: a key of ``SPACES``.
-        task: its id here, and arguments, as in ``"Probe-v0 kind=action"``.
-        numbers: what the keys that the algorithm has are set to; the others are left out.
-    """
+def overrides_of(algo: str, actions: str, task: str) -> list[str]:
+    """What a run of a case is asked for; the task is an id here and arguments, as ``"Probe-v0 kind=both"``."""
     id, *arguments = task.split()
     words = [f"algo={algo}", "env=gym", f"env.id=probes:{id}", f"+env.actions={actions}", "transforms=plain"]
-    words += [f"+env.{each}" for each in arguments]
-    there = bare(words)
-    return [*words, *(f"{key}={value}" for key, value in numbers.items() if find(there, key) is not None)]
+    offline = OmegaConf.load(CONFIGS / "algo" / f"{algo}.yaml").fits.get("collector") == ["dataset"]
+    return [*words, *(f"+env.{each}" for each in arguments), *(["collector.path=later"] if offline else [])]
 
 
-def judge(networks: Mapping[str, str]) -> str:
-    """The argument of a loss that judges states or actions: its critic or, where it has none, its actor."""
-    arguments = {part: argument for argument, part in networks.items()}
-    return arguments.get("critic", arguments["actor"])
+def learns_from(keys: Mapping[str, Any]) -> str:
+    """``fresh`` batches, a ``replay`` memory or the ``data`` of another run, as the settings of a run say."""
+    if "path" in keys["collector"]:
+        return "data"
+    return "fresh" if issubclass(get_object(keys["minibatches"]["_target_"]), Epochs) else "replay"
+
+
+def small(overrides: list[str], **numbers: Mapping[str, Any]) -> list[str]:
+    """The overrides with numbers for a run of seconds.
+
+    Args:
+        overrides: of :func:`overrides_of`.
+        **numbers: for ``all`` algorithms and for those that learn from ``fresh``, ``replay`` or ``data``. What
+            an algorithm has no key for is left out.
+    """
+    keys = settings(*overrides).model_dump()
+    wanted = {**numbers["all"], **numbers.get(learns_from(keys), {})}
+    return [*overrides, *(f"{key}={value}" for key, value in wanted.items() if find(keys, key) is not None)]
+
+
+def supplied(overrides: list[str], run: Callable[..., Path]) -> list[str]:
+    """The overrides with a data set, played at random on the same task, for what learns from one."""
+    if learns_from(keys := settings(*overrides).model_dump()) != "data":
+        return overrides
+    task = [each for each in overrides if each.startswith(("env", "+env", "transforms"))]
+    player = next(
+        algo
+        for algo, actions in cases()
+        if actions == keys["env"]["actions"] and "warmup_frames" in settings(f"algo={algo}", *task).minibatches
+    )
+    at_random = ["total_frames=512", "collector.init_random_frames=512", "minibatches.warmup_frames=1_000"]
+    data = run(f"algo={player}", *task, *at_random, "eval.episodes=1", "eval.final_episodes=1", folder="data")
+    return [*overrides, f"collector.path={data}"]
+
+
+def judges(networks: Mapping[str, str]) -> list[str]:
+    """The arguments of a loss that judge states or actions; an actor does where there is nothing else."""
+    apart = [argument for argument, part in networks.items() if part != "actor"]
+    return apart or list(networks)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, before: Callable[..., Callable[..., None] | None]) -> None:

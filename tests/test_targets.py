@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import settings
-from probes import cases, following, judge, meet, on_policy, watch
+from probes import cases, following, judges, learns_from, overrides_of, small, supplied, watch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
@@ -34,7 +34,12 @@ NUMBERS = {
     "loss.module.alpha_init": 1e-12,  # the entropy in a target is drawn at random: nothing of it is left
     "loss.value_estimator.gamma": GAMMA,
 }
-CASES = [(*case, ()) for case in cases(lambda algo: not on_policy(algo))]
+DATA = {"total_frames": 2_000}
+CASES = [
+    (*case, ())
+    for case in cases()
+    if learns_from(settings(*overrides_of(*case, "Clockwork-v0")).model_dump()) != "fresh"
+]
 CASES += [
     ("dqn", "discrete", ("loss.module.double_dqn=false",)),
     ("dqn", "discrete", ("minibatches.n_steps=3",)),
@@ -67,12 +72,10 @@ def known_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     make_loss = hydrl.parts.losses.make_loss
 
     def make(module, parts, action_spec, networks, *args):
-        judges = [
-            part for argument, part in networks.items() if part != "actor" or argument == judge(networks)
-        ]
-        parts = {part: known(each) if part in judges else each for part, each in parts.items()}
+        known_ones = [networks[argument] for argument in judges(networks)]
+        parts = {part: known(each) if part in known_ones else each for part, each in parts.items()}
         loss = make_loss(module, parts, action_spec, networks, *args)
-        for argument in (argument for argument, part in networks.items() if part in judges):
+        for argument in judges(networks):
             for parameters in (f"{argument}_params", f"target_{argument}_params"):
                 getattr(loss, parameters).apply(lambda each: each.data.normal_())
         return loss
@@ -89,12 +92,9 @@ def values(parameters: TensorDictBase, observation: Tensor) -> Tensor:
 
 def worth(loss: LossModule, chosen: Loss, observation: Tensor) -> Tensor:
     """What a target counts for the states it goes on from, ``[rows]``: the least that a critic says."""
-    arguments = {part: argument for argument, part in chosen.networks.items()}
-    argument = arguments.get("value", judge(chosen.networks))
-    now, target = (
-        values(getattr(loss, name), observation)
-        for name in (f"{argument}_params", f"target_{argument}_params")
-    )
+    *_, argument = judges(chosen.networks)  # a state's own value where there is one
+    online, target = getattr(loss, f"{argument}_params"), getattr(loss, f"target_{argument}_params")
+    now, target = values(online, observation), values(target, observation)
     greedy = (now if chosen.module.get("double_dqn") else target).argmax(-1, keepdim=True)
     return target.gather(-1, greedy).squeeze(-1).amin(0)
 
@@ -124,14 +124,16 @@ def targets(observation: Tensor, n_steps: int, worth: Callable[[Tensor], Tensor]
 def test_the_target_stops_at_an_end_and_goes_on_at_a_time_limit(
     algo, actions, changes, run, known_networks, monkeypatch
 ):
-    overrides = [*meet(algo, actions, "Clockwork-v0", NUMBERS), *changes]
+    overrides = small(overrides_of(algo, actions, "Clockwork-v0"), all=NUMBERS, data=DATA)
+    overrides = supplied([*overrides, *changes], run)
     chosen, kinds, errors = settings(*overrides), set(), []
+    first, *_ = judges(chosen.loss.networks)
     n_steps = chosen.minibatches.get("n_steps", 1)
 
     def before(loss, minibatch):
         observation = minibatch["observation"]
         by_hand, found = targets(observation, n_steps, partial(worth, loss, chosen.loss))
-        said = values(getattr(loss, f"{judge(chosen.loss.networks)}_params"), observation)
+        said = values(getattr(loss, f"{first}_params"), observation)
         said = (said * minibatch["action"]).sum(-1) if said.shape[-1] > 1 else said.squeeze(-1)
         error = (said - by_hand).square().sum(0)
         weight = minibatch.get("priority_weight", torch.ones(len(error))).reshape(-1)
