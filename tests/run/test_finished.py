@@ -17,9 +17,16 @@ from hydrl.loop.evaluation import Episodes
 from hydrl.run.finished import open_run, read_settings
 
 
-@pytest.fixture(params=["normalized", "running_norm"])
+@pytest.fixture(
+    params=[
+        ("env=inverted_double_pendulum", "transforms=normalized"),
+        ("env=inverted_double_pendulum", "transforms=running_norm"),
+        ("env=cartpole_masked", "algo=recurrent_ppo"),
+    ],
+    ids=" ".join,
+)
 def finished(request, run):
-    return run("env=inverted_double_pendulum", f"transforms={request.param}", "~tuned", "debug=fast")
+    return run(*request.param, "~tuned", "debug=fast")
 
 
 def evaluate(*words: str) -> subprocess.CompletedProcess:
