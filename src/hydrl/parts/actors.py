@@ -7,6 +7,7 @@ from tensordict.nn import (
     TensorDictModuleBase,
     TensorDictSequential,
 )
+from torch import Tensor, nn
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
