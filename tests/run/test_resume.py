@@ -39,6 +39,9 @@ EXACT = {
         "env=inverted_double_pendulum", "collector.num_envs=1", "minibatches.draw=minibatch",
         "collector.frames_per_batch=250", "total_frames=1_000", "schedule=linear",
     ],
+    "PPO, recurrent": [
+        "algo=recurrent_ppo", "env=cartpole_masked", "collector.num_envs=4", "minibatches.sequence=16",
+    ],
     "DQN, memory": DQN,
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=2_000"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=300"],
