@@ -183,6 +183,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory", "at most 1"],
     "algo=recurrent_ppo +actor.memory.rnn=8": ["actor.memory", "'lstm' or 'gru'"],
     "algo=recurrent_ppo encoder@critic=lstm": ["encoder@critic", "use encoder@critic=shared"],
+    "algo=recurrent_ppo compile=true": ["compile=true does not work with a memory", "use compile=false"],
     "algo=recurrent_ppo encoder@actor=mlp": ["encoder@critic=shared", "use encoder@actor=lstm"],
     "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],
     # Deleting.

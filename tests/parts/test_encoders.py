@@ -62,7 +62,9 @@ def minibatches(loss, **changes):
 
 def ppo(actor, critic):
     estimator = {"gamma": GAMMA, "lmbda": LAMBDA, "average_gae": False, "deactivate_vmap": True}
-    return make_loss(partial(ClipPPOLoss, functional=False), estimator, actor, critic)
+    networks = {"actor_network": "actor", "critic_network": "critic"}
+    module, parts = partial(ClipPPOLoss, functional=False), {"actor": actor, "critic": critic}
+    return make_loss(module, parts, actor.spec["action"], networks, {}, estimator)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])

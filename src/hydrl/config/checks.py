@@ -165,6 +165,9 @@ def forgetful(values: Values) -> Iterator[str]:
         yield "encoder@critic: a critic has no memory of its own; use encoder@critic=shared, the actor's"
     if "memory" in actor and not values["minibatches"].get("sequence"):
         yield f"actor.memory={show(actor['memory'])} learns from whole sequences; use algo=recurrent_ppo"
+    if "memory" in actor and (values["compile"] or values["cudagraph"]):
+        key = "compile" if values["compile"] else "cudagraph"
+        yield f"{key}=true does not work with a memory, which is cut where episodes end; use {key}=false"
     if "memory" in critic.get("in_keys", []):
         if "memory" not in actor:
             yield "encoder@critic=shared reads the actor's memory, and it has none; use encoder@actor=lstm"

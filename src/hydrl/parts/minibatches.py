@@ -1,5 +1,6 @@
 """The one difference between on-policy and off-policy: which minibatches a fresh batch leads to."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -52,24 +53,24 @@ class Epochs(Minibatches):
         sequence: int | None = None,
     ) -> None:
         self.buffer, self.loss = buffer, loss
-        self.epochs, self.advantage, self.draw = epochs, advantage, draw
-        self.rows, self.row = size // (sequence or 1), [sequence] if sequence else []
+        self.epochs, self.size, self.advantage, self.draw = epochs, size, advantage, draw
+        self.row = [sequence] if sequence else []
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]`` or ``[size // sequence, sequence]``.
 
         The batch, ``[time]`` or ``[envs, time]``, gets its advantages whole.
         """
-        rows = batch.reshape(-1, *self.row)
-        count = len(rows) // self.rows
+        count, row = batch.numel() // self.size, math.prod(self.row)
+        rows, size = batch.numel() // row, self.size // row
         for epoch in range(self.epochs):
             if epoch == 0 or self.advantage == "each_epoch":
                 self.judge(batch)
                 self.buffer.extend(batch.reshape(-1, *self.row))
             if self.draw == "epoch":
-                yield from self.buffer.sample(len(rows)).split(self.rows)[:count]
+                yield from self.buffer.sample(rows).split(size)[:count]
             else:
-                yield from (self.buffer.sample(self.rows) for _ in range(count))
+                yield from (self.buffer.sample(size) for _ in range(count))
 
     @torch.no_grad()
     @set_recurrent_mode(True)
