@@ -254,7 +254,6 @@ def test_a_run_stopped_while_it_films_goes_on_as_if_it_had_not_been(run, monkeyp
     assert (stopped.value.exit_code, stopped.value.midway) == (130, False)
     assert films(folder) == FILMED[:1]
     assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 1280
-    (folder / "videos" / ".000000001280.mp4.123").write_text("what a killed run leaves")
     run(*STRIPED, "resume=auto", folder="halves")
     assert films(folder) == [FILMED[0], "final.mp4"]
     assert logged(folder) == logged(whole)

@@ -158,7 +158,7 @@ NESTED = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir"
         ("env._target_", "os.system", r"names os\.system, which is not one of hydrl's parts"),
         ("transforms.planted", NESTED, r"names _args_, os\.mkdir, which is not one of hydrl's parts"),
         ("env.id", "os:CartPole-v1", r"names os:CartPole-v1, which is not one of hydrl's parts"),
-        ("env.id", "${oc.decode:x}", r"holds \$\{oc\.decode:x\}; only \$\{oc\.env:NAME\} is looked up"),
+        ("env.id", "${oc.decode:os:X-v0}", r"names os:X-v0, which is not one of hydrl's parts"),
         ("total_frames", "many", "config_resolved.yaml does not fit: total_frames=many"),
         ("env", "${nothing}", "config_resolved.yaml cannot be read: "),
     ],

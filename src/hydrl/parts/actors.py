@@ -7,6 +7,7 @@ from tensordict.nn import (
     TensorDictModuleBase,
     TensorDictSequential,
 )
+from torch import Tensor, nn
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
@@ -101,9 +102,8 @@ def q_value(
     env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
 ) -> QValueActor:
     """One action value an action; acts by the greatest (Mnih et al. 2015)."""
-    spec = env.action_spec_unbatched
-    net = mlp(num_cells, spec.space.n, activation)
-    return materialise(QValueActor(reading(net, ["action_value"], env, in_keys, memory), spec=spec), env)
+    net = mlp(num_cells, env.action_spec_unbatched.space.n, activation)
+    return greedy(net, env, in_keys, memory)
 
 
 def dueling(
@@ -117,11 +117,10 @@ def dueling(
         raise UserError(
             f"actor.num_cells={num_cells} is too short for actor=dueling; give trunk and heads, as [64,64]"
         )
-    spec = env.action_spec_unbatched
     cls = activation_class(activation)
     *trunk, head = num_cells
     net = DuelingMlpDQNet(
-        out_features=spec.space.n,
+        out_features=env.action_spec_unbatched.space.n,
         mlp_kwargs_feature={
             "num_cells": trunk[:-1],
             "out_features": trunk[-1],
@@ -130,8 +129,23 @@ def dueling(
         },
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
-    values = reading(Joined(net), ["action_value"], env, in_keys, memory)
-    return materialise(QValueActor(values, spec=spec), env)
+    return greedy(Joined(net), env, in_keys, memory)
+
+
+def greedy(net: nn.Module, env: EnvBase, in_keys: list[str], memory: Memory) -> QValueActor:
+    """Acts by the greatest of the values ``net`` gives, by the first of several that are equal.
+
+    TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
+    """
+    values = reading(net, ["action_value"], env, in_keys, memory)
+    actor = QValueActor(values, spec=env.action_spec_unbatched)
+    actor[-1].action_func_mapping["one_hot"] = first_greatest
+    return materialise(actor, env)
+
+
+def first_greatest(values: Tensor) -> Tensor:
+    """One-hot, ``[..., actions]`` as the values."""
+    return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
 
 
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
