@@ -57,6 +57,12 @@ LIMITS = (
     ("collector.frames_per_batch", "buffer.storage.max_size"),
 )
 
+# Packages of the extras in pyproject.toml that a part cannot do without.
+NEEDED = (
+    ("logger", "hydrl.run.loggers.tensorboard", "tensorboard"),
+    ("env", "torchrl.envs.VmasEnv", "vmas"),
+)
+
 
 def check(values: Values) -> None:
     """Everything below, cheapest first.
@@ -87,7 +93,7 @@ def unfit(values: Values) -> Iterator[str]:
     task, env = values["task"], values["env"]
     if task in choices(CONFIGS / "env"):
         own = OmegaConf.load(CONFIGS / "env" / f"{task}.yaml").env
-        for key, general in (("_target_", "custom"), ("id", "gym")):
+        for key, general in (("_target_", "custom"), ("id", "gym"), ("scenario", "vmas")):
             if env.get(key) != own.get(key):
                 given = f"env.{key}={env.get(key)}"
                 yield f"{given}: env={task} is {own.get(key)}, and its numbers too; use env={general} {given}"
@@ -136,9 +142,11 @@ def at_odds(values: Values) -> Iterator[str]:
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
     if values["compile"] and module["_target_"] == "torchrl.objectives.KLPENPPOLoss":
         yield "compile=true does not work with KLPENPPOLoss, which changes its own beta; use compile=false"
-    logger = values["logger"] or {"_target_": ""}
-    if logger["_target_"] == "hydrl.run.loggers.tensorboard" and not importlib.util.find_spec("tensorboard"):
-        yield "logger=tensorboard needs a package that is not installed; pip install -e '.[tensorboard]'"
+    for group, target, package in NEEDED:
+        part = values[group] or {}
+        if part.get("_target_") == target and not importlib.util.find_spec(package):
+            choice = values["task"] if group == "env" else package
+            yield f"{group}={choice} needs a package that is not installed; pip install -e '.[{package}]'"
 
 
 def use(group: str, able: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import signature
 from traceback import walk_tb
 from typing import Any
 
@@ -13,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction
 from tensordict import NestedKey
 from torch.nn import UninitializedBuffer
-from torchrl.data import Bounded, Categorical, Composite, OneHot
+from torchrl.data import Bounded, Categorical, Composite, OneHot, TensorSpec
 from torchrl.envs import (
     Compose,
     EnvBase,
@@ -23,6 +24,7 @@ from torchrl.envs import (
     SerialEnv,
     Transform,
     TransformedEnv,
+    UnaryTransform,
     VecNorm,
     VecNormV2,
 )
@@ -129,13 +131,18 @@ class OneReward(gymnasium.RewardWrapper):
 
 
 def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = False) -> EnvBase:
-    """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``."""
+    """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``.
+
+    One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
+    """
     maker = getattr(make, "func", make)
-    if maker is gymnasium_env:
-        make = partial(make, render_mode="rgb_array") if render else make
-        return make(num_envs=num_envs, device=device)
-    if isinstance(maker, type) and not issubclass(maker, EnvBase):
+    if maker is gymnasium_env and render:
+        make = partial(make, render_mode="rgb_array")
+    is_class = isinstance(maker, type)
+    if is_class and not issubclass(maker, EnvBase):
         raise UserError(f"env._target_ names {maker.__name__}, which is no class of TorchRL environments")
+    if "num_envs" in signature(maker.__init__ if is_class else maker).parameters:
+        return make(num_envs=num_envs, device=device)
     return make(device=device) if num_envs == 1 else SerialEnv(num_envs, partial(make, device=device))
 
 
@@ -154,7 +161,8 @@ def make_env(
     Args:
         make: builds the base environment.
         transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
-            where none is named, because returns are reported raw.
+            where none is named, because returns are reported raw. The return of several agents, which all
+            else reads as ``episode_reward``, is the mean of theirs.
         num_envs: environments stepped together.
         device: where the tensors live.
         normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
@@ -167,12 +175,21 @@ def make_env(
     )
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
-    env = TransformedEnv(make_base_env(make, num_envs, device, render), Compose(*stack))
+    base = make_base_env(make, num_envs, device, render)
+    if isinstance(key := base.reward_keys[0], tuple):
+        return_key = (*key[:-1], f"episode_{key[-1]}")
+        stack.insert(1, UnaryTransform([return_key], ["episode_reward"], fn=mean_over_agents))
+    env = TransformedEnv(base, Compose(*stack))
     if normaliser is not None:
         load_normaliser(env, normaliser)
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+def mean_over_agents(values: torch.Tensor) -> torch.Tensor:
+    """``[..., agents, 1]`` to ``[..., 1]``."""
+    return values.mean(-2)
 
 
 def initialise_normalisers(env: TransformedEnv, frames: int, known: dict[str, Any] | None = None) -> None:
@@ -270,14 +287,26 @@ def load_normaliser(env: TransformedEnv, state: dict[str, Any]) -> None:
             transform.freeze()
 
 
-def action_kind(env: EnvBase) -> str:
-    """``discrete``, ``continuous`` or the name of a spec no algorithm here can act in; resets nothing."""
+def action_spec(env: EnvBase) -> TensorSpec:
+    """What one environment takes; of several agents ``[agents, ...]``, and a ``Composite`` of several groups."""
     try:
         spec = env.action_spec_unbatched
     except RuntimeError:  # a normaliser without statistics yet hides the specs above it
         spec = env.base_env.action_spec_unbatched
+    keys = spec.keys(True, True) if isinstance(spec, Composite) else []
+    return spec[next(iter(keys))] if len(keys) == 1 else spec
+
+
+def action_kind(env: EnvBase) -> str:
+    """``discrete``, ``continuous``, the same for several agents, or what no algorithm here can act in.
+
+    It resets nothing.
+    """
+    spec = action_spec(env)
     if type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
-        return "discrete"
-    if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
-        return "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
-    return type(spec).__name__
+        kind = "discrete"
+    elif isinstance(spec, Bounded) and spec.dtype.is_floating_point:
+        kind = "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
+    else:
+        kind = type(spec).__name__
+    return f"multi-agent {kind}" if isinstance(env.base_env.action_keys[0], tuple) else kind

@@ -46,7 +46,7 @@ class FiniteCollector(Collector):
         """
         batches = super().iterator()
         read = list(self.policy.in_keys)
-        keys: list[NestedKey] = [*(("next", key) for key in read), ("next", "reward"), *read]
+        keys: list[NestedKey] = [*(("next", key) for key in (*read, *self.env.reward_keys)), *read]
         while True:
             before = self._frames
             try:
