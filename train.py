@@ -39,16 +39,16 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from tensordict.nn import TensorDictSequential
     from torchrl.envs.utils import check_env_specs
 
-    from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, make_update, timed
+    from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, Update, anneal, learning, timed
     from hydrl.parts import collectors, environments
-    from hydrl.parts.losses import make_loss
+    from hydrl.parts.losses import make_loss, parameter_groups
     from hydrl.run import process
     from hydrl.run.films import Camera
     from hydrl.run.profile import profiled
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
 
-    clock, build, score = Clock(), settings.build, settings.eval
+    clock, build, given, score = Clock(), settings.build, settings.loss, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
     compiling = {"compile": settings.compile, "cudagraph": settings.cudagraph}
     device = process.prepare(seed, settings.device, settings.torch_threads, **compiling)
@@ -63,16 +63,18 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     normaliser = partial(environments.normaliser_state, env)
 
     # A part that was not chosen builds None.
-    actor = build("actor")(env)
-    critic = build("critic")(env)
-    exploration = build("exploration")(env.action_spec_unbatched)
+    parts = {part: network for part in ("actor", "critic", "value") if (network := build(part)(env))}
+    actor, action_spec = parts["actor"], environments.action_spec(env)
+    exploration = build("exploration")(action_spec)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     buffer = build("buffer")()
-    loss = make_loss(build("loss"), settings.loss.value_estimator, actor, critic)
+    loss = make_loss(build("loss"), parts, action_spec, given.networks, given.keys, given.value_estimator)
     target = build("target")(loss)
-    optimizer = build("optim")(loss.parameters())
+    optimizer = build("optim")(parameter_groups(loss, given.param_groups))
     schedule = build("schedule")(optimizer, settings.anneal_batches)
-    update = make_update(loss, optimizer, target, max_grad_norm=settings.max_grad_norm, **compiling)
+    update = Update(
+        loss, optimizer, target, given.skip, given.every, max_grad_norm=settings.max_grad_norm, **compiling
+    )
     minibatches = build("minibatches")(buffer, loss)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
@@ -90,8 +92,8 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         closing(Record(settings, progress, metrics, clock, origin)) as record,
         profiled(record.directory, settings.batches, settings.profile_batches) as profile,
     ):
-        learner = {"actor": actor, "loss": loss, "exploration": exploration, "target": target}
-        learner |= {"optimizer": optimizer, "schedule": schedule}
+        learner = {"actor": actor, "loss": loss, "target": target, "optimizer": optimizer, "update": update}
+        learner |= {"exploration": exploration, "schedule": schedule, "minibatches": minibatches}
         state = TrainingState(record, env, collector, buffer, learner)
         with state.saved_if_cut_short():
             if origin:
@@ -100,14 +102,12 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
             while progress.batches_left and not progress.confirmed(evaluate_closing):
                 batch = next(batches)
                 progress.collected(batch.numel())
-                losses = [update(minibatch) for minibatch in timed("time/sample", minibatches(batch))]
+                with learning(parts.values()):
+                    losses = [update(minibatch) for minibatch in timed("time/sample", minibatches(batch))]
                 progress.learned(len(losses))
                 metrics.learned(batch, losses)
-                if schedule:
-                    schedule.step()
-                if exploration:
-                    exploration.step(batch.numel())
-                collector.update_policy_weights_()
+                anneal(schedule, exploration, batch.numel())
+                collector.publish()
 
                 if evaluation_due := progress.due(score.every_frames):
                     progress.evaluated(evaluate(progress.frames, score.episodes), clock.elapsed)

@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 
 from hydrl.config import CONFIGS
 from hydrl.config.settings import Settings, load
+from hydrl.parts.losses import make_loss
 from hydrl.run import checkpoint, process
 from hydrl.run.memory import read
 
@@ -24,6 +25,13 @@ def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
     """The checked settings that ``python train.py *overrides`` would train with."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
+
+
+def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:
+    """The configured loss over ``parts``; ``env`` or an action spec says how it acts."""
+    given, spec = chosen.loss, getattr(env, "action_spec_unbatched", env)
+    there = {name: each for name, each in parts.items() if each is not None}
+    return make_loss(chosen.build("loss"), there, spec, given.networks, given.keys, given.value_estimator)
 
 
 def start(*arguments: str, script: str = "train.py", **options: Any) -> subprocess.Popen[str]:

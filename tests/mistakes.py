@@ -135,10 +135,10 @@ MISTAKES: dict[str, list[str]] = {
     "buffer.storage=3": ["buffer.storage=3: should be a group of keys"],
     "buffer.storage=null": ["buffer.storage=null: should be a group of keys"],
     "algo=dqn env=cartpole +buffer.sampler={_target_:torchrl.data.replay_buffers.PrioritizedSliceSampler}": [
-        "buffer.sampler._target_=torchrl.data.replay_buffers.PrioritizedSliceSampler is not supported",
+        "PrioritizedSliceSampler: its priorities cannot be saved; use buffer=prioritized",
     ],
     "algo=dqn env=cartpole buffer._target_=torchrl.data.TensorDictPrioritizedReplayBuffer": [
-        "buffer._target_=torchrl.data.TensorDictPrioritizedReplayBuffer is not supported",
+        "buffer._target_=torchrl.data.TensorDictPrioritizedReplayBuffer: its priorities cannot be saved",
     ],
     "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "algo=ppo"],
     "algo=dqn env=cartpole actor=categorical": [

@@ -27,18 +27,16 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> dict:
     """The loss a run builds, its weights at the start, and the devices of every minibatch and buffer."""
     seen: dict = {"minibatches": set(), "storages": set()}
 
-    def make_update(loss, *args, **kwargs):
-        update = build(loss, *args, **kwargs)
-        seen["loss"], seen["start"] = loss, [each.detach().clone() for each in loss.parameters()]
+    class Watched(hydrl.loop.Update):
+        def __init__(self, loss, *args, **kwargs):
+            super().__init__(loss, *args, **kwargs)
+            seen["loss"], seen["start"] = loss, [each.detach().clone() for each in loss.parameters()]
 
-        def spy(minibatch):
+        def __call__(self, minibatch):
             seen["minibatches"] |= {value.device.type for value in minibatch.values(True, True)}
-            return update(minibatch)
+            return super().__call__(minibatch)
 
-        return spy
-
-    build = hydrl.loop.make_update
-    monkeypatch.setattr(hydrl.loop, "make_update", make_update)
+    monkeypatch.setattr(hydrl.loop, "Update", Watched)
 
     def watched(minibatches):
         def spy(self, batch):

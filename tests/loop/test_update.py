@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import settings
+from conftest import loss_of, settings
 from tensordict import TensorDict
 from torch import nn
 from torchrl.data import LazyTensorStorage, OneHot, ReplayBuffer
@@ -12,9 +12,8 @@ from torchrl.modules import QValueActor
 from toys import Toy
 
 from hydrl.errors import DivergedError
-from hydrl.loop.update import make_update
+from hydrl.loop.update import Update
 from hydrl.parts import actors, critics, environments
-from hydrl.parts.losses import make_loss
 from hydrl.parts.minibatches import Epochs
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
@@ -38,9 +37,7 @@ class Terms(nn.Module):
 
 def step(max_grad_norm, **parts):
     loss = Terms()
-    update = make_update(
-        loss, torch.optim.SGD(loss.parameters(), lr=1.0), max_grad_norm=max_grad_norm, **parts
-    )
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), max_grad_norm=max_grad_norm, **parts)
     return loss.weight.data, update(TensorDict({"x": torch.tensor([1.0, 3.0])}, []))
 
 
@@ -66,7 +63,7 @@ class Unlisted(Terms):
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_term_that_the_loss_does_not_list_is_learned_from_too(compile):
     loss = Unlisted()
-    update = make_update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), compile=compile)
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), compile=compile)
     update(TensorDict({"x": torch.zeros(2)}, []))
     assert loss.weight.tolist() == [-3, -4]
 
@@ -101,7 +98,7 @@ class Spoilt(Terms):
 def test_what_is_no_number_stops_before_the_step_and_is_named(how, message, compile):
     loss = Spoilt(how)
     optimizer = torch.optim.Adam(loss.parameters(), lr=1.0)
-    update = make_update(loss, optimizer, max_grad_norm=1.0, compile=compile)
+    update = Update(loss, optimizer, max_grad_norm=1.0, compile=compile)
     update(TensorDict({"x": torch.tensor(2.0 if how == "gradient" else 0.0)}))
     weight, state = loss.weight.detach().clone(), optimizer.state[loss.weight]["step"].item()
     with pytest.raises(DivergedError) as raised:
@@ -113,7 +110,7 @@ def test_what_is_no_number_stops_before_the_step_and_is_named(how, message, comp
 
 def test_gradients_do_not_pile_up_between_updates():
     loss = Terms()
-    update = make_update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), max_grad_norm=None)
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), max_grad_norm=None)
     for _ in range(3):
         update(TensorDict({"x": torch.zeros(2)}, []))
     assert loss.weight.tolist() == [-9, -12]
@@ -131,7 +128,7 @@ def dqn(*overrides: str, gamma: float = 0.9) -> tuple[nn.Module, nn.Module, nn.M
     chosen = settings("env=cartpole", "algo=dqn", f"loss.value_estimator.gamma={gamma}", *overrides)
     actor = QValueActor(nn.Linear(2, 2, bias=False), in_keys=["observation"], spec=OneHot(2))
     actor.module[0].module.weight.data = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    loss = make_loss(chosen.build("loss"), chosen.loss.value_estimator, actor, None)
+    loss = loss_of(chosen, OneHot(2), actor=actor)
     target = chosen.build("target")(loss) if chosen.target else None
     if target is not None:
         loss.target_value_network_params.apply(
@@ -170,7 +167,7 @@ def test_a_soft_target_moves_the_fraction_tau_at_every_update(tau):
     loss, target, actor = dqn("target=soft", f"target.tau={tau}")
     old = loss.target_value_network_params.clone()
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
-    make_update(loss, optimizer, max_grad_norm=None, target=target)(transition(False))
+    Update(loss, optimizer, max_grad_norm=None, target=target)(transition(False))
     online = actor.module[0].module.weight.data
     (moved,) = loss.target_value_network_params.values(True, True)
     (before,) = old.values(True, True)
@@ -180,7 +177,7 @@ def test_a_soft_target_moves_the_fraction_tau_at_every_update(tau):
 
 def test_a_hard_target_is_copied_every_so_many_updates_and_still_in_between():
     loss, target, actor = dqn("target=hard", "target.value_network_update_interval=3")
-    update = make_update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), max_grad_norm=None, target=target)
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), max_grad_norm=None, target=target)
     (weights,) = loss.target_value_network_params.values(True, True)
     before = weights.clone()
     moved = []
@@ -203,7 +200,7 @@ def ppo(kind: str, *overrides: str, gamma: float = 0.99):
     chosen = settings("env=pendulum", f"loss={kind}", f"loss.value_estimator.gamma={gamma}", *overrides)
     env = environments.make_env(partial(Toy, long=9), [partial(StepCounter, max_steps=6)], num_envs=2, seed=0)
     actor, critic = actors.tanh_normal(env, **NETWORK), critics.state_value(env, **NETWORK)
-    loss = make_loss(chosen.build("loss"), chosen.loss.value_estimator, actor, critic)
+    loss = loss_of(chosen, env, actor=actor, critic=critic)
     with torch.no_grad():
         batch = env.rollout(64, actor, break_when_any_done=False)
     return chosen, batch, loss, actor, critic
@@ -233,7 +230,7 @@ def learn_to_act_high(kind: str, *overrides: str) -> tuple[float, list[TensorDic
             return actor.get_dist(batch).deterministic_sample.mean().item()
 
     before = mean_action()
-    update = make_update(loss, torch.optim.Adam(loss.parameters(), lr=3e-3), max_grad_norm=1.0)
+    update = Update(loss, torch.optim.Adam(loss.parameters(), lr=3e-3), max_grad_norm=1.0)
     buffer = ReplayBuffer(storage=LazyTensorStorage(128), sampler=SamplerWithoutReplacement())
     minibatches = Epochs(buffer, loss, epochs=20, size=64, advantage="once", draw="epoch")
     losses = [update(each) for each in minibatches(batch)]
@@ -269,7 +266,7 @@ def test_the_kl_penalty_grows_when_the_policy_runs_away_and_shrinks_when_it_stay
 
 def test_the_kl_penalty_s_losses_can_be_averaged_over_minibatches_of_any_size():
     _, batch, loss, _, _ = ppo("kl_penalty")
-    update = make_update(loss, torch.optim.SGD(loss.parameters(), lr=0.0), max_grad_norm=None)
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.0), max_grad_norm=None)
     flat = batch.reshape(-1)
     mean = torch.stack([update(flat[:64]), update(flat[:40])]).mean(0)
     assert mean["kl"].shape == ()
@@ -300,7 +297,7 @@ def written_out(loss, optimizer, *, max_grad_norm, target):
     return update
 
 
-def twenty_updates(overrides: list[str], device="cpu", make=make_update, **options) -> tuple[dict, dict]:
+def twenty_updates(overrides: list[str], device="cpu", make=Update, **options) -> tuple[dict, dict]:
     """The losses of each of 20 updates of a small network, and every parameter after them."""
     chosen = settings("~tuned", "actor.num_cells=[8]", "optim.lr=1e-2", *overrides)
     torch.manual_seed(0)
@@ -309,7 +306,7 @@ def twenty_updates(overrides: list[str], device="cpu", make=make_update, **optio
     )
     environments.initialise_normalisers(env, 100)
     actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
-    loss = make_loss(chosen.build("loss"), chosen.loss.value_estimator, actor, critic)
+    loss = loss_of(chosen, env, actor=actor, critic=critic)
     optimizer, target = chosen.build("optim")(loss.parameters()), chosen.build("target")(loss)
     update = make(loss, optimizer, max_grad_norm=1.0, target=target, **options)
     with torch.no_grad():

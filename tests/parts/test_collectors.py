@@ -71,7 +71,8 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
         device="cpu",
         sync=sync,
     )
-    assert not collectors.collects_here(collector)
+    assert not collector.steps
+    assert collector.restarts == "they are in processes of their own"
     batches: list[TensorDictBase] = []
     changed: list[TensorDictBase] = []
     senders, since = senders_of(collector), set()
@@ -85,7 +86,7 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
                 if sync or senders[-1] in since:  # it has handed over what it was at when they changed
                     changed.append(batch.clone())
                 since.update(senders[-1:])
-            collector.update_policy_weights_()
+            collector.publish()
             if len(changed) == 2:
                 break
     finally:
@@ -160,7 +161,7 @@ def single(
         seed=0,
         device="cpu",
     )
-    assert collectors.collects_here(collector)
+    assert collector.steps
     return [batch.clone() for batch in islice(collector, 2)]
 
 

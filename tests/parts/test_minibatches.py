@@ -25,7 +25,9 @@ def ppo(num_envs=3, time=20, average_gae=False):
     )
     actor, critic = actors.tanh_normal(env, **NETWORK), critics.state_value(env, **NETWORK)
     estimator = {"gamma": GAMMA, "lmbda": LAMBDA, "average_gae": average_gae}
-    loss = make_loss(partial(ClipPPOLoss, functional=False), estimator, actor, critic)
+    networks = {"actor_network": "actor", "critic_network": "critic"}
+    parts = {"actor": actor, "critic": critic}
+    loss = make_loss(partial(ClipPPOLoss, functional=False), parts, env.action_spec, networks, {}, estimator)
     with torch.no_grad():
         batch = env.rollout(time, actor, break_when_any_done=False)
     assert batch["next", "terminated"].any()
@@ -132,6 +134,9 @@ def test_only_each_epoch_sees_what_the_critic_learned_meanwhile(advantage, follo
     assert torch.equal(first, second) != follows
 
 
+replay = partial(Replay, loss=None, n_steps=1, draw="batch")
+
+
 def numbered(start: int, frames: int) -> TensorDict:
     return TensorDict({"frame": torch.arange(start, start + frames).reshape(2, -1)}, [2, frames // 2])
 
@@ -139,7 +144,7 @@ def numbered(start: int, frames: int) -> TensorDict:
 def test_replay_draws_nothing_until_the_warmup_is_in_and_then_as_many_as_asked():
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     drawn = [
-        len(list(Replay(buffer, None, updates=3, size=4, warmup_frames=25)(numbered(start, 10))))
+        len(list(replay(buffer, updates=3, size=4, warmup_frames=25)(numbered(start, 10))))
         for start in (0, 10, 20, 30)
     ]
     assert drawn == [0, 0, 3, 3]
@@ -148,10 +153,7 @@ def test_replay_draws_nothing_until_the_warmup_is_in_and_then_as_many_as_asked()
 def test_replay_never_draws_a_minibatch_larger_than_what_is_there():
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     drawn = [
-        [
-            each.numel()
-            for each in Replay(buffer, None, updates=1, size=16, warmup_frames=0)(numbered(start, 10))
-        ]
+        [each.numel() for each in replay(buffer, updates=1, size=16, warmup_frames=0)(numbered(start, 10))]
         for start in (0, 10)
     ]
     assert drawn == [[], [16]]
@@ -160,7 +162,7 @@ def test_replay_never_draws_a_minibatch_larger_than_what_is_there():
 def test_a_full_buffer_forgets_the_oldest_frames_first():
     buffer = ReplayBuffer(storage=LazyTensorStorage(20))
     for start in (0, 10, 20, 30):
-        drawn = list(Replay(buffer, None, updates=40, size=8, warmup_frames=0)(numbered(start, 10)))
+        drawn = list(replay(buffer, updates=40, size=8, warmup_frames=0)(numbered(start, 10)))
         assert len(buffer) == min(start + 10, 20)
     seen = torch.cat([each["frame"] for each in drawn])
     assert set(seen.tolist()) == set(range(20, 40))
@@ -169,7 +171,7 @@ def test_a_full_buffer_forgets_the_oldest_frames_first():
 def test_drawn_frames_are_flat_and_drawn_uniformly():
     torch.manual_seed(0)
     buffer = ReplayBuffer(storage=LazyTensorStorage(10))
-    drawn = list(Replay(buffer, None, updates=500, size=10, warmup_frames=10)(numbered(0, 10)))
+    drawn = list(replay(buffer, updates=500, size=10, warmup_frames=10)(numbered(0, 10)))
     assert drawn[0].batch_size == (10,)
     counts = torch.stack([each["frame"] for each in drawn]).flatten().bincount(minlength=10)
     assert counts.min() > 420  # 500 each
@@ -179,8 +181,6 @@ def test_drawn_frames_are_flat_and_drawn_uniformly():
 def test_one_draw_for_all_updates_takes_the_frames_that_a_draw_for_each_would_take():
     buffer = ReplayBuffer(storage=LazyTensorStorage(50))
     torch.manual_seed(0)
-    together = [
-        each["frame"] for each in Replay(buffer, None, updates=6, size=7, warmup_frames=0)(numbered(0, 50))
-    ]
+    together = [each["frame"] for each in replay(buffer, updates=6, size=7, warmup_frames=0)(numbered(0, 50))]
     torch.manual_seed(0)
     assert torch.equal(torch.stack(together), torch.stack([buffer.sample(7)["frame"] for _ in range(6)]))

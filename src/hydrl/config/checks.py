@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from pydantic import Field, PositiveInt
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, find, missing
+from hydrl.config.mistakes import choices, find, missing, no_such_choice
 from hydrl.config.signatures import Part, Values, check_signatures, hold_one, targets
 from hydrl.errors import UserError
 
@@ -30,7 +30,8 @@ Activation = Literal["Tanh", "ReLU", "ELU", "SiLU", "GELU", "SELU", "CELU", "Mis
 RANGES: tuple[tuple[Any, str], ...] = (
     (Part, "buffer.storage"),
     (PositiveInt, "collector.frames_per_batch collector.num_envs collector.num_workers"),
-    (PositiveInt, "minibatches.epochs minibatches.size minibatches.updates buffer.storage.max_size"),
+    (PositiveInt, "minibatches.epochs minibatches.size minibatches.updates minibatches.n_steps"),
+    (PositiveInt, "buffer.storage.max_size"),
     (PositiveInt, "exploration.annealing_num_steps target.value_network_update_interval"),
     (Annotated[int, Field(ge=0)], "collector.init_random_frames minibatches.warmup_frames"),
     (Positive, "optim.lr optim.eps schedule.power loss.module.dtarg"),
@@ -38,7 +39,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (NotNegative, "optim.weight_decay schedule.eta_min exploration.sigma_init exploration.sigma_end"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
-    (Fraction, "exploration.eps_init exploration.eps_end"),
+    (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta"),
+    (NotNegative, "buffer.sampler.alpha"),
     (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon"),
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
     (list[PositiveInt], "actor.num_cells critic.num_cells"),
@@ -103,7 +105,7 @@ def too_large(values: Values) -> Iterator[str]:
     """Numbers that do not fit each other."""
     for small, large in LIMITS:
         least, most = find(values, small), find(values, large)
-        if large == "collector.frames_per_batch" and "epochs" not in values["minibatches"]:
+        if large == "collector.frames_per_batch" and "warmup_frames" in values["minibatches"]:
             continue  # drawn from all that is kept
         if None not in (least, most) and least > most:
             advice = f"use {small}={most} or less, or {large}={least} or more"
@@ -142,11 +144,38 @@ def at_odds(values: Values) -> Iterator[str]:
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
     if values["compile"] and module["_target_"] == "torchrl.objectives.KLPENPPOLoss":
         yield "compile=true does not work with KLPENPPOLoss, which changes its own beta; use compile=false"
+    if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
+        yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
+    yield from unheard(values)
+    yield from lacking(values)
+
+
+def lacking(values: Values) -> Iterator[str]:
+    """Packages that are not installed, and a scenario that VMAS does not have."""
     for group, target, package in NEEDED:
         part = values[group] or {}
-        if part.get("_target_") == target and not importlib.util.find_spec(package):
+        if part.get("_target_") != target:
+            continue
+        if (found := importlib.util.find_spec(package)) is None or found.origin is None:
             choice = values["task"] if group == "env" else package
             yield f"{group}={choice} needs a package that is not installed; pip install -e '.[{package}]'"
+        elif package == "vmas":
+            offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
+            if part["scenario"] not in offered:
+                yield no_such_choice("env.scenario", part["scenario"], sorted(offered))
+
+
+def unheard(values: Values) -> Iterator[str]:
+    """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
+    networks = values["loss"]["networks"]
+    for argument, group in networks.items():
+        if values[group] is None:
+            able = choices(CONFIGS / group)
+            yield f"loss.networks.{argument}={group}, and {group} is null; {use(group, able)}"
+    for group in ("actor", "critic", "value"):
+        if values[group] is not None and group not in networks.values():
+            name = chosen(group, values[group])[0]
+            yield f"{group}={name} does not fit algo={values['algo']}: its loss takes none; use {group}=null"
 
 
 def use(group: str, able: list[str]) -> str:

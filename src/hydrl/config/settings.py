@@ -90,10 +90,15 @@ class Eval(Strict):
 
 
 class Loss(Strict):
-    """A loss module and the keywords of its ``make_value_estimator``."""
+    """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.parts.losses`."""
 
     module: Built
-    value_estimator: dict[str, Any]
+    networks: dict[str, Literal["actor", "critic", "value"]]
+    keys: dict[str, str | list[str]]
+    value_estimator: dict[str, Any] | None
+    skip: list[str]
+    every: dict[str, PositiveInt]
+    param_groups: dict[str, dict[str, Any]]
 
 
 class Settings(Strict):
@@ -124,9 +129,10 @@ class Settings(Strict):
     transforms: dict[str, Built]
     actor: Built
     critic: Built | None
+    value: Built | None
     exploration: Built | None
     collector: Built
-    buffer: Built
+    buffer: Built | None
     minibatches: Built
     loss: Loss
     target: Built | None

@@ -28,10 +28,10 @@ HANDED: dict[str, tuple[int, set[str]]] = {
     "env": (0, {"device"}),
     "actor": (1, set()),
     "critic": (1, set()),
+    "value": (1, set()),
     "exploration": (1, set()),
     "collector": (3, {"seed", "device", "stop"}),
     "minibatches": (2, set()),
-    "loss.module": (2, set()),
     "target": (1, set()),
     "optim": (1, set()),
     "schedule": (2, set()),
@@ -49,11 +49,17 @@ def check_signatures(values: Values) -> None:
         check_target(path, node, values)
     # ``make_value_estimator`` hands its keywords to the loss's own estimator.
     loss = get_object(values["loss"]["module"]["_target_"])
-    if (kind := getattr(loss, "default_value_estimator", None)) is not None:
+    kind = getattr(loss, "default_value_estimator", None)
+    if kind is not None and values["loss"]["value_estimator"] is not None:
         estimator = get_object("torchrl.objectives.utils.get_value_estimator_entry")(kind).cls
         parameters, open_ended = accepted_parameters(estimator)
         parameters.pop("value_network", None)
         hold("loss.value_estimator", parameters, values, open_ended=open_ended)
+    if (accepted := getattr(loss, "default_keys", None)) is not None:
+        hold("loss.keys", dict.fromkeys(vars(accepted()), Any), values)
+    options, _ = accepted_parameters(get_object(values["optim"]["_target_"]))
+    for name in values["loss"]["param_groups"]:
+        hold(f"loss.param_groups.{name}", options, values)
 
 
 def targets(values: Any, path: str = "") -> Iterator[tuple[str, Part]]:
@@ -71,11 +77,12 @@ def check_target(path: str, node: Part, values: Values) -> None:
     """The target can be imported, and the call it is configured for takes every key and lacks none."""
     name = node["_target_"]
     target = imported(path, name)
-    if path.startswith("buffer") and any("Prioritized" in str(each) for each in (target, *bases(target))):
-        raise UserError(f"{path}._target_={name} is not supported: nothing writes priorities; use another")
+    own_sampler = "hydrl.parts.buffers.PrioritizedSampler"
+    if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
+        raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
     count, handed = HANDED.get(path, (0, set()))
-    if path == "loss.module" and values["critic"] is None:
-        count = 1
+    if path == "loss.module":
+        handed = check_networks(name, target, values["loss"]["networks"])
     is_class = inspect.isclass(target)
     try:
         call = inspect.signature(target.__init__ if is_class else target)
@@ -95,6 +102,20 @@ def check_target(path: str, node: Part, values: Values) -> None:
         call.bind(*positional, **dict.fromkeys(own | handed))
     except TypeError as error:
         raise UserError(f"{path} cannot be built by {name} as the run does it: {error}") from None
+
+
+def check_networks(name: str, loss: Any, networks: Values) -> set[str]:
+    """What a loss is handed: its networks, and what is read off the environment where it asks for that.
+
+    Raises:
+        UserError: for a network it has no argument for.
+    """
+    asked, open_ended = accepted_parameters(loss)
+    for argument in networks:
+        if argument not in asked and not open_ended:
+            able = [each for each in asked if "network" in each]
+            raise UserError(f"loss.networks.{argument}: {name} has no such argument; use {' or '.join(able)}")
+    return {*networks, *(each for each in ("action_spec", "action_space", "num_actions") if each in asked)}
 
 
 def imported(path: str, name: str) -> Any:

@@ -4,6 +4,6 @@ from hydrl.loop.clock import Clock
 from hydrl.loop.evaluation import Episodes, Evaluator
 from hydrl.loop.metrics import Metrics, timed
 from hydrl.loop.progress import Progress
-from hydrl.loop.update import make_update
+from hydrl.loop.update import Update, anneal, learning
 
-__all__ = ["Clock", "Episodes", "Evaluator", "Metrics", "Progress", "make_update", "timed"]
+__all__ = ["Clock", "Episodes", "Evaluator", "Metrics", "Progress", "Update", "anneal", "learning", "timed"]

@@ -159,6 +159,6 @@ def untouched_randomness() -> Iterator[None]:
 
 
 def vmas_generators() -> list[Any]:
-    """The states of the generators that all environments of VMAS in a process draw from; its class has them."""
+    """What all environments of VMAS in a process draw from: a list of generators' states on their class."""
     vmas = sys.modules.get("vmas.simulator.environment")
     return vmas.Environment.vmas_random_state if vmas else []

@@ -1,77 +1,122 @@
 """The update: one step on a minibatch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import CudaGraphModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
-from hydrl.errors import DivergedError
+from hydrl.errors import DivergedError, UserError
 from hydrl.loop.clock import timeit
 
-Update = Callable[[TensorDictBase], TensorDictBase]
+Gradients = Callable[[TensorDictBase, tuple[str, ...]], TensorDictBase]
 
 
-def make_update(
-    loss: LossModule,
-    optimizer: Optimizer,
-    target: TargetNetUpdater | None = None,
-    *,
-    max_grad_norm: float | None = None,
-    compile: bool = False,
-    cudagraph: bool = False,
-) -> Update:
-    """Builds ``update(minibatch)``: forward, the sum of the loss terms backward, clip, step.
+class Update:
+    """One step on a minibatch: forward, the sum of the loss terms backward, clip, step.
 
     Args:
         loss: every entry it returns under a name beginning with ``loss`` is summed.
         optimizer: over the loss's parameters.
         target: moves the target network after the step.
+        skip: terms that are never trained.
+        every: terms trained at every so many updates only, as TD3's ``loss_actor`` at every second; between,
+            their networks have no gradient and the optimizer passes over them.
         max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
         compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
         cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
             and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).
-
-    Returns:
-        A function from a minibatch to the loss's detached outputs, each averaged to a scalar. It raises
-        :class:`~hydrl.errors.DivergedError` in place of a step that a NaN or an infinity would spoil.
     """
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    gradients = make_gradients(loss, parameters, max_grad_norm)
-    compute: Update = gradients
-    if compile:
-        # Forward, backward and clipping become one graph.
-        torch._dynamo.config.load_config({"trace_autograd_ops": True})
-        # With fallback_random a loss that samples, as SAC's does, samples what it would have in eager mode.
-        compute = torch.compile(gradients, options={"fallback_random": True})
-    if cudagraph:
-        compute = as_cuda_graph(compute, parameters)
+
+    def __init__(
+        self,
+        loss: LossModule,
+        optimizer: Optimizer,
+        target: TargetNetUpdater | None = None,
+        skip: Sequence[str] = (),
+        every: Mapping[str, int] | None = None,
+        *,
+        max_grad_norm: float | None = None,
+        compile: bool = False,
+        cudagraph: bool = False,
+    ) -> None:
+        self.optimizer, self.target = optimizer, target
+        self.skip, self.every, self.made = tuple(skip), dict(every or {}), 0
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.gradients = make_gradients(loss, parameters, max_grad_norm)
+        if compile:
+            # Forward, backward and clipping become one graph.
+            torch._dynamo.config.load_config({"trace_autograd_ops": True})
+            # With fallback_random a loss that samples, as SAC's does, samples what it would in eager mode.
+            self.gradients = torch.compile(self.gradients, options={"fallback_random": True})
+        if cudagraph:
+            self.gradients = as_cuda_graphs(self.gradients, parameters)
 
     @timeit("time/update")
-    def update(minibatch: TensorDictBase) -> TensorDictBase:
-        losses = compute(minibatch)
+    def __call__(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """The loss's detached outputs, each averaged to a scalar.
+
+        Raises:
+            DivergedError: in place of a step that a NaN or an infinity would spoil.
+            UserError: if the loss gives no term of a name in ``skip`` or ``every``.
+        """
+        late = (term for term, every in self.every.items() if (self.made + 1) % every)
+        losses = self.gradients(minibatch, (*self.skip, *late))
+        if unknown := {*self.skip, *self.every}.difference(terms_of(losses)):
+            given = " or ".join(terms_of(losses))
+            raise UserError(f"loss.skip and loss.every: the loss has no {', '.join(unknown)}; use {given}")
         check_finite(losses)
-        optimizer.step()
-        if target is not None:
-            target.step()
+        self.optimizer.step()
+        if self.target is not None:
+            self.target.step()
+        self.made += 1
         return losses
 
-    return update
+    def state_dict(self) -> dict[str, Any]:
+        """Which update comes next."""
+        return {"made": self.made}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`."""
+        self.made = state["made"]
+
+
+@contextmanager
+def learning(networks: Collection[nn.Module]) -> Iterator[None]:
+    """The networks learn in ``train()`` mode; they act and play in ``eval()`` mode, as they were built."""
+    for network in networks:
+        network.train()
+    try:
+        yield
+    finally:
+        for network in networks:
+            network.eval()
+
+
+def anneal(schedule: LRScheduler | None, exploration: Any, frames: int) -> None:
+    """One batch further: the learning rate, and what is explored over ``frames`` of it."""
+    if schedule is not None:
+        schedule.step()
+    if exploration is not None:
+        exploration.step(frames)
 
 
 def make_gradients(
     loss: LossModule, parameters: Sequence[nn.Parameter], max_grad_norm: float | None
-) -> Update:
+) -> Gradients:
     """The part of an update that can be compiled: forward, the terms' sum backward, the gradient clipped."""
 
-    def gradients(minibatch: TensorDictBase) -> TensorDictBase:
+    def gradients(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
         losses = loss(minibatch)
         # The loss's own order, in which gradients add up, and then what it returns besides.
-        terms = terms_of(losses, first=loss.out_keys)
+        terms = [term for term in terms_of(losses, first=loss.out_keys) if term not in left_out]
         total = torch.stack([losses.get(term) for term in terms]).sum()
         found = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, found, strict=True):
@@ -117,23 +162,29 @@ def check_finite(losses: TensorDictBase) -> None:
         )
 
 
-def as_cuda_graph(gradients: Update, parameters: Sequence[nn.Parameter]) -> Update:
+def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> Gradients:
     """Records what ``gradients`` does to a minibatch as a CUDA graph and replays it from the fourth call on.
 
-    The gradients leave the graph as outputs, because the call that records computes nothing where it records.
+    Each set of terms that are left out has a graph of its own. The gradients leave it as outputs, because the
+    call that records computes nothing where it records.
     """
 
-    def recorded(minibatch: TensorDictBase) -> TensorDictBase:
-        losses = gradients(minibatch)
-        found = {str(k): each.grad for k, each in enumerate(parameters) if each.grad is not None}
-        return TensorDict({"losses": losses, "gradients": TensorDict(found)})
+    def record(left_out: tuple[str, ...]) -> CudaGraphModule:
+        def recorded(minibatch: TensorDictBase) -> TensorDictBase:
+            losses = gradients(minibatch, left_out)
+            found = {str(k): each.grad for k, each in enumerate(parameters) if each.grad is not None}
+            return TensorDict({"losses": losses, "gradients": TensorDict(found)})
 
-    graph = CudaGraphModule(recorded, in_keys=[], out_keys=[], warmup=3)
+        return CudaGraphModule(recorded, in_keys=[], out_keys=[], warmup=3)
 
-    def replayed(minibatch: TensorDictBase) -> TensorDictBase:
-        out = graph(minibatch)
-        for k, gradient in out["gradients"].items():
-            parameters[int(k)].grad = gradient
+    graphs: dict[tuple[str, ...], CudaGraphModule] = {}
+
+    def replayed(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
+        if left_out not in graphs:
+            graphs[left_out] = record(left_out)
+        out = graphs[left_out](minibatch)
+        for k, parameter in enumerate(parameters):
+            parameter.grad = out["gradients"].get(str(k), None)
         return out["losses"]
 
     return replayed

@@ -158,6 +158,8 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
     """Gives lazy layers their sizes by one forward pass over a reset, as the TorchRL tutorials do.
 
+    The module comes back in ``eval()`` mode, in which it acts and plays; updates are made in ``train()``.
+
     Raises:
         UserError: if the environment does not give what the module reads.
         DivergedError: if what it gives is no number.
@@ -170,4 +172,4 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         start = env.reset()
         check_finite(start.unsqueeze(-1), in_keys)
         module(env.rand_action(start) if len(in_keys) < len(module.in_keys) else start)
-    return module
+    return module.eval()

@@ -1,5 +1,7 @@
 """Actors and critics of several agents, which all act at once, over TorchRL's ``MultiAgentMLP``."""
 
+from functools import partial
+
 import torch
 from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torchrl.data import OneHot
@@ -25,23 +27,22 @@ def actor(
         share_params: one network for all agents instead of one for each.
     """
     spec, key = action_spec(env), env.action_key
-    group = key[:-1]
-    shape = {"num_cells": num_cells, "activation": activation, "share_params": share_params}
+    net = partial(network, env, in_keys, num_cells, activation, share_params, centralized=False)
     if action_kind(env).endswith("discrete"):
-        net = network(env, in_keys, spec.space.n, centralized=False, **shape)
-        means, options = ["logits"], {}
+        made, means, bounds = net(spec.space.n), ["logits"], {}
         chosen = OneHotCategorical if isinstance(spec, OneHot) else torch.distributions.Categorical
     else:
-        net = Joined(network(env, in_keys, 2 * spec.shape[-1], centralized=False, **shape), NormalParamExtractor())
-        means, options, chosen = ["loc", "scale"], {"low": spec.space.low, "high": spec.space.high}, TanhNormal
+        made, means = Joined(net(2 * spec.shape[-1]), NormalParamExtractor()), ["loc", "scale"]
+        chosen, bounds = TanhNormal, {"low": spec.space.low, "high": spec.space.high}
+    *group, _ = key
     parameters = [(*group, each) for each in means]
     acting = ProbabilisticActor(
-        TensorDictModule(net, in_keys=in_keys, out_keys=parameters),
+        TensorDictModule(made, in_keys=in_keys, out_keys=parameters),
         in_keys=parameters,
         out_keys=[key],
         spec=spec,
         distribution_class=chosen,
-        distribution_kwargs=options,
+        distribution_kwargs=bounds,
         return_log_prob=True,
         log_prob_key=(*group, "action_log_prob"),
     )
@@ -49,7 +50,13 @@ def actor(
 
 
 def critic(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool, centralized: bool
+    env: EnvBase,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: Keys,
+    share_params: bool,
+    centralized: bool,
 ) -> ValueOperator:
     """The value of a state for each agent, ``[..., agents, 1]``.
 
@@ -59,21 +66,20 @@ def critic(
         activation: a class name of ``torch.nn``.
         in_keys: entries of the agents that the network reads.
         share_params: one network for all agents instead of one for each.
-        centralized: from what all agents observe (Yu et al. 2022) or from each one's own (de Witt et al. 2020).
+        centralized: from what all agents observe (Yu et al. 2022) or each from its own (de Witt et al. 2020).
     """
-    shape = {"num_cells": num_cells, "activation": activation, "share_params": share_params}
-    net = network(env, in_keys, 1, centralized=centralized, **shape)
+    net = network(env, in_keys, num_cells, activation, share_params, 1, centralized=centralized)
     return materialise(ValueOperator(net, in_keys=in_keys), env)
 
 
 def network(
     env: EnvBase,
     in_keys: Keys,
-    outputs: int,
-    *,
     num_cells: list[int],
     activation: str,
     share_params: bool,
+    outputs: int,
+    *,
     centralized: bool,
 ) -> MultiAgentMLP:
     """Reads ``in_keys`` joined, ``[..., agents, size]``, and gives ``[..., agents, outputs]``.

@@ -1,20 +1,54 @@
-"""Collectors: TorchRL's, over one environment vector here or over one in each of several processes."""
+"""Collectors: TorchRL's, over one environment vector here or over one in each of several processes.
 
-from collections.abc import Callable, Iterator, Mapping
+Whatever hands over batches is a :class:`Collector`; ``train.py`` asks for nothing else.
+"""
+
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torchrl.collectors import BaseCollector
 from torchrl.envs import TransformedEnv
 
 from hydrl.parts.finite import FiniteCollector
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 from hydrl.parts.workers import AsyncWorkers, SyncWorkers
+
+
+class Collector(Protocol):
+    """What hands over batches.
+
+    Attributes:
+        restarts: why the running episodes cannot be kept in a checkpoint; ``None`` where they can, or where
+            there are none.
+        steps: whether it steps the training environment in this process.
+    """
+
+    restarts: str | None
+    steps: bool
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        """Batches ``[time]``, ``[envs, time]`` or one dimension more, without end."""
+
+    def publish(self) -> None:
+        """Hands the policy's weights to whoever acts."""
+
+    def state(self, *, running: bool) -> dict[str, Any]:
+        """What it needs to go on after the last batch, as tensors and plain containers.
+
+        Args:
+            running: whether the running episodes go on, and what they carry is kept.
+        """
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`state`; the policy's weights are still to be published."""
+
+    def shutdown(self) -> None:
+        """Ends its processes."""
 
 
 def make_collector(
@@ -31,7 +65,7 @@ def make_collector(
     sync: bool | None = None,
     worker_timeout: float = inf,
     stop: Callable[[], None] | None = None,
-) -> BaseCollector:
+) -> Collector:
     """Collects in this process from ``env``, or in ``num_workers`` processes from environments of their own.
 
     Synchronous workers wait for each other, and one batch joins what all of them collected. Asynchronous ones
@@ -69,7 +103,7 @@ def make_collector(
 
 
 @contextmanager
-def shut_down_after(collector: BaseCollector) -> Iterator[BaseCollector]:
+def shut_down_after(collector: Collector) -> Iterator[Collector]:
     """Ends the collector's workers however the block ends."""
     try:
         yield collector
@@ -80,38 +114,6 @@ def shut_down_after(collector: BaseCollector) -> Iterator[BaseCollector]:
 def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
     """Whether the policy must be told where episodes begin, as Ornstein-Uhlenbeck noise must."""
     return any(hasattr(module, "is_init_key") for module in policy.modules())
-
-
-def collects_here(collector: BaseCollector) -> bool:
-    """Whether it steps the training environment in this process, and not others in workers."""
-    return not isinstance(collector, SyncWorkers | AsyncWorkers)
-
-
-def collector_state(collector: BaseCollector, *, running: bool) -> dict[str, Any]:
-    """What a collector needs to go on, as tensors and plain containers.
-
-    Args:
-        collector: from :func:`make_collector`, between two batches.
-        running: whether its environment is kept too, so that the running episodes go on; they need one that
-            collects here.
-    """
-    return {
-        "frames": collector._frames,
-        "iter": collector._iter,
-        "own": collector.state_dict() if collects_here(collector) else None,
-        "carrier": collector._carrier.to_dict() if running else None,
-    }
-
-
-def load_collector(collector: BaseCollector, state: Mapping[str, Any]) -> None:
-    """Puts :func:`collector_state` into a new collector; its policy's weights are still to be published."""
-    if collects_here(collector):
-        collector.load_state_dict(state["own"])
-    if state["carrier"] is not None:
-        made = collector._carrier
-        collector._carrier = TensorDict(state["carrier"], batch_size=made.batch_size, device=made.device)
-        collector._traj_pool.load_state_dict(state["own"]["traj_pool"])  # loading the collector drew from it
-    collector._frames, collector._iter = state["frames"], state["iter"]
 
 
 def worker_env(make_env: Callable[..., TransformedEnv], seed: int) -> TransformedEnv:

@@ -135,13 +135,14 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = Fals
 
     One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
     """
-    maker = getattr(make, "func", make)
+    maker: Any = getattr(make, "func", make)
+    is_class = isinstance(maker, type)
     if maker is gymnasium_env and render:
         make = partial(make, render_mode="rgb_array")
-    is_class = isinstance(maker, type)
     if is_class and not issubclass(maker, EnvBase):
         raise UserError(f"env._target_ names {maker.__name__}, which is no class of TorchRL environments")
-    if "num_envs" in signature(maker.__init__ if is_class else maker).parameters:
+    constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
+    if "num_envs" in signature(constructor).parameters:
         return make(num_envs=num_envs, device=device)
     return make(device=device) if num_envs == 1 else SerialEnv(num_envs, partial(make, device=device))
 
@@ -288,7 +289,7 @@ def load_normaliser(env: TransformedEnv, state: dict[str, Any]) -> None:
 
 
 def action_spec(env: EnvBase) -> TensorSpec:
-    """What one environment takes; of several agents ``[agents, ...]``, and a ``Composite`` of several groups."""
+    """What one environment takes: ``[agents, ...]`` of several, a ``Composite`` of several groups of them."""
     try:
         spec = env.action_spec_unbatched
     except RuntimeError:  # a normaliser without statistics yet hides the specs above it

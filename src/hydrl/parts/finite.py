@@ -1,8 +1,9 @@
 """What an environment gives must be numbers: one that is none is found before anything learns from it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from tensordict import NestedKey, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from torchrl.collectors import Collector
 
 from hydrl.errors import DivergedError
@@ -36,7 +37,28 @@ def check_finite(data: TensorDictBase, keys: Sequence[NestedKey], *, frames: int
 class FiniteCollector(Collector):
     """TorchRL's collector, whose observations (what the policy reads of them) and rewards are numbers."""
 
+    _carrier: TensorDictBase
     of = ""
+    restarts: str | None = None
+    steps = True
+
+    def publish(self) -> None:
+        """The policy that acts is the one that learns, unless it is on another device."""
+        self.update_policy_weights_()
+
+    def state(self, *, running: bool) -> dict[str, Any]:
+        """Counters, transforms and, with ``running``, what one step hands to the next."""
+        carrier = self._carrier.to_dict() if running else None
+        return {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state`."""
+        self.load_state_dict(state["own"])
+        if state["carrier"] is not None:
+            made = self._carrier
+            self._carrier = TensorDict(state["carrier"], batch_size=made.batch_size, device=made.device)
+            self._traj_pool.load_state_dict(state["own"]["traj_pool"])  # loading the collector drew from it
+        self._frames, self._iter = state["frames"], state["iter"]
 
     def iterator(self) -> Iterator[TensorDictBase]:
         """TorchRL's batches.

@@ -1,26 +1,66 @@
-"""Losses: TorchRL's own over the networks, with their value estimator."""
+"""Losses: TorchRL's own over the networks, with their keys, value estimator and parameter groups."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torchrl.data import TensorSpec
 from torchrl.objectives import LossModule
+
+from hydrl.errors import UserError
 
 
 def make_loss(
     module: Callable[..., LossModule],
-    value_estimator: dict[str, Any],
-    actor: nn.Module,
-    critic: nn.Module | None,
+    parts: Mapping[str, nn.Module],
+    action_spec: TensorSpec,
+    networks: Mapping[str, str],
+    keys: Mapping[str, str | Sequence[str]],
+    value_estimator: Mapping[str, Any] | None,
 ) -> LossModule:
-    """TorchRL's loss over the actor and, if there is one, the critic; it shares their parameters.
+    """TorchRL's loss over the networks; it shares their parameters.
 
     Args:
-        module: builds the loss module from the networks.
-        value_estimator: keywords of ``loss.make_value_estimator``, discount included.
-        actor: materialised.
-        critic: materialised, or ``None`` where the actor is judged by itself.
+        module: builds the loss; ``action_spec``, ``action_space`` and ``num_actions`` are handed to one that
+            has such an argument.
+        parts: the materialised networks by their groups.
+        action_spec: of one environment.
+        networks: which part goes into which argument of the loss.
+        keys: for ``loss.set_keys``; a list is a nested key.
+        value_estimator: keywords of ``loss.make_value_estimator``, discount included; ``None`` for a loss
+            that has no use for one.
     """
-    loss = module(actor) if critic is None else module(actor, critic)
-    loss.make_value_estimator(**value_estimator)
+    known = {"action_spec": action_spec, "action_space": action_spec}
+    known["num_actions"] = getattr(action_spec.space, "n", None)
+    asked = inspect.signature(module).parameters
+    given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
+    loss = module(**given, **{name: value for name, value in known.items() if name in asked})
+    if keys:
+        loss.set_keys(**{name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()})
+    if value_estimator is not None:
+        loss.make_value_estimator(**value_estimator)
     return loss
+
+
+def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """What an optimizer is given: the loss's parameters, some of them with options of their own.
+
+    Args:
+        loss: whose parameters begin with the names of its networks, or are named as they are.
+        groups: the optimizer's options by such a beginning, as ``{"log_alpha": {"lr": 1e-4}}``.
+
+    Raises:
+        UserError: for a name that no parameter has, or that another group took.
+    """
+    if not groups:
+        return list(loss.parameters())
+    left = dict(loss.named_parameters())
+    found = []
+    for name, options in groups.items():
+        own = [left.pop(each) for each in list(left) if each.startswith(name)]
+        if not own:
+            heads = sorted({each.partition(".")[0].removesuffix("_params") for each in left})
+            raise UserError(f"loss.param_groups.{name}: no parameter is left to it; use {' or '.join(heads)}")
+        found.append({"params": own, **options})
+    return [*([{"params": list(left.values())}] if left else []), *found]

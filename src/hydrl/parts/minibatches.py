@@ -1,15 +1,30 @@
 """The one difference between on-policy and off-policy: which minibatches a fresh batch leads to."""
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torchrl.data import ReplayBuffer
+from torchrl.data.replay_buffers import PrioritizedSampler
+from torchrl.envs import MultiStepTransform
 from torchrl.objectives import LossModule
 
+from hydrl.errors import UserError
 
-class Epochs:
+
+class Minibatches:
+    """What every choice of the group has; every one is built from the buffer and the loss."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What goes from one batch to the next."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`."""
+
+
+class Epochs(Minibatches):
     """PPO, A2C: a few epochs over the fresh batch, without replacement.
 
     Args:
@@ -57,27 +72,95 @@ class Epochs:
         )
 
 
-class Replay:
+class Replay(Minibatches):
     """DQN, DDPG, TD3, SAC: store the batch, then draw random minibatches from all that is kept.
+
+    With a :class:`~hydrl.parts.buffers.PrioritizedSampler` the loss's errors go back as priorities after each
+    update (Schaul et al. 2016).
 
     Args:
         buffer: the replay memory.
-        loss: not read here; every choice of the group is built from the same two.
+        loss: bootstraps from ``n_steps`` on with its own discount.
         updates: minibatches a batch.
         size: frames a minibatch.
         warmup_frames: nothing is drawn while the buffer holds fewer.
+        n_steps: rewards summed before the target bootstraps (Sutton 1988); fewer where an episode ends.
+        draw: ``batch`` draws all minibatches in one call, which costs less; ``minibatch`` draws one after
+            another, so that each sees the priorities of the one before.
+
+    Raises:
+        UserError: where priorities are asked for and the loss writes no error.
     """
 
     def __init__(
-        self, buffer: ReplayBuffer, loss: LossModule, *, updates: int, size: int, warmup_frames: int
+        self,
+        buffer: ReplayBuffer,
+        loss: LossModule,
+        *,
+        updates: int,
+        size: int,
+        warmup_frames: int,
+        n_steps: int,
+        draw: Literal["batch", "minibatch"],
     ) -> None:
-        self.buffer = buffer
+        self.buffer, self.loss = buffer, loss
         self.updates, self.size, self.warmup_frames = updates, size, warmup_frames
+        self.at_once = updates if draw == "batch" else 1
+        self.multi_step: MultiStepTransform | None = None
+        if n_steps > 1:
+            # Ends are gathered too: left in place, a target bootstraps from the state an episode ended in.
+            self.multi_step = MultiStepTransform(n_steps, loss.value_estimator.gamma.item(), done_keys=[])
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
-        self.buffer.extend(batch.reshape(-1))
-        if len(self.buffer) >= max(self.size, self.warmup_frames):
-            # One draw for all, for a call costs more than its rows do. A memory on disk gives CPU tensors.
-            drawn = self.buffer.sample(self.updates * self.size)
-            yield from drawn.to(batch.device).split(self.size)
+        self.store(batch)
+        if len(self.buffer) < max(self.size, self.warmup_frames):
+            return
+        for _ in range(0, self.updates, self.at_once):
+            # A memory on disk gives CPU tensors.
+            drawn = self.buffer.sample(self.at_once * self.size).to(batch.device)
+            for minibatch in drawn.split(self.size):
+                yield minibatch
+                self.prioritise(minibatch)
+
+    def store(self, batch: TensorDictBase) -> None:
+        """Puts the batch's frames into the buffer; with several steps, those of which enough follow."""
+        if self.multi_step is None:
+            self.buffer.extend(batch.reshape(-1))
+        elif (rows := self.multi_step.inv(batch)) is not None:
+            self.buffer.extend(rows.exclude("gamma", "nonterminal", ("next", "original_reward")).reshape(-1))
+
+    def prioritise(self, minibatch: TensorDictBase) -> None:
+        """Writes the errors of the update that was just made into the buffer, if it draws by them."""
+        if not isinstance(self.buffer.sampler, PrioritizedSampler):
+            return
+        if self.loss.tensor_keys.priority not in minibatch:
+            raise UserError(f"buffer.sampler draws by priorities and {type(self.loss).__name__} writes none")
+        self.buffer.update_tensordict_priority(minibatch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The frames of which too few follow yet."""
+        waiting = self.multi_step and self.multi_step._buffer
+        return {} if waiting is None else {"waiting": waiting.to_dict(), "shape": tuple(waiting.shape)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`."""
+        if self.multi_step and state:
+            self.multi_step._buffer = TensorDict(state["waiting"], batch_size=state["shape"])
+
+
+class Cut(Minibatches):
+    """IQL, BC: the batch is a draw from a data set, and is cut into minibatches.
+
+    Args:
+        buffer: not read; the data set is the collector's.
+        loss: not read here.
+        size: frames a minibatch.
+    """
+
+    def __init__(self, buffer: ReplayBuffer | None, loss: LossModule, *, size: int) -> None:
+        self.size = size
+
+    def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Minibatches of ``[size]``."""
+        yield from batch.reshape(-1).split(self.size)[: batch.numel() // self.size]

@@ -103,7 +103,11 @@ class Watched:
         DivergedError: where a worker met what is no number.
     """
 
+    restarts = "they are in processes of their own"
+    steps = False
     procs: list[Any]
+    _frames: int
+    _iter: int
 
     def __init__(
         self, *args: Any, worker_timeout: float, stop: Callable[[], object] | None = None, **options: Any
@@ -132,6 +136,18 @@ class Watched:
         """Sends the weights; workers acknowledge them."""
         with self.watch():
             super().update_policy_weights_(*args, **kwargs)  # type: ignore[misc]
+
+    def publish(self) -> None:
+        """As above; TorchRL calls that by its own name too."""
+        self.update_policy_weights_()
+
+    def state(self, *, running: bool) -> dict[str, Any]:
+        """Counters alone."""
+        return {"frames": self._frames, "iter": self._iter}
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state`."""
+        self._frames, self._iter = state["frames"], state["iter"]
 
     def shutdown(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> None:
         """Ends the workers and what carries weights to them, within ``SHUTDOWN`` seconds.

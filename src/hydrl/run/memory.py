@@ -31,16 +31,16 @@ class Memory:
     """The rows of a buffer on disk.
 
     Args:
-        buffer: of tensors, the oldest row making room for the newest.
+        buffer: of tensors, the oldest row making room for the newest; ``None`` holds nothing.
         run: the run folder.
 
     Raises:
         UserError: if the buffer is filled in another order, or holds anything but tensors.
     """
 
-    def __init__(self, buffer: ReplayBuffer, run: Path) -> None:
+    def __init__(self, buffer: ReplayBuffer | None, run: Path) -> None:
         for part, kind in (("writer", RoundRobinWriter), ("storage", TensorStorage)):
-            if not isinstance(found := getattr(buffer, part), kind):
+            if buffer is not None and not isinstance(found := getattr(buffer, part), kind):
                 name = type(found).__name__
                 raise UserError(f"buffer.{part}={name}: what it keeps cannot be saved; use a {kind.__name__}")
         self.buffer, self.run, self.folder = buffer, run, run / "checkpoints"
@@ -55,6 +55,8 @@ class Memory:
         Raises:
             SaveError: where the disk is full or refuses.
         """
+        if self.buffer is None:
+            return {"rows": [0, 0], "files": {}}
         end = self.buffer.write_count
         first = end - len(self.buffer)
         kept = {name: value for name, value in self.files.items() if span(name)[1] > first}
@@ -74,6 +76,7 @@ class Memory:
 
     def slots(self, first: int, end: int) -> Tensor:
         """Where the buffer keeps these rows."""
+        assert self.buffer is not None
         return torch.arange(first, end) % self.buffer.storage.max_size
 
     def make_room(self, size: int, whole: int) -> None:
@@ -104,6 +107,8 @@ class Memory:
             told: what the checkpoint's metadata says.
             device: of the batches, for a storage that takes after them.
         """
+        if self.buffer is None:
+            return
         storage = self.buffer.storage
         for first, rows in read(self.folder, told):
             found = rows.to(device) if storage.device == "auto" else rows
@@ -116,6 +121,8 @@ class Memory:
         Args:
             env: a step of it is about what a row is.
         """
+        if self.buffer is None:
+            return ""
         row = tensor_bytes(env.fake_tensordict().to_dict()) / max(1, env.batch_size.numel())
         whole = row * self.buffer.storage.max_size
         free = shutil.disk_usage(self.run).free

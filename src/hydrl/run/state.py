@@ -8,12 +8,11 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchrl.checkpoint import GlobalRNGState
-from torchrl.collectors import BaseCollector
 from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
-from hydrl.parts.collectors import collector_state, collects_here, load_collector
+from hydrl.parts.collectors import Collector
 from hydrl.parts.environments import normaliser_state
 from hydrl.run import checkpoint
 from hydrl.run.memory import Memory
@@ -29,23 +28,24 @@ class TrainingState:
         record: the run's, with its counters, open log row and clock; says what is resumed.
         env: the training environment of this process, with its normalisers.
         collector: with the running episodes, where it collects in this process.
-        buffer: with all it holds.
+        buffer: with all it holds; ``None`` where nothing is kept.
         learner: what else has a ``state_dict``, by name: actor, loss with its target networks,
-            exploration, target updater, optimizer, schedule; ``None`` is left out.
+            exploration, target updater, optimizer, update, minibatches, schedule; ``None`` is left out.
     """
 
     def __init__(
         self,
         record: Record,
         env: TransformedEnv,
-        collector: BaseCollector,
-        buffer: ReplayBuffer,
+        collector: Collector,
+        buffer: ReplayBuffer | None,
         learner: Mapping[str, Any],
     ) -> None:
         self.record, self.settings, self.progress = record, record.settings, record.progress
-        self.env, self.collector, self.buffer = env, collector, buffer
+        self.env, self.collector = env, collector
         self.memory = Memory(buffer, record.directory)
-        self.learner = {name: each for name, each in learner.items() if each is not None}
+        parts = {"sampler": buffer.sampler, "writer": buffer.writer} if buffer is not None else {}
+        self.learner = {name: each for name, each in {**learner, **parts}.items() if each is not None}
         # Plain data, kept as one; the record looks at the progress that was put back before it.
         self.books: dict[str, Any] = {
             "progress": record.progress,
@@ -87,10 +87,7 @@ class TrainingState:
         )
         states = {name: each.state_dict() for name, each in self.learner.items()}
         states |= {
-            "sampler": self.buffer.sampler.state_dict(),
-            "writer": self.buffer.writer.state_dict(),
-            "collector": collector_state(self.collector, running=simulator is not None)
-            | {"simulator": simulator},
+            "collector": self.collector.state(running=simulator is not None) | {"simulator": simulator},
             "normaliser": normaliser_state(self.env),
             "books": {name: each.state_dict() for name, each in self.books.items()},
             "rng": GlobalRNGState().state_dict(),
@@ -111,8 +108,8 @@ class TrainingState:
 
     def simulator(self) -> tuple[Any, str | None]:
         """Where the running episodes stand, or why that cannot be kept."""
-        if not collects_here(self.collector):
-            return None, "they are in processes of their own"
+        if not self.collector.steps:
+            return None, self.collector.restarts
         try:
             return simulator_state(self.env), None
         except NotCapturedError as error:
@@ -125,9 +122,7 @@ class TrainingState:
             UserError: if the checkpoint does not fit what was built.
             RunError: if something else, as a full disk, is in the way.
         """
-        states = checkpoint.load(
-            origin.checkpoint, [*self.learner, "sampler", "writer", "collector", "books", "rng"]
-        )
+        states = checkpoint.load(origin.checkpoint, [*self.learner, "collector", "books", "rng"])
         try:
             self.put_back(states, origin)
         except (UserError, RunError):
@@ -148,20 +143,18 @@ class TrainingState:
     def put_back(self, states: Mapping[str, Any], origin: Origin) -> None:
         """Gives every part its state."""
         stretched = origin.settings["anneal_frames"] != self.settings.anneal_frames
+        self.memory.load(origin.memory, self.env.device)  # first, for a sampler hears of what is written
         for name, each in self.learner.items():
             if name == "schedule" and stretched:
                 fast_forward(each, self.learner["optimizer"], states[name]["last_epoch"])
             else:
                 each.load_state_dict(states[name])
-        self.memory.load(origin.memory, self.env.device)
-        self.buffer.sampler.load_state_dict(states["sampler"])
-        self.buffer.writer.load_state_dict(states["writer"])
         for name, book in self.books.items():
             book.load_state_dict(states["books"][name])
-        load_collector(self.collector, states["collector"])
+        self.collector.go_on(states["collector"])
         if (simulator := states["collector"]["simulator"]) is not None:
             load_simulator(self.env, simulator)
-        self.collector.update_policy_weights_()
+        self.collector.publish()
         GlobalRNGState().load_state_dict(states["rng"])
 
 

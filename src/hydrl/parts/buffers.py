@@ -1,0 +1,23 @@
+"""Replay buffers: TorchRL's, whose state a checkpoint can hold."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torchrl.data.replay_buffers import samplers
+
+
+class PrioritizedSampler(samplers.PrioritizedSampler):
+    """TorchRL's, whose trees are saved as tensors instead of pickled objects."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and numbers."""
+        state = super().state_dict()
+        every = torch.arange(self.max_size)
+        return state | {tree: torch.as_tensor(state[tree][every]) for tree in ("_sum_tree", "_min_tree")}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`."""
+        every = torch.arange(self.max_size)
+        self._sum_tree[every], self._min_tree[every] = state_dict["_sum_tree"], state_dict["_min_tree"]
+        super().load_state_dict({**state_dict, "_sum_tree": self._sum_tree, "_min_tree": self._min_tree})
