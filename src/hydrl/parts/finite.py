@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torchrl.collectors import Collector
 
 from hydrl.errors import DivergedError
@@ -68,7 +68,10 @@ class FiniteCollector(Collector):
         """
         batches = super().iterator()
         read = list(self.policy.in_keys)
-        keys: list[NestedKey] = [*(("next", key) for key in (*read, *self.env.reward_keys)), *read]
+        keys: list[NestedKey] = [
+            *(unravel_key(("next", key)) for key in (*read, *self.env.reward_keys)),
+            *read,
+        ]
         while True:
             before = self._frames
             try:
