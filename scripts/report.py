@@ -32,16 +32,20 @@ def main(words: list[str]) -> None:
         raise UserError(f"{wrong}: there is no such folder; the only key is out, as out=DIR")
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
         raise UserError(f"out={out}: there is something other than a report; name another folder")
-    groups, left_out = runs.load(places)
+    counted, left_out = runs.load(places)
+    if not counted:
+        said = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
+        raise UserError(f"none of the runs there can be counted; {said or 'no run lies there or below'}")
     try:
         out.mkdir(parents=True, exist_ok=True)
         command = shlex.join(["python", "scripts/report.py", *map(str, places), f"out={out}"])
-        page = report.save(groups, left_out, out, command)
+        report.save(counted, left_out, out / "report.md", command)
     except OSError as error:
         raise UserError(f"out={out} cannot be written: {error.strerror or error}") from None
     for folder, reason in left_out.items():
         print(f"left out {folder}: {reason}")
-    print(f"{page}: {sum(map(len, groups.values()))} runs in {len(groups)} groups, {len(left_out)} left out")
+    groups = len({run.group for run in counted})
+    print(f"{out / 'report.md'}: {len(counted)} runs in {groups} groups, {len(left_out)} left out")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Runs the table of scripts/results.yaml and rewrites docs/results.md: python scripts/results.py fast=true
 
 Keys: fast (true: the smaller table, minutes), jobs (runs at a time; all cores), out (where the runs lie,
-outputs/results), page (the Markdown file, docs/results.md, written anew as each row ends). Stopped, it goes
-on where it was. Needs pip install -e '.[report]'.
+outputs/results), page (the Markdown file, docs/results.md, written at the end and when it is stopped).
+Stopped, it goes on where it was. Needs pip install -e '.[report]'.
 """
 
 import os
@@ -41,7 +41,7 @@ def main(arguments: Arguments) -> None:
     if page.is_dir() or page.suffix != ".md" or not os.access(page.parent, os.W_OK):
         raise UserError(f"page={page}: give a .md file in a folder that can be written to")
     try:
-        results.Results(TABLE, arguments.fast, Path(arguments.out), page).run(arguments.jobs)
+        results.make(TABLE, arguments.fast, arguments.jobs, Path(arguments.out), page)
     except Interrupted:
         print(f"stopped; the same command goes on with what lies in {arguments.out}")
         raise

@@ -31,18 +31,18 @@ def main(words: list[str]) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     plan = space.read(words)
-    study = search.open_study(plan)
     say = partial(console().print, highlight=False, markup=False, soft_wrap=True)
-    runs = f"{plan.search.trials} trials of {len(plan.search.seeds)} runs"
-    say(f"{plan.out}: {runs}, drawing {', '.join(plan.space)}")
+    made = search.Search(plan, say)
+    runs = f"{plan.trials} trials of {len(plan.seeds)} runs"
+    say(f"{made.out}: {runs}, drawing {', '.join(plan.space)}")
     say("it may be stopped with Ctrl-C: the same command goes on with it")
-    search.run(plan, study, say)
-    top = search.best(study)
+    made.run()
+    top = made.best
     if top is None:
-        raise RunError(f"no trial came to its end; see {plan.out}/trial-*/*.log")
-    say(f"best of {search.count(study)} trials: {top.value:,.1f}, in {search.folder(plan, top)}")
-    say(f"  {search.command(plan, top)}")
-    say(f"  {', '.join(map(str, search.save(plan, study, top)))}")
+        raise RunError(f"no trial came to its end; see {made.out}/trial-*/*.log")
+    say(f"best of {made.count} trials: {top.value:,.1f}, in {made.folder(top)}")
+    say(f"  {made.command(top)}")
+    say(f"  {', '.join(map(str, made.save(top)))}")
     say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")
 
 

@@ -1,5 +1,7 @@
 """Shared helpers: composing the real configuration tree, and running it in this process."""
 
+import csv
+import hashlib
 import importlib.util
 import os
 import signal
@@ -13,6 +15,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+import hydrl.loop.metrics
 from hydrl.config import CONFIGS
 from hydrl.config.settings import Settings, load
 from hydrl.parts.losses import make_loss
@@ -63,6 +66,32 @@ def saved(folder: Path, part: str, which: str = "last") -> Any:
     return torch.cat([rows for _, rows in read(archive.parent, told)]).to_dict()
 
 
+def digest(value: Any) -> str:
+    """SHA-256 over nested containers of tensors, dictionaries in the order of their keys."""
+    total = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, dict):
+            for key in sorted(value, key=str):
+                total.update(str(key).encode())
+                add(value[key])
+        elif isinstance(value, list | tuple):
+            for each in value:
+                add(each)
+        elif isinstance(value, torch.Tensor):
+            total.update(str(value.dtype).encode() + value.contiguous().numpy().tobytes())
+        else:
+            total.update(repr(value).encode())
+
+    add(value)
+    return total.hexdigest()
+
+
+def logged(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
+
+
 process.quieten_libraries()
 # Under nohup or in a shell's background some are ignored, and so would be what tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -86,3 +115,17 @@ def run(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / folder
 
     return call
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Digests of the batches that runs of this process collect."""
+    seen: list[str] = []
+    learned = hydrl.loop.metrics.Metrics.learned
+
+    def spy(self, batch, losses):
+        seen.append(digest(batch.to_dict()))
+        return learned(self, batch, losses)
+
+    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
+    return seen

@@ -194,6 +194,22 @@ MISTAKES: dict[str, list[str]] = {
     "compile=true loss=kl_penalty": ["compile=true", "KLPENPPOLoss", "beta", "use compile=false"],
     "actor.activation=Foo": ["actor.activation=Foo", "'Tanh', 'ReLU'"],
     "critic.activation=relu": ["critic.activation=relu", "ReLU"],
+    # A memory.
+    "algo=ppo encoder@actor=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
+    "algo=dqn env=cartpole encoder@actor=gru": ["actor.memory={gru: 64}", "use algo=recurrent_ppo"],
+    "algo=recurrent_ppo minibatches.sequence=null": ["learns from whole sequences"],
+    "algo=recurrent_ppo minibatches.sequence=48": [
+        "minibatches.sequence=48",
+        "minibatches.size=64 and the 256 steps",
+        "use minibatches.sequence=16",
+    ],
+    "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
+    "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory", "at most 1"],
+    "algo=recurrent_ppo +actor.memory.rnn=8": ["actor.memory", "'lstm' or 'gru'"],
+    "algo=recurrent_ppo encoder@critic=lstm": ["encoder@critic", "use encoder@critic=shared"],
+    "algo=recurrent_ppo compile=true": ["compile=true does not work with a memory", "use compile=false"],
+    "algo=recurrent_ppo encoder@actor=mlp": ["encoder@critic=shared", "use encoder@actor=lstm"],
+    "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],
     # Deleting.
     "~transforms.normalise": ["~transforms.normalise", "did you mean transforms.normalize?"],
     "~transforms.nosuch": ["~transforms.nosuch", "transforms has normalize, double_to_float"],

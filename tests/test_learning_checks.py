@@ -49,3 +49,18 @@ def test_it_learns(overrides, threshold, episodes, seed, run):
         assert reached["frames"] <= 12_032  # 12,000 in whole batches
     if "env=vmas_navigation" in overrides:
         assert reached["frames"] <= 64_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [100, 101, 102])
+def test_a_memory_balances_a_pole_whose_velocity_is_hidden_and_without_one_it_falls(seed, run):
+    numbers = ("env=cartpole_masked", "tuned=recurrent_ppo/cartpole_masked", f"seed={seed}")
+    reached, fallen = (
+        json.loads((run(f"algo={algo}", *numbers, folder=algo) / "summary.json").read_text())
+        for algo in ("recurrent_ppo", "ppo")
+    )
+    assert reached["eval/return_mean"] >= 400
+    assert fallen["eval/return_mean"] < 200
+    assert reached["eval/episodes"] == fallen["eval/episodes"] == 50
+    assert reached["frames"] <= fallen["frames"] <= 200_192  # 200,000 in whole batches

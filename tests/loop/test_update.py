@@ -11,8 +11,8 @@ from torchrl.envs import StepCounter
 from torchrl.modules import QValueActor
 from toys import Toy
 
-from hydrl.errors import DivergedError
-from hydrl.loop.update import Update
+from hydrl.errors import DivergedError, UserError
+from hydrl.loop.update import Update, learning
 from hydrl.parts import actors, critics, environments
 from hydrl.parts.minibatches import Epochs
 
@@ -348,3 +348,78 @@ def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates_target
     agree(compiled_weights, weights)
     assert not any(value.requires_grad for value in compiled.values())
     assert eager["grad_norm"][0] != eager["grad_norm"][-1]  # it learned
+
+
+def td3() -> tuple[nn.Module, TensorDict]:
+    """TD3's configured loss on a small Pendulum, and a batch of random frames."""
+    chosen = settings("~tuned", "algo=td3", "env=pendulum", "actor.num_cells=[8]", "critic.num_cells=[8]")
+    torch.manual_seed(0)
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
+    actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
+    return loss_of(chosen, env, actor=actor, critic=critic), env.rollout(8).reshape(-1)
+
+
+def copies(parameters: TensorDict) -> list[torch.Tensor]:
+    return [each.detach().clone() for each in parameters.values(True, True)]
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_term_is_left_out_between_the_updates_it_is_trained_at(compile):
+    loss = Terms()
+    every, minibatch = {"loss_second": 2}, TensorDict({"x": torch.zeros(2)}, [])
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), None, [], every, compile=compile)
+    weights = []
+    for _ in range(4):
+        update(minibatch)
+        weights.append(loss.weight.tolist())
+    assert weights == [[-3, 0], [-6, -4], [-9, -4], [-12, -8]]
+
+
+def test_a_delayed_network_is_passed_over_by_adam_between():
+    loss, batch = td3()
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-2, fused=True)
+    update = Update(loss, optimizer, None, [], {"loss_actor": 3})
+    actor = next(iter(loss.actor_network_params.values(True, True)))
+    moved = []
+    for _ in range(6):
+        actors, critics = copies(loss.actor_network_params), copies(loss.qvalue_network_params)
+        assert "loss_actor" in update(batch.clone())
+        moved.append(not torch.equal(actors[0], copies(loss.actor_network_params)[0]))
+        assert not torch.equal(critics[0], copies(loss.qvalue_network_params)[0])
+    assert moved == [False, False, True, False, False, True]
+    assert optimizer.state[actor]["step"].item() == 2  # so its moments are of its own gradients alone
+
+
+def test_which_update_comes_next_goes_on_after_a_resume():
+    loss, batch = td3()
+    options = {"skip": [], "every": {"loss_actor": 2}}
+    first = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), **options)
+    first(batch.clone())
+    second = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), **options)
+    second.load_state_dict(first.state_dict())
+    before = copies(loss.actor_network_params)
+    second(batch.clone())
+    assert not torch.equal(before[0], copies(loss.actor_network_params)[0])
+
+
+def test_a_skipped_term_is_never_trained():
+    loss, batch = td3()
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), None, ["loss_qvalue"])
+    actors, critics = copies(loss.actor_network_params), copies(loss.qvalue_network_params)
+    update(batch)
+    assert not torch.equal(actors[0], copies(loss.actor_network_params)[0])
+    assert all(map(torch.equal, critics, copies(loss.qvalue_network_params)))
+
+
+def test_a_term_that_there_is_not_is_refused():
+    loss, batch = td3()
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), None, [], {"loss_q": 2})
+    with pytest.raises(UserError, match="no loss_q; use loss_actor or loss_qvalue"):
+        update(batch)
+
+
+def test_networks_learn_in_train_mode_and_act_in_eval_mode_even_where_an_update_fails():
+    network = nn.Sequential(nn.Dropout(0.5)).eval()
+    with pytest.raises(ZeroDivisionError), learning([network]):
+        assert 1 / (not network[0].training)
+    assert not network[0].training

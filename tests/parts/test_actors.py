@@ -114,6 +114,18 @@ def test_an_independent_scale_is_the_same_in_every_state_and_the_network_s_own_i
 
 
 @pytest.mark.parametrize("name", ["q_value", "dueling"])
+def test_of_equal_values_one_action_is_taken(name):
+    """TorchRL's one-hot action had a one for each, which no environment has, and learned from their sum."""
+    env = toy("one_hot")
+    actor = build(name, env)
+    for parameter in actor.parameters():
+        parameter.data.fill_(1)
+    out = actor(env.reset())
+    assert out["action"].tolist() == [1, 0, 0]
+    assert out["chosen_action_value"] == out["action_value"][0]
+
+
+@pytest.mark.parametrize("name", ["q_value", "dueling"])
 @pytest.mark.parametrize("actions", ["one_hot", "integer"])
 def test_q_actors_take_the_greatest_value(name, actions):
     env = toy(actions)

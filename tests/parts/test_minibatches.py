@@ -1,14 +1,17 @@
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import settings
 from tensordict import TensorDict
-from torchrl.data import LazyTensorStorage, ReplayBuffer
+from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs import StepCounter
 from torchrl.objectives import ClipPPOLoss
 from toys import Toy
 
+from hydrl.errors import UserError
 from hydrl.parts import actors, critics, environments
 from hydrl.parts.losses import make_loss
 from hydrl.parts.minibatches import Epochs, Replay
@@ -184,3 +187,127 @@ def test_one_draw_for_all_updates_takes_the_frames_that_a_draw_for_each_would_ta
     together = [each["frame"] for each in replay(buffer, updates=6, size=7, warmup_frames=0)(numbered(0, 50))]
     torch.manual_seed(0)
     assert torch.equal(torch.stack(together), torch.stack([buffer.sample(7)["frame"] for _ in range(6)]))
+
+
+def steps(rewards: list[list[float]], ends: list[list[str]], start: int) -> TensorDict:
+    """A batch ``[envs, time]``; an end is ``t`` for terminated, ``T`` for truncated and ``.`` for neither."""
+    reward = torch.tensor(rewards)[..., None]
+    frame = torch.arange(start, start + reward.shape[1], dtype=torch.float32).expand(reward.shape[:2])[
+        ..., None
+    ]
+    terminated, truncated = (
+        torch.tensor([[e == kind for e in row] for row in ends])[..., None] for kind in "tT"
+    )
+    after = {"reward": reward, "observation": frame + 1, "terminated": terminated, "truncated": truncated}
+    after["done"] = terminated | truncated
+    return TensorDict({"observation": frame, "next": after}, batch_size=reward.shape[:2])
+
+
+def summed(rewards: list[float], ends: str, first: int, gamma: float, n: int) -> tuple[float, int]:
+    """The discounted sum from a step on until n are summed or the episode ends, and the last that counts."""
+    total, last = 0.0, first
+    for k in range(n):
+        last = first + k
+        total += gamma**k * rewards[last]
+        if ends[last] != ".":
+            break
+    return total, last
+
+
+def test_n_step_rows_are_those_of_a_hand_computation_at_before_and_across_ends_in_each_environment():
+    rewards = [[1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10], [10.0, 20, 30, 40, 50, 60, 70, 80, 90, 100]]
+    ends = ["...t..T...", ".....t...."]
+    buffer, gamma, n = ReplayBuffer(storage=LazyTensorStorage(100)), 0.5, 3
+    loss = SimpleNamespace(value_estimator=SimpleNamespace(gamma=torch.tensor(gamma)))
+    minibatches = replay(buffer, loss=loss, updates=1, size=1, warmup_frames=0, n_steps=n)
+    for at in (0, 5):
+        part = slice(at, at + 5)
+        list(minibatches(steps([r[part] for r in rewards], [list(e[part]) for e in ends], at)))
+    rows = buffer[:]
+    assert len(rows) == 2 * (10 - n)  # those of which too few follow wait
+    seen = set()
+    for row in rows:
+        first = int(row["observation"].item())
+        (env,) = {
+            e
+            for e in (0, 1)
+            if row["next", "reward"].item() == summed(rewards[e], ends[e], first, gamma, n)[0]
+        }
+        _, last = summed(rewards[env], ends[env], first, gamma, n)
+        assert row["next", "observation"].item() == last + 1
+        assert row["steps_to_next_obs"].item() == last - first + 1
+        assert row["next", "terminated"].item() == (ends[env][last] == "t")
+        assert row["next", "done"].item() == (ends[env][last] != ".")
+        seen.add((env, first))
+    assert seen == {(env, first) for env in (0, 1) for first in range(7)}
+
+
+def test_what_waits_for_its_following_steps_goes_on_after_a_resume():
+    rewards, ends = [[1.0, 2, 3, 4, 5, 6, 7, 8]], [list("........")]
+    loss = SimpleNamespace(value_estimator=SimpleNamespace(gamma=torch.tensor(0.9)))
+    buffers = [ReplayBuffer(storage=LazyTensorStorage(100)) for _ in range(2)]
+    whole, other = (
+        replay(each, loss=loss, updates=1, size=1, warmup_frames=0, n_steps=3) for each in buffers
+    )
+    list(whole(steps([rewards[0][:4]], [ends[0][:4]], 0)))
+    other.load_state_dict(whole.state_dict())
+    for each in (whole, other):
+        list(each(steps([rewards[0][4:]], [ends[0][4:]], 4)))
+    assert len(buffers[0]) == 5
+    assert torch.equal(buffers[0][:]["next", "reward"][1:], buffers[1][:]["next", "reward"])
+
+
+def prioritised(alpha: float = 1.0, beta: float = 1.0) -> TensorDictReplayBuffer:
+    chosen = settings(
+        "algo=dqn",
+        "env=cartpole",
+        "buffer=prioritized",
+        "buffer.storage.max_size=256",
+        f"buffer.sampler.alpha={alpha}",
+        f"buffer.sampler.beta={beta}",
+        "minibatches.warmup_frames=10",
+    )
+    return chosen.build("buffer")()
+
+
+def test_errors_become_priorities_and_what_is_drawn_too_often_weighs_less():
+    np.random.seed(0)
+    buffer, loss = prioritised(), SimpleNamespace(tensor_keys=SimpleNamespace(priority="td_error"))
+    minibatches = replay(buffer, loss=loss, updates=60, size=10, warmup_frames=0, draw="minibatch")
+    error = torch.tensor([8.0, *[1.0] * 9])
+    drawn = []
+    for minibatch in minibatches(numbered(0, 10)):
+        minibatch["td_error"] = error[minibatch["frame"]]
+        drawn.append(minibatch.clone())
+    assert torch.equal(drawn[0]["priority_weight"], torch.ones(10))  # all alike at first
+    late = torch.cat(drawn[20:])
+    share = (late["frame"] == 0).float().mean().item()
+    assert share == pytest.approx(8 / 17, abs=0.06)
+    assert late["priority_weight"][late["frame"] == 0].unique().item() == pytest.approx(1 / 8, rel=1e-4)
+    assert late["priority_weight"][late["frame"] != 0].unique().item() == pytest.approx(1)
+
+
+def test_a_loss_that_writes_no_priorities_is_refused():
+    loss = SimpleNamespace(tensor_keys=SimpleNamespace(priority="td_error"))
+    minibatches = replay(prioritised(), loss=loss, updates=2, size=5, warmup_frames=0, draw="minibatch")
+    with pytest.raises(
+        UserError, match=r"buffer\.sampler draws by priorities and SimpleNamespace writes none"
+    ):
+        list(minibatches(numbered(0, 10)))
+
+
+def test_priorities_are_saved_as_tensors_and_draw_the_same_afterwards(tmp_path):
+    one, other = prioritised(alpha=0.6, beta=0.4), prioritised(alpha=0.6, beta=0.4)
+    for each in (one, other):
+        each.extend(numbered(0, 100).reshape(-1))
+    one.update_priority(torch.arange(100), torch.rand(100))
+    torch.save(one.sampler.state_dict(), tmp_path / "sampler.pt")
+    other.sampler.load_state_dict(torch.load(tmp_path / "sampler.pt", weights_only=True))
+    samples = []
+    for each in (one, other):
+        np.random.seed(1)
+        samples.append(each.sample(50))
+    assert torch.equal(samples[0]["frame"], samples[1]["frame"])
+    assert torch.equal(samples[0]["priority_weight"], samples[1]["priority_weight"])
+    assert samples[0]["priority_weight"].unique().numel() > 10
+    assert one.sampler.default_priority == other.sampler.default_priority

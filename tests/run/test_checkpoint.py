@@ -42,9 +42,7 @@ def test_what_was_written_comes_back_with_its_metadata(tmp_path):
     found = checkpoint.load(archive, list(STATES))
     assert torch.equal(found["actor"]["weight"], STATES["actor"]["weight"])
     assert found["optimizer"] == {"step": 3, "groups": [{"lr": 0.5}]}
-    policy = checkpoint.load_policy(archive, "cpu")
-    assert policy["frames"] == 32_768
-    assert torch.equal(policy["normaliser"]["0"]["loc"], torch.tensor([1.0, 2.0]))
+    assert torch.equal(found["normaliser"]["0"]["loc"], torch.tensor([1.0, 2.0]))
 
 
 def test_the_newest_and_the_best_stay(tmp_path):
@@ -54,7 +52,7 @@ def test_the_newest_and_the_best_stay(tmp_path):
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "best")) == 20
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "last")) == 50
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "40")) == 40
-    with pytest.raises(UserError, match="checkpoint=30: there is none; use best, last or one of 20, 40, 50"):
+    with pytest.raises(UserError, match="checkpoint=30: there is none; use one of best, last, 20, 40, 50"):
         checkpoint.find(tmp_path, "30")
 
 
@@ -211,10 +209,6 @@ def an_absolute_path(folder, canary):
     change_manifest(folder, path=str(folder.parent))
 
 
-def a_foreign_adapter(folder, canary):
-    change_manifest(folder, adapter="torchrl.dump_load")
-
-
 def change_manifest(folder, **changes):
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["components"]["actor"] |= changes
@@ -241,7 +235,6 @@ HOSTILE = [
     a_module_beside,
     a_path_that_climbs_out,
     an_absolute_path,
-    a_foreign_adapter,
     frames_of_another,
     no_json,
 ]
@@ -263,6 +256,6 @@ def test_a_hostile_checkpoint_is_refused_in_a_line_and_runs_nothing(plant, tmp_p
             if not name.endswith("/"):
                 file.writestr(name, made.read(name))
     with pytest.raises(UserError, match=r"10\.torchrl(: | is damaged| cannot be read)") as refused:
-        checkpoint.load_policy(checkpoint.find(tmp_path, "10"), "cpu")
+        checkpoint.load(checkpoint.find(tmp_path, "10"), ("actor", "normaliser"))
     assert "\n" not in str(refused.value)
     assert not canary.exists()

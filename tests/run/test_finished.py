@@ -17,9 +17,16 @@ from hydrl.loop.evaluation import Episodes
 from hydrl.run.finished import open_run, read_settings
 
 
-@pytest.fixture(params=["normalized", "running_norm"])
+@pytest.fixture(
+    params=[
+        ("env=inverted_double_pendulum", "transforms=normalized"),
+        ("env=inverted_double_pendulum", "transforms=running_norm"),
+        ("env=cartpole_masked", "algo=recurrent_ppo"),
+    ],
+    ids=" ".join,
+)
 def finished(request, run):
-    return run("env=inverted_double_pendulum", f"transforms={request.param}", "~tuned", "debug=fast")
+    return run(*request.param, "~tuned", "debug=fast")
 
 
 def evaluate(*words: str) -> subprocess.CompletedProcess:
@@ -151,7 +158,7 @@ NESTED = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir"
         ("env._target_", "os.system", r"names os\.system, which is not one of hydrl's parts"),
         ("transforms.planted", NESTED, r"names _args_, os\.mkdir, which is not one of hydrl's parts"),
         ("env.id", "os:CartPole-v1", r"names os:CartPole-v1, which is not one of hydrl's parts"),
-        ("env.id", "${oc.decode:x}", r"holds \$\{oc\.decode:x\}; only \$\{oc\.env:NAME\} is looked up"),
+        ("env.id", "${oc.decode:os:X-v0}", r"names os:X-v0, which is not one of hydrl's parts"),
         ("total_frames", "many", "config_resolved.yaml does not fit: total_frames=many"),
         ("env", "${nothing}", "config_resolved.yaml cannot be read: "),
     ],

@@ -39,14 +39,6 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
         headless.prepare()
 
 
-def test_it_asks_mujoco_without_pytorch_and_tells_a_choice_it_refuses(monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "paper")  # MuJoCo looks at it once in a process
-    code = "import sys; from hydrl.run import headless; print('torch' in sys.modules); headless.prepare('k')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout == "False\n"
-    assert "UserError: MUJOCO_GL=paper: MuJoCo cannot load it: invalid value" in done.stderr
-
-
 def test_a_missing_libegl_is_named(tmp_path):
     code = """
 import os

@@ -2,7 +2,6 @@ import csv
 
 import pytest
 
-from hydrl.errors import UserError
 from hydrl.run import loggers
 
 
@@ -46,43 +45,6 @@ def test_a_metrics_file_that_is_killed_while_it_widens_has_lost_nothing(tmp_path
         metrics.write(200, {"train/return": 2.5, "loss/critic": 0.25})
     assert metrics.path.read_text() == before
     assert list(tmp_path.iterdir()) == [metrics.path]
-
-
-ROWS = "frames,train/return\r\n100,1.5\r\n200,2.5\r\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "kept", "lost"),
-    [
-        (ROWS, [100, 200], 0),
-        (ROWS + "300,1", [100, 200], 1),
-        (ROWS[:-7], [100], 2),
-        ("", [], 3),
-        (None, [], 3),
-    ],
-)
-def test_a_row_that_is_missing_or_cut_short_is_counted(text, kept, lost, tmp_path):
-    metrics = loggers.MetricsFile(tmp_path / "metrics.csv")
-    if text is not None:
-        metrics.path.write_text(text)
-    assert metrics.keep(len(kept) + lost) == lost
-    assert [row["frames"] for row in metrics.rows] == kept
-    metrics.write(400, {"train/return": 4.5})
-    again = loggers.MetricsFile(metrics.path)
-    assert again.keep(9) == 9 - len(kept) - 1
-    assert again.rows == metrics.rows
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [ROWS.replace("2.5", "2,5"), ROWS.replace("1.5", "x"), ROWS.replace("frames", "steps"), "\xff\n"],
-)
-def test_a_damaged_metrics_file_is_named(damaged, tmp_path):
-    metrics = loggers.MetricsFile(tmp_path / "metrics.csv")
-    metrics.path.write_bytes(damaged.encode("latin-1"))
-    with pytest.raises(UserError, match=rf"^{metrics.path} is damaged \(.+\); remove it to resume without"):
-        metrics.keep(2)
-    assert metrics.path.read_bytes() == damaged.encode("latin-1")
 
 
 def test_tensorboard_holds_the_rows_of_metrics_csv(run):

@@ -83,7 +83,7 @@ def test_it_goes_on_from_what_came_back_with_the_files_that_are_there(tmp_path):
     kept.buffer.extend(rows(0, 900))
     again = loaded(save(kept))
     again.buffer.extend(rows(900, 1_200))
-    assert again.save() == {"rows": [200, 1_200], "files": again.files}
+    assert again.save() == {"rows": [200, 1_200], "row": [], "files": again.files}
     assert [*again.files][:1] == [*kept.files]
     assert len(again.files) == 2
 
@@ -177,7 +177,7 @@ def test_a_path_among_the_names_leads_nowhere(tmp_path):
     [name] = kept.files
     shutil.copy(archive.with_name(name), outside)
     change(archive, f"../../{name}", name)
-    with pytest.raises(UserError, match="is no file of rows"):
+    with pytest.raises(UserError, match="is damaged: Invalid name"):
         checkpoint.verify(archive, memory=True)
 
 

@@ -1,6 +1,5 @@
 import errno
 import json
-import shutil
 
 import pytest
 import torch
@@ -72,21 +71,6 @@ def test_a_resumed_record_drops_the_rows_that_came_after_the_checkpoint(record, 
         resumed.close()
     assert [row["train/return"] for row in resumed.file.rows] == [10.0, 50.0]
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
-
-
-def test_rows_that_are_not_there_any_more_are_told(record, capsys):
-    record.load_state_dict({"rows": 7})
-    assert capsys.readouterr().out == f"{record.directory / 'metrics.csv'} has lost 7 of 7 rows\n"
-
-
-@pytest.mark.parametrize("report", [Record.write, Record.finish])
-def test_a_folder_that_was_removed_ends_the_run_and_is_not_made_anew(report, record):
-    take(record, 1.0)
-    shutil.rmtree(record.directory)
-    (record.directory / "checkpoints").mkdir(parents=True)  # as the next one would
-    with pytest.raises(RunError, match=f"^{record.directory} was removed or emptied while"):
-        report(record)
-    assert [each.name for each in record.directory.iterdir()] == ["checkpoints"]
 
 
 def test_a_full_disk_is_blamed_where_a_file_is_written(record, monkeypatch):

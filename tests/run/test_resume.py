@@ -1,7 +1,5 @@
 """A resumed run is the run that never stopped; what would make it another is refused by name."""
 
-import csv
-import hashlib
 import json
 import os
 import re
@@ -11,11 +9,10 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, saved, settings
+from conftest import ROOT, digest, logged, saved, settings
 from omegaconf import OmegaConf
 
 import hydrl.loop.metrics
@@ -39,53 +36,11 @@ EXACT = {
         "env=inverted_double_pendulum", "collector.num_envs=1", "minibatches.draw=minibatch",
         "collector.frames_per_batch=250", "total_frames=1_000", "schedule=linear",
     ],
-    "DQN, memory": DQN,
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=2_000"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=300"],
-    "SAC": ["algo=sac", "env=pendulum", "minibatches.warmup_frames=256"],
     "several agents": ["algo=mappo", "env=custom", "env._target_=toys.Team", "collector.num_envs=4"],
     "own environment": ["env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
-
-
-def digest(value: Any) -> str:
-    """SHA-256 over nested containers of tensors, dictionaries in the order of their keys."""
-    total = hashlib.sha256()
-
-    def add(value: Any) -> None:
-        if isinstance(value, dict):
-            for key in sorted(value, key=str):
-                total.update(str(key).encode())
-                add(value[key])
-        elif isinstance(value, list | tuple):
-            for each in value:
-                add(each)
-        elif isinstance(value, torch.Tensor):
-            total.update(str(value.dtype).encode() + value.contiguous().numpy().tobytes())
-        else:
-            total.update(repr(value).encode())
-
-    add(value)
-    return total.hexdigest()
-
-
-def logged(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as file:
-        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
-
-
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Digests of the batches that runs of this process collect."""
-    seen: list[str] = []
-    learned = hydrl.loop.metrics.Metrics.learned
-
-    def spy(self, batch, losses):
-        seen.append(digest(batch.to_dict()))
-        return learned(self, batch, losses)
-
-    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
-    return seen
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -187,7 +142,7 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
         (["optim.lr=1"], "optim.lr=1 would make it another run: it was started with optim.lr=0.0003"),
         (
             ["env=pendulum"],
-            "env=pendulum would make it another run: it was started with env.id=CartPole-v1",
+            "env.id=Pendulum-v1 would make it another run: it was started with env.id=CartPole-v1",
         ),
         (["seed=7"], "seed=7 would make it another run: it was started with seed=0"),
         (["actor.num_cells=[3]"], "actor.num_cells=[3] would make it another run"),
@@ -214,7 +169,7 @@ def test_what_would_make_it_another_run_is_refused_by_name_and_changes_nothing(h
     [
         (["resume=nowhere"], "resume=nowhere: there is no such folder"),
         (["resume=tests"], "resume=tests: no run lies there"),
-        (["resume="], "resume= names no folder"),
+        (["resume="], "resume=.: no run lies there"),
         (["resume=auto"], "resume=auto looks into the run's own folder"),
     ],
 )
@@ -229,11 +184,11 @@ def test_auto_starts_at_the_beginning_where_there_is_nothing_yet(run, capsys):
     assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 256
 
 
-def test_a_finished_run_without_its_checkpoints_is_not_written_over(run):
+def test_a_run_without_a_checkpoint_is_not_written_over(run):
     folder = run(*SMALL, "env=cartpole", "total_frames=256")
     shutil.rmtree(folder / "checkpoints")
     before = (folder / "summary.json").read_bytes()
-    with pytest.raises(UserError, match="has no checkpoint any more, and starting anew would write over"):
+    with pytest.raises(UserError, match=r"has no valid checkpoint; start the run anew in another folder"):
         run(*SMALL, "env=cartpole", "total_frames=512", f"resume={folder}")
     assert (folder / "summary.json").read_bytes() == before
 

@@ -12,27 +12,18 @@ from conftest import ROOT
 
 from hydrl.errors import Interrupted
 from hydrl.run import checkpoint
-from hydrl.study.pool import Trainings
+from hydrl.study.pool import Trainings, side_by_side
 
 LONG = ["algo=dqn", "env=cartpole", "debug=fast", "total_frames=10_000_000", "checkpoint_every_frames=1_024"]
 STARTER = """
 import sys
 from pathlib import Path
 from hydrl.study.pool import Trainings
-with Trainings(1) as pool:
-    print(pool.start(sys.argv[2:], Path(sys.argv[1])).process.pid, flush=True)
-    while pool.running:
-        pool.wait()
+with Trainings() as pool:
+    run = pool.start(sys.argv[2:], Path(sys.argv[1]))
+    print(run.process.pid, flush=True)
+    run.process.wait()
 """
-
-
-def ended(pool: Trainings, seconds: float = 120) -> list:
-    """What ends next."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if found := pool.wait():
-            return found
-    raise AssertionError("nothing has ended")
 
 
 def wait_for(condition, seconds: float = 60) -> None:
@@ -46,28 +37,37 @@ def trains(folder: Path) -> bool:
     return bool(checkpoint.archives(folder))
 
 
-def test_only_so_many_run_and_each_tells_how_it_ended(tmp_path):
-    with Trainings(1) as pool:
+def test_only_so_many_are_in_hand_and_each_begins_when_there_is_room():
+    steps = []
+
+    def work(name, length):
+        for step in range(length):
+            steps.append(f"{name}{step}")
+            yield
+
+    side_by_side((work(name, length) for name, length in [("a", 1), ("b", 3), ("c", 2), ("d", 0)]), 2)
+    assert steps == ["a0", "b0", "b1", "b2", "c0", "c1"]
+    side_by_side(iter(()), 1)
+
+
+def test_each_run_tells_how_it_ended(tmp_path):
+    with Trainings() as pool:
         refused = pool.start(["algo=dqn", "env=cartpole", "optim.lr=-1"], tmp_path / "refused")
-        assert not pool.room
-        assert ended(pool) == [refused]
-        assert pool.room
-        assert (refused.code, refused.error[:12]) == (2, "optim.lr=-1:")
         finished = pool.start(["algo=dqn", "env=cartpole", "debug=fast"], tmp_path / "it's, done")
-        assert ended(pool) == [finished]
+        wait_for(lambda: refused.code is not None and finished.code is not None)
+        assert (refused.code, refused.error[:12]) == (2, "optim.lr=-1:")
         assert finished.code == 0
     assert (tmp_path / "it's, done" / "summary.json").is_file()
     assert "2,048 frames" in (tmp_path / "it's, done.log").read_text()
 
 
 def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, capsys):
-    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), Trainings(2) as pool:  # noqa: PT012
+    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), Trainings() as pool:  # noqa: PT012
         stopped, left = (pool.start(LONG, tmp_path / name) for name in ("stopped", "left"))
         wait_for(lambda: trains(stopped.folder) and trains(left.folder))
         stopped.stop()
         stopped.stop()  # a second signal would have killed it
-        assert ended(pool) == [stopped]
-        assert stopped.code == 143
+        assert stopped.process.wait(60) == 143
         signal.raise_signal(signal.SIGHUP)
     assert left.code == 143
     assert capsys.readouterr().out == "\nwaits for 1 to save and end; another Ctrl-C kills\n"
@@ -89,7 +89,7 @@ def test_a_run_ends_with_a_killed_parent(tmp_path):
 def test_what_nohup_ignores_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Trainings(1):
+        with Trainings():
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:

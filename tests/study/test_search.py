@@ -20,7 +20,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
 from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
-from hydrl.study import search, space
+from hydrl.study import pool, search, space
 from scripts import search as script
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -49,53 +49,44 @@ def test_each_form_of_a_range(word: str, present: Any, found: Any):
     assert space.distribution(override, present) == found
 
 
-def test_values_are_typed_as_train_py_reads_them():
-    log = FloatDistribution(1e-6, 0.9995, log=True)
-    assert space.as_typed(log, 0.00001234567) == "1.235e-05"
-    assert space.as_typed(log, 0.99949999) == "0.9995"  # rounded, and never beyond the end
-    assert space.as_typed(FloatDistribution(0.12344, 1.0), 0.12344) == "0.12344"
-    assert space.as_typed(CategoricalDistribution([True, False]), False) == "false"
-    assert space.as_typed(IntDistribution(1, 9), 4) == "4"
-
-
 @pytest.mark.parametrize("algo", TASKS)
 def test_both_ends_of_every_range_of_the_search_files_can_be_trained(algo: str):
     assert {file.stem for file in (CONFIGS / "search").glob("*.yaml")} == {"base", *TASKS}
     plan = space.read([f"algo={algo}", f"env={TASKS[algo]}"])
-    assert plan.out == Path(f"outputs/searches/{algo}-{TASKS[algo]}")
-    assert (plan.search.seeds, plan.search.jobs) == ([0, 1, 2], 2)
+    assert plan.out == f"outputs/searches/{algo}-{TASKS[algo]}"
+    assert (plan.seeds, plan.jobs) == ([0, 1, 2], 2)
     assert len(plan.space) >= 6
     for key, each in plan.space.items():
         discrete = isinstance(each, CategoricalDistribution)
         for value in each.choices if discrete else (each.low, each.high):
-            typed = f"{key}={space.as_typed(each, value)}"
-            taken = find(settings(*plan.overrides, typed).model_dump(), key)
+            taken = find(settings(*plan.overrides, f"{key}={value}").model_dump(), key)
             assert (taken, type(taken)) == (value, type(value))
 
 
 def test_the_command_line_changes_adds_fixes_and_leaves_out():
     words = ["optim.lr=interval(1e-3,2e-3)", "loss.value_estimator.gamma=0.9", "~transforms.double_to_float"]
-    words += ["optim.eps=choice(1e-8,1e-5)", "seeds=range(4,6)", "trials=7", "jobs=1", "out=here"]
+    words += ["optim.eps=choice(1e-8,1e-5)", "seeds=4,5", "trials=7", "jobs=1", "out=here"]
     plan = space.read(["algo=dqn", "env=cartpole", *words])
     assert plan.space["optim.lr"] == FloatDistribution(1e-3, 2e-3)
     assert plan.space["optim.eps"] == CategoricalDistribution([1e-8, 1e-5])
     assert "loss.value_estimator.gamma" not in plan.space
     ours = ["loss.value_estimator.gamma=0.9", "~transforms.double_to_float"]
     assert plan.overrides == ["algo=dqn", "env=cartpole", *ours]
-    told = plan.search
-    assert (told.seeds, told.trials, told.jobs, plan.out) == ([4, 5], 7, 1, Path("here"))
+    told = plan
+    assert (told.seeds, told.trials, told.jobs, told.out) == ([4, 5], 7, 1, "here")
+    assert space.read(["algo=dqn", "env=cartpole", "seeds=3"]).seeds == [3]
 
 
 @pytest.mark.parametrize(
     ("word", "answer"),
     [
         ("trial=4", "trial=4: there is no such key"),
-        ("trials=many", "trials=many: should be an integer"),
-        ("jobs=0", "jobs=0: should be greater than 0"),
+        ("trials=many", "search.trials=many: should be an integer"),
+        ("jobs=0", "search.jobs=0: should be greater than 0"),
         ("seeds=0.5", "seeds="),
         ("search=dqm", "search=dqm: no such choice; try dqn, base, ppo, sac"),
         ("algo=dqm", "=dqm: no such choice"),
-        ("seed=3", "seed: the search says this for each run; its own keys are search, trials, seeds"),
+        ("seed=3", "seed: the search says this for each run; it has search, trials, seeds"),
         ("hydra.run.dir=x", "hydra.run.dir: the search says this for each run"),
         ("optim.lrr=1", r"optim.lrr=1: there is no such key; did you mean optim.lr\?"),
         ("optim.lr=interval(1,0)", "optim.lr=interval"),
@@ -110,62 +101,42 @@ def test_what_a_search_refuses_is_a_line(word: str, answer: str):
     assert "\n" not in str(error.value)
 
 
-class Pool:
-    """Takes the place of processes: each run writes its curve, then ends with its code."""
+class Run:
+    """Takes the place of a process: it has written its curve and ended with its code."""
 
-    def __init__(self, outcome: Callable[[int, int], tuple[dict[int, float], float, int]], plan: space.Plan):
-        self.outcome, self.limit = outcome, plan.search.jobs
-        self.running: list[Any] = []
-        self.started: list[str] = []
+    error = "it was killed"
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    @property
-    def room(self) -> bool:
-        return len(self.running) < self.limit
-
-    def start(self, overrides: list[str], folder: Path):
-        trial, seed = int(folder.parent.name[-4:]), int(folder.name.removeprefix("seed"))
-        self.started.append(f"{trial}/{seed}")
-        curve, score, code = self.outcome(trial, seed)
+    def __init__(self, outcome: tuple[dict[int, float], float, int], folder: Path) -> None:
+        curve, score, self.code = outcome
+        self.folder, self.log = folder, folder.with_suffix(".log")
         (folder / "checkpoints").mkdir(parents=True)
         # A row without an evaluation, and one that is being written.
         rows = [f"{frames},{value},1" for frames, value in curve.items()]
         text = "\n".join(["frames,eval/return_mean,time/elapsed", *rows, "400,,1", "512,9"])
         (folder / "metrics.csv").write_text(text)
         (folder / "summary.json").write_text(f'{{"eval/return_mean": {score}}}')
-        self.running.append(Run(code, folder))
-        return self.running[-1]
-
-    def wait(self) -> None:
-        self.running = []
-
-
-class Run:
-    error = "it was killed"
-
-    def __init__(self, code: int, folder: Path) -> None:
-        self.code, self.folder, self.stopped = code, folder, False
-        self.log = folder.with_suffix(".log")
 
     def stop(self) -> None:
-        self.stopped = True
+        pass
 
 
 def searched(
     monkeypatch: pytest.MonkeyPatch, out: Path, *words: str, outcome: Any
-) -> tuple[optuna.Study, Pool, list[str]]:
-    """The study of a search whose runs only write files, its pool and what it said."""
-    plan = space.read([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words])
-    pool, lines = Pool(outcome, plan), []
-    monkeypatch.setattr(search, "Trainings", lambda jobs: pool)
-    study = search.open_study(plan)
-    search.run(plan, study, lines.append)
-    return study, pool, lines
+) -> tuple[optuna.Study, list[str], list[str]]:
+    """The study of a search whose runs only write files, its runs and what it said."""
+    started, lines = [], []
+
+    def start(arguments: list[str], folder: Path, shown: bool) -> Run:
+        trial, seed = int(folder.parent.name[-4:]), int(folder.name.removeprefix("seed"))
+        started.append(f"{trial}/{seed}")
+        return Run(outcome(trial, seed), folder)
+
+    monkeypatch.setattr(pool, "Training", start)
+    made = search.Search(
+        space.read([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words]), lines.append
+    )
+    made.run()
+    return made.study, started, lines
 
 
 def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, tmp_path):
@@ -173,12 +144,12 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
     pruner = {"_target_": "optuna.pruners.MedianPruner", "n_startup_trials": 2, "n_warmup_steps": 1}
     read = lambda trial, seed: ({256 + 44 * seed: level[trial]}, 100.0, 0)  # noqa: E731
     monkeypatch.setattr(search, "builder", lambda part: builder(pruner if "Pruner" in str(part) else part))
-    study, pool, lines = searched(monkeypatch, tmp_path, "trials=4", outcome=read)
+    study, started, lines = searched(monkeypatch, tmp_path, "trials=4", outcome=read)
     # The second seed's evaluation is averaged with the first seed's score, whatever its frames.
     assert study.trials[0].intermediate_values == {1: 40.0, 3: 70.0}
     assert study.trials[2].intermediate_values == {1: 49.0}  # the median is 50
     assert [each.state.name for each in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "COMPLETE"]
-    assert pool.started == ["0/0", "0/1", "1/0", "1/1", "2/0", "3/0", "3/1"]
+    assert started == ["0/0", "0/1", "1/0", "1/1", "2/0", "3/0", "3/1"]
     assert study.trials[0].params == {"optim.lr": 2e-3}  # the present number
     assert lines[0] == "#0  100.0  lr=0.002"
     assert lines[2].startswith("#2  49.0, cut short  lr=0.00")
@@ -188,7 +159,7 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
 
 def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(monkeypatch, tmp_path):
     codes = {0: 0, 1: -9, 2: 0, 3: 3}
-    read, read_one = (lambda trial, seed: ({}, 5.0, codes[trial])), (lambda trial, seed: ({}, 5.0, 0))
+    read = lambda trial, seed: ({}, 5.0, codes[trial])  # noqa: E731
     study, _, lines = searched(monkeypatch, tmp_path / "a", "trials=3", outcome=read)
     assert [each.state.name for each in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "PRUNED"]
     assert lines[1].startswith(f"#1  failed: it was killed; see {tmp_path / 'a'}/trial-0001/seed0.log")
@@ -197,33 +168,24 @@ def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(mo
         searched(monkeypatch, tmp_path / "b", outcome=lambda trial, seed: ({}, 5.0, -9))
     with pytest.raises(UserError, match="it was killed"):
         searched(monkeypatch, tmp_path / "c", "jobs=2", outcome=lambda trial, seed: ({}, 5.0, 2))
-    # Put right, it begins anew.
-    study, _, _ = searched(monkeypatch, tmp_path / "c", "optim.lr=interval(1e-4,9e-3)", outcome=read_one)
-    assert [each.number for each in study.trials] == [0, 1]
 
 
 def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monkeypatch, tmp_path):
     read = lambda trial, seed: ({}, 5.0, 0)  # noqa: E731
     searched(monkeypatch, tmp_path, outcome=read)
-    assert searched(monkeypatch, tmp_path, outcome=read)[1].started == []
+    assert searched(monkeypatch, tmp_path, outcome=read)[1] == []
     for word in ("seeds=0,2", "optim.lr=interval(1e-3,8e-3)", "optim.eps=choice(1e-8)", "optim=adamw"):
         with pytest.raises(UserError, match=r"holds another search, algo=dqn .*seeds=0,1; go on with it"):
             searched(monkeypatch, tmp_path, word, outcome=read)
 
 
-def test_a_damaged_study_is_told_in_a_line(tmp_path):
-    (tmp_path / "study.db").write_bytes(b"SQLite format 3" * 99)
-    with pytest.raises(UserError, match=r"study\.db cannot be read \(.*; name another folder$"):
-        search.open_study(space.read([*ALONE, f"out={tmp_path}", "optim.lr=interval(1e-3,9e-3)"]))
-
-
 def test_the_best_is_left_as_a_command_and_as_an_experiment_which_are_the_same_run(
     tmp_path, monkeypatch, capsys
 ):
-    def run(plan: space.Plan, study: optuna.Study, say: object) -> None:
-        study.tell(study.ask(plan.space), 9.0)
+    def run(made: search.Search) -> None:
+        made.study.tell(made.study.ask(made.plan.space), 9.0)
 
-    monkeypatch.setattr(search, "run", run)
+    monkeypatch.setattr(search.Search, "run", run)
     words = [
         "algo=dqn",
         "env=gym",
@@ -232,7 +194,7 @@ def test_the_best_is_left_as_a_command_and_as_an_experiment_which_are_the_same_r
     ]  # a tuned file would be all tasks'
     ranges = ["optim.lr=choice(0.25)", "+optim.betas=choice([0.5,0.75])", "compile=choice(true)"]
     script.main([*words, "search=base", *ranges, "~transforms.double_to_float", f"out={tmp_path}"])
-    best = ["optim.lr=0.25", "+optim.betas=[0.5,0.75]", "compile=true"]
+    best = ["optim.lr=0.25", "+optim.betas=[0.5,0.75]", "compile=True"]
     command = ["python", "train.py", *words, "~transforms.double_to_float", *best]
     assert f"  {shlex.join(command)}\n" in capsys.readouterr().out
     text = (tmp_path / "experiment.yaml").read_text()
@@ -268,13 +230,16 @@ def test_a_search_that_was_stopped_and_one_that_was_killed_go_on(tmp_path: Path)
 
     searching = start(*words, script=SCRIPT)
     wait_for(lambda: {each.name for each in checkpoints.iterdir()} - before)
+    run = psutil.Process(searching.pid).children()
     searching.kill()
+    psutil.wait_procs(run, 60)
 
     searching = start(*words, script=SCRIPT)
     output = searching.communicate(timeout=200)[0]
     assert searching.returncode == 0, output
-    (whole,) = study().trials  # its number is its folder's
-    assert whole.state == TrialState.COMPLETE
+    *stopped, whole = study().trials  # the others' runs are gone on with
+    assert [each.state for each in stopped] == [TrialState.FAIL, TrialState.FAIL]
+    assert whole.params == stopped[0].params
     summary = OmegaConf.load(out / "trial-0000/seed0/summary.json")
     assert whole.value == pytest.approx(summary["eval/return_mean"])
     assert len(summary.resumed_at_frames) >= 2

@@ -4,6 +4,7 @@ The cheapest checks come first; PyTorch is imported by the last.
 """
 
 import importlib.util
+import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from omegaconf import OmegaConf
 from pydantic import Field, PositiveInt
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, find, missing, no_such_choice
+from hydrl.config.mistakes import choices, find, missing, no_such_choice, show
 from hydrl.config.signatures import Part, Values, check_signatures, hold_one, targets
 from hydrl.errors import UserError
 
@@ -25,6 +26,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Distance = Literal["l1", "l2", "smooth_l1"]
 # Those of torch.nn that make sense between layers and need no arguments.
 Activation = Literal["Tanh", "ReLU", "ELU", "SiLU", "GELU", "SELU", "CELU", "Mish", "LeakyReLU", "Softplus"]
+Memory = Annotated[dict[Literal["lstm", "gru"], PositiveInt], Field(min_length=1, max_length=1)]
 
 # Ranges of what TorchRL and PyTorch would accept in silence, or refuse late.
 RANGES: tuple[tuple[Any, str], ...] = (
@@ -45,6 +47,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
     (list[PositiveInt], "actor.num_cells critic.num_cells"),
     (Activation, "actor.activation critic.activation"),
+    (Memory, "actor.memory"),
+    (PositiveInt | None, "minibatches.sequence"),
     (Literal["per_state", "independent"], "actor.scale"),
     (Literal["auto", "online", "offline"], "logger.mode"),
 )
@@ -117,6 +121,13 @@ def too_large(values: Values) -> Iterator[str]:
             f"collector.frames_per_batch={frames} is not a multiple of {envs}, the environments "
             f"(collector.num_envs in each worker); use collector.frames_per_batch={frames - over + envs}"
         )
+    if sequence := values["minibatches"].get("sequence"):
+        steps, size = frames // envs, values["minibatches"]["size"]
+        if (fitting := math.gcd(sequence, steps, size)) != sequence:
+            yield (
+                f"minibatches.sequence={sequence} does not divide both minibatches.size={size} and the "
+                f"{steps} steps of each environment in a batch; use minibatches.sequence={fitting}"
+            )
 
 
 def at_odds(values: Values) -> Iterator[str]:
@@ -144,6 +155,7 @@ def at_odds(values: Values) -> Iterator[str]:
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
     if values["compile"] and module["_target_"] == "torchrl.objectives.KLPENPPOLoss":
         yield "compile=true does not work with KLPENPPOLoss, which changes its own beta; use compile=false"
+    yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
     yield from unheard(values)
@@ -163,6 +175,23 @@ def lacking(values: Values) -> Iterator[str]:
             offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:
                 yield no_such_choice("env.scenario", part["scenario"], sorted(offered))
+
+
+def forgetful(values: Values) -> Iterator[str]:
+    """What a memory cannot do without."""
+    actor, critic = values["actor"], values["critic"] or {}
+    if "memory" in critic:
+        yield "encoder@critic: a critic has no memory of its own; use encoder@critic=shared, the actor's"
+    if "memory" in actor and not values["minibatches"].get("sequence"):
+        yield f"actor.memory={show(actor['memory'])} learns from whole sequences; use algo=recurrent_ppo"
+    if "memory" in actor and (values["compile"] or values["cudagraph"]):
+        key = "compile" if values["compile"] else "cudagraph"
+        yield f"{key}=true does not work with a memory, which is cut where episodes end; use {key}=false"
+    if "memory" in critic.get("in_keys", []):
+        if "memory" not in actor:
+            yield "encoder@critic=shared reads the actor's memory, and it has none; use encoder@actor=lstm"
+        if not find(values, "loss.value_estimator.deactivate_vmap"):
+            yield "encoder@critic=shared needs loss.value_estimator.deactivate_vmap=true"
 
 
 def unheard(values: Values) -> Iterator[str]:

@@ -66,6 +66,7 @@ def unresolved(error: OmegaConfBaseException) -> str:
     text = str(error.msg or error).splitlines()[0]
     _, lacking, key = text.partition("Missing mandatory value: ")
     if lacking:
+        key = key if "." in key else error.full_key or key
         return f"{key} has no value; give one, as {key}=VALUE"
     return f"{error.full_key}: {text}" if error.full_key else text
 

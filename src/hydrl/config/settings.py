@@ -40,6 +40,7 @@ Builder = Callable[..., Any]
 # Of hydrl.parts.actors, those that act in one kind of action space only.
 ACTS_IN = {
     "tanh_normal": "continuous",
+    "deterministic": "continuous",
     "categorical": "discrete",
     "q_value": "discrete",
     "dueling": "discrete",

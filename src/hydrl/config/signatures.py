@@ -27,8 +27,10 @@ logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it lo
 HANDED: dict[str, tuple[int, set[str]]] = {
     "env": (0, {"device"}),
     "actor": (1, set()),
-    "critic": (1, set()),
-    "value": (1, set()),
+    "actor.norm": (1, set()),
+    "critic": (2, set()),
+    "critic.norm": (1, set()),
+    "value": (2, set()),
     "exploration": (1, set()),
     "collector": (3, {"seed", "device", "stop"}),
     "minibatches": (2, set()),

@@ -48,7 +48,7 @@ def foreign(values: Any, own: Collection[str]) -> Iterator[str]:
         if key == "_target_":
             if name not in own and not is_class(name):
                 yield name
-        elif str(key).startswith("_"):  # Hydra's own, as _args_, which no part of a run needs
+        elif str(key).startswith("_") and key != "_partial_":  # Hydra's own, as _args_
             yield str(key)
         elif key in ("id", "env_name") and ":" in name and name not in own:
             yield name  # Gymnasium imports MODULE for MODULE:NAME

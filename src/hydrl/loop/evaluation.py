@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class Evaluator:
         seed: int,
         max_steps: int,
     ) -> None:
-        self.make_env, self.actor, self.normaliser = make_env, actor, normaliser
+        self.make_env, self.actor, self.normaliser = partial(make_env, policy=actor), actor, normaliser
         self.seed, self.max_steps = seed, max_steps
         self.envs: dict[int, TransformedEnv] = {}
         self.last: tuple[tuple[int, int, int], Evaluation] | None = None

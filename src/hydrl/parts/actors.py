@@ -1,14 +1,11 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from tensordict.nn import (
     AddStateIndependentNormalScale,
     NormalParamExtractor,
-    TensorDictModule,
     TensorDictModuleBase,
+    TensorDictSequential,
 )
 from torch import Tensor, nn
 from torchrl.data import OneHot
@@ -17,52 +14,15 @@ from torchrl.modules import (
     OneHotCategorical,
     ProbabilisticActor,
     QValueActor,
+    TanhModule,
     TanhNormal,
 )
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
+from hydrl.parts.encoders import STATES, Joined, Memory, Norm, activation_class, mlp, reading, size_of
 from hydrl.parts.environments import action_kind, require_entries
 from hydrl.parts.finite import check_finite
-
-NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
-
-
-def mlp(num_cells: Sequence[int], out_features: int, activation: str) -> nn.Sequential:
-    """Hidden layers of ``num_cells`` and a linear output; input sizes come with the first batch.
-
-    ``activation`` names a class of ``torch.nn``.
-    """
-    layers: list[nn.Module] = []
-    for cells in num_cells:
-        layers += [nn.LazyLinear(cells), activation_class(activation)()]
-    return Joined(*layers, nn.LazyLinear(out_features))
-
-
-class Joined(nn.Sequential):
-    """Reads several entries as one, joined along the last dimension."""
-
-    def forward(self, *entries: Tensor) -> Any:
-        """Entries ``[..., size]``, each of its own size."""
-        return super().forward(entries[0] if len(entries) == 1 else torch.cat(entries, -1))
-
-
-def activation_class(name: str) -> type[nn.Module]:
-    """``"Tanh"`` to ``torch.nn.Tanh``.
-
-    Raises:
-        UserError: if ``torch.nn`` has no activation of that name that is built without arguments.
-    """
-    found = getattr(nn, name, None)
-    if (
-        not isinstance(found, type)
-        or found.__module__ != "torch.nn.modules.activation"
-        or found in NEEDING_MORE
-    ):
-        raise UserError(
-            f"activation={name} is not an activation of torch.nn; try Tanh, ReLU, ELU, SiLU or GELU"
-        )
-    return found
 
 
 def tanh_normal(
@@ -71,6 +31,8 @@ def tanh_normal(
     num_cells: list[int],
     activation: str,
     in_keys: list[str],
+    norm: Norm = None,
+    memory: Memory = None,
     scale: str = "per_state",
 ) -> ProbabilisticActor:
     """A Gaussian squashed into the action bounds, for continuous actions.
@@ -80,17 +42,19 @@ def tanh_normal(
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
         in_keys: observation entries the network reads.
+        norm: see :func:`hydrl.parts.encoders.mlp`.
+        memory: ``{"lstm": 64}`` or ``{"gru": 64}`` lets it remember, in as many units.
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
     """
     spec = env.action_spec_unbatched
-    size = spec.shape[-1]
+    size, inputs = spec.shape[-1], size_of(env, in_keys)
     if scale == "independent":
-        net = Joined(mlp(num_cells, size, activation), AddStateIndependentNormalScale(size))
+        net = Joined(mlp(num_cells, size, activation, norm, inputs), AddStateIndependentNormalScale(size))
     else:
-        net = Joined(*mlp(num_cells, 2 * size, activation), NormalParamExtractor())
+        net = Joined(*mlp(num_cells, 2 * size, activation, norm, inputs), NormalParamExtractor())
     actor = ProbabilisticActor(
-        TensorDictModule(net, in_keys=in_keys, out_keys=["loc", "scale"]),
+        reading(net, ["loc", "scale"], env, in_keys, memory),
         in_keys=["loc", "scale"],
         spec=spec,
         distribution_class=TanhNormal,
@@ -100,14 +64,24 @@ def tanh_normal(
     return materialise(actor, env)
 
 
+def deterministic(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+) -> TensorDictSequential:
+    """One action for an observation, squashed into the bounds (for DDPG and TD3)."""
+    spec = env.action_spec_unbatched
+    net = reading(mlp(num_cells, spec.shape[-1], activation), ["param"], env, in_keys, memory)
+    squash = TanhModule(in_keys=["param"], out_keys=["action"], spec=spec)
+    return materialise(TensorDictSequential(net, squash), env)
+
+
 def categorical(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
 ) -> ProbabilisticActor:
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says)."""
     spec = env.action_spec_unbatched
     one_hot = isinstance(spec, OneHot)
     actor = ProbabilisticActor(
-        TensorDictModule(mlp(num_cells, spec.space.n, activation), in_keys=in_keys, out_keys=["logits"]),
+        reading(mlp(num_cells, spec.space.n, activation), ["logits"], env, in_keys, memory),
         in_keys=["logits"],
         spec=spec,
         distribution_class=OneHotCategorical if one_hot else torch.distributions.Categorical,
@@ -117,20 +91,24 @@ def categorical(
 
 
 def stochastic(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
 ) -> ProbabilisticActor:
     """The distribution that fits: :func:`categorical` for discrete actions, else :func:`tanh_normal`."""
     build = categorical if action_kind(env) == "discrete" else tanh_normal
-    return build(env, num_cells=num_cells, activation=activation, in_keys=in_keys)
+    return build(env, num_cells=num_cells, activation=activation, in_keys=in_keys, memory=memory)
 
 
-def q_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> QValueActor:
+def q_value(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+) -> QValueActor:
     """One action value an action; acts by the greatest (Mnih et al. 2015)."""
-    spec = env.action_spec_unbatched
-    return materialise(QValueActor(mlp(num_cells, spec.space.n, activation), in_keys=in_keys, spec=spec), env)
+    net = mlp(num_cells, env.action_spec_unbatched.space.n, activation)
+    return greedy(net, env, in_keys, memory)
 
 
-def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> QValueActor:
+def dueling(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+) -> QValueActor:
     """Action values as state value plus advantage (Wang et al. 2016).
 
     The last of ``num_cells`` is the width of the two heads, the others are the shared trunk.
@@ -139,11 +117,10 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
         raise UserError(
             f"actor.num_cells={num_cells} is too short for actor=dueling; give trunk and heads, as [64,64]"
         )
-    spec = env.action_spec_unbatched
     cls = activation_class(activation)
     *trunk, head = num_cells
     net = DuelingMlpDQNet(
-        out_features=spec.space.n,
+        out_features=env.action_spec_unbatched.space.n,
         mlp_kwargs_feature={
             "num_cells": trunk[:-1],
             "out_features": trunk[-1],
@@ -152,7 +129,23 @@ def dueling(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: lis
         },
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
-    return materialise(QValueActor(Joined(net), in_keys=in_keys, spec=spec), env)
+    return greedy(Joined(net), env, in_keys, memory)
+
+
+def greedy(net: nn.Module, env: EnvBase, in_keys: list[str], memory: Memory) -> QValueActor:
+    """Acts by the greatest of the values ``net`` gives, by the first of several that are equal.
+
+    TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
+    """
+    values = reading(net, ["action_value"], env, in_keys, memory)
+    actor = QValueActor(values, spec=env.action_spec_unbatched)
+    actor[-1].action_func_mapping["one_hot"] = first_greatest
+    return materialise(actor, env)
+
+
+def first_greatest(values: Tensor) -> Tensor:
+    """One-hot, ``[..., actions]`` as the values."""
+    return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
 
 
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
@@ -165,11 +158,12 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         DivergedError: if what it gives is no number.
     """
     actions = env.action_keys
-    in_keys = [key for key in module.in_keys if key not in actions]
+    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES)]
     require_entries(env.observation_spec, in_keys)
     module.to(env.device)
     with torch.no_grad():
         start = env.reset()
         check_finite(start.unsqueeze(-1), in_keys)
-        module(env.rand_action(start) if len(in_keys) < len(module.in_keys) else start)
+        start["is_init"] = torch.ones(*env.batch_size, 1, dtype=torch.bool, device=env.device)
+        module(env.rand_action(start) if set(actions) & set(module.in_keys) else start)
     return module.eval()

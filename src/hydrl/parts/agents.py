@@ -4,12 +4,14 @@ from functools import partial
 
 import torch
 from tensordict.nn import NormalParamExtractor, TensorDictModule
+from torch import nn
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import MultiAgentMLP, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
 
-from hydrl.parts.actors import Joined, activation_class, materialise
-from hydrl.parts.environments import action_kind, action_spec, require_entries
+from hydrl.parts.actors import materialise
+from hydrl.parts.encoders import Joined, activation_class, size_of
+from hydrl.parts.environments import action_kind, action_spec
 
 Keys = list[str | tuple[str, ...]]
 
@@ -51,6 +53,7 @@ def actor(
 
 def critic(
     env: EnvBase,
+    actor: nn.Module | None = None,
     *,
     num_cells: list[int],
     activation: str,
@@ -62,6 +65,7 @@ def critic(
 
     Args:
         env: gives the agents and their observations.
+        actor: not read here; every critic is built from the same two.
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
         in_keys: entries of the agents that the network reads.
@@ -87,10 +91,8 @@ def network(
     Raises:
         UserError: for entries that are not there.
     """
-    spec = env.observation_spec
-    require_entries(spec, in_keys)
     return MultiAgentMLP(
-        n_agent_inputs=sum(spec[key].shape[-1] for key in in_keys),
+        n_agent_inputs=size_of(env, in_keys),
         n_agent_outputs=outputs,
         n_agents=action_spec(env).shape[0],
         centralized=centralized,

@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import TransformedEnv
 
+from hydrl.parts.environments import restarts_with_episodes
 from hydrl.parts.finite import FiniteCollector
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 from hydrl.parts.workers import AsyncWorkers, SyncWorkers
@@ -109,11 +110,6 @@ def shut_down_after(collector: Collector) -> Iterator[Collector]:
         yield collector
     finally:
         collector.shutdown()
-
-
-def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
-    """Whether the policy must be told where episodes begin, as Ornstein-Uhlenbeck noise must."""
-    return any(hasattr(module, "is_init_key") for module in policy.modules())
 
 
 def worker_env(make_env: Callable[..., TransformedEnv], seed: int) -> TransformedEnv:

@@ -1,17 +1,36 @@
 """Critics: what the losses use to judge states and actions, sized from the environment's specs."""
 
+from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
-from torchrl.modules import MLP, ValueOperator
+from torchrl.modules import ValueOperator
 
-from hydrl.parts.actors import activation_class, materialise, mlp
-
-
-def state_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> ValueOperator:
-    """The value of a state, ``[..., 1]``."""
-    return materialise(ValueOperator(mlp(num_cells, 1, activation), in_keys=in_keys), env)
+from hydrl.parts.actors import materialise
+from hydrl.parts.encoders import Norm, mlp, sharing_memory, size_of
 
 
-def action_value(env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str]) -> ValueOperator:
-    """The value of an action in a state, ``[..., 1]``, from both concatenated (for SAC, TD3, DDPG)."""
-    net = MLP(out_features=1, num_cells=num_cells, activation_class=activation_class(activation))
+def state_value(
+    env: EnvBase,
+    actor: TensorDictModuleBase | None = None,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+) -> TensorDictModuleBase:
+    """The value of a state, ``[..., 1]``; where ``in_keys`` say ``memory``, of what the actor remembers."""
+    critic = ValueOperator(mlp(num_cells, 1, activation), in_keys=in_keys)
+    return materialise(sharing_memory(critic, actor), env)
+
+
+def action_value(
+    env: EnvBase,
+    actor: TensorDictModuleBase | None = None,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+    norm: Norm = None,
+) -> TensorDictModuleBase:
+    """The value of an action in a state, ``[..., 1]``, of both concatenated (for SAC, TD3, DDPG, CrossQ)."""
+    inputs = size_of(env, in_keys) + env.action_spec_unbatched.shape[-1]
+    net = mlp(num_cells, 1, activation, norm, inputs)
     return materialise(ValueOperator(net, in_keys=[*in_keys, "action"]), env)

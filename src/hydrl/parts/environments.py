@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction
+from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
 from tensordict import NestedKey
+from tensordict.nn import TensorDictModuleBase
 from torch.nn import UninitializedBuffer
 from torchrl.data import Bounded, Categorical, Composite, OneHot, TensorSpec
 from torchrl.envs import (
@@ -28,6 +29,7 @@ from torchrl.envs import (
     VecNorm,
     VecNormV2,
 )
+from torchrl.modules.utils import get_env_transforms_from_module
 
 from hydrl.errors import UserError
 
@@ -35,7 +37,9 @@ MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[[], Transform]
 
 
-def gymnasium_env(id: str, num_envs: int = 1, device: str = "cpu", **kwargs: Any) -> EnvBase:
+def gymnasium_env(
+    id: str, num_envs: int = 1, device: str = "cpu", observe: list[int] | None = None, **kwargs: Any
+) -> EnvBase:
     """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
 
     TorchRL pays its cost per step of the whole vector, so ten environments cost little more than one.
@@ -46,6 +50,7 @@ def gymnasium_env(id: str, num_envs: int = 1, device: str = "cpu", **kwargs: Any
         id: a registered Gymnasium id, such as ``CartPole-v1``.
         num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
         device: where observations and actions live; the simulator itself runs on the CPU.
+        observe: the places of the numbers that are seen, others being hidden; ``None`` shows all.
         **kwargs: passed on to ``gymnasium.make``.
 
     Raises:
@@ -55,13 +60,13 @@ def gymnasium_env(id: str, num_envs: int = 1, device: str = "cpu", **kwargs: Any
     """
     try:
         if num_envs == 1:
-            return GymWrapper(adapted(gymnasium.make(id, **kwargs)), device=device)
+            return GymWrapper(adapted(gymnasium.make(id, **kwargs), observe), device=device)
         vector = gymnasium.make_vec(
             id,
             num_envs=num_envs,
             vectorization_mode="sync",
             vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
-            wrappers=[adapted],
+            wrappers=[lambda env: adapted(env, observe)],
             **kwargs,
         )
         return GymWrapper(vector, device=device)
@@ -81,7 +86,7 @@ def is_of_the_task(error: Exception) -> bool:
     return package not in ("gymnasium", "hydrl", "importlib", "torchrl")
 
 
-def adapted(env: gymnasium.Env) -> gymnasium.Env:
+def adapted(env: gymnasium.Env, observe: list[int] | None = None) -> gymnasium.Env:
     """The task as TorchRL and the networks take it.
 
     It observes one vector of numbers, be they a choice (one-hot), a picture, a tuple or a dictionary; choices
@@ -105,6 +110,12 @@ def adapted(env: gymnasium.Env) -> gymnasium.Env:
         )
     if not (isinstance(seen, Box) and len(seen.shape) == 1 and seen.dtype in (np.float32, np.float64)):
         env = DtypeObservation(FlattenObservation(env), np.float32)
+    if observe:
+        whole = env.observation_space
+        if not set(observe) <= set(range(whole.shape[0])):
+            raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
+        shown = Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
+        env = TransformObservation(env, lambda observation: observation[observe], shown)
     return OneReward(env)
 
 
@@ -156,6 +167,7 @@ def make_env(
     normaliser: dict[str, Any] | None = None,
     seed: int | None = None,
     render: bool = False,
+    policy: TensorDictModuleBase | None = None,
 ) -> TransformedEnv:
     """An environment under its transforms.
 
@@ -170,6 +182,7 @@ def make_env(
             normalisers then use these statistics instead of collecting their own.
         seed: seeds the environment here, before anything can reset it.
         render: a Gymnasium task is made so that ``render()`` gives its picture.
+        policy: what plays in it; a memory finds its hidden states and the starts of episodes there.
     """
     stack = sorted(
         (transform() for transform in transforms), key=lambda each: not isinstance(each, RewardSum)
@@ -180,6 +193,8 @@ def make_env(
     if isinstance(key := base.reward_keys[0], tuple):
         return_key = (*key[:-1], f"episode_{key[-1]}")
         stack.insert(1, UnaryTransform([return_key], ["episode_reward"], fn=mean_over_agents))
+    if policy is not None and restarts_with_episodes(policy):
+        stack.append(get_env_transforms_from_module(policy))
     env = TransformedEnv(base, Compose(*stack))
     if normaliser is not None:
         load_normaliser(env, normaliser)
@@ -191,6 +206,14 @@ def make_env(
 def mean_over_agents(values: torch.Tensor) -> torch.Tensor:
     """``[..., agents, 1]`` to ``[..., 1]``."""
     return values.mean(-2)
+
+
+def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
+    """Whether it must be told where episodes begin, as a memory and Ornstein-Uhlenbeck noise must.
+
+    TorchRL then adds what it needs to an environment: ``InitTracker``, and primers of hidden states.
+    """
+    return "is_init" in policy.in_keys or any(hasattr(each, "is_init_key") for each in policy.modules())
 
 
 def initialise_normalisers(env: TransformedEnv, frames: int, known: dict[str, Any] | None = None) -> None:

@@ -1,5 +1,6 @@
 """The one difference between on-policy and off-policy: which minibatches a fresh batch leads to."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -8,6 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import ReplayBuffer
 from torchrl.data.replay_buffers import PrioritizedSampler
 from torchrl.envs import MultiStepTransform
+from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
 
 from hydrl.errors import UserError
@@ -36,6 +38,7 @@ class Epochs(Minibatches):
             ``once`` computes it before the first epoch, which is the common and cheaper way.
         draw: ``epoch`` draws the batch in a fresh order, in one call to the buffer, and cuts it up;
             ``minibatch`` draws one after another, as the tutorial does: what is left over begins the next.
+        sequence: frames that stay together in time, for a memory; ``None`` deals single frames.
     """
 
     def __init__(
@@ -47,23 +50,30 @@ class Epochs(Minibatches):
         size: int,
         advantage: Literal["once", "each_epoch"],
         draw: Literal["epoch", "minibatch"],
+        sequence: int | None = None,
     ) -> None:
         self.buffer, self.loss = buffer, loss
         self.epochs, self.size, self.advantage, self.draw = epochs, size, advantage, draw
+        self.row = [sequence] if sequence else []
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
-        """Minibatches of ``[size]``; the batch, ``[time]`` or ``[envs, time]``, gets its advantages whole."""
-        count = batch.numel() // self.size
+        """Minibatches of ``[size]`` or ``[size // sequence, sequence]``.
+
+        The batch, ``[time]`` or ``[envs, time]``, gets its advantages whole.
+        """
+        count, row = batch.numel() // self.size, math.prod(self.row)
+        rows, size = batch.numel() // row, self.size // row
         for epoch in range(self.epochs):
             if epoch == 0 or self.advantage == "each_epoch":
                 self.judge(batch)
-                self.buffer.extend(batch.reshape(-1))
+                self.buffer.extend(batch.reshape(-1, *self.row))
             if self.draw == "epoch":
-                yield from self.buffer.sample(batch.numel()).split(self.size)[:count]
+                yield from self.buffer.sample(rows).split(size)[:count]
             else:
-                yield from (self.buffer.sample(self.size) for _ in range(count))
+                yield from (self.buffer.sample(size) for _ in range(count))
 
     @torch.no_grad()
+    @set_recurrent_mode(True)
     def judge(self, batch: TensorDictBase) -> None:
         """Writes advantage and value target into the batch."""
         loss = self.loss

@@ -7,6 +7,7 @@ ever written, see :mod:`hydrl.run.memory`. All of it is checked against CRCs bef
 back runs nothing that it holds: tensors and plain containers, no pickled objects.
 """
 
+import io
 import json
 import re
 import shutil
@@ -15,13 +16,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from hydrl.errors import RunError, UserError
+from hydrl.errors import UserError
 from hydrl.run.files import atomically
 
 NAME = re.compile(r"checkpoint-\d{12,}\.torchrl")
-MEMBER = re.compile(r"manifest\.json|components/\d{4}-[a-z]+/state\.pt")
 ROWS = re.compile(r"rows-(\d{12,})-(\d{12,})\.pt")
 SCORE = "eval/return_mean"
 Metadata = Mapping[str, Any]
@@ -47,31 +48,16 @@ def span(name: str) -> tuple[int, int]:
 
 
 def verify(archive: Path, *, memory: bool = False) -> Metadata:
-    """Reads every byte of a checkpoint and returns its metadata.
-
-    TorchRL finds out by itself how a part was written, and some of the ways run what they hold: so nothing is
-    read that is not written here.
-
-    Args:
-        archive: the checkpoint.
-        memory: whether what its replay memory held must be there too.
+    """Reads every byte of a checkpoint, with ``memory`` of its replay memory too, and returns its metadata.
 
     Raises:
-        UserError: if it is cut short, changed, or holds what no checkpoint of hydrl holds.
+        UserError: if it is cut short, changed, or holds more or less than it lists.
     """
     try:
         with zipfile.ZipFile(archive) as file:
-            names = file.namelist()
             manifest = json.loads(file.read("manifest.json"))
-            parts = manifest["components"].values()
-            listed = [
-                "manifest.json",
-                *(f"{part['path']}/{name}" for part in parts for name in part["files"]),
-            ]
-            foreign = [name for name in [*names, *listed] if not MEMBER.fullmatch(name)]
-            whole = sorted(names) == sorted(listed) and file.testzip() is None
-        if foreign:
-            raise UserError(f"{archive}: {foreign[0]} is nothing that a checkpoint of hydrl holds")
+            listed = {"manifest.json", *map(state_file, manifest["components"].values())}
+            whole = set(file.namelist()) == listed and file.testzip() is None
         metadata = dict(manifest["metadata"])
         if not whole or metadata["frames"] != frames_of(archive):
             raise ValueError("it is not as it was written")
@@ -84,31 +70,30 @@ def verify(archive: Path, *, memory: bool = False) -> Metadata:
     return metadata
 
 
+def state_file(part: Metadata) -> str:
+    """The member of an archive that has the state of a part, as the manifest tells of it."""
+    return f"{part['path']}/state.pt"
+
+
 def verify_memory(archive: Path, told: Metadata) -> None:
     """Reads every byte of the files that have the rows of a checkpoint's replay memory.
 
     Args:
         archive: the checkpoint.
-        told: what its metadata says of its ``memory``: ``rows``, the first and the one after the last, and
-            the ``files`` that have them in their order, each with its CRC-32.
+        told: what its metadata says of its ``memory``: the ``files`` that have the rows, with their CRC-32.
 
     Raises:
         UserError: if they are not all there, or one is damaged.
     """
-    position, end = told["rows"]
     for name, value in told["files"].items():
-        first, until = span(name)
         file = archive.with_name(name)
         if not file.is_file():
             raise UserError(
                 f"{archive}: rows of its replay memory are gone, as older ones are not kept; "
                 "its policy can be played, but the run cannot go on from it"
             )
-        if first > position or crc(file) != value:
+        if crc(file) != value:
             raise UserError(f"{file} is damaged")
-        position = until
-    if position != end:
-        raise ValueError("it names no files with all rows of its replay memory")
 
 
 def crc(file: Path) -> int:
@@ -135,81 +120,50 @@ def find(run: Path, which: str) -> Path:
     Raises:
         UserError: if there is none, or it is damaged.
     """
-    there = archives(run)
-    if not there:
-        raise UserError(f"run={run} has no checkpoint; was it stopped before its first?")
+    there = {str(frames_of(each)): each for each in archives(run)}
+    if which in there:
+        verify(there[which])
+        return there[which]
     if which not in ("best", "last"):
-        named = next((each for each in there if frames_of(each) == int(which)), None)
-        if named is None:
-            offered = ", ".join(str(frames_of(each)) for each in reversed(there))
-            raise UserError(f"checkpoint={which}: there is none; use best, last or one of {offered}")
-        verify(named)
-        return named
-    whole = dict(readable(there))
+        offered = ", ".join(["best", "last", *reversed(there)])
+        raise UserError(f"checkpoint={which}: there is none; use one of {offered}")
+    whole = dict(readable(list(there.values())))
     if not whole:
-        raise UserError(f"run={run}: all of its checkpoints are damaged")
-    scored = [(whole[archive][SCORE], archive) for archive in whole if SCORE in whole[archive]]
-    if which == "best" and not scored:
+        raise UserError(f"run={run} has no checkpoint that is whole; was it stopped before its first?")
+    if which == "last":
+        return max(whole)
+    scored = [(metadata[SCORE], archive) for archive, metadata in whole.items() if SCORE in metadata]
+    if not scored:
         raise UserError(f"run={run} was not evaluated before it stopped; use checkpoint=last")
-    return max(scored)[1] if which == "best" else max(whole)
+    return max(scored)[1]
 
 
 def load(archive: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, Any]:
     """The state of each of ``parts`` of a verified checkpoint: tensors and plain containers.
 
+    TorchRL's own ``load`` finds out by itself how a part was written, and some ways run what they hold.
+
     Raises:
         UserError: if a part is missing or holds anything else.
-        RunError: if there is no room to unpack it.
     """
-    checkpoint, states = assembled(dict.fromkeys(parts))
+    import torch
+
     try:
-        checkpoint.load(archive, map_location=device)
-    except OSError as error:
-        raise RunError(f"{archive} cannot be read: {error.strerror or error}") from error
-    except Exception as error:
+        with zipfile.ZipFile(archive) as file:
+            components = json.loads(file.read("manifest.json"))["components"]
+            written = {name: file.read(state_file(components[name])) for name in parts}
+        return {
+            name: torch.load(io.BytesIO(each), device, weights_only=True) for name, each in written.items()
+        }
+    except Exception as error:  # whatever somebody else may have put there
         raise UserError(f"{archive} cannot be read: {' '.join(str(error).split())[:200]}") from None
-    return {name: each.state for name, each in states.items()}
-
-
-def load_policy(archive: Path, device: str) -> dict[str, Any]:
-    """The policy of a verified checkpoint: ``actor``, ``normaliser`` and ``frames``."""
-    return {**load(archive, ("actor", "normaliser"), device), "frames": frames_of(archive)}
-
-
-class State:
-    """A state on its way between TorchRL's ``Checkpoint`` and the part it belongs to."""
-
-    def __init__(self, state: Any) -> None:
-        self.state = state
-
-    def state_dict(self) -> Any:
-        """What is written."""
-        return self.state
-
-    def load_state_dict(self, state: Any) -> None:
-        """Takes what was read."""
-        self.state = state
-
-
-def assembled(states: Mapping[str, Any]) -> tuple[Any, dict[str, State]]:
-    """TorchRL's checkpoint of ``states``, and where it puts what it reads.
-
-    Of its payloads it is the one in ordinary writes: the others map their files into memory, and a full disk
-    then ends the process with SIGBUS.
-    """
-    from torchrl.checkpoint import Checkpoint, StateDictCheckpointAdapter
-
-    checkpoint, held = Checkpoint(format="archive"), {name: State(each) for name, each in states.items()}
-    for name, each in held.items():
-        checkpoint.register(name, each, adapter=StateDictCheckpointAdapter("torch"))
-    return checkpoint, held
 
 
 def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int) -> Path:
     """Writes a checkpoint, then removes all but the newest ``keep`` and the best by evaluation.
 
     Args:
-        run: the run folder.
+        run: its folder.
         states: a state dictionary for each part.
         metadata: ``frames``, and ``eval/return_mean`` where the run was evaluated there.
         keep: how many of the newest stay.
@@ -220,14 +174,19 @@ def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int)
     Raises:
         SaveError: where the disk is full or refuses; earlier checkpoints are left as they were.
     """
-    from torchrl.checkpoint import CheckpointRotation
+    from torchrl.checkpoint import Checkpoint, CheckpointRotation, StateDictCheckpointAdapter
 
+    checkpoint = Checkpoint(format="archive")
+    for name, state in states.items():
+        part = SimpleNamespace(state_dict=lambda state=state: state)
+        # The others of its payloads map files into memory, and a full disk then ends the process with SIGBUS.
+        checkpoint.register(name, part, adapter=StateDictCheckpointAdapter("torch"))
     archive = run / "checkpoints" / f"checkpoint-{metadata['frames']:012d}.torchrl"
     for left_half_written in archive.parent.glob(".*"):  # by a process that was killed
         with suppress(OSError):
             shutil.rmtree(left_half_written) if left_half_written.is_dir() else left_half_written.unlink()
     with atomically(archive, 2 * tensor_bytes(states)) as partial:  # TorchRL writes it all, then archives it
-        assembled(states)[0].save(partial, metadata=metadata)
+        checkpoint.save(partial, metadata=metadata)
     for ahead in [each for each in archives(run) if frames_of(each) > metadata["frames"]]:
         ahead.unlink()  # of a course that was left, for an earlier checkpoint or because it is damaged
     CheckpointRotation(archive.parent, keep_last=keep, keep_best=(SCORE, "max")).prune()

@@ -18,6 +18,7 @@ from hydrl.errors import UserError
 from hydrl.loop.clock import timeit
 from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
 from hydrl.parts.environments import load_normaliser
+from hydrl.run import loggers
 from hydrl.run.files import atomically
 from hydrl.run.record import Record
 
@@ -72,10 +73,6 @@ class Camera:
     Every ``eval.video_every_frames`` as ``FRAMES.mp4``, and at its end as ``final.mp4``. A film that fails is
     said and costs the run nothing; one that a signal cuts short is not made again.
 
-    Args:
-        evaluator: the run's.
-        settings: the run's.
-
     Raises:
         UserError: where the environment gives no frames; one is drawn at once to see.
     """
@@ -98,10 +95,8 @@ class Camera:
             path, key, drawn = self.folder / "final.mp4", "eval/final_video", Episodes.CLOSING
         with timeit("time/video"):
             try:
-                for left_half_made in self.folder.glob(".*"):  # by a process that was killed
-                    left_half_made.unlink()
                 film(self.evaluator, path, frames, drawn, pause)
-                record.show(frames, key, path)
+                loggers.show(record.logger, frames, key, path)
             except Exception as error:  # of graphics, encoder, disk or logger
                 record.say(f"no film at {frames:,} frames: {error}")
 

@@ -1,6 +1,5 @@
 """A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
 
-import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import environments
-from hydrl.run.checkpoint import find, load_policy
+from hydrl.run.checkpoint import find, frames_of, load
 from hydrl.run.folder import refuse_links
 
 
@@ -34,12 +33,7 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     refuse_links(run)
     values: Any = {}
     try:
-        text = (run / "config_resolved.yaml").read_text()
-        if found := re.search(r"\$\{(?!oc\.env:|oc\.decode:\$\{oc\.env:)[^}]*:[^}]*\}", text):
-            raise UserError(
-                f"run={run}: config_resolved.yaml holds {found[0]}; only ${{oc.env:NAME}} is looked up"
-            )
-        loaded = OmegaConf.create(text)
+        loaded = OmegaConf.load(run / "config_resolved.yaml")
         saved: Any = OmegaConf.to_container(loaded)
         values = OmegaConf.to_container(loaded, resolve=True)
         if not trust:
@@ -62,7 +56,8 @@ def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> tuple[S
         UserError: if the folder, the checkpoint or the environment cannot be had.
     """
     settings = read_settings(run, trust=trust)
-    state = load_policy(find(run, checkpoint), device)
+    archive = find(run, checkpoint)
+    state = load(archive, ("actor", "normaliser"), device)
     build, transforms = settings.build, settings.transform_builders
     make_env = partial(environments.make_env, build("env"), transforms, device=device)
     env = make_env(normaliser=state["normaliser"], seed=settings.seed)
@@ -70,4 +65,4 @@ def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> tuple[S
     actor.load_state_dict(state["actor"])
     env.close()
     scored = {"seed": settings.seed, "max_steps": settings.eval.max_steps}
-    return settings, state["frames"], Evaluator(make_env, actor, lambda: state["normaliser"], **scored)
+    return settings, frames_of(archive), Evaluator(make_env, actor, lambda: state["normaliser"], **scored)

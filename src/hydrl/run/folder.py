@@ -45,10 +45,9 @@ def refuse_links(run: Path) -> None:
     Raises:
         UserError: naming the link.
     """
-    for folder in (run, run / ".hydra", run / "checkpoints"):
-        for each in [folder, *folder.glob("*")] if folder != run else folder.glob("*"):
-            if each.is_symlink():
-                raise UserError(f"{each} is a link, which no run of hydrl makes; nothing is read through it")
+    for each in (*run.glob("*"), *run.glob(".hydra/*"), *run.glob("checkpoints/*")):
+        if each.is_symlink():
+            raise UserError(f"{each} is a link, which no run of hydrl makes; nothing is read through it")
 
 
 @contextmanager

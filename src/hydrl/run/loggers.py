@@ -14,21 +14,9 @@ from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.files import atomically
 
-# W&B's settings for every run.
-QUIET: dict[str, Any] = {
-    "silent": True,
-    "console": "off",
-    "save_code": True,  # of train.py; that of the package is sent apart
-    "disable_git": True,  # it would send what is not committed, which could hold a secret
-}
-
 
 class MetricsFile:
-    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column.
-
-    Args:
-        path: the file; nothing is written before the first row.
-    """
+    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,26 +33,12 @@ class MetricsFile:
         else:
             self.rewrite()
 
-    def keep(self, count: int) -> int:
-        """Goes on after the first ``count`` rows that an earlier process wrote; later ones go.
-
-        Returns:
-            How many of them are lost; a last line that was cut short is.
-
-        Raises:
-            UserError: where the file holds anything but its rows.
-        """
-        try:
-            text = self.path.read_text() if self.path.exists() else ""
-            found = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))[:count]
-            rows = [{key: number(cell) for key, cell in row.items() if cell} for row in found]
-            self.rows = [{"frames": row["frames"]} | row for row in rows]
-        except (AttributeError, KeyError, ValueError) as error:
-            raise UserError(
-                f"{self.path} is damaged ({error}); remove it to resume without its rows"
-            ) from None
+    def keep(self, count: int) -> None:
+        """Goes on after the first ``count`` rows that an earlier process wrote; later ones go."""
+        text = self.path.read_text() if self.path.exists() else ""
+        found = list(csv.DictReader(text.splitlines()))[:count]
+        self.rows = [{key: number(cell) for key, cell in row.items() if cell} for row in found]
         self.rewrite()
-        return count - len(self.rows)
 
     def rewrite(self) -> None:
         """Writes the whole file, its columns in the order they came in, resumed or not."""
@@ -113,7 +87,13 @@ def wandb(
     import wandb as library
 
     algo, task = config["algo"], config["task"]
-    settings = library.Settings(init_timeout=init_timeout, **QUIET)
+    settings = library.Settings(
+        init_timeout=init_timeout,
+        silent=True,
+        console="off",
+        save_code=True,  # of train.py; that of the package is sent apart
+        disable_git=True,  # it would send what is not committed, which could hold a secret
+    )
     library.setup(settings)  # before it says that it looks for an account
     start = partial(
         WandbLogger,
@@ -177,9 +157,7 @@ def show(logger: Logger | None, frames: int, key: str, film: Path) -> None:
 def close(logger: Logger | None, reached: dict[str, Any] | None = None) -> None:
     """Finishes the W&B run, or closes the event file.
 
-    Args:
-        logger: the run's.
-        reached: goes into W&B's summary, which would else hold the last log row's evaluation.
+    What was ``reached`` goes into W&B's summary, which would else hold the last log row's evaluation.
     """
     if isinstance(logger, WandbLogger):
         run = logger.experiment

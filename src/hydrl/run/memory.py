@@ -72,7 +72,8 @@ class Memory:
                 torch.save(rows, partial)
             kept[path.name] = crc(path)
         self.files = kept
-        return {"rows": [first, end], "files": kept}
+        row = self.buffer.storage.get(0).shape if len(self.buffer) else []  # [time] of one of a sequence
+        return {"rows": [first, end], "row": list(row), "files": kept}
 
     def slots(self, first: int, end: int) -> Tensor:
         """Where the buffer keeps these rows."""
@@ -150,7 +151,7 @@ def read(folder: Path, told: Mapping[str, Any]) -> Iterator[tuple[int, TensorDic
         begin, end = span(name)
         try:
             kept = torch.load(folder / name, weights_only=True, mmap=True)
-            rows = TensorDict(kept, batch_size=[end - begin])
+            rows = TensorDict(kept, batch_size=[end - begin, *told.get("row", [])])
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{folder / name} cannot be read: {reason}") from None

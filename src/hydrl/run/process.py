@@ -71,14 +71,8 @@ def choose_threads(threads: int | str) -> None:
 
     More threads than that fight over a small machine: the default fell to a third of the speed as soon
     as another process ran.
-
-    Raises:
-        UserError: for more threads than the machine has cores.
     """
-    count = 1 if threads == "auto" else int(threads)
-    if count > (cores := os.cpu_count() or 1):
-        raise UserError(f"torch_threads={count} is more than the {cores} cores here; use auto")
-    torch.set_num_threads(count)
+    torch.set_num_threads(1 if threads == "auto" else int(threads))
 
 
 class Stop:
@@ -104,8 +98,8 @@ class Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives them back."""
-        self.calm()
+        """Gives them back; what is saved now may take as long as it takes."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for each, handler in self.previous.items():
             signal.signal(each, handler)
 
@@ -116,7 +110,7 @@ class Stop:
             Interrupted: if a signal has come.
         """
         if self.signum is not None:
-            self.calm()
+            signal.setitimer(signal.ITIMER_REAL, 0)
             raise Interrupted(self.signum)
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
@@ -137,11 +131,6 @@ class Stop:
         """The timer's handler, wherever the main thread is."""
         assert self.signum is not None
         raise Interrupted(self.signum, midway=True)
-
-    def calm(self) -> None:
-        """What is saved now may take as long as it takes."""
-        if self.signum is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def versions() -> dict[str, str]:

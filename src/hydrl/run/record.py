@@ -7,7 +7,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from hydrl.config.settings import Settings
-from hydrl.errors import RunError
 from hydrl.loop.clock import Clock
 from hydrl.loop.evaluation import Evaluation
 from hydrl.loop.metrics import Metrics
@@ -20,14 +19,9 @@ from hydrl.run.screen import Display, print_summary
 
 
 class Record:
-    """Writes what a run reports; the loop's time counts from when it is there.
+    """Writes what a run reports, and its settings as ``config_resolved.yaml``.
 
-    Args:
-        settings: the run's; saved as ``config_resolved.yaml``.
-        progress: the run's counters.
-        metrics: what came in since the last row.
-        clock: the run's times.
-        origin: what the run goes on from, if it is resumed.
+    The loop's time counts from when it is there.
     """
 
     def __init__(
@@ -54,12 +48,7 @@ class Record:
         clock.start_loop()
 
     def write(self) -> None:
-        """Writes one log row of everything that came in since the last.
-
-        Raises:
-            RunError: where the run folder is gone.
-        """
-        self.check_folder()
+        """Writes one log row of everything that came in since the last."""
         frames, evaluation = self.progress.frames, self.progress.evaluation_now
         row = {
             **self.metrics.row(),
@@ -70,18 +59,9 @@ class Record:
         loggers.log(self.logger, frames, row)
         self.display.update(frames, row)
 
-    def check_folder(self) -> None:
-        """A checkpoint would make the folder anew, without what tells what run it is of."""
-        if not (self.directory / "config_resolved.yaml").exists():
-            raise RunError(f"{self.directory} was removed or emptied while the run was writing to it")
-
     def say(self, text: str) -> None:
         """A line above the progress bar."""
         self.display.console.print(text, highlight=False, soft_wrap=True)
-
-    def show(self, frames: int, key: str, film: Path) -> None:
-        """Sends a film to the logger, where it takes any."""
-        loggers.show(self.logger, frames, key, film)
 
     def state_dict(self) -> dict[str, Any]:
         """How much of ``metrics.csv`` there is."""
@@ -89,8 +69,7 @@ class Record:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on after the rows of :meth:`state_dict`; later ones go, and the summary."""
-        if lost := self.file.keep(state["rows"]):
-            self.say(f"{self.file.path} has lost {lost} of {state['rows']} rows")
+        self.file.keep(state["rows"])
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.display.update(self.progress.frames, {})
 
@@ -100,11 +79,7 @@ class Record:
         Args:
             closing: the closing evaluation; a run that was cut short has none and reports its last.
             status: ``finished``, or how it was cut short.
-
-        Raises:
-            RunError: where the run folder is gone.
         """
-        self.check_folder()
         progress, settings = self.progress, self.settings
         if self.metrics.episodes:  # of batches since the last row
             self.write()

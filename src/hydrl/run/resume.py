@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
@@ -72,8 +71,6 @@ def expand(arguments: Sequence[str]) -> list[str]:
     path = given[-1].partition("=")[2].strip("'\"") if given else "null"
     if path == "null":
         return list(arguments)
-    if not path:
-        raise UserError("resume= names no folder; give a run's, or resume=auto")
     keys = [key_of(each) for each in arguments]
     if path == "auto":
         if "hydra.run.dir" not in keys and "hydra.sweep.dir" not in keys:
@@ -86,7 +83,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         raise UserError(f"resume={path} goes on with one run; go on with a sweep by resume=auto")
     if "hydra.run.dir" in keys:
         raise UserError(f"resume={path} goes on in its own folder; leave hydra.run.dir out")
-    named = Path(path).parent if Path(path).name == "checkpoints" else Path(path)
+    named = Path(path)
     run = named.parent.parent if named.suffix == ".torchrl" else named
     if not named.exists():
         raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
@@ -141,8 +138,10 @@ def origin(settings: Settings) -> Origin | None:
     if settings.resume is None:
         return None
     named, there = Path(settings.resume), checkpoint.archives(run)
-    if not there:
-        check_begins_anew(settings, run)
+    if settings.resume == "auto" and not there:
+        if (begun := run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
+            check_same(settings.shown, cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(begun))))
+        print(f"nothing to resume in {run}; starting at the beginning")
         return None
     if named.suffix == ".torchrl":
         archive, metadata = named, checkpoint.verify(named, memory=True)
@@ -152,7 +151,7 @@ def origin(settings: Settings) -> Origin | None:
         raise UserError(
             f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
         )
-    check_same(settings.shown, metadata["settings"], run)
+    check_same(settings.shown, metadata["settings"])
     frames, total = metadata["frames"], settings.total_frames
     if total < frames and total != metadata["settings"]["total_frames"]:
         raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
@@ -162,28 +161,11 @@ def origin(settings: Settings) -> Origin | None:
     return Origin(archive, frames, metadata["settings"], metadata["logger"], restarts, memory)
 
 
-def check_begins_anew(settings: Settings, run: Path) -> None:
-    """A run is resumed that has no checkpoint: it begins anew, where that loses nothing.
-
-    Raises:
-        UserError: if it has come to its end, or was another run.
-    """
-    if settings.resume != "auto" and (run / "summary.json").exists():
-        raise UserError(
-            f"resume={settings.resume} has no checkpoint any more, and starting anew would write "
-            "over what the run reached; give it another folder"
-        )
-    if (run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
-        begun = OmegaConf.to_container(OmegaConf.load(run / "config_resolved.yaml"))
-        check_same(settings.shown, cast(dict[str, Any], begun), run)
-    print(f"nothing to resume in {run}; starting at the beginning")
-
-
-def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> None:
+def check_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
     """Everything that shapes what is learned is as it was; says what else is not.
 
     Raises:
-        UserError: naming a key that is not, and what was typed that changed it.
+        UserError: naming a key that is not.
     """
     changed: list[str] = []
     # Algorithm and task first, for other keys follow from them.
@@ -195,8 +177,8 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> No
             continue
         if key.partition(".")[0] not in FREE:
             raise UserError(
-                f"{culprit(key, run) or f'{key}={show(new)}'} would make it another run: it was started with "
-                f"{key}={show(old)}; leave it out, or start a new run"
+                f"{key}={show(new)} would make it another run: it was started with {key}={show(old)}; "
+                "leave out what sets it, or start a new run"
             )
         if key.partition(".")[0] not in OWN:
             changed.append(f"{key}={show(new)} (was {show(old)})")
@@ -204,33 +186,16 @@ def check_same(now: Mapping[str, Any], then: Mapping[str, Any], run: Path) -> No
         print(f"goes on with {', '.join(changed)}")
 
 
-def culprit(key: str, run: Path) -> str | None:
-    """The choice of a group that was typed now and not for the run; ``None`` for a plain key."""
-    if not HydraConfig.initialized():
-        return None
-    known = saved_overrides(run) if (run / ".hydra" / "overrides.yaml").is_file() else []
-    typed = [each for each in HydraConfig.get().overrides.task if each not in known]
-    if any(key_of(each) == key for each in typed):
-        return None
-    return next((each for each in typed if (CONFIGS / key_of(each)).is_dir()), None)
-
-
 def finished(settings: Settings, start: Origin | None) -> bool:
     """Whether a resumed run has come to its end and is asked for nothing more; says so."""
     summary = Path(settings.run_dir) / "summary.json"
     if start is None or not summary.is_file():
         return False
-    try:
-        written = json.loads(summary.read_text())
-        if written["status"] != "finished" or written["frames"] != start.frames:
-            return False
-    except (ValueError, KeyError, TypeError):
+    written = json.loads(summary.read_text())
+    trained = settings.batches * settings.frames_per_batch <= start.frames
+    solved = settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]
+    if (written["status"], written["frames"]) != ("finished", start.frames) or not (trained or solved):
         return False
-    further = None
-    if settings.batches * settings.frames_per_batch <= start.frames:
-        further = "a larger total_frames"
-    elif settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]:
-        further = "eval.stop_when_solved=false, for it was solved"
-    if further:
-        print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
-    return further is not None
+    further = "a larger total_frames" if trained else "eval.stop_when_solved=false, for it was solved"
+    print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
+    return True

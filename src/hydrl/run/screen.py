@@ -10,6 +10,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+# The rows of the closing table, of what stands in summary.json.
+CLOSING = {
+    "evaluation": "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
+    "best evaluation": "{best_eval/return_mean:,.1f}",
+    "solved": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
+    "trained": "{frames:,} frames, {updates:,} updates",
+    "time": "{wall_seconds:.1f} s: {start_seconds:.1f} to start, {compile_seconds:.1f} compiling, "
+    "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating, {video_seconds:.1f} filming",
+    "speed": "{frames_per_second:,.0f} frames/s in the loop",
+}
+
 
 class Lasting(io.FileIO):
     """An output that outlives its reader: what a pipe or terminal no longer takes goes nowhere."""
@@ -41,28 +52,25 @@ class Display:
             TextColumn("[bold]{task.description}"),
             *([BarColumn(bar_width=None)] if wide else []),
             MofNCompleteColumn(),
-            TextColumn("return {task.fields[train]}"),
-            TextColumn("eval {task.fields[eval]}"),
-            TextColumn("{task.fields[rate]} frames/s"),
+            TextColumn("return {task.fields[train/return]}"),
+            TextColumn("eval {task.fields[eval/return_mean]}"),
+            TextColumn("{task.fields[time/frames_per_second]} frames/s"),
             TimeRemainingColumn(),
             *([TextColumn("left")] if wide else []),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = self.progress.add_task(title, total=total_frames, train="-", eval="-", rate="-")
+        unknown: Any = dict.fromkeys(("train/return", "eval/return_mean", "time/frames_per_second"), "-")
+        self.task = self.progress.add_task(title, total=total_frames, **unknown)
         self.progress.start()
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
         """Moves the bar and shows the rate of the whole run so far, the newest return and evaluation."""
-        shown = {"train": "train/return", "eval": "eval/return_mean", "rate": "time/frames_per_second"}
-        digits = {"train": 1, "eval": 1, "rate": 0}
-        fields: Any = {
-            name: f"{metrics[key]:,.{digits[name]}f}" for name, key in shown.items() if key in metrics
-        }
         if "eval/return_mean" in metrics and not self.console.is_terminal:
             mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
             print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
-        self.progress.update(self.task, completed=frames, **fields)
+        known: Any = {key: f"{value:,.1f}" for key, value in metrics.items()}
+        self.progress.update(self.task, completed=frames, **known)
 
     def close(self) -> None:
         """Leaves the bar as it stands and gives the terminal back."""
@@ -72,22 +80,9 @@ class Display:
 def print_summary(summary: dict[str, Any], directory: Path) -> None:
     """The closing table: what was reached, how long it took, and where everything lies."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
-    episodes = "episodes, the last so far" if note else "fresh episodes"
-    evaluation = "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} " + episodes
-    times = "{wall_seconds:.1f} s: {start_seconds:.1f} to start, "
-    times += "{compile_seconds:.1f} compiling, " * bool(summary["compile_seconds"])
-    times += "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating"
-    times += ", {video_seconds:.1f} filming" * bool(summary["video_seconds"])
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
-    for needed, name, text in (
-        ("eval/return_mean", "evaluation", evaluation),
-        ("best_eval/return_mean", "best evaluation", "{best_eval/return_mean:,.1f}"),
-        ("solved_at_frames", "solved", "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s"),
-        ("frames", "trained", "{frames:,} frames, {updates:,} updates"),
-        ("wall_seconds", "time", times),
-        ("frames_per_second", "speed", "{frames_per_second:,.0f} frames/s in the loop"),
-    ):
-        if summary[needed] is not None:
+    for name, text in CLOSING.items():
+        with suppress(TypeError):  # of a None, where it was not evaluated or not solved
             table.add_row(name, text.format(**summary))
     folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     table.add_row("folder", str(folder))

@@ -1,12 +1,12 @@
 """Runs of train.py in processes of their own, several side by side: a sweep's, a search's, a table's."""
 
 import ctypes
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -34,16 +34,15 @@ class Training:
     Args:
         arguments: of train.py, options and overrides.
         folder: the run folder.
-        shown: the run prints where this process does, and only errors and warnings to ``folder.log`` beside
-            the folder; else all it prints goes there.
+        shown: the run prints where this process does, but errors and warnings to ``FOLDER.log``; else all
+            it prints goes there.
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> None:
         self.folder, self.log = folder, folder.with_name(f"{folder.name}.log")
         self.stopped = False
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("a") as log:
-            self.log_start = log.tell()  # earlier processes of the run printed before
+        with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(TRAIN), *arguments, f"hydra.run.dir={quoted(folder)}"],
                 stdin=subprocess.DEVNULL,
@@ -68,14 +67,9 @@ class Training:
         """Why it failed: the last line that tells an error, or the last line at all."""
         if self.code and self.code < 0:
             return f"killed by {signal.Signals(-self.code).name}"
-        lines = [line for line in self.printed.splitlines() if line.strip()]
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it printed nothing"])[-1]
-
-    @property
-    def printed(self) -> str:
-        """What this process of the run has left in the log."""
-        return self.log.read_bytes()[self.log_start :].decode(errors="replace")
 
     def stop(self) -> None:
         """Lets it save and end; asked again it goes on ending, where a second signal would kill it."""
@@ -85,66 +79,55 @@ class Training:
 
 
 class Trainings:
-    """Up to ``limit`` runs at a time. When the block is left, for whatever reason, the rest save and end.
+    """Runs side by side. When the block is left, for whatever reason, those that still run save and end.
 
-    SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` in the block; a second one kills what still runs.
+    SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` in the block. A second one ends this process at once, and
+    with it, on Linux, what still runs.
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.running: list[Training] = []
-        self.leaving, self.since = False, 0.0
+    def __init__(self) -> None:
+        self.started: list[Training] = []
 
     def __enter__(self) -> Self:
         """Takes the signals, but those that are ignored, as nohup has it of SIGHUP."""
         taken = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
-        self.previous = {each: signal.signal(each, self.receive) for each in taken}
+        self.previous = {each: signal.signal(each, self.interrupt) for each in taken}
         return self
 
     def __exit__(self, *_: object) -> None:
         """Ends what still runs, and gives the signals back."""
-        self.leaving = True
-        for each in self.running:
+        running = [each for each in self.started if each.code is None]
+        for each in running:
             each.stop()
-        if self.running:
-            print(f"\nwaits for {len(self.running)} to save and end; another Ctrl-C kills", flush=True)
-        for each in self.running:
-            each.process.wait()
+        if running:
+            print(f"\nwaits for {len(running)} to save and end; another Ctrl-C kills", flush=True)
+            time.sleep(SAME)
         for signum, handler in self.previous.items():
             signal.signal(signum, handler)
+        for each in running:
+            each.process.wait()
 
-    def receive(self, signum: int, frame: FrameType | None) -> None:
+    def interrupt(self, signum: int, frame: FrameType | None) -> None:
         """The signals' handler."""
-        if not self.leaving:
-            self.leaving, self.since = True, time.monotonic()
-            raise Interrupted(signum)
-        if time.monotonic() - self.since > SAME:
-            for each in self.running:
-                if each.code is None:
-                    os.killpg(each.process.pid, signal.SIGKILL)
-
-    @property
-    def room(self) -> bool:
-        """Whether one more may be started."""
-        return len(self.running) < self.limit
+        for each in self.previous:
+            signal.signal(each, signal.SIG_IGN)
+        raise Interrupted(signum)
 
     def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> Training:
         """Starts a run; see :class:`Training`."""
-        training = Training(arguments, folder, shown)
-        self.running.append(training)
-        return training
+        self.started.append(Training(arguments, folder, shown))
+        return self.started[-1]
 
-    def wait(self, seconds: float = 0.2) -> list[Training]:
-        """Waits a moment; the runs that have ended since it was last called."""
-        time.sleep(seconds)
-        ended = [each for each in self.running if each.code is not None]
-        self.running = [each for each in self.running if each not in ended]
-        return ended
 
-    def each(self, runs: Iterable[Training]) -> Iterator[Training]:
-        """Goes through runs that start as they are asked for, as many as there is room for; as they end."""
-        runs, more = iter(runs), True
-        while more or self.running:
-            while more and self.room:
-                more = next(runs, None) is not None
-            yield from self.wait()
+def side_by_side(works: Iterable[Iterator[None]], limit: int) -> None:
+    """Goes on with up to ``limit`` works in turn until all have ended.
+
+    Args:
+        works: generators, asked for as there is room; each starts a run at its first step and yields while
+            that goes on.
+        limit: so many are in hand at a time.
+    """
+    works, in_hand = iter(works), list[Iterator[None]]()
+    while in_hand := [*in_hand, *islice(works, limit - len(in_hand))]:
+        in_hand = [each for each in in_hand if next(each, "ended") is None]
+        time.sleep(0.2)

@@ -2,14 +2,13 @@
 
 import csv
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
+import yaml
 from pydantic import BaseModel, Field, FiniteFloat
 
 from hydrl.config.overrides import key_of
@@ -25,9 +24,9 @@ class Run(BaseModel, arbitrary_types_allowed=True):
     """A run that counts: its summary, and
 
     Attributes:
-        curve: its evaluations, of shape (evaluations, 3): environment frames, seconds since the start, mean
-            return; the closing one is the last.
+        curve: its evaluations as :func:`evaluations` gives them; the closing one is the last.
         overrides: what was typed after ``python train.py``.
+        group: of those it was loaded with, the ones that differ in no more than task and seed.
     """
 
     algo: str
@@ -42,15 +41,13 @@ class Run(BaseModel, arbitrary_types_allowed=True):
     curve: np.ndarray
     threshold: float | None
     overrides: list[str]
+    group: str = ""
 
     @property
     def differences(self) -> set[str]:
         """The overrides that set groups apart."""
         words = {each for each in self.overrides if key_of(each) not in TOLD}
         return {each for each in words if key_of(each).partition(".")[0] not in NO_DIFFERENCE}
-
-
-Groups = Mapping[str, Sequence[Run]]  # by name
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -61,23 +58,17 @@ def summary(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def evaluations(folder: Path, *names: str) -> np.ndarray:
-    """Frames, more columns if named, and mean return of a run's evaluations so far.
+def evaluations(folder: Path) -> np.ndarray:
+    """A run's evaluations so far, of shape (evaluations, 3): frames, seconds since the start, mean return.
 
-    Of shape (evaluations, 2 + names). None where there is no ``metrics.csv``; a last line that is still being
-    written is left out.
+    None where there is no ``metrics.csv``; a last line that is still being written is left out.
     """
     path = folder / "metrics.csv"
     text = path.read_text() if path.is_file() else ""
     lines = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
-    names = ("frames", *names, "eval/return_mean")
+    names = ("frames", "time/elapsed", "eval/return_mean")
     rows = [[float(line.get(name) or "nan") for name in names] for line in lines]
-    return np.array([row for row in rows if np.isfinite(row).all()]).reshape(-1, len(names))
-
-
-def plain(path: Path) -> Any:
-    """A YAML file as it stands, references unresolved."""
-    return OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    return np.array([row for row in rows if np.isfinite(row).all()]).reshape(-1, 3)
 
 
 def read(folder: Path) -> Run:
@@ -92,55 +83,37 @@ def read(folder: Path) -> Run:
         raise UserError(f"{found.get('status')} after {found.get('frames')} frames, without a score")
     try:
         closing = [float(found[key]) for key in ("frames", "wall_seconds", "eval/return_mean")]
-        curve = evaluations(folder, "time/elapsed")
+        curve = evaluations(folder)
         made = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
-            "threshold": plain(folder / "config_resolved.yaml")["eval"]["solved_at"],
-            "overrides": plain(folder / ".hydra" / "overrides.yaml"),
+            "threshold": yaml.safe_load((folder / "config_resolved.yaml").read_text())["eval"]["solved_at"],
+            "overrides": yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()),
         }
         return Run.model_validate(found | made)
     except Exception as error:  # whatever a damaged file may hold
         raise UserError(f"damaged: {' '.join(f'{type(error).__name__}: {error}'.split())[:120]}") from None
 
 
-def read_all(folders: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
-    """The runs that count, and for each folder that does not why."""
-    runs, left_out = [], {}
-    for folder in folders:
+def load(places: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
+    """Reads every run in and below ``places``, each once.
+
+    Returns:
+        the runs by task, group and seed, a group being named by the algorithm, with the overrides that set it
+        apart and not all runs have; and the folders that do not count, with the reason.
+    """
+    found = [each.parent for place in places for each in sorted(place.rglob("config_resolved.yaml"))]
+    runs: list[Run] = []
+    left_out: dict[Path, str] = {}
+    for folder in {each.resolve(): each for each in found}.values():
         try:
             runs.append(read(folder))
         except UserError as error:
             left_out[folder] = str(error)
-    return runs, left_out
-
-
-def load(places: Iterable[Path]) -> tuple[dict[str, list[Run]], dict[Path, str]]:
-    """Reads every run in and below ``places``, each once.
-
-    Returns:
-        the groups by name: the algorithm, with the overrides that set it apart and not all runs have; and
-        the folders that do not count, with the reason.
-
-    Raises:
-        UserError: if none counts.
-    """
-    folders: dict[Path, Path] = {}
-    empty: dict[Path, str] = {}
-    for place in places:
-        found = [each.parent for each in sorted(place.rglob("config_resolved.yaml"))]
-        folders |= {each.resolve(): each for each in found}
-        if not found:
-            empty[place] = "no run lies there or below (no config_resolved.yaml)"
-    runs, left_out = read_all(folders.values())
-    left_out |= empty
-    if not runs:
-        folder, reason = next(iter(left_out.items()))
-        raise UserError(f"none of the {len(left_out)} runs there can be counted; {folder}: {reason}")
-    common = set.intersection(*(run.differences for run in runs))
-    groups: dict[str, dict[tuple[str, int], Run]] = defaultdict(dict)
-    for run in sorted(runs, key=lambda run: (run.env, run.seed)):
-        members = groups[" ".join([run.algo, *sorted(run.differences - common)])]
-        if (first := members.setdefault((run.env, run.seed), run)) is not run:
+    common = set.intersection(*(run.differences for run in runs)) if runs else set()
+    counted: dict[tuple[str, str, int], Run] = {}
+    for run in runs:
+        run.group = " ".join([run.algo, *sorted(run.differences - common)])
+        if (first := counted.setdefault((run.env, run.group, run.seed), run)) is not run:
             left_out[run.folder] = f"repeats {first.folder}, with the same overrides and seed"
-    return {name: list(groups[name].values()) for name in sorted(groups)}, left_out
+    return [counted[each] for each in sorted(counted)], left_out

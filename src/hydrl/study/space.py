@@ -1,8 +1,6 @@
 """What a search draws from: ranges in Hydra's sweep syntax, in ``configs/search`` and on the command line."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 from hydra import compose, initialize_config_dir
@@ -11,8 +9,12 @@ from hydra.core.override_parser.types import IntervalSweep, Override, Transforme
 from hydra.errors import HydraException
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from optuna import distributions
-from optuna.distributions import BaseDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from hydrl.config import CONFIGS
@@ -22,30 +24,29 @@ from hydrl.config.overrides import key_of, without_none
 from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
 from hydrl.errors import UserError
 
-OWN = ("search", "trials", "seeds", "jobs", "out")
+OWN = ("trials", "seeds", "jobs", "out")  # typed without the `search.` that they have in configs/search
 
 
-class Choices(Strict):
-    """What ``configs/search`` says and the command line may change: counts, ranges and Optuna's parts."""
+class Plan(Strict, arbitrary_types_allowed=True):
+    """A search that can be made: what ``configs/search`` and the command line say of it, and
+
+    Attributes:
+        overrides: that every run takes.
+        ranges: what is drawn, as overrides.
+        space: what each key, with the + it may need, is drawn from.
+        settings: of a run with the present numbers.
+    """
 
     trials: PositiveInt
     seeds: Annotated[list[NonNegativeInt], Field(min_length=1)]
     jobs: PositiveInt
-    space: dict[str, str]
+    out: str
     sampler: Built
     pruner: Built
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A search that can be made."""
-
-    overrides: Sequence[str]  # that every run takes
-    ranges: Sequence[str]  # what is drawn, as overrides
-    space: dict[str, BaseDistribution]  # what each key, with the + it may need, is drawn from
-    settings: Settings  # of a run with the present numbers
-    search: Choices
-    out: Path
+    overrides: list[str]
+    ranges: list[str]
+    space: dict[str, BaseDistribution]
+    settings: Settings
 
 
 def read(words: Sequence[str]) -> Plan:
@@ -54,37 +55,44 @@ def read(words: Sequence[str]) -> Plan:
     Raises:
         UserError: for a word that neither the search nor train.py understands.
     """
-    parsed = parse(words)
+    parsed = parse([own(word) for word in words])
     for key in parsed:
         if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys(Role.PROCESS)}:
-            raise UserError(f"{key}: the search says this for each run; its own keys are {', '.join(OWN)}")
-    own = {key: value_of(parsed.pop(key)) for key in OWN if key in parsed}
+            raise UserError(f"{key}: the search says this for each run; it has search, {', '.join(OWN)}")
     drawn = {key: each for key, each in parsed.items() if each.is_sweep_override()}
-    overrides = [each.input_line or "" for key, each in parsed.items() if key not in drawn]
-    out, group = own.pop("out", None), f"+search={own.pop('search', '${algo}')}"
+    single = {key: each.input_line or "" for key, each in parsed.items() if key not in drawn}
+    overrides = [word for key, word in single.items() if key.partition(".")[0] != "search"]
+    chosen = [*without_none([*single.values()]), "run_dir=unused"]
+    chosen += ["+search=${algo}"] * ("search" not in parsed)
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            composed = [*without_none(overrides), group, "run_dir=unused"]
-            cfg = compose("train", composed, return_hydra_config=True)
+            cfg = compose("train", chosen)
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(translate(error, overrides)) from None
-    choices = cast(dict[str, Any], OmegaConf.to_container(cfg.search)) | own
-    try:
-        search = Choices.model_validate(choices)
-    except ValidationError as error:
-        raise UserError(explain(error, choices)) from None
+        raise UserError(translate(error, chosen)) from None
+    said = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
     with open_dict(cfg):
-        del cfg["hydra"], cfg["search"]
+        del cfg["search"]
     settings = load(cfg)
-    declared = parse([f"{key}={text}" for key, text in search.space.items()])
-    ranges = {key: each for key, each in declared.items() if key not in parsed} | drawn
+    ranges = parse([f"{key}={text}" for key, text in said["space"].items()]) | drawn
+    ranges = {key: each for key, each in ranges.items() if key not in single}
     if not ranges:
         raise UserError("nothing is left to draw; add a range, as 'optim.lr=tag(log,interval(1e-4,1e-2))'")
     present = settings.model_dump()
     space = {each.get_key_element(): distribution(each, find(present, key)) for key, each in ranges.items()}
-    folder = Path(out or f"outputs/searches/{settings.algo}-{settings.task}")
-    lines = [each.input_line or "" for each in ranges.values()]
-    return Plan(overrides, lines, space, settings, search, folder)
+    lines = [each.input_line for each in ranges.values()]
+    made = {"overrides": overrides, "ranges": lines, "space": space, "settings": settings}
+    try:
+        return Plan.model_validate(said | made)
+    except ValidationError as error:
+        raise UserError(explain(error, {"search": said}, "search")) from None
+
+
+def own(word: str) -> str:
+    """A word of the command line as Hydra takes it: what is the search's own lies in ``search``."""
+    key, _, value = word.partition("=")
+    if key == "seeds":
+        return f"search.seeds=[{value.strip('[]')}]"
+    return f"+{word}" if key == "search" else f"search.{word}" if key in OWN else word
 
 
 def parse(words: Sequence[str]) -> dict[str, Override]:
@@ -100,14 +108,6 @@ def parse(words: Sequence[str]) -> dict[str, Override]:
     return {key_of(each.get_key_element()): each for each in parsed}
 
 
-def value_of(override: Override) -> Any:
-    """The value of one of the search's own keys; seeds are a list, as a sweep's."""
-    if override.is_discrete_sweep():
-        return list(override.sweep_iterator())
-    value = override.value()
-    return [value] if override.key_or_group == "seeds" and not isinstance(value, list) else value
-
-
 def distribution(override: Override, present: Any) -> BaseDistribution:
     """What Optuna draws a key from; a whole number where ``present``, its value, is one.
 
@@ -116,24 +116,10 @@ def distribution(override: Override, present: Any) -> BaseDistribution:
     """
     value, word = override.value(), override.input_line
     try:
-        if isinstance(value, IntervalSweep):
-            if isinstance(value.start, int) or type(present) is int:
-                return distributions.IntDistribution(int(value.start), int(value.end), "log" in value.tags)
-            return distributions.FloatDistribution(value.start, value.end, "log" in value.tags)
-        return distributions.CategoricalDistribution(list(override.sweep_iterator(Transformer.encode)))
+        if not isinstance(value, IntervalSweep):
+            return CategoricalDistribution(list(override.sweep_iterator(Transformer.encode)))
+        if isinstance(value.start, int) or type(present) is int:
+            return IntDistribution(int(value.start), int(value.end), "log" in value.tags)
+        return FloatDistribution(value.start, value.end, "log" in value.tags)
     except (ValueError, HydraException) as error:
         raise UserError(f"{word}: {error}; write interval(low,high) or choice(a,b)") from None
-
-
-def as_typed(space: BaseDistribution, value: Any) -> str:
-    """A drawn value as it is typed: four digits say enough."""
-    if isinstance(space, distributions.FloatDistribution):
-        value = min(max(float(f"{value:.4g}"), space.low), space.high)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def holds(space: Any, value: Any) -> bool:
-    """Whether a value could be drawn."""
-    if isinstance(space, distributions.CategoricalDistribution):
-        return value in space.choices
-    return type(value) in (int, float) and space.low <= value <= space.high

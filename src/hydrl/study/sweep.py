@@ -1,24 +1,20 @@
-"""Sweeps: a process for each member, and the table of them at the end."""
+"""Many runs, a process for each, and a table of them at the end: Hydra's sweeps and others."""
 
 import hashlib
 import re
-import sys
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
-from omegaconf import DictConfig
 from rich.table import Table
 from rich.text import Text
 
-from hydrl.config.overrides import key_of
 from hydrl.config.settings import Role, keys
-from hydrl.errors import UserError
 from hydrl.run.screen import console
 from hydrl.study import runs
-from hydrl.study.pool import Training, Trainings
+from hydrl.study.pool import Training, Trainings, side_by_side
 
-OF_THE_SWEEP = r"hydra[./](launcher|mode|run|sweep|sweeper)\b"  # Hydra's keys that no member takes
-NUMBERS = ("#", "frames", "evaluation", "seconds")  # columns of the table
+COLUMNS = ("#", "overrides", "status", "frames", "evaluation", "solved", "seconds", "folder or error")
 LONGEST = 120  # characters of a member's folder; file systems take 255 bytes
 
 
@@ -40,69 +36,55 @@ def folder_name(overrides: Sequence[str]) -> str:
     return name
 
 
-def launch(config: DictConfig, lists: Sequence[Sequence[str]], limit: int, first: int) -> None:
-    """Runs the members of a sweep and prints their table; a member that fails ends no other.
+def train_all(
+    lists: Sequence[Sequence[str]], folder: Path, limit: int, words: Sequence[str] = (), first: int = 0
+) -> int:
+    """Trains with each list of overrides and prints the table; a run that fails ends no other.
 
     Args:
-        config: what Hydra composed for the sweep.
-        lists: the overrides of each member.
-        limit: members at a time; a single one prints where this process does, others to ``FOLDER.log``.
-        first: the number of the first member.
+        lists: the overrides of each run.
+        folder: each gets a folder in it, named by :func:`folder_name`.
+        limit: runs at a time; a single one prints where this process does, others to ``FOLDER.log``.
+        words: of the command line that each takes as well.
+        first: the number of the first run.
+
+    Returns:
+        0 if all have finished; else the least of the other exit codes, as 1, a defect's, weighs most.
 
     Raises:
-        SystemExit: with the exit code, if one has not finished; of several members' the least, as 1, a
-            defect's, weighs most.
         Interrupted: once all have saved.
     """
-    if type(limit) is not int or limit < 1:
-        raise UserError(f"hydra.launcher.n_jobs={limit}: give a whole number, 1 or more")
-    folder, passed_on, alone = Path(config.hydra.sweep.dir), arguments(config), limit == 1
     common = [word for word in lists[0] if len(lists) > 1 and all(word in each for each in lists)]
     labels = [" ".join(word for word in each if word not in common) for each in lists]
-    begun: list[Training] = []
+    pool = Trainings()
 
-    def begin(pool: Trainings) -> Iterator[Training]:
-        for number, (label, each) in enumerate(zip(labels, lists, strict=True), first):
-            print("\n" * alone + f"#{number} begins: {label}", flush=True)
-            begun.append(pool.start([*passed_on, *each], folder / folder_name(each), alone))
-            yield begun[-1]
+    def member(number: int, label: str, overrides: Sequence[str]) -> Iterator[None]:
+        print(f"#{number} begins: {label}", flush=True)
+        run = pool.start([*words, *overrides], folder / folder_name(overrides), shown=limit == 1)
+        while run.code is None:
+            yield
+        print(f"#{number} {run.status}: {note(run)}", flush=True)
 
     try:
-        with Trainings(limit) as pool:
-            for ended in pool.each(begin(pool)):
-                if not alone:
-                    print(f"#{first + begun.index(ended)} {ended.status}: {note(ended)}", flush=True)
-                elif ended.printed or ended.code:
-                    print(ended.printed, end="", file=sys.stderr, flush=True)
-                else:
-                    ended.log.unlink()
+        with pool:
+            side_by_side(map(member, count(first), labels, lists), limit)
     finally:
-        title = f"{folder}: {sum(each.status == 'finished' for each in begun)} of {len(lists)} finished"
+        begun = pool.started
+        title = f"{folder}: {sum(each.code == 0 for each in begun)} of {len(lists)} finished"
         title += f", {len(lists) - len(begun)} not begun" * (len(begun) < len(lists))
-        rows = [[str(first + n), labels[n], each.status, *cells(each)] for n, each in enumerate(begun)]
-        show(f"{title}\n{' '.join(common)}".strip(), rows)
-        if len(begun) < len(lists) or any(each.status == "interrupted" for each in begun):
-            print(f"go on with the same command and hydra.sweep.dir={folder} resume=auto")
-    if codes := [each.code for each in begun if each.code]:
-        raise SystemExit(max(1, min(codes)))
-
-
-def arguments(config: DictConfig) -> list[str]:
-    """What of the sweep's own command line each member takes as well: where configs are, and Hydra's keys."""
-    added = [each.path for each in config.hydra.runtime.config_sources if each.provider == "command-line"]
-    hydras = [each for each in config.hydra.overrides.hydra if not re.match(OF_THE_SWEEP, key_of(each))]
-    return [f"--config-dir={path}" for path in added] + hydras
-
-
-def note(run: Training) -> str:
-    """The error of a member that has ended, or the name of its folder."""
-    if run.status in ("finished", "interrupted"):
-        return run.folder.name
-    return run.error if len(run.error) <= 100 else f"{run.error[:99]}…"
+        table = Table(title=Text(f"{title}\n{' '.join(common)}".strip()))
+        for name in COLUMNS:
+            table.add_column(name, overflow="fold")
+        for number, (label, each) in enumerate(zip(labels, begun, strict=False), first):
+            table.add_row(*map(Text, [str(number), label, each.status, *cells(each), note(each)]))
+        console().print(table)
+    codes = [each.code for each in begun if each.code]
+    return max(1, min(codes)) if codes else 0
 
 
 def cells(run: Training) -> list[str]:
-    """A member's row of the table from the frames on; a refused one may have found an earlier run there."""
+    """A run's frames, evaluation, when it was solved, and seconds, for the table."""
+    # One that was refused may have found an earlier run there.
     found = runs.summary(run.folder) if run.status in ("finished", "diverged", "interrupted") else {}
     mean, solved = found.get("eval/return_mean"), found.get("solved_at_frames")
     return [
@@ -110,15 +92,9 @@ def cells(run: Training) -> list[str]:
         "" if mean is None else f"{mean:,.1f} ± {found['eval/return_std']:,.1f}",
         "" if solved is None else f"{solved:,} frames, {found['solved_at_seconds']:.0f} s",
         f"{found['wall_seconds']:,.0f}" if found else "",
-        note(run),
     ]
 
 
-def show(title: str, rows: Sequence[Sequence[str]]) -> None:
-    """Prints the table."""
-    table = Table(title=Text(title))
-    for name in ("#", "overrides", "status", "frames", "evaluation", "solved", "seconds", "folder or error"):
-        table.add_column(name, justify="right" if name in NUMBERS else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console().print(table)
+def note(run: Training) -> str:
+    """The error of a run that has ended, or the name of its folder."""
+    return run.folder.name if run.status in ("finished", "interrupted") else run.error

@@ -1,0 +1,137 @@
+"""Encoders: what actors and critics read observations with, memoryless or with a memory."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tensordict import NestedKey
+from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+from torchrl.modules import BatchRenorm1d, GRUModule, LSTMModule
+
+from hydrl.errors import UserError
+from hydrl.parts.environments import require_entries
+
+NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
+CELLS = {"lstm": LSTMModule, "gru": GRUModule}
+# What they read beside the observation; the environment's InitTracker and primers write it.
+STATES = ("is_init", *LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
+
+Norm = Callable[[int], nn.Module] | None
+Memory = dict[str, int] | None
+
+
+def mlp(
+    num_cells: Sequence[int], out_features: int, activation: str, norm: Norm = None, in_features: int = 0
+) -> nn.Sequential:
+    """Hidden layers of ``num_cells`` and a linear output; input sizes come with the first batch.
+
+    Args:
+        num_cells: units of each hidden layer.
+        out_features: size of the output.
+        activation: a class name of ``torch.nn``.
+        norm: builds what normalises so many features, before the first layer and after each hidden one.
+        in_features: size of the input, which ``norm`` must know.
+    """
+    layers: list[nn.Module] = [] if norm is None else [norm(in_features)]
+    for cells in num_cells:
+        layers += [nn.LazyLinear(cells), activation_class(activation)()]
+        if norm is not None:
+            layers.append(norm(cells))
+    return Joined(*layers, nn.LazyLinear(out_features))
+
+
+class BatchRenorm(BatchRenorm1d):
+    """TorchRL's (Ioffe 2017), for a batch of any shape, and done with its warm-up where that ends."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
+        self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own would count on: 2, 3, ...
+        return super().forward(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
+def size_of(env: EnvBase, in_keys: Sequence[NestedKey]) -> int:
+    """How many numbers the observation entries have together.
+
+    Raises:
+        UserError: if the environment does not give them.
+    """
+    require_entries(env.observation_spec, in_keys)
+    return sum(env.observation_spec[key].shape[-1] for key in in_keys)
+
+
+class Joined(nn.Sequential):
+    """Reads several entries as one, joined along the last dimension."""
+
+    def forward(self, *entries: Tensor) -> Any:
+        """Entries ``[..., size]``, each of its own size."""
+        return super().forward(entries[0] if len(entries) == 1 else torch.cat(entries, -1))
+
+
+def activation_class(name: str) -> type[nn.Module]:
+    """``"Tanh"`` to ``torch.nn.Tanh``.
+
+    Raises:
+        UserError: if ``torch.nn`` has no activation of that name that is built without arguments.
+    """
+    found = getattr(nn, name, None)
+    if (
+        not isinstance(found, type)
+        or found.__module__ != "torch.nn.modules.activation"
+        or found in NEEDING_MORE
+    ):
+        raise UserError(
+            f"activation={name} is not an activation of torch.nn; try Tanh, ReLU, ELU, SiLU or GELU"
+        )
+    return found
+
+
+class Remembering(TensorDictSequential):
+    """What was observed since the episode began, as the entry ``memory``, ``[..., size]``.
+
+    While acting, TorchRL's module takes one step from the hidden state in the tensordict, which the
+    environment's primer sets to zero at resets; within losses it runs through whole sequences ``[..., time]``
+    from the hidden state at their beginning, and anew wherever ``is_init`` says that an episode begins.
+
+    Args:
+        env: gives the sizes of the entries.
+        in_keys: observation entries it reads.
+        **units: of the memory, by its kind: ``lstm=64`` or ``gru=64``.
+    """
+
+    def __init__(self, env: EnvBase, in_keys: list[str], **units: int) -> None:
+        ((kind, hidden),) = units.items()
+        inputs = size_of(env, in_keys)
+        super().__init__(
+            TensorDictModule(Joined(), in_keys=in_keys, out_keys=["joined"]),
+            CELLS[kind](input_size=inputs, hidden_size=hidden, in_key="joined", out_key="memory"),
+        )
+
+
+def reading(
+    net: nn.Module, out_keys: list[str], env: EnvBase, in_keys: list[str], memory: Memory
+) -> TensorDictModuleBase:
+    """``net`` over the entries ``in_keys``, or over what it remembers of them.
+
+    Args:
+        net: one tensor for each of ``in_keys`` to one for each of ``out_keys``.
+        out_keys: what it gives.
+        env: gives the sizes of a memory's inputs.
+        in_keys: observation entries.
+        memory: its kind with its units; ``None`` sees the present alone.
+    """
+    if memory is None:
+        return TensorDictModule(net, in_keys=in_keys, out_keys=out_keys)
+    head = TensorDictModule(net, in_keys=["memory"], out_keys=out_keys)
+    return TensorDictSequential(Remembering(env, in_keys, **memory), head)
+
+
+def sharing_memory(critic: TensorDictModuleBase, actor: nn.Module | None) -> TensorDictModuleBase:
+    """The critic, after the actor's memory where it reads that.
+
+    One of its own would need hidden states of its own while acting, which costs as much as a second actor.
+    """
+    if actor is None or "memory" not in critic.in_keys:
+        return critic
+    return TensorDictSequential(*(each for each in actor.modules() if isinstance(each, Remembering)), critic)

@@ -1,0 +1,109 @@
+"""A data set in the place of a collector: what an earlier run kept in its replay memory."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torchrl.data import LazyTensorStorage, ReplayBuffer
+from torchrl.envs import TransformedEnv
+
+from hydrl.errors import UserError
+from hydrl.parts.environments import normalisers
+from hydrl.run import checkpoint
+from hydrl.run.memory import read
+
+
+class DataSet:
+    """Batches of transitions drawn at random, with replacement; the environment is stepped to evaluate alone.
+
+    Args:
+        env: says what an observation and an action are.
+        make_env: not read; every collector is built from the same.
+        policy: reads the observations; it acts nowhere.
+        path: a run folder, whose newest checkpoint counts, or one checkpoint.
+        task: this run's, which must be the data's.
+        frames_per_batch: transitions in a batch, which count as frames.
+        num_envs: environments that ``env`` steps together.
+        seed: not read; the global random number generator draws.
+        device: where batches live.
+        stop: not read; a batch takes no time.
+
+    Raises:
+        UserError: if there is no data, or it is of another task, other transforms or other actions.
+    """
+
+    restarts: str | None = None
+    steps = False
+
+    def __init__(
+        self,
+        env: TransformedEnv,
+        make_env: Callable[..., TransformedEnv],
+        policy: TensorDictModuleBase,
+        *,
+        path: str,
+        task: str,
+        frames_per_batch: int,
+        num_envs: int,
+        seed: int,
+        device: str,
+        stop: Callable[[], None] | None = None,
+    ) -> None:
+        rows, settings = kept(Path(path))
+        if settings["task"] != task:
+            raise UserError(f"collector.path={path} has data of env={settings['task']}, not of env={task}")
+        if normalisers(env) or "Norm" in str(settings["transforms"]):
+            raise UserError(
+                f"collector.path={path}: a normaliser has other statistics here than where the data was "
+                "collected; use transforms=plain in both runs"
+            )
+        step = env.fake_tensordict().reshape(-1)[0]
+        for key in ("action", *policy.in_keys, *(("next", each) for each in policy.in_keys)):
+            wanted, found = step.get(key), rows.get(key, None)
+            if found is None or (found.shape[1:], found.dtype) != (wanted.shape, wanted.dtype):
+                there = "none" if found is None else f"{found.dtype} of shape {list(found.shape[1:])}"
+                raise UserError(
+                    f"collector.path={path}: {key} should be {wanted.dtype} of shape {list(wanted.shape)}; "
+                    f"there is {there}"
+                )
+        self.frames_per_batch, self.device = frames_per_batch, device
+        self.buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+        self.buffer.extend(rows)
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        """Batches ``[frames_per_batch]``, without end."""
+        while True:
+            yield self.buffer.sample(self.frames_per_batch).to(self.device)
+
+    def publish(self) -> None:
+        """Nobody acts."""
+
+    def state(self, *, running: bool) -> dict[str, Any]:
+        """What is drawn next the random number generator decides."""
+        return {}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`state`."""
+
+    def shutdown(self) -> None:
+        """There is nothing to end."""
+
+
+def kept(path: Path) -> tuple[TensorDict, dict[str, Any]]:
+    """The rows of the replay memory that a run's checkpoint holds, ``[rows]``, and the run's settings.
+
+    Raises:
+        UserError: if there are none.
+    """
+    try:
+        archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
+        metadata = checkpoint.verify(archive, memory=True)
+    except UserError as error:
+        raise UserError(f"collector.path={path}: {error}") from None
+    rows = [rows for _, rows in read(archive.parent, metadata["memory"])]
+    if not rows:
+        raise UserError(f"collector.path={path}: the run kept no replay memory; use one of algo=sac or dqn")
+    return torch.cat(rows), dict(metadata["settings"])

@@ -1,0 +1,162 @@
+"""Recurrent policies: what is acted, learned and judged is what stepping through each episode alone gives."""
+
+from functools import partial
+
+import pytest
+import torch
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.data import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
+from torchrl.envs import StepCounter
+from torchrl.modules import set_recurrent_mode
+from torchrl.objectives import ClipPPOLoss
+from toys import Toy
+
+from hydrl.errors import UserError
+from hydrl.loop.evaluation import Evaluator
+from hydrl.parts import actors, critics, environments
+from hydrl.parts.losses import make_loss
+from hydrl.parts.minibatches import Epochs
+
+NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
+GAMMA, LAMBDA, SEQUENCE = 0.9, 0.7, 5
+
+
+def recurrent(kind="lstm", num_envs=3, time=40):
+    """What acts and judges with a memory, and a batch ``[envs, time]`` with ends of both kinds in it."""
+    torch.manual_seed(0)
+    toy = partial(Toy, short=2, long=9, actions="one_hot")
+    make_env = partial(environments.make_env, toy, [partial(StepCounter, max_steps=6)])
+    actor = actors.stochastic(make_env(num_envs=num_envs, seed=0), **NETWORK, memory={kind: 7})
+    env = make_env(num_envs=num_envs, seed=0, policy=actor)
+    critic = critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})
+    with torch.no_grad():
+        batch = env.rollout(time, actor, break_when_any_done=False)
+    batch["frame"] = torch.arange(batch.numel()).reshape(batch.shape)
+    inside = batch.reshape(-1, SEQUENCE)["is_init"][:, 1:]
+    assert inside.any()
+    assert not batch.reshape(-1, SEQUENCE)["is_init"][:, 0].all()
+    assert batch["next", "terminated"].any()
+    assert batch["next", "truncated"].any()
+    return actor, critic, batch
+
+
+def remembered(actor, batch):
+    """By hand, with PyTorch's own module: the memory at each step and at the observation that follows it."""
+    (cell,) = (each for each in actor.modules() if isinstance(each, nn.LSTM | nn.GRU))
+    now, following = torch.empty(2, *batch.shape, 7)
+    for env in range(batch.shape[0]):
+        for t in range(batch.shape[1]):
+            if batch["is_init"][env, t]:
+                state = None
+            now[env, t], state = cell(batch["observation"][env, t, None], state)
+            following[env, t], _ = cell(batch["next", "observation"][env, t, None], state)
+    return now, following
+
+
+def minibatches(loss, **changes):
+    numbers = {"epochs": 1, "size": 4 * SEQUENCE, "advantage": "once", "draw": "epoch", "sequence": SEQUENCE}
+    buffer = ReplayBuffer(storage=LazyTensorStorage(120), sampler=SamplerWithoutReplacement())
+    return Epochs(buffer, loss, **numbers | changes)
+
+
+def ppo(actor, critic):
+    estimator = {"gamma": GAMMA, "lmbda": LAMBDA, "average_gae": False, "deactivate_vmap": True}
+    networks = {"actor_network": "actor", "critic_network": "critic"}
+    module, parts = partial(ClipPPOLoss, functional=False), {"actor": actor, "critic": critic}
+    return make_loss(module, parts, actor.spec["action"], networks, {}, estimator)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@torch.no_grad()
+def test_a_memory_begins_anew_with_each_episode_in_acting_and_in_learning(kind):
+    actor, critic, batch = recurrent(kind)
+    memory, _ = remembered(actor, batch)
+    assert torch.allclose(batch["memory"], memory, atol=1e-6)
+    with set_recurrent_mode(True):
+        again = actor(batch.reshape(-1, SEQUENCE).exclude("memory", "action"))
+    assert torch.allclose(again["memory"].reshape(memory.shape), memory, atol=1e-6)
+
+    loss = ppo(actor, critic)
+    for draw in ("epoch", "minibatch"):
+        for minibatch in minibatches(loss, draw=draw)(batch.clone()):
+            assert minibatch.shape == (4, SEQUENCE)
+            assert (minibatch["frame"].diff() == 1).all()
+            ratios = loss(minibatch).select("max_ratio", "mean_ratio", "kl_approx")
+            assert torch.allclose(torch.stack([*ratios.values()]), torch.tensor([1.0, 1.0, 0.0]), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@torch.no_grad()
+def test_values_are_of_each_episode_alone_and_a_time_limit_bootstraps(kind):
+    actor, critic, batch = recurrent(kind)
+    value, following = (critic[-1].module(each)[..., 0] for each in remembered(actor, batch))
+    (dealt,) = minibatches(ppo(actor, critic), size=120)(batch)
+    assert torch.allclose(batch["state_value"][..., 0], value, atol=1e-6)
+    assert torch.allclose(batch["next", "state_value"][..., 0], following, atol=1e-6)
+
+    reward, done, ended = (batch["next", key][..., 0].float() for key in ("reward", "done", "terminated"))
+    expected, carried = torch.empty_like(value), 0.0
+    for t in reversed(range(value.shape[1])):
+        delta = reward[:, t] + GAMMA * following[:, t] * (1 - ended[:, t]) - value[:, t]
+        expected[:, t] = carried = delta + GAMMA * LAMBDA * (1 - done[:, t]) * carried
+    order = dealt["frame"].reshape(-1).argsort()
+    assert torch.allclose(dealt["advantage"].reshape(-1)[order], expected.reshape(-1), atol=1e-5)
+
+
+def test_actor_and_critic_learn_one_memory_together():
+    actor, critic, batch = recurrent()
+    loss = ppo(actor, critic)
+    (minibatch,) = minibatches(loss, size=120)(batch)
+    cells = {id(each) for each in (*actor.modules(), *critic.modules()) if isinstance(each, nn.LSTM)}
+    assert len(cells) == 1
+    names = [name for name, _ in loss.named_parameters()]
+    assert sum("weight_hh" in name for name in names) == 1
+    parameters = dict(actor.named_parameters())
+    (memory,) = (each for name, each in parameters.items() if "weight_hh" in name)
+    for term in ("loss_objective", "loss_critic"):
+        (gradient,) = torch.autograd.grad(loss(minibatch)[term], memory)
+        assert gradient.norm() > 0, term
+
+
+def test_evaluation_remembers():
+    actor, *_ = recurrent()
+    (cell,) = (each for each in actor.modules() if isinstance(each, nn.LSTM))
+    given, returned = [], []
+
+    def look(_, arguments, result):
+        given.append(arguments[1][0][0])
+        returned.append(result[1][0][0])
+
+    cell.register_forward_hook(look)
+    make_env = partial(environments.make_env, partial(Toy, short=6, long=6, actions="one_hot"), [StepCounter])
+    Evaluator(make_env, actor, dict, seed=0, max_steps=4)(0, episodes=2)
+    assert not given[0].any()
+    for before, now in zip(returned[:-1], given[1:], strict=True):
+        assert before.abs().sum() > 0
+        assert torch.equal(now, before)
+
+
+@pytest.mark.parametrize("builder", ["tanh_normal", "categorical", "q_value", "dueling"])
+def test_every_actor_takes_a_memory_over_several_entries(builder):
+    kind = "continuous" if builder == "tanh_normal" else "integer"
+    make_env = partial(environments.make_env, partial(Toy, actions=kind), [StepCounter], num_envs=2)
+    network = {**NETWORK, "num_cells": [8, 6], "in_keys": ["observation", "observation"]}
+    actor = getattr(actors, builder)(make_env(seed=0), **network, memory={"gru": 5})
+    (cell,) = (each for each in actor.modules() if isinstance(each, nn.GRU))
+    assert (cell.input_size, cell.hidden_size) == (6, 5)
+    env = make_env(seed=0, policy=actor)
+    rollout = env.rollout(5, actor, break_when_any_done=False)
+    assert rollout["next", "recurrent_state"].shape == (2, 5, 1, 5)
+    spec = env.action_spec_unbatched
+    assert spec.expand(2, 5, *spec.shape).is_in(rollout["action"])
+
+
+def test_what_has_no_memory_costs_its_environments_nothing():
+    make_env = partial(environments.make_env, Toy, [StepCounter])
+    actor = actors.stochastic(make_env(seed=0), **NETWORK)
+    env = make_env(seed=0, policy=actor)
+    assert [type(each).__name__ for each in env.transform] == ["RewardSum", "StepCounter"]
+    assert isinstance(actor[0], TensorDictModule)
+    with pytest.raises(UserError, match=r"in_keys=\['memory'\]: the environment gives observation"):
+        critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})

@@ -1,0 +1,185 @@
+"""What hydrl promises of a run, kept by every algorithm in configs/algo: found by listing the folder."""
+
+import json
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+import torch
+from conftest import digest, logged, saved, settings, start
+
+from hydrl.config import CONFIGS
+from hydrl.config.mistakes import choices
+from hydrl.config.settings import algorithms, check_action_space
+from hydrl.errors import UserError
+from hydrl.loop import Episodes
+from hydrl.parts import environments
+from hydrl.run import checkpoint
+from hydrl.run.films import film
+from hydrl.run.finished import open_run
+
+ALGORITHMS = choices(CONFIGS / "algo")
+SMALL = ["~tuned", "total_frames=1_024", "collector.frames_per_batch=256", "minibatches.size=64"]
+SMALL += ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=50"]
+SMALL += ["log_every_frames=256", "checkpoint_every_frames=512"]
+
+
+def env_of(algo: str, fits: bool = True) -> str:
+    """A task whose actions the algorithm can take, or one whose it cannot."""
+    spaces = algorithms()[algo]
+    if spaces[0].startswith("multi-agent"):
+        pytest.importorskip("vmas")
+        return "vmas_navigation" if fits else "pendulum"
+    kind = "continuous" if "continuous" in spaces else "discrete"
+    other = "discrete" if kind == "continuous" else "continuous"
+    return {"continuous": "pendulum", "discrete": "cartpole"}[kind if fits else other]
+
+
+def small(algo: str, data: Path) -> list[str]:
+    """A few batches of the algorithm on a small task."""
+    words = [f"algo={algo}", f"env={env_of(algo)}", *SMALL]
+    if "override /collector: dataset" in (CONFIGS / "algo" / f"{algo}.yaml").read_text():
+        words.append(f"collector.path={data}")
+    chosen = settings(*words)
+    for part in ("actor", "critic", "value"):
+        words += [f"{part}.num_cells=[16,16]"] if "num_cells" in (getattr(chosen, part) or {}) else []
+    words += ["minibatches.warmup_frames=256"] if "warmup_frames" in chosen.minibatches else []
+    words += ["minibatches.updates=4"] if "updates" in chosen.minibatches else []
+    return words
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """What a short run kept in its replay memory."""
+    from train import train
+
+    folder = tmp_path_factory.mktemp("data") / "sac"
+    words = ["algo=sac", "env=pendulum", *SMALL, "minibatches.warmup_frames=256", "minibatches.updates=4"]
+    train(settings(*words, run_dir=folder))
+    return folder
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_going_on_equals_never_having_stopped(algo, data, run, batches, capsys):
+    """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
+    overrides = small(algo, data)
+    whole = run(*overrides, folder="whole")
+    unbroken = batches.copy()
+    batches.clear()
+    run(*overrides, "total_frames=512", "anneal_frames=1_024", folder="halves")
+    capsys.readouterr()
+    torch.rand(7)  # nothing of this process may help
+    halves = run(*overrides, "resume=auto", folder="halves")
+    said = capsys.readouterr().out.replace("\n", " ")
+    if env_of(algo).startswith("vmas"):  # whose simulator nobody can read
+        assert "the environments start anew" in said
+        assert batches[:2] == unbroken[:2]
+        return
+    assert "all goes on as it stood" in said
+    assert len(unbroken) == 4
+    assert batches == unbroken
+    with ZipFile(checkpoint.find(whole, "last")) as file:
+        names = {name.split("/")[1].partition("-")[2] for name in file.namelist() if "/" in name} - {"books"}
+    assert {"actor", "loss", "optimizer", "update", "minibatches", "normaliser", "rng", "collector"} <= names
+    for part in {*names, *(["buffer"] if "writer" in names else [])}:
+        assert digest(saved(halves, part)) == digest(saved(whole, part)), part
+    assert logged(halves) == logged(whole)
+
+
+@pytest.fixture(scope="module")
+def finished(data, tmp_path_factory):
+    """The folder of a short run of each algorithm, made when it is first asked for."""
+    from train import train
+
+    folders: dict[str, Path] = {}
+
+    def of(algo: str) -> Path:
+        if algo not in folders:
+            folder = tmp_path_factory.mktemp("finished") / algo
+            words = small(algo, data)
+            train(settings(*words, run_dir=folder))
+            (folder / ".hydra").mkdir()
+            (folder / ".hydra" / "overrides.yaml").write_text(json.dumps(words))
+            folders[algo] = folder
+        return folders[algo]
+
+    return of
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_rebuilt_policy_repeats_the_closing_evaluation(algo, finished):
+    folder = finished(algo)
+    _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
+    with closing(evaluator):
+        played = evaluator(frames, 2, Episodes.CLOSING)
+    assert played.mean == json.loads((folder / "summary.json").read_text())["eval/return_mean"]
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_film_is_of_the_policy_that_was_trained(algo, finished, tmp_path):
+    folder = finished(algo)
+    _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
+    with closing(evaluator):
+        played = evaluator(frames, 1, Episodes.CLOSING)
+        if env_of(algo).startswith("vmas"):  # draws with OpenGL in a window
+            with pytest.raises(UserError, match="cannot be filmed"):
+                film(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
+            return
+        value, steps = film(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
+    assert value == pytest.approx(played.mean, rel=1e-4)
+    assert steps == played.lengths.item()
+    assert (tmp_path / "film.mp4").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_actions_it_cannot_take_are_told_in_a_line(algo, data):
+    words = [word for word in small(algo, data) if not word.startswith("env=")]
+    if len(algorithms()[algo]) > 1:
+        pytest.skip("it takes all that one agent can do")
+    chosen = settings(*words, f"env={env_of(algo, fits=False)}")
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders)
+    with pytest.raises(UserError, match=f"^algo={algo} acts in .* action spaces and env=.* use algo="):
+        check_action_space(chosen, environments.action_kind(env))
+
+
+def test_a_report_compares_them_all(finished, tmp_path):
+    there = [algo for algo in ALGORITHMS if algo not in ("mappo", "ippo") or find_spec("vmas")]
+    folders = [str(finished(algo)) for algo in there]
+    done = start(*folders, f"out={tmp_path}", script="scripts/report.py")
+    said, _ = done.communicate(timeout=120)
+    assert done.returncode == 0, said
+    page = (tmp_path / "report.md").read_text()
+    assert all(f"algo={algo}" in page for algo in there)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_a_killed_run_goes_on_and_ends_as_if_nobody_had_killed_it(algo, data, tmp_path):
+    words = [*small(algo, data), "total_frames=4_096", "checkpoint_every_frames=256"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert start(*words, f"hydra.run.dir={whole}").wait(300) == 0
+    process = start(*words, f"hydra.run.dir={killed}")
+    while not checkpoint.archives(killed):
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert start(*words, f"hydra.run.dir={killed}", "resume=auto").wait(300) == 0
+    ours, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (killed, whole))
+    assert ours["frames"] == theirs["frames"]
+    assert ours["resumed_at_frames"]
+    if not env_of(algo).startswith("vmas"):
+        assert logged(killed) == logged(whole)
+
+
+@pytest.mark.slow
+def test_a_sweep_trains_them_all(data, tmp_path):
+    single = [algo for algo in ALGORITHMS if not algorithms()[algo][0].startswith("multi-agent")]
+    for kind, env in (("continuous", "pendulum"), ("discrete", "cartpole")):
+        able = [algo for algo in single if kind in algorithms()[algo] and algo != "iql"]
+        words = ["-m", f"algo={','.join(able)}", f"env={env}", *SMALL, "hydra.launcher.n_jobs=2"]
+        sweep = start(*words, f"hydra.sweep.dir={tmp_path / env}")
+        said, _ = sweep.communicate(timeout=900)
+        assert sweep.returncode == 0, said
+        assert f"{len(able)} of {len(able)} finished" in said

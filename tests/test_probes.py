@@ -1,0 +1,102 @@
+"""Every algorithm solves every probe it can act in: what long runs hide shows here within seconds."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from conftest import settings
+from probes import cases, judges, overrides_of, small, supplied, watch, worth
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.objectives import LossModule
+
+GAMMA = 0.5
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
+
+# Small networks that learn fast.
+NUMBERS = {
+    "collector.num_envs": 8,
+    "minibatches.size": 64,
+    "actor.num_cells": [32, 32],
+    "critic.num_cells": [32, 32],
+    "value.num_cells": [32, 32],
+    "optim.lr": 1e-2,
+    "loss.value_estimator.gamma": GAMMA,
+    "eval.every_frames": 10_000,  # at the end alone
+    # Statistics of batches that are there within a few updates, and learning with them.
+    "actor.norm.momentum": 0.1,
+    "critic.norm.momentum": 0.1,
+    "actor.norm.warmup_steps": 64,
+    "critic.norm.warmup_steps": 64,
+}
+FRESH = {"total_frames": 2_048, "collector.frames_per_batch": 256, "minibatches.epochs": 4}
+REPLAY = {
+    "total_frames": 768,
+    "collector.frames_per_batch": 64,
+    "collector.init_random_frames": 128,
+    "minibatches.updates": 16,
+    "minibatches.warmup_frames": 128,
+    "exploration.annealing_num_steps": 256,
+    "target.tau": 0.1,
+    "target.value_network_update_interval": 8,
+    "loss.module.alpha_init": 0.2,
+}
+DATA = REPLAY | {"total_frames": 12_288, "collector.frames_per_batch": 1_024}
+
+
+def set_to(algo: str, actions: str, kind: str) -> list[str]:
+    task = overrides_of(algo, actions, f"Probe-v0 kind={kind}")
+    return ["schedule=linear", *small(task, all=NUMBERS, fresh=FRESH, replay=REPLAY, data=DATA)]
+
+
+def hard(overrides: list[str]) -> list[str]:
+    """A soft value counts the policy's entropy; of it a temperature this small and fixed makes nothing."""
+    soft = any("alpha_init" in each for each in overrides)
+    return [*overrides, *(["loss.module.alpha_init=1e-6", "+loss.module.fixed_alpha=true"] if soft else [])]
+
+
+def judged(loss: LossModule, argument: str, minibatch: TensorDictBase) -> list[Tensor]:
+    """What one network of a loss says of the states, or of each of their actions.
+
+    Returns:
+        ``[*minibatch, values]``, one for each of several critics.
+    """
+    network, parameters = getattr(loss, argument), getattr(loss, f"{argument}_params")
+    if parameters is None:  # they are the network's own
+        parameters = TensorDict.from_module(network)
+    said = []
+    for each in parameters.unbind(0) if parameters.batch_dims else [parameters]:
+        with torch.no_grad(), each.to_module(network):
+            out = network(minibatch.clone())
+        found = [key for key in ("action_value", "state_action_value", "state_value") if key in out]
+        said.append(out[found[0]])
+    return said
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["constant", "observation", "discounting"])
+@pytest.mark.parametrize(("algo", "actions"), cases())
+def test_what_a_state_is_worth_is_found(algo, actions, kind, seed, run, monkeypatch):
+    """Immediate reward; what depends on the observation; what a later reward is worth now."""
+    overrides = supplied([*hard(set_to(algo, actions, kind)), f"seed={seed}"], run)
+    seen: dict[str, Any] = {}
+    watch(monkeypatch, lambda loss, minibatch: seen.update(loss=loss, minibatch=minibatch.clone()))
+    run(*overrides)
+    states = seen["minibatch"]["observation"]
+    assert len(states.unique()) == 2
+    for argument in judges(settings(*overrides).loss.networks):
+        for said in judged(seen["loss"], argument, seen["minibatch"]):
+            for state in states.unique():
+                found = said[states.squeeze(-1) == state].mean(0)
+                assert (found - worth(kind, state, GAMMA)).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["action", "both"])
+@pytest.mark.parametrize(("algo", "actions"), cases())
+def test_what_to_do_is_found(algo, actions, kind, seed, run):
+    """The action that pays; the action that pays where it is."""
+    folder = run(*supplied([*set_to(algo, actions, kind), f"seed={seed}"], run))
+    reached = json.loads((folder / "summary.json").read_text())
+    assert (reached["eval/return_mean"], reached["eval/return_std"]) == (1, 0)  # in every episode
