@@ -63,7 +63,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     normaliser = partial(environments.normaliser_state, env)
 
     # A part that was not chosen builds None.
-    actor, action_spec = build("actor")(env), env.action_spec_unbatched
+    actor, action_spec = build("actor")(env), environments.action_spec(env)
     parts = {"actor": actor} | {part: net for part in ("critic", "value") if (net := build(part)(env, actor))}
     exploration = build("exploration")(action_spec)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import importlib.util
 import os
 import signal
 import subprocess
@@ -35,6 +36,12 @@ def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:
     given, spec = chosen.loss, getattr(env, "action_spec_unbatched", env)
     there = {name: each for name, each in parts.items() if each is not None}
     return make_loss(chosen.build("loss"), there, spec, given.networks, given.keys, given.value_estimator)
+
+
+def needs_vmas() -> None:
+    """Skips a test where VMAS is not installed; importing it takes seconds."""
+    if importlib.util.find_spec("vmas") is None:
+        pytest.skip("needs pip install -e '.[vmas]'")
 
 
 def start(*arguments: str, script: str = "train.py", **options: Any) -> subprocess.Popen[str]:

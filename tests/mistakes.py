@@ -141,6 +141,30 @@ MISTAKES: dict[str, list[str]] = {
         "buffer._target_=torchrl.data.TensorDictPrioritizedReplayBuffer: its priorities cannot be saved",
     ],
     "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "algo=ppo"],
+    "algo=ppo env=custom env._target_=toys.Team": [
+        "algo=ppo",
+        "env=toys.Team has multi-agent continuous actions",
+        "use algo=ippo or algo=mappo",
+    ],
+    "algo=mappo env=cartpole": [
+        "algo=mappo",
+        "env=cartpole has discrete actions",
+        "use algo=dqn or algo=ppo",
+    ],
+    "algo=mappo env=custom env._target_=toys.Team actor=tanh_normal": [
+        "actor=tanh_normal",
+        "algo=mappo",
+        "use actor=multi_agent",
+    ],
+    "algo=mappo env=vmas_navigation env.scenario=balance": [
+        "env.scenario=balance: env=vmas_navigation is navigation",
+        "use env=vmas env.scenario=balance",
+    ],
+    "algo=mappo env=vmas": ["env.scenario has no value", "env.scenario=VALUE"],
+    "algo=mappo env=custom env._target_=toys.Team +env.num_envs=3": [
+        "env.num_envs=3",
+        "the run fills this in",
+    ],
     "algo=dqn env=cartpole actor=categorical": [
         "actor=categorical",
         "algo=dqn",

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from conftest import needs_vmas
 
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
 CHECKS = [
@@ -17,6 +18,8 @@ CHECKS = [
     (("algo=sac", "env=pendulum"), -200, 20, 3),
     (("algo=ppo", "env=pendulum"), -200, 20, 3),
     (("algo=dqn", "env=acrobot"), -100, 20, 3),
+    (("algo=mappo", "env=vmas_navigation"), 2.5, 100, 3),
+    (("algo=ippo", "env=vmas_navigation"), 2.5, 100, 3),
     (
         ("algo=ppo", "env=half_cheetah", "total_frames=200_000"),
         500,
@@ -37,11 +40,15 @@ CHECKS = [
     ],
 )
 def test_it_learns(overrides, threshold, episodes, seed, run):
+    if "env=vmas_navigation" in overrides:
+        needs_vmas()
     reached = json.loads((run(*overrides, f"seed={seed}") / "summary.json").read_text())
     assert reached["eval/return_mean"] >= threshold
     assert reached["eval/episodes"] == episodes
     if "algo=sac" in overrides:
         assert reached["frames"] <= 12_032  # 12,000 in whole batches
+    if "env=vmas_navigation" in overrides:
+        assert reached["frames"] <= 64_000
 
 
 @pytest.mark.slow

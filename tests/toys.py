@@ -104,3 +104,63 @@ class Spoilt(Toy):
     def _set_seed(self, seed: int | None) -> None:
         super()._set_seed(seed)
         self.seed = seed
+
+
+class Team(EnvBase):
+    """Several agents in environments that it steps all at once; the first is paid 1 a step, the second 2, ...
+
+    Each observes (steps so far, length of the episode, its own last action). Episodes end by themselves.
+
+    Args:
+        num_envs: environments stepped together.
+        agents: in each.
+        short: steps of one episode in two.
+        long: steps of the others.
+        actions: ``continuous``, ``one_hot`` or ``integer``.
+        device: where the tensors live.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        agents: int = 2,
+        short: int = 3,
+        long: int = 5,
+        actions: str = "continuous",
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(device=device, batch_size=[num_envs])
+        self.lengths, self.whole = torch.tensor([short, long]), (num_envs, agents)
+        self.steps = self.length = torch.zeros(num_envs, dtype=torch.int64)
+        self.observation_spec = self.of_agents(observation=Unbounded((*self.whole, 3)))
+        each = ACTIONS[actions]()
+        self.action_spec = self.of_agents(action=each.expand(*self.whole, *each.shape))
+        self.reward_spec = self.of_agents(reward=Unbounded((*self.whole, 1)))
+        self.generator = torch.Generator()
+
+    def of_agents(self, **entries: TensorSpec) -> Composite:
+        return Composite(agents=Composite(entries, shape=self.whole), shape=self.batch_size)
+
+    def give(self, action: torch.Tensor | float, **entries: torch.Tensor) -> TensorDict:
+        now = torch.stack([self.steps, self.length], -1).float()[:, None].expand(*self.whole, 2)
+        action = torch.as_tensor(action).float().expand(*self.whole)[..., None]
+        agents = TensorDict({"observation": torch.cat([now, action], -1)}, self.whole)
+        return TensorDict({"agents": agents}, self.batch_size).update(entries)
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
+        everywhere = torch.ones(self.batch_size, dtype=torch.bool)
+        begins = everywhere if tensordict is None else tensordict.get("_reset", everywhere[:, None])[:, 0]
+        drawn = self.lengths[torch.randint(2, self.batch_size, generator=self.generator)]
+        self.steps, self.length = self.steps.where(~begins, 0), torch.where(begins, drawn, self.length)
+        return self.give(0.0)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.steps = self.steps + 1
+        ended = (self.steps == self.length)[:, None]
+        action = tensordict["agents", "action"].float().reshape(*self.whole, -1)[..., 0]
+        given = self.give(action, terminated=ended, done=ended.clone())
+        paid = torch.arange(1.0, 1 + self.whole[1]).expand(self.whole)[..., None]
+        return given.set(("agents", "reward"), paid.clone())
+
+    def _set_seed(self, seed: int | None) -> None:
+        self.generator.manual_seed(seed)

@@ -107,18 +107,22 @@ def test_cuda_is_refused_where_there_is_none(told: Told, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("canary")
-def test_a_logger_whose_package_is_missing_is_refused_before_the_environment(told: Told, monkeypatch):
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [("logger=tensorboard", "tensorboard"), ("algo=mappo env=vmas_navigation", "vmas")],
+)
+def test_a_package_that_is_missing_is_told_before_the_environment(line, package, told: Told, monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name, *rest: None if name == "tensorboard" else find_spec(name, *rest),
+        lambda name, *rest: None if name == package else find_spec(name, *rest),
     )
-    code, output = told("logger=tensorboard")
+    code, output = told(line)
     assert code == 2
     assert_short(output)
-    assert "logger=tensorboard" in output
-    assert "pip install -e '.[tensorboard]'" in output
+    assert f"{line.split()[-1]} needs a package that is not installed" in output
+    assert f"pip install -e '.[{package}]'" in output
 
 
 @pytest.mark.usefixtures("canary")

@@ -5,7 +5,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import settings
+from conftest import needs_vmas, settings
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from torchrl.data import Composite, Unbounded
@@ -29,7 +29,7 @@ from hydrl.parts import environments
 OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
 VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
 VEC_NORM_V2 = partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True)
-NAMED = sorted({file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom"})
+NAMED = sorted({file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom", "vmas"})
 
 
 def gym(id: str, *transforms, num_envs: int = 1, seed: int = 0, **kwargs) -> TransformedEnv:
@@ -54,15 +54,20 @@ def by_env(rollout, num_envs):
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("name", NAMED)
 def test_every_env_config_gives_what_its_specs_say(name, num_envs):
-    env = configured(
-        f"env={name}", "algo=dqn" if name in ("cartpole", "acrobot") else "algo=ppo", num_envs=num_envs
-    )
+    several = "vmas" in name  # agents; all environments are one
+    if several:
+        needs_vmas()
+    algo = "mappo" if several else "dqn" if name in ("cartpole", "acrobot") else "ppo"
+    env = configured(f"env={name}", f"algo={algo}", num_envs=num_envs)
     check_env_specs(env)
     rollout = env.rollout(20, break_when_any_done=False)
-    assert rollout.batch_size == ((20,) if num_envs == 1 else (num_envs, 20))
-    assert rollout["observation"].dtype == torch.float32
-    assert torch.isfinite(rollout["next", "observation"]).all()
-    assert {"done", "terminated", "truncated", "reward", "episode_reward"} <= set(rollout["next"].keys())
+    assert rollout.batch_size == ((20,) if num_envs == 1 and not several else (num_envs, 20))
+    assert {"done", "terminated", "truncated", "episode_reward"} <= set(rollout["next"].keys())
+    own = rollout["agents"] if several else rollout
+    assert own["observation"].dtype == torch.float32
+    after = rollout["next", "agents"] if several else rollout["next"]
+    assert torch.isfinite(after["observation"]).all()
+    assert "reward" in after
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -38,6 +38,7 @@ EXACT = {
     ],
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=2_000"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=300"],
+    "several agents": ["algo=mappo", "env=custom", "env._target_=toys.Team", "collector.num_envs=4"],
     "own environment": ["env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from pydantic import Field, PositiveInt
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, find, missing, show
+from hydrl.config.mistakes import choices, find, missing, no_such_choice, show
 from hydrl.config.signatures import Part, Values, check_signatures, hold_one, targets
 from hydrl.errors import UserError
 
@@ -63,6 +63,12 @@ LIMITS = (
     ("collector.frames_per_batch", "buffer.storage.max_size"),
 )
 
+# Packages of the extras in pyproject.toml that a part cannot do without.
+NEEDED = (
+    ("logger", "hydrl.run.loggers.tensorboard", "tensorboard"),
+    ("env", "torchrl.envs.VmasEnv", "vmas"),
+)
+
 
 def check(values: Values) -> None:
     """Everything below, cheapest first.
@@ -93,7 +99,7 @@ def unfit(values: Values) -> Iterator[str]:
     task, env = values["task"], values["env"]
     if task in choices(CONFIGS / "env"):
         own = OmegaConf.load(CONFIGS / "env" / f"{task}.yaml").env
-        for key, general in (("_target_", "custom"), ("id", "gym")):
+        for key, general in (("_target_", "custom"), ("id", "gym"), ("scenario", "vmas")):
             if env.get(key) != own.get(key):
                 given = f"env.{key}={env.get(key)}"
                 yield f"{given}: env={task} is {own.get(key)}, and its numbers too; use env={general} {given}"
@@ -153,9 +159,22 @@ def at_odds(values: Values) -> Iterator[str]:
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
     yield from unheard(values)
-    logger = values["logger"] or {"_target_": ""}
-    if logger["_target_"] == "hydrl.run.loggers.tensorboard" and not importlib.util.find_spec("tensorboard"):
-        yield "logger=tensorboard needs a package that is not installed; pip install -e '.[tensorboard]'"
+    yield from lacking(values)
+
+
+def lacking(values: Values) -> Iterator[str]:
+    """Packages that are not installed, and a scenario that VMAS does not have."""
+    for group, target, package in NEEDED:
+        part = values[group] or {}
+        if part.get("_target_") != target:
+            continue
+        if (found := importlib.util.find_spec(package)) is None or found.origin is None:
+            choice = values["task"] if group == "env" else package
+            yield f"{group}={choice} needs a package that is not installed; pip install -e '.[{package}]'"
+        elif package == "vmas":
+            offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
+            if part["scenario"] not in offered:
+                yield no_such_choice("env.scenario", part["scenario"], sorted(offered))
 
 
 def forgetful(values: Values) -> Iterator[str]:

@@ -123,7 +123,7 @@ class Settings(Strict):
     profile_batches: Annotated[int, Field(ge=0), Role.RECORD]
     eval: Annotated[Eval, Role.LENGTH]
     algo: str
-    action_spaces: list[Literal["continuous", "discrete"]]
+    action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
     fits: dict[str, list[str | None]]
     task: str
     env: Built
@@ -208,7 +208,14 @@ def builder(node: Part) -> Builder:
     except InstantiationException as error:
         reason = str(error.__cause__ or error).split("full_key")[0]
         raise UserError(f"_target_={node['_target_']} cannot be built: {' '.join(reason.split())}") from error
-    return partial(made.func, *made.args, **made.keywords)
+    return partial(made.func, *made.args, **{key: nested(key, value) for key, value in made.keywords.items()})
+
+
+def nested(key: str, value: Any) -> Any:
+    """``in_keys`` and the like as TorchRL reads them: a nested entry is a list in YAML and a tuple here."""
+    if key.endswith("_keys") and isinstance(value, list):
+        return [tuple(each) if isinstance(each, list) else each for each in value]
+    return value
 
 
 def load(cfg: DictConfig) -> Settings:

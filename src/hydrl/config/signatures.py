@@ -85,8 +85,6 @@ def check_target(path: str, node: Part, values: Values) -> None:
     count, handed = HANDED.get(path, (0, set()))
     if path == "loss.module":
         handed = check_networks(name, target, values["loss"]["networks"])
-    if name == "hydrl.parts.environments.gymnasium_env":
-        handed = handed | {"num_envs"}
     is_class = inspect.isclass(target)
     try:
         call = inspect.signature(target.__init__ if is_class else target)
@@ -95,6 +93,8 @@ def check_target(path: str, node: Part, values: Values) -> None:
     positional = [None] * (count + is_class)
     own = {key for key in node if not key.startswith("_")}
     kinds, open_ended = accepted_parameters(target)
+    if path == "env" and "num_envs" in kinds:
+        handed = handed | {"num_envs"}
     try:
         filled = {*handed, *call.bind_partial(*positional, **dict.fromkeys(handed)).arguments}
         for key in sorted(own & filled):

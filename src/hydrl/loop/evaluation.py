@@ -1,5 +1,6 @@
 """Evaluation: whole episodes, raw returns, and training left exactly as it was."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -149,9 +150,16 @@ def play(env: TransformedEnv, actor: TensorDictModuleBase, *, seed: int, max_ste
 @contextmanager
 def untouched_randomness() -> Iterator[None]:
     """Puts every global random number generator back as it was."""
-    rng = GlobalRNGState()
-    state = rng.state_dict()
+    rng, of_vmas = GlobalRNGState(), vmas_generators()
+    state, state_of_vmas = rng.state_dict(), list(of_vmas)
     try:
         yield
     finally:
         rng.load_state_dict(state)
+        of_vmas[:] = state_of_vmas
+
+
+def vmas_generators() -> list[Any]:
+    """What all environments of VMAS in a process draw from: a list of generators' states on their class."""
+    vmas = sys.modules.get("vmas.simulator.environment")
+    return vmas.Environment.vmas_random_state if vmas else []

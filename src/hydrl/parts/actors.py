@@ -157,12 +157,13 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         UserError: if the environment does not give what the module reads.
         DivergedError: if what it gives is no number.
     """
-    in_keys = [key for key in module.in_keys if key not in ("action", *STATES)]
+    actions = env.action_keys
+    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES)]
     require_entries(env.observation_spec, in_keys)
     module.to(env.device)
     with torch.no_grad():
         start = env.reset()
         check_finite(start.unsqueeze(-1), in_keys)
         start["is_init"] = torch.ones(*env.batch_size, 1, dtype=torch.bool, device=env.device)
-        module(env.rand_action(start) if "action" in module.in_keys else start)
+        module(env.rand_action(start) if set(actions) & set(module.in_keys) else start)
     return module.eval()

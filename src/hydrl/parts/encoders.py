@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from tensordict import NestedKey
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
@@ -50,7 +51,7 @@ class BatchRenorm(BatchRenorm1d):
         return super().forward(x.reshape(-1, x.shape[-1])).reshape(x.shape)
 
 
-def size_of(env: EnvBase, in_keys: Sequence[str]) -> int:
+def size_of(env: EnvBase, in_keys: Sequence[NestedKey]) -> int:
     """How many numbers the observation entries have together.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import signature
 from traceback import walk_tb
 from typing import Any
 
@@ -14,7 +15,7 @@ from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAc
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
 from torch.nn import UninitializedBuffer
-from torchrl.data import Bounded, Categorical, Composite, OneHot
+from torchrl.data import Bounded, Categorical, Composite, OneHot, TensorSpec
 from torchrl.envs import (
     Compose,
     EnvBase,
@@ -24,6 +25,7 @@ from torchrl.envs import (
     SerialEnv,
     Transform,
     TransformedEnv,
+    UnaryTransform,
     VecNorm,
     VecNormV2,
 )
@@ -140,13 +142,19 @@ class OneReward(gymnasium.RewardWrapper):
 
 
 def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = False) -> EnvBase:
-    """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``."""
-    maker = getattr(make, "func", make)
-    if maker is gymnasium_env:
-        make = partial(make, render_mode="rgb_array") if render else make
-        return make(num_envs=num_envs, device=device)
-    if isinstance(maker, type) and not issubclass(maker, EnvBase):
+    """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``.
+
+    One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
+    """
+    maker: Any = getattr(make, "func", make)
+    is_class = isinstance(maker, type)
+    if maker is gymnasium_env and render:
+        make = partial(make, render_mode="rgb_array")
+    if is_class and not issubclass(maker, EnvBase):
         raise UserError(f"env._target_ names {maker.__name__}, which is no class of TorchRL environments")
+    constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
+    if "num_envs" in signature(constructor).parameters:
+        return make(num_envs=num_envs, device=device)
     return make(device=device) if num_envs == 1 else SerialEnv(num_envs, partial(make, device=device))
 
 
@@ -166,7 +174,8 @@ def make_env(
     Args:
         make: builds the base environment.
         transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
-            where none is named, because returns are reported raw.
+            where none is named, because returns are reported raw. The return of several agents, which all
+            else reads as ``episode_reward``, is the mean of theirs.
         num_envs: environments stepped together.
         device: where the tensors live.
         normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
@@ -180,14 +189,23 @@ def make_env(
     )
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
+    base = make_base_env(make, num_envs, device, render)
+    if isinstance(key := base.reward_keys[0], tuple):
+        return_key = (*key[:-1], f"episode_{key[-1]}")
+        stack.insert(1, UnaryTransform([return_key], ["episode_reward"], fn=mean_over_agents))
     if policy is not None and restarts_with_episodes(policy):
         stack.append(get_env_transforms_from_module(policy))
-    env = TransformedEnv(make_base_env(make, num_envs, device, render), Compose(*stack))
+    env = TransformedEnv(base, Compose(*stack))
     if normaliser is not None:
         load_normaliser(env, normaliser)
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+def mean_over_agents(values: torch.Tensor) -> torch.Tensor:
+    """``[..., agents, 1]`` to ``[..., 1]``."""
+    return values.mean(-2)
 
 
 def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
@@ -293,14 +311,26 @@ def load_normaliser(env: TransformedEnv, state: dict[str, Any]) -> None:
             transform.freeze()
 
 
-def action_kind(env: EnvBase) -> str:
-    """``discrete``, ``continuous`` or the name of a spec no algorithm here can act in; resets nothing."""
+def action_spec(env: EnvBase) -> TensorSpec:
+    """What one environment takes: ``[agents, ...]`` of several, a ``Composite`` of several groups of them."""
     try:
         spec = env.action_spec_unbatched
     except RuntimeError:  # a normaliser without statistics yet hides the specs above it
         spec = env.base_env.action_spec_unbatched
+    keys = spec.keys(True, True) if isinstance(spec, Composite) else []
+    return spec[next(iter(keys))] if len(keys) == 1 else spec
+
+
+def action_kind(env: EnvBase) -> str:
+    """``discrete``, ``continuous``, the same for several agents, or what no algorithm here can act in.
+
+    It resets nothing.
+    """
+    spec = action_spec(env)
     if type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
-        return "discrete"
-    if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
-        return "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
-    return type(spec).__name__
+        kind = "discrete"
+    elif isinstance(spec, Bounded) and spec.dtype.is_floating_point:
+        kind = "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
+    else:
+        kind = type(spec).__name__
+    return f"multi-agent {kind}" if isinstance(env.base_env.action_keys[0], tuple) else kind

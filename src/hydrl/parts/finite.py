@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDictBase, unravel_key
 from torchrl.collectors import Collector
 
 from hydrl.errors import DivergedError
@@ -55,8 +55,8 @@ class FiniteCollector(Collector):
         """Goes on from :meth:`state`."""
         self.load_state_dict(state["own"])
         if state["carrier"] is not None:
-            made = self._carrier
-            self._carrier = TensorDict(state["carrier"], batch_size=made.batch_size, device=made.device)
+            # What several agents share an entry for has a batch size of its own, which a dictionary has not.
+            self._carrier = self._carrier.empty(recurse=True).update(state["carrier"])
             self._traj_pool.load_state_dict(state["own"]["traj_pool"])  # loading the collector drew from it
         self._frames, self._iter = state["frames"], state["iter"]
 
@@ -68,7 +68,10 @@ class FiniteCollector(Collector):
         """
         batches = super().iterator()
         read = list(self.policy.in_keys)
-        keys: list[NestedKey] = [*(("next", key) for key in read), ("next", "reward"), *read]
+        keys: list[NestedKey] = [
+            *(unravel_key(("next", key)) for key in (*read, *self.env.reward_keys)),
+            *read,
+        ]
         while True:
             before = self._frames
             try:

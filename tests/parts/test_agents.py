@@ -1,0 +1,142 @@
+"""Several agents at once: nested entries, each agent's own networks and advantages."""
+
+from functools import partial
+from itertools import islice
+
+import pytest
+import torch
+from conftest import settings
+from torchrl.envs import RewardScaling, StepCounter
+from torchrl.envs.utils import check_env_specs
+from toys import Team
+
+from hydrl.errors import DivergedError, UserError
+from hydrl.parts import agents, collectors, environments
+from hydrl.parts.losses import make_loss
+
+NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": [("agents", "observation")]}
+OBSERVATION = ("agents", "observation")
+
+
+def team(*transforms, num_envs=4, **toy):
+    return environments.make_env(partial(Team, **toy), [StepCounter, *transforms], num_envs=num_envs, seed=0)
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_the_return_is_the_mean_of_the_agents_own(num_envs):
+    env = team(partial(RewardScaling, 0.0, 9.0, in_keys=[("agents", "reward")]), num_envs=num_envs)
+    check_env_specs(env)
+    rollout = env.rollout(30, break_when_any_done=False)
+    assert rollout.batch_size == (num_envs, 30)  # one environment with a batch size of its own, none in a row
+    after = rollout["next"][rollout["next", "done"].squeeze(-1)]
+    assert set(after["step_count"].flatten().tolist()) == {3, 5}
+    assert torch.equal(after["episode_reward"], 1.5 * after["step_count"])
+    assert torch.equal(after["agents", "episode_reward"][:, 1], 2.0 * after["step_count"])
+    assert (after["agents", "reward"][:, 1] == 18).all()
+
+
+@pytest.mark.parametrize(
+    ("actions", "kind"), [("continuous", "continuous"), ("one_hot", "discrete"), ("integer", "discrete")]
+)
+@pytest.mark.parametrize("share_params", [True, False])
+def test_each_agent_acts_on_what_it_observes_itself(actions, kind, share_params):
+    env = team(actions=actions, agents=3)
+    assert environments.action_kind(env) == f"multi-agent {kind}"
+    actor = agents.actor(env, **NETWORK, share_params=share_params)
+    start = env.reset()
+    names = ("loc", "scale") if kind == "continuous" else ("logits",)
+    before = [actor(start)["agents", name].clone() for name in names]
+    start[OBSERVATION][:, 1] += 1
+    for name, old in zip(names, before, strict=True):
+        now = actor(start)["agents", name]
+        assert torch.equal(now[:, ::2], old[:, ::2])
+        assert not torch.isclose(now[:, 1], old[:, 1]).all()
+    assert start["agents", "action_log_prob"].shape == (4, 3)
+    assert env.full_action_spec.is_in(start.select(("agents", "action")))
+    alike = env.reset()
+    alike[OBSERVATION][:] = 0.5
+    out = actor(alike)["agents", names[0]]
+    assert torch.allclose(out[:, 0], out[:, 1]) == share_params
+
+
+@pytest.mark.parametrize("centralized", [True, False])
+def test_a_centralized_critic_sees_what_all_observe(centralized):
+    env = team(agents=3)
+    critic = agents.critic(env, **NETWORK, share_params=True, centralized=centralized)
+    start = env.reset()
+    before = critic(start)["state_value"].clone()
+    assert before.shape == (4, 3, 1)
+    start[OBSERVATION][:, 1] += 1
+    assert torch.equal(critic(start)["state_value"][:, ::2], before[:, ::2]) != centralized
+
+
+@pytest.mark.parametrize("algo", ["mappo", "ippo"])
+@pytest.mark.parametrize(("limit", "bootstraps"), [(3, True), (None, False)])
+def test_targets_are_each_agent_s_own_and_a_time_limit_bootstraps(algo, limit, bootstraps):
+    overrides = ["env=custom", "env._target_=toys.Team", "+env.short=4", "+env.long=4"]
+    overrides += [f"+transforms.step_counter.max_steps={limit}"] if limit else []
+    chosen = settings(
+        f"algo={algo}", *overrides, "loss.value_estimator.lmbda=0", "loss.value_estimator.gamma=0.5"
+    )
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
+    parts = {part: chosen.build(part)(env) for part in ("actor", "critic")}
+    given = chosen.loss
+    spec = environments.action_spec(env)
+    loss = make_loss(chosen.build("loss"), parts, spec, given.networks, given.keys, given.value_estimator)
+    with torch.no_grad():
+        batch = env.rollout(4, parts["actor"], break_when_any_done=False)
+        following = parts["critic"](batch["next"].clone())["state_value"]
+        loss.value_estimator(batch)
+
+    ends = (limit or 4) - 1
+    paid = torch.tensor([1.0, 2.0])[:, None].expand(2, 2, 1)
+    assert batch["next", "done"][:, ends].all()
+    target = batch["value_target"]
+    assert target.shape == (2, 4, 2, 1)
+    for step in range(ends + 1):
+        value = following[:, step] if step < ends or bootstraps else 0.0
+        torch.testing.assert_close(target[:, step], paid + 0.5 * value)
+    losses = loss(batch.reshape(-1))
+    assert {"loss_objective", "loss_critic", "loss_entropy"} <= set(losses.keys())
+
+
+class Spoilt(Team):
+    """The second agent of the third environment is paid what is no number in its second step."""
+
+    def _step(self, tensordict):
+        given = super()._step(tensordict)
+        given["agents", "reward"][2, 1] *= torch.where(self.steps[2] == 2, float("nan"), 1.0)
+        return given
+
+
+def test_a_reward_that_is_no_number_is_told():
+    env = environments.make_env(Spoilt, [], num_envs=4, seed=0)
+    actor = agents.actor(env, **NETWORK, share_params=True)
+    options = {"frames_per_batch": 16, "init_random_frames": 0, "num_envs": 4, "seed": 0, "device": "cpu"}
+    collector = collectors.make_collector(env, None, actor, **options)
+    with pytest.raises(DivergedError, match="reward of environment 2 is NaN") as told:
+        list(islice(collector, 2))
+    assert told.value.frames == 4
+
+
+def test_an_entry_that_is_not_there_is_told_with_those_that_are():
+    with pytest.raises(UserError, match=r"\('agents', 'lidar'\).*gives \('agents', 'observation'\)"):
+        agents.actor(team(), **NETWORK | {"in_keys": [("agents", "lidar")]}, share_params=True)
+
+
+@pytest.mark.parametrize("name", ["ObservationNorm", "VecNormV2"])
+def test_normalisers_read_nested_entries_as_yaml_says_them(name):
+    choice = {"ObservationNorm": "normalized", "VecNormV2": "running_norm"}[name]
+    overrides = [f"transforms={choice}", "transforms.normalize.in_keys=[[agents,observation]]"]
+    chosen = settings("algo=mappo", "env=custom", "env._target_=toys.Team", *overrides)
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
+    environments.initialise_normalisers(env, 400)
+    steps = env.rollout(200, break_when_any_done=False)[OBSERVATION][..., 0]
+    assert abs(steps.mean().item()) < 0.3
+    assert 0.7 < steps.std().item() < 1.3
+    start = env.reset()[OBSERVATION]
+    known = environments.normaliser_state(env)
+    other = environments.make_env(
+        chosen.build("env"), chosen.transform_builders, num_envs=2, normaliser=known
+    )
+    assert torch.equal(other.reset()[OBSERVATION][..., 0], start[:2, :, 0])

@@ -1,0 +1,38 @@
+"""VMAS' simulator steps all environments at once and draws from generators of its own."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from conftest import needs_vmas
+
+from hydrl.errors import UserError
+
+# An episode ends in each batch.
+SMALL = ["env=vmas_navigation", "~tuned", "debug=fast", "minibatches.epochs=2", "collector.num_envs=2"]
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(autouse=True)
+def _vmas() -> None:
+    needs_vmas()
+
+
+def test_an_evaluation_leaves_the_training_s_draws_alone(run):
+    overrides = ["algo=mappo", *SMALL, "total_frames=1_024"]
+    often = run(*overrides, "eval.every_frames=256", folder="often")
+    seldom = run(*overrides, "eval.every_frames=1_024", folder="seldom")
+    ours, theirs = ([row["train/return"] for row in rows(each)] for each in (often, seldom))
+    assert ours == theirs
+    assert len(set(ours)) == 4
+
+
+def test_a_scenario_that_vmas_does_not_have_is_told(run):
+    with pytest.raises(UserError, match=r"env\.scenario=balanc: no such choice; try balance, "):
+        run("algo=mappo", "env=vmas", "env.scenario=balanc")
+    with pytest.raises(UserError, match="env=simple_tag has multi-agent Composite actions"):
+        run("algo=mappo", "env=vmas", "env.scenario=simple_tag")
