@@ -344,7 +344,7 @@ def test_help_lists_the_groups_and_their_choices_after_three_examples():
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("algo=", ["algo=dqn", "algo=ppo", "algo=sac"]),
+        ("algo=", [f"algo={each}" for each in choices(CONFIGS / "algo")]),
         ("env=inverted_d", ["env=inverted_double_pendulum"]),
         ("eval.episod", ["eval.episodes="]),
     ],
