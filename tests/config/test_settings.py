@@ -128,6 +128,7 @@ def untuned(*overrides: str) -> dict:
     values["eval"].pop("solved_at")
     values["eval"].pop("max_steps")  # which is the task's, as is where its episodes are cut
     values["transforms"]["step_counter"].pop("max_steps", None)
+    values["collector"].pop("task", None)
     return values
 
 
