@@ -31,6 +31,12 @@ def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
         return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
 
 
+def data_of(algo: str, path: Path | str = "none") -> list[str]:
+    """What an algorithm that learns from a data set is told in addition."""
+    offline = "override /collector: dataset" in (CONFIGS / "algo" / f"{algo}.yaml").read_text()
+    return [f"collector.path={path}"] if offline else []
+
+
 def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:
     """The configured loss over ``parts``; ``env`` or an action spec says how it acts."""
     given, spec = chosen.loss, getattr(env, "action_spec_unbatched", env)

@@ -107,11 +107,20 @@ def cases() -> Iterator[tuple[str, str]]:
 
 
 def overrides_of(algo: str, actions: str, task: str) -> list[str]:
-    """What a run of a case is asked for; the task is an id here and arguments, as ``"Probe-v0 kind=both"``."""
+    """A run of a case on a task, which is an id here and its arguments, as ``"Probe-v0 kind=both"``."""
     id, *arguments = task.split()
     words = [f"algo={algo}", "env=gym", f"env.id=probes:{id}", f"+env.actions={actions}", "transforms=plain"]
-    offline = OmegaConf.load(CONFIGS / "algo" / f"{algo}.yaml").fits.get("collector") == ["dataset"]
-    return [*words, *(f"+env.{each}" for each in arguments), *(["collector.path=later"] if offline else [])]
+    return [
+        *words,
+        *(f"+env.{each}" for each in arguments),
+        *(["collector.path=later"] if offline(algo) else []),
+    ]
+
+
+def offline(algo: str) -> bool:
+    """Whether it declares that it learns from nothing but a data set."""
+    declared = OmegaConf.load(CONFIGS / "algo" / f"{algo}.yaml")
+    return OmegaConf.select(declared, "fits.collector") == ["dataset"]
 
 
 def learns_from(keys: Mapping[str, Any]) -> str:
@@ -126,8 +135,8 @@ def small(overrides: list[str], **numbers: Mapping[str, Any]) -> list[str]:
 
     Args:
         overrides: of :func:`overrides_of`.
-        **numbers: for ``all`` algorithms and for those that learn from ``fresh``, ``replay`` or ``data``. What
-            an algorithm has no key for is left out.
+        **numbers: for ``all`` algorithms and for those that learn from ``fresh``, ``replay`` or ``data``.
+            What an algorithm has no key for is left out.
     """
     keys = settings(*overrides).model_dump()
     wanted = {**numbers["all"], **numbers.get(learns_from(keys), {})}
@@ -139,13 +148,12 @@ def supplied(overrides: list[str], run: Callable[..., Path]) -> list[str]:
     if learns_from(keys := settings(*overrides).model_dump()) != "data":
         return overrides
     task = [each for each in overrides if each.startswith(("env", "+env", "transforms"))]
-    player = next(
-        algo
-        for algo, actions in cases()
-        if actions == keys["env"]["actions"]
-        and "warmup_frames" in settings(f"algo={algo}", *task).minibatches
-    )
-    at_random = ["total_frames=512", "collector.init_random_frames=512", "minibatches.warmup_frames=1_000"]
+    able = [algo for algo, actions in cases() if actions == keys["env"]["actions"]]
+    kinds = {
+        algo: learns_from(settings(f"algo={algo}", *task).model_dump()) for algo in able if not offline(algo)
+    }
+    player = next(algo for algo, kind in kinds.items() if kind == "replay")
+    at_random = ["total_frames=256", "collector.init_random_frames=256", "minibatches.warmup_frames=1_000"]
     data = run(f"algo={player}", *task, *at_random, "eval.episodes=1", "eval.final_episodes=1", folder="data")
     return [*overrides, f"collector.path={data}"]
 

@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 import torch
-from conftest import digest, logged, saved, settings, start
+from conftest import data_of, digest, logged, saved, settings, start
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices
@@ -40,8 +40,7 @@ def env_of(algo: str, fits: bool = True) -> str:
 def small(algo: str, data: Path) -> list[str]:
     """A few batches of the algorithm on a small task."""
     words = [f"algo={algo}", f"env={env_of(algo)}", *SMALL]
-    if "override /collector: dataset" in (CONFIGS / "algo" / f"{algo}.yaml").read_text():
-        words.append(f"collector.path={data}")
+    words += data_of(algo, data)
     chosen = settings(*words)
     for part in ("actor", "critic", "value"):
         words += [f"{part}.num_cells=[16,16]"] if "num_cells" in (getattr(chosen, part) or {}) else []

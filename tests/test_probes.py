@@ -9,6 +9,7 @@ from conftest import settings
 from probes import cases, judges, overrides_of, small, supplied, watch, worth
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
+from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
 
 GAMMA = 0.5
@@ -30,7 +31,7 @@ NUMBERS = {
     "actor.norm.warmup_steps": 64,
     "critic.norm.warmup_steps": 64,
 }
-FRESH = {"total_frames": 2_048, "collector.frames_per_batch": 256, "minibatches.epochs": 4}
+FRESH = {"total_frames": 1_536, "collector.frames_per_batch": 256, "minibatches.epochs": 4}
 REPLAY = {
     "total_frames": 768,
     "collector.frames_per_batch": 64,
@@ -67,7 +68,7 @@ def judged(loss: LossModule, argument: str, minibatch: TensorDictBase) -> list[T
         parameters = TensorDict.from_module(network)
     said = []
     for each in parameters.unbind(0) if parameters.batch_dims else [parameters]:
-        with torch.no_grad(), each.to_module(network):
+        with torch.no_grad(), set_recurrent_mode(True), each.to_module(network):
             out = network(minibatch.clone())
         found = [key for key in ("action_value", "state_action_value", "state_value") if key in out]
         said.append(out[found[0]])
@@ -88,7 +89,7 @@ def test_what_a_state_is_worth_is_found(algo, actions, kind, seed, run, monkeypa
     for argument in judges(settings(*overrides).loss.networks):
         for said in judged(seen["loss"], argument, seen["minibatch"]):
             for state in states.unique():
-                found = said[states.squeeze(-1) == state].mean(0)
+                found = said[(states == state).squeeze(-1)].mean(0)
                 assert (found - worth(kind, state, GAMMA)).abs().max() < 0.1
 
 

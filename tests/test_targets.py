@@ -1,7 +1,7 @@
 """What every off-policy loss regresses on, from the environment to the loss, against the same by hand.
 
-An episode of :class:`probes.Clockwork` follows from what is observed. So nothing but a minibatch's observations and
-actions is believed here: rewards, ends and what comes next are worked out anew.
+An episode of :class:`probes.Clockwork` follows from what is observed. Of a minibatch nothing but observations
+and actions is believed here: rewards, ends and what comes next are worked out anew.
 """
 
 from collections.abc import Callable
@@ -43,13 +43,12 @@ CASES = [
 CASES += [
     ("dqn", "discrete", ("loss.module.double_dqn=false",)),
     ("dqn", "discrete", ("minibatches.n_steps=3",)),
-    ("dqn", "discrete", ("minibatches.n_steps=3", "buffer=prioritized", "minibatches.draw=minibatch")),
-    ("sac", "continuous", ("minibatches.n_steps=4", "buffer=prioritized")),
+    ("td3", "continuous", ("minibatches.n_steps=4", "buffer=prioritized")),
 ]
 
 
 class Known(nn.Module):
-    """Values that are linear in the observation; any action is worth the same but where each has its output."""
+    """Values linear in the observation; every action is worth the same but where each has its own output."""
 
     def __init__(self, values: int) -> None:
         super().__init__()

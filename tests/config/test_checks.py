@@ -1,5 +1,5 @@
 import pytest
-from conftest import settings
+from conftest import data_of, settings
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
@@ -27,7 +27,7 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
 @pytest.mark.parametrize("algo", algorithms())
 def test_what_fits_an_algorithm_exists_and_holds_its_own_defaults(algo: str):
     task = "cartpole" if "discrete" in algorithms()[algo] else "hopper"
-    values = settings(f"algo={algo}", f"env={task}").model_dump()
+    values = settings(f"algo={algo}", f"env={task}", *data_of(algo)).model_dump()
     assert {"loss", "actor", "critic", "buffer"} <= values["fits"].keys()
     for group, fitting in values["fits"].items():
         able = {each or "null" for each in fitting}

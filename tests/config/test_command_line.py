@@ -19,6 +19,7 @@ from torchrl.envs import EnvBase
 import train
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.command_line import read
+from hydrl.config.mistakes import choices
 from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run import resume
@@ -165,7 +166,10 @@ def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Pa
     assert output.startswith("error: actor=min: no such choice; try mine, ")
 
 
-def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(own_choices, told: Told, trained, tmp_path):
+def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(
+    own_choices, told: Told, trained, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(resume, "origin", lambda settings: None)  # its checkpoint is not what this is about
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     words = ["env=cartpole", "algo=mine", "~tuned"]
     (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
@@ -182,7 +186,10 @@ def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(own_choices, told:
         assert trained[-1].total_frames == 4_096
 
 
-def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_not(told, trained, tmp_path):
+def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_not(
+    told, trained, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(resume, "origin", lambda settings: None)  # its checkpoint is not what this is about
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     words = ["env=custom", "env._target_=toys.Toy"]
     (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
@@ -328,7 +335,7 @@ def test_help_lists_the_groups_and_their_choices_after_three_examples():
     command = [sys.executable, "train.py", "--help"]
     output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
     assert [line.startswith("python train.py ") for line in output.splitlines()[:4]] == [True] * 3 + [False]
-    assert "\nalgo: dqn, ppo, sac\n" in output
+    assert f"\nalgo: {', '.join(choices(CONFIGS / 'algo'))}\n" in output
     for group in CONFIGS.iterdir():
         assert not list(group.glob("*.yaml")) or f"\n{group.name}: " in output
     assert "_target_" not in output
@@ -337,7 +344,7 @@ def test_help_lists_the_groups_and_their_choices_after_three_examples():
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("algo=", ["algo=dqn", "algo=ppo", "algo=sac"]),
+        ("algo=", [f"algo={each}" for each in choices(CONFIGS / "algo")]),
         ("env=inverted_d", ["env=inverted_double_pendulum"]),
         ("eval.episod", ["eval.episodes="]),
     ],

@@ -219,7 +219,7 @@ def chosen(group: str, node: Part | None) -> list[str]:
     """
     if node is None:
         return ["null"]
-    wanted = {each["_target_"] for _, each in targets(node)}
+    wanted = {each["_target_"] for path, each in targets(node) if path != "norm"}  # which is an encoder's
     known = choices(CONFIGS / group)
     texts = {name: (CONFIGS / group / f"{name}.yaml").read_text() for name in known}
     alike = [name for name in known if set(re.findall(TARGET, texts[name], re.MULTILINE)) == wanted]
