@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import needs_vmas
+from conftest import needs_vmas, saved
 
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
 CHECKS = [
@@ -16,6 +16,9 @@ CHECKS = [
     (("algo=ppo", "env=inverted_double_pendulum", "compile=true"), 9_300, 20, 1),
     (("algo=dqn", "env=cartpole", "compile=true"), 475, 100, 1),
     (("algo=sac", "env=pendulum"), -200, 20, 3),
+    (("algo=td3", "env=pendulum"), -200, 20, 3),
+    (("algo=crossq", "env=pendulum"), -200, 20, 3),
+    (("algo=prioritized_dqn", "env=cartpole"), 475, 100, 3),
     (("algo=ppo", "env=pendulum"), -200, 20, 3),
     (("algo=dqn", "env=acrobot"), -100, 20, 3),
     (("algo=mappo", "env=vmas_navigation"), 2.5, 100, 3),
@@ -45,8 +48,10 @@ def test_it_learns(overrides, threshold, episodes, seed, run):
     reached = json.loads((run(*overrides, f"seed={seed}") / "summary.json").read_text())
     assert reached["eval/return_mean"] >= threshold
     assert reached["eval/episodes"] == episodes
-    if "algo=sac" in overrides:
+    if {"algo=sac", "algo=td3", "algo=crossq"} & {*overrides}:
         assert reached["frames"] <= 12_032  # 12,000 in whole batches
+    if "algo=prioritized_dqn" in overrides:
+        assert reached["frames"] <= 40_192  # 40,000 in whole batches
     if "env=vmas_navigation" in overrides:
         assert reached["frames"] <= 64_000
 
@@ -64,3 +69,18 @@ def test_a_memory_balances_a_pole_whose_velocity_is_hidden_and_without_one_it_fa
     assert fallen["eval/return_mean"] < 200
     assert reached["eval/episodes"] == fallen["eval/episodes"] == 50
     assert reached["frames"] <= fallen["frames"] <= 200_192  # 200,000 in whole batches
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [100, 101, 102])
+def test_what_a_run_kept_teaches_more_than_the_run_did(seed, run):
+    """IQL on the replay memory of SAC, which holds its first random steps and its last good ones alike."""
+    whole = ("env=pendulum", f"seed={seed}")
+    behaviour = run("algo=sac", *whole, "eval.stop_when_solved=false", folder="behaviour")
+    rows = saved(behaviour, "buffer")["next"]
+    mean = rows["episode_reward"][rows["done"]].mean().item()
+    folder = run("algo=iql", *whole, f"collector.path={behaviour}", folder="iql")
+    reached = json.loads((folder / "summary.json").read_text())
+    assert reached["updates"] <= 20_000
+    assert reached["eval/return_mean"] >= -200 > mean
