@@ -1,0 +1,76 @@
+"""What an earlier run kept in its replay memory, in the place of a collector."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import saved, settings
+
+from hydrl.errors import UserError
+
+SMALL = ["~tuned", "total_frames=512", "collector.frames_per_batch=128", "minibatches.size=32"]
+SMALL += ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=20"]
+REPLAY = [*SMALL, "minibatches.warmup_frames=128", "minibatches.updates=1"]
+IQL = ["algo=iql", *SMALL, "env=pendulum"]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The folder of a short run, made when it is first asked for."""
+    from train import train
+
+    folders: dict[str, Path] = {}
+
+    def of(*words: str) -> Path:
+        if str(words) not in folders:
+            folders[str(words)] = tmp_path_factory.mktemp("kept") / "run"
+            train(settings(*words, run_dir=folders[str(words)]))
+        return folders[str(words)]
+
+    return of
+
+
+SAC = ("algo=sac", "env=pendulum", *REPLAY)
+
+
+def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kept, run, monkeypatch):
+    import hydrl.loop.metrics
+
+    seen = []
+    learned = hydrl.loop.metrics.Metrics.learned
+    spy = lambda self, batch, losses: (seen.append(batch.clone()), learned(self, batch, losses))  # noqa: E731
+    data = kept(*SAC)
+    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
+    run(*IQL, f"collector.path={data}")
+    rows = saved(data, "buffer")
+    there = {tuple(row.tolist()) for row in torch.cat([rows["observation"], rows["action"]], -1)}
+    drawn = torch.cat([torch.cat([each["observation"], each["action"]], -1) for each in seen])
+    assert len(seen) == 4
+    assert drawn.shape == (512, 4)
+    assert {tuple(row.tolist()) for row in drawn} <= there
+    assert len(drawn.unique(dim=0)) > 250  # with replacement, of 512
+
+
+def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):
+    (archive,) = (kept(*SAC) / "checkpoints").glob("*.torchrl")
+    assert (run(*IQL, f"collector.path={archive}") / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (None, "has no checkpoint"),
+        (["algo=sac", "env=inverted_pendulum", *REPLAY], "has data of env=inverted_pendulum, not of"),
+        (
+            ["algo=sac", "env=pendulum", "transforms=running_norm", *REPLAY],
+            "a normaliser has other statistics here than where the data was collected; use transforms=plain",
+        ),
+        (["algo=sac", "env=pendulum", "+env.observe=[0,1]", *REPLAY], "observation should be"),
+    ],
+)  # fmt: skip
+def test_data_that_does_not_fit_is_told_in_a_line(words, message, kept, run, tmp_path):
+    path = tmp_path / "nothing" if words is None else kept(*words)
+    with pytest.raises(
+        UserError, match=f"^collector.path={path}: .*{message}|^collector.path={path} {message}"
+    ):
+        run(*IQL, f"collector.path={path}")
