@@ -2,10 +2,10 @@
 
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
-from torchrl.modules import ValueOperator
+from torchrl.modules import MLP, ValueOperator
 
 from hydrl.parts.actors import materialise
-from hydrl.parts.encoders import Norm, mlp, sharing_memory, size_of
+from hydrl.parts.encoders import Norm, activation_class, mlp, sharing_memory, size_of
 
 
 def state_value(
@@ -31,6 +31,9 @@ def action_value(
     norm: Norm = None,
 ) -> TensorDictModuleBase:
     """The value of an action in a state, ``[..., 1]``, of both concatenated (for SAC, TD3, DDPG, CrossQ)."""
-    inputs = size_of(env, in_keys) + env.action_spec_unbatched.shape[-1]
-    net = mlp(num_cells, 1, activation, norm, inputs)
+    if norm is None:
+        net = MLP(out_features=1, num_cells=num_cells, activation_class=activation_class(activation))
+    else:
+        inputs = size_of(env, in_keys) + env.action_spec_unbatched.shape[-1]
+        net = mlp(num_cells, 1, activation, norm, inputs)
     return materialise(ValueOperator(net, in_keys=[*in_keys, "action"]), env)
