@@ -6,15 +6,19 @@ import pytest
 import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
+from torchrl.collectors import Collector
 from torchrl.data import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
 from torchrl.envs import StepCounter
-from torchrl.modules import set_recurrent_mode
+from torchrl.modules import BatchRenorm1d, set_recurrent_mode
 from torchrl.objectives import ClipPPOLoss
 from toys import Toy
 
+import hydrl.loop.evaluation
 from hydrl.errors import UserError
+from hydrl.loop import Update
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import actors, critics, environments
+from hydrl.parts.encoders import BatchRenorm
 from hydrl.parts.losses import make_loss
 from hydrl.parts.minibatches import Epochs
 
@@ -160,3 +164,51 @@ def test_what_has_no_memory_costs_its_environments_nothing():
     assert isinstance(actor[0], TensorDictModule)
     with pytest.raises(UserError, match=r"in_keys=\['memory'\]: the environment gives observation"):
         critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})
+
+
+def test_batch_renormalisation_is_torchrl_s_for_a_batch_of_any_shape_and_ends_its_warm_up():
+    torch.manual_seed(0)
+    ours, theirs = BatchRenorm(3, warmup_steps=2), BatchRenorm1d(3, warmup_steps=2)
+    for count in range(1, 8):
+        x = 2 + 3 * torch.randn(16, 3)
+        if count < 5:  # from there TorchRL's warm-up factor is 2 and more
+            assert torch.equal(ours(x), theirs(x))
+        else:
+            assert not torch.equal(ours(x), theirs(x))
+        assert ours.num_batches_tracked.item() <= 3
+    ours.eval()
+    x = torch.randn(4, 5, 3)
+    assert torch.equal(ours(x)[2, 3], ours(x[2, 3]))  # one observation, as of one environment
+
+
+def test_crossq_s_statistics_are_learned_in_updates_and_used_while_acting_and_playing(run, monkeypatch):
+    """In eval mode nothing moves them; in train mode the batch's own count."""
+    seen: dict[str, list[bool]] = {"acted": [], "played": [], "learned": []}
+    made = []  # the actor's two layers of them, and then the critic's, of which the loss has copies
+
+    def noted(kind, function):
+        def spy(*args, **kwargs):
+            before = made[1].running_mean.clone()
+            out = function(*args, **kwargs)
+            seen[kind].append(not torch.equal(made[1].running_mean, before))
+            return out
+
+        return spy
+
+    build = BatchRenorm.__init__
+
+    def kept(self, *args, **kwargs):
+        build(self, *args, **kwargs)
+        made.append(self)
+
+    monkeypatch.setattr(BatchRenorm, "__init__", kept)
+    monkeypatch.setattr(hydrl.loop.evaluation, "play", noted("played", hydrl.loop.evaluation.play))
+    monkeypatch.setattr(Collector, "rollout", noted("acted", Collector.rollout))
+    monkeypatch.setattr(Update, "__call__", noted("learned", Update.__call__))
+    run(
+        "algo=crossq", "env=pendulum", "~tuned", "total_frames=512", "collector.frames_per_batch=128",
+        "collector.init_random_frames=0", "minibatches.size=32", "minibatches.updates=2",
+        "minibatches.warmup_frames=128", "actor.num_cells=[8]", "critic.num_cells=[8]",
+        "eval.every_frames=256", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=10",
+    )  # fmt: skip
+    assert seen == {"acted": [False] * 4, "played": [False] * 3, "learned": [True] * 8}
