@@ -77,7 +77,8 @@ def test_a_memory_balances_a_pole_whose_velocity_is_hidden_and_without_one_it_fa
 def test_what_a_run_kept_teaches_more_than_the_run_did(seed, run):
     """IQL on the replay memory of SAC, which holds its first random steps and its last good ones alike."""
     whole = ("env=pendulum", f"seed={seed}")
-    behaviour = run("algo=sac", *whole, "eval.stop_when_solved=false", folder="behaviour")
+    longer = ("total_frames=40_000", "minibatches.updates=16", "eval.stop_when_solved=false")
+    behaviour = run("algo=sac", *whole, *longer, folder="behaviour")
     rows = saved(behaviour, "buffer")["next"]
     mean = rows["episode_reward"][rows["done"]].mean().item()
     folder = run("algo=iql", *whole, f"collector.path={behaviour}", folder="iql")
