@@ -197,7 +197,7 @@ MISTAKES: dict[str, list[str]] = {
     # A memory.
     "algo=ppo encoder@actor=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
     "algo=dqn env=cartpole encoder@actor=gru": ["actor.memory={gru: 64}", "use algo=recurrent_ppo"],
-    "algo=recurrent_ppo minibatches.sequence=null": ["learns from whole sequences"],
+    "algo=recurrent_ppo minibatches.sequence=null": ["or minibatches.sequence=32"],
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48",
         "minibatches.size=64 and the 256 steps",

@@ -183,7 +183,8 @@ def forgetful(values: Values) -> Iterator[str]:
     if "memory" in critic:
         yield "encoder@critic: a critic has no memory of its own; use encoder@critic=shared, the actor's"
     if "memory" in actor and not values["minibatches"].get("sequence"):
-        yield f"actor.memory={show(actor['memory'])} learns from whole sequences; use algo=recurrent_ppo"
+        advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
+        yield f"actor.memory={show(actor['memory'])} learns from whole sequences; {advice}"
     if "memory" in actor and (values["compile"] or values["cudagraph"]):
         key = "compile" if values["compile"] else "cudagraph"
         yield f"{key}=true does not work with a memory, which is cut where episodes end; use {key}=false"
