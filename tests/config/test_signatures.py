@@ -69,12 +69,16 @@ def own_loss(actor: object, critic: object, *, clip: float) -> None:
 
 def test_a_loss_is_asked_for_what_the_run_gives_it_and_nothing_else():
     node = {"_target_": f"{__name__}.own_loss", "clip": 0.2}
-    check_target("loss.module", node, {"critic": {}, "loss": {"module": node}})
+    both = {"actor": "actor", "critic": "critic"}
+    check_target("loss.module", node, {"loss": {"module": node, "networks": both}})
     wrong = node | {"gamma": 0.9}
     with pytest.raises(UserError, match=r"^loss\.module\.gamma=0\.9: there is no such key"):
-        check_target("loss.module", wrong, {"critic": {}, "loss": {"module": wrong}})
+        check_target("loss.module", wrong, {"loss": {"module": wrong, "networks": both}})
     with pytest.raises(UserError, match=r"^loss\.module cannot be built .* argument: 'critic'"):
-        check_target("loss.module", node, {"critic": None, "loss": {"module": node}})
+        check_target("loss.module", node, {"loss": {"module": node, "networks": {"actor": "actor"}}})
+    mistaken = {**both, "value_network": "value"}
+    with pytest.raises(UserError, match=r"^loss\.networks\.value_network: .*own_loss has no such argument"):
+        check_target("loss.module", node, {"loss": {"module": node, "networks": mistaken}})
 
 
 def three(first: int, second: int, *, third: int, fourth: int = 4) -> None:

@@ -443,8 +443,8 @@ def test_a_state_that_does_not_fit_is_refused_in_a_line(half, tmp_path):
     folder = tmp_path / "run"
     subprocess.run(["cp", "-r", half, folder], check=True)
     newest = checkpoint.find(folder, "last")
-    parts = ["actor", "loss", "optimizer", "schedule", "sampler", "writer", "collector", "normaliser"]
-    states = checkpoint.load(newest, [*parts, "books", "rng"])
+    parts = ["actor", "loss", "optimizer", "schedule", "update", "minibatches", "sampler", "writer"]
+    states = checkpoint.load(newest, [*parts, "collector", "normaliser", "books", "rng"])
     states["loss"] = {"actor_network_params.weight": torch.zeros(3)}
     checkpoint.save(folder, states, checkpoint.verify(newest), keep=3)
     done = call(f"resume={folder}", "total_frames=768")
