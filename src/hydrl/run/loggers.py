@@ -61,6 +61,14 @@ def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: s
     return TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
 
 
+QUIET: dict[str, Any] = {
+    "silent": True,
+    "console": "off",
+    "save_code": True,  # of train.py; that of the package is sent apart
+    "disable_git": True,  # it would send what is not committed, which could hold a secret
+}
+
+
 def wandb(
     *,
     directory: Path,
@@ -87,13 +95,7 @@ def wandb(
     import wandb as library
 
     algo, task = config["algo"], config["task"]
-    settings = library.Settings(
-        init_timeout=init_timeout,
-        silent=True,
-        console="off",
-        save_code=True,  # of train.py; that of the package is sent apart
-        disable_git=True,  # it would send what is not committed, which could hold a secret
-    )
+    settings = library.Settings(init_timeout=init_timeout, **QUIET)
     library.setup(settings)  # before it says that it looks for an account
     start = partial(
         WandbLogger,
