@@ -69,10 +69,11 @@ class Update:
         """
         late = (term for term, every in self.every.items() if (self.made + 1) % every)
         losses = self.gradients(minibatch, (*self.skip, *late))
-        if unknown := {*self.skip, *self.every}.difference(terms_of(losses)):
-            given = " or ".join(terms_of(losses))
-            raise UserError(f"loss.skip and loss.every: the loss has no {', '.join(unknown)}; use {given}")
         check_finite(losses)
+        for term in (*self.skip, *self.every):
+            if term not in losses:
+                given = " or ".join(terms_of(losses))
+                raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {given}")
         self.optimizer.step()
         if self.target is not None:
             self.target.step()

@@ -83,7 +83,8 @@ def print_summary(summary: dict[str, Any], directory: Path) -> None:
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
     for name, text in CLOSING.items():
         with suppress(TypeError):  # of a None, where it was not evaluated or not solved
-            table.add_row(name, text.format(**summary))
+            row = text.format(**summary).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
+            table.add_row(name, row)
     folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     table.add_row("folder", str(folder))
     if summary["status"] in ("interrupted", "failed"):
