@@ -40,7 +40,7 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
         "498.2 ± 1.5 over 20 episodes",
         "10,240 frames, 8.1 s",
         "12,345 frames, 678 updates",
-        "9.9 s: 5.0 to start, 2.3 compiling, 3.2 learning, 1.6 evaluating, 0.0 filming",
+        "9.9 s: 5.0 to start, 2.3 compiling, 3.2 learning, 1.6 evaluating",
         "1,234 frames/s in the loop",
         "python train.py resume=/somewhere/run",
     ):
