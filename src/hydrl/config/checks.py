@@ -204,7 +204,7 @@ def unheard(values: Values) -> Iterator[str]:
             yield f"loss.networks.{argument}={group}, and {group} is null; {use(group, able)}"
     for group in ("actor", "critic", "value"):
         if values[group] is not None and group not in networks.values():
-            name = chosen(group, values[group])[0]
+            name, *_ = [*chosen(group, values[group]), values[group]["_target_"]]
             yield f"{group}={name} does not fit algo={values['algo']}: its loss takes none; use {group}=null"
 
 
