@@ -194,6 +194,9 @@ MISTAKES: dict[str, list[str]] = {
     "compile=true loss=kl_penalty": ["compile=true", "KLPENPPOLoss", "beta", "use compile=false"],
     "actor.activation=Foo": ["actor.activation=Foo", "'Tanh', 'ReLU'"],
     "critic.activation=relu": ["critic.activation=relu", "ReLU"],
+    "algo=dqn env=cartpole critic=state_value critic._target_=toys.Toy": [
+        "critic=toys.Toy does not fit algo=dqn: its loss takes none; use critic=null"
+    ],
     # A memory.
     "algo=ppo encoder@actor=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
     "algo=dqn env=cartpole encoder@actor=gru": ["actor.memory={gru: 64}", "use algo=recurrent_ppo"],
