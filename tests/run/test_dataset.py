@@ -38,7 +38,11 @@ def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kep
 
     seen = []
     learned = hydrl.loop.metrics.Metrics.learned
-    spy = lambda self, batch, losses: (seen.append(batch.clone()), learned(self, batch, losses))  # noqa: E731
+
+    def spy(self, batch, losses):
+        seen.append(batch.clone())
+        learned(self, batch, losses)
+
     data = kept(*SAC)
     monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
     run(*IQL, f"collector.path={data}")
