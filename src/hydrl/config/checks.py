@@ -153,7 +153,7 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
-    if values["compile"] and module["_target_"] == "torchrl.objectives.KLPENPPOLoss":
+    if values["compile"] is True and module["_target_"] == "torchrl.objectives.KLPENPPOLoss":
         yield "compile=true does not work with KLPENPPOLoss, which changes its own beta; use compile=false"
     yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
@@ -185,8 +185,8 @@ def forgetful(values: Values) -> Iterator[str]:
     if "memory" in actor and not values["minibatches"].get("sequence"):
         advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
         yield f"actor.memory={show(actor['memory'])} learns from whole sequences; {advice}"
-    if "memory" in actor and (values["compile"] or values["cudagraph"]):
-        key = "compile" if values["compile"] else "cudagraph"
+    if "memory" in actor and (values["compile"] is True or values["cudagraph"]):
+        key = "cudagraph" if values["cudagraph"] else "compile"
         yield f"{key}=true does not work with a memory, which is cut where episodes end; use {key}=false"
     if "memory" in critic.get("in_keys", []):
         if "memory" not in actor:

@@ -28,7 +28,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from hydrl.config import CONFIGS
+from hydrl.config import CONFIGS, automatic
 from hydrl.config.checks import check, use
 from hydrl.config.mistakes import explain, find, unresolved
 from hydrl.config.overrides import key_of
@@ -100,6 +100,7 @@ class Loss(Strict):
     skip: list[str]
     every: dict[str, PositiveInt]
     param_groups: dict[str, dict[str, Any]]
+    compile_from: PositiveInt | None
 
 
 class Settings(Strict):
@@ -113,7 +114,7 @@ class Settings(Strict):
     anneal_frames: Annotated[PositiveInt, Role.LENGTH]
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Role.MACHINE]
     torch_threads: Annotated[PositiveInt | Literal["auto"], Role.MACHINE]
-    compile: Annotated[bool, Role.MACHINE]
+    compile: Annotated[bool | Literal["auto"], Role.MACHINE]
     cudagraph: Annotated[bool, Role.MACHINE]
     init_stats_frames: Annotated[int, Field(gt=1)]
     max_grad_norm: PositiveFloat | None
@@ -142,6 +143,7 @@ class Settings(Strict):
     logger: Annotated[Built | None, Role.RECORD]
 
     _shown: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _chosen: dict[str, str] = PrivateAttr(default_factory=dict)  # what stood at auto, and its line
 
     @classmethod
     def of(cls, values: Mapping[str, Any], shown: dict[str, Any]) -> Self:
@@ -154,6 +156,28 @@ class Settings(Strict):
     def shown(self) -> dict[str, Any]:
         """The settings as every file and logger has them: ``${oc.env:NAME}`` stays as written."""
         return self._shown or self.model_dump()
+
+    def choose(self) -> None:
+        """Puts in place of ``auto`` what it comes to here."""
+        if self.compile == "auto":
+            loss, memory = self.loss.module["_target_"].rpartition(".")[2], "memory" in self.actor
+            found = automatic.compiling(loss, self.updates, self.loss.compile_from, memory=memory)
+            self._put("compile", *found)
+
+    def keep(self, then: Mapping[str, Any]) -> None:
+        """Puts in place of ``auto`` what it came to when a resumed run began, as ``then`` shows."""
+        for key in self._chosen:
+            self._put(key, then[key], "as the run began")
+
+    def _put(self, key: str, value: Any, why: str) -> None:
+        setattr(self, key, value)
+        self._shown[key] = value
+        self._chosen[key] = f"{key}=auto is {json.dumps(value)}: {why}"
+
+    @property
+    def chosen(self) -> list[str]:
+        """What ``auto`` came to and why, a line a key."""
+        return list(self._chosen.values())
 
     @property
     def frames_per_batch(self) -> int:
@@ -169,6 +193,13 @@ class Settings(Strict):
     def batches(self) -> int:
         """Batches in the run; the last is whole, so ``total_frames`` is rounded up."""
         return -(-self.total_frames // self.frames_per_batch)
+
+    @property
+    def updates(self) -> int:
+        """Updates in the run, where its minibatches say how many a batch they are."""
+        numbers = self.minibatches
+        cut = numbers.get("epochs", 1) * (self.frames_per_batch // numbers.get("size", self.frames_per_batch))
+        return self.batches * numbers.get("updates", cut)
 
     @property
     def anneal_batches(self) -> int:
@@ -246,6 +277,7 @@ def load(cfg: DictConfig) -> Settings:
                 "add trust=true to write there"
             )
     check(values)
+    settings.choose()
     for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
         try:
             make()

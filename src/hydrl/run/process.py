@@ -4,7 +4,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from types import FrameType
 from typing import Any, Self
@@ -12,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from hydrl.config.automatic import compiler
 from hydrl.errors import Interrupted, UserError
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 
@@ -35,10 +35,9 @@ def prepare(
         raise UserError(
             f"cudagraph=true records CUDA kernels, and this run is on the {chosen}; use cudagraph=false"
         )
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if compile and shutil.which(compiler) is None:
+    if compile and shutil.which(compiler()) is None:
         raise UserError(
-            f"compile=true needs the C++ compiler {compiler}, which is not there; "
+            f"compile=true needs the C++ compiler {compiler()}, which is not there; "
             "install g++, let CXX name another, or use compile=false"
         )
     if compile:

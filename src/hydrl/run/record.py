@@ -45,6 +45,8 @@ class Record:
         )
         self.run_id = loggers.run_id(self.logger)
         self.display = Display(name, progress.total_frames)
+        for line in settings.chosen:
+            self.say(line)
         clock.start_loop()
 
     def write(self) -> None:

@@ -140,7 +140,7 @@ def origin(settings: Settings) -> Origin | None:
     named, there = Path(settings.resume), checkpoint.archives(run)
     if settings.resume == "auto" and not there:
         if (begun := run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
-            check_same(settings.shown, cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(begun))))
+            check_same(settings, cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(begun))))
         print(f"nothing to resume in {run}; starting at the beginning")
         return None
     if named.suffix == ".torchrl":
@@ -151,7 +151,7 @@ def origin(settings: Settings) -> Origin | None:
         raise UserError(
             f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
         )
-    check_same(settings.shown, metadata["settings"])
+    check_same(settings, metadata["settings"])
     frames, total = metadata["frames"], settings.total_frames
     if total < frames and total != metadata["settings"]["total_frames"]:
         raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
@@ -161,13 +161,14 @@ def origin(settings: Settings) -> Origin | None:
     return Origin(archive, frames, metadata["settings"], metadata["logger"], restarts, memory)
 
 
-def check_same(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+def check_same(settings: Settings, then: Mapping[str, Any]) -> None:
     """Everything that shapes what is learned is as it was; says what else is not.
 
     Raises:
         UserError: naming a key that is not.
     """
-    changed: list[str] = []
+    settings.keep(then)
+    now, changed = settings.shown, list[str]()
     # Algorithm and task first, for other keys follow from them.
     for key in dict.fromkeys(["algo", "env.id", *paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)
