@@ -4,6 +4,7 @@ python train.py algo=ppo env=inverted_double_pendulum
 python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
 """
 
+import gc
 import signal
 import sys
 from contextlib import closing
@@ -27,6 +28,8 @@ def main(cfg: DictConfig) -> None:
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):
+        if "torch" not in sys.modules:
+            gc.disable()  # importing it makes half a million objects and no garbage; Clock turns it on again
         with folder.begun(cfg):
             train(settings, origin)
 

@@ -1,3 +1,4 @@
+import gc
 import time
 
 import pytest
@@ -20,6 +21,21 @@ def test_the_first_run_began_with_the_process_and_a_later_member_of_a_sweep_with
     assert Clock().elapsed == 10
     now[0] = 150.0
     assert Clock().elapsed == 0
+
+
+def test_a_run_collects_garbage_but_does_not_look_through_what_was_imported():
+    gc.disable()
+    before = gc.get_freeze_count()
+    try:
+        Clock()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before + 100_000
+        frozen = gc.get_freeze_count()
+        Clock()  # of a later run in the process, which may hold garbage of the first
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 def test_the_clock_of_a_resumed_run_goes_on(now):

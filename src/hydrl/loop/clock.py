@@ -1,5 +1,6 @@
 """Where a run's time went, by a clock that nobody sets back."""
 
+import gc
 import os
 import time
 from collections import defaultdict
@@ -50,6 +51,9 @@ class Clock:
     """
 
     def __init__(self) -> None:
+        if not gc.isenabled():  # train.py has imported all that it needs
+            gc.freeze()  # and what stays is not looked through again
+            gc.enable()
         self.began = beginning()
         self.loop_began = time.monotonic()
         self.compiled_before = compile_seconds()  # by earlier members of a sweep
