@@ -25,11 +25,11 @@ from hydrl.run import folder, headless, resume, screen
 @command_line.job
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
+    if "torch" not in sys.modules:
+        gc.disable()  # importing it makes half a million objects and no garbage; Clock turns it on again
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):
-        if "torch" not in sys.modules:
-            gc.disable()  # importing it makes half a million objects and no garbage; Clock turns it on again
         with folder.begun(cfg):
             train(settings, origin)
 
