@@ -1,5 +1,6 @@
 """Where a run's time went, by a clock that nobody sets back."""
 
+import atexit
 import gc
 import os
 import time
@@ -52,7 +53,8 @@ class Clock:
 
     def __init__(self) -> None:
         if not gc.isenabled():  # train.py has imported all that it needs
-            gc.freeze()  # and what stays is not looked through again
+            gc.freeze()  # what stays is not looked through again before the end, where libraries ask for it
+            atexit.register(gc.unfreeze)
             gc.enable()
         self.began = beginning()
         self.loop_began = time.monotonic()

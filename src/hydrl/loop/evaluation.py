@@ -149,7 +149,7 @@ def play(env: TransformedEnv, actor: TensorDictModuleBase, *, seed: int, max_ste
 
 @contextmanager
 def without_log_probabilities(actor: TensorDictModuleBase) -> Iterator[None]:
-    """Lets ``actor`` act without saying how likely its actions were, a sixth of the time of a step."""
+    """Lets ``actor`` act without saying how likely its actions were, a seventh of the time of a step."""
     drawing = [each for each in actor.modules() if isinstance(each, ProbabilisticTensorDictModule)]
     asked = [each.return_log_prob for each in drawing]
     try:
