@@ -4,6 +4,7 @@ python train.py algo=ppo env=inverted_double_pendulum
 python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
 """
 
+import gc
 import signal
 import sys
 from contextlib import closing
@@ -24,6 +25,8 @@ from hydrl.run import folder, headless, resume, screen
 @command_line.job
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
+    if "torch" not in sys.modules:
+        gc.disable()  # importing it makes half a million objects and no garbage; process.prepare turns it on again
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):

@@ -121,6 +121,16 @@ def test_actions_are_the_deterministic_ones():
     assert torch.equal(*returns)
 
 
+def test_playing_skips_the_log_probabilities_and_leaves_them_to_training():
+    env, make_env, actor = pendulum()
+    given: list[set] = []
+    actor.register_forward_hook(lambda _, inputs, outputs: given.append(set(outputs.keys())))
+    evaluator(make_env, actor, env)(0, episodes=2)
+    assert given
+    assert all("action" in keys and "action_log_prob" not in keys for keys in given)
+    assert "action_log_prob" in actor(env.reset())
+
+
 def test_returns_are_raw_under_a_scaled_reward():
     scaling = partial(RewardScaling, loc=0.0, scale=0.01)
     evaluation = evaluator(toys(scaling, StepCounter, short=5, long=5))(0, episodes=2)

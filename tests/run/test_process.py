@@ -1,3 +1,4 @@
+import gc
 import os
 import random
 import signal
@@ -114,6 +115,23 @@ def test_versions_name_what_the_numbers_depend_on():
     assert versions["torchrl"] == "0.14.1"
     assert versions["tensordict"] == "0.14.3"
     assert versions["torch"] == torch.__version__.split("+")[0]
+
+
+def test_a_run_collects_garbage_but_does_not_look_through_what_was_imported():
+    gc.disable()
+    before = gc.get_freeze_count()
+    try:
+        process.prepare(0, "cpu", "auto")
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > before + 100_000
+        frozen = gc.get_freeze_count()
+        process.prepare(
+            0, "cpu", "auto"
+        )  # of a later run in the process, which may hold garbage of the first
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+        gc.enable()
 
 
 def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(monkeypatch):

@@ -1,5 +1,7 @@
 """The process around a run: its device, threads, random seeds and signals."""
 
+import atexit
+import gc
 import os
 import random
 import shutil
@@ -28,6 +30,10 @@ def prepare(
     Raises:
         UserError: for what this machine cannot do.
     """
+    if not gc.isenabled():  # train.py has imported all that it needs
+        gc.freeze()  # and what stays is not looked through again before the end, where libraries ask for it
+        atexit.register(gc.unfreeze)
+        gc.enable()
     quieten_libraries()
     remember_missing_packages()
     chosen = choose_device(device)
