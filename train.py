@@ -26,7 +26,7 @@ from hydrl.run import folder, headless, resume, screen
 def main(cfg: DictConfig) -> None:
     """One run: everything a user can get wrong is checked before anything starts."""
     if "torch" not in sys.modules:
-        gc.disable()  # importing it makes half a million objects and no garbage; process.prepare turns it on again
+        gc.disable()  # importing it makes much and no garbage; process.prepare turns it on again
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):

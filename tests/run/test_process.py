@@ -127,7 +127,7 @@ def test_a_run_collects_garbage_but_does_not_look_through_what_was_imported():
         frozen = gc.get_freeze_count()
         process.prepare(
             0, "cpu", "auto"
-        )  # of a later run in the process, which may hold garbage of the first
+        )  # of a later run, which may hold garbage of the first
         assert gc.get_freeze_count() == frozen
     finally:
         gc.unfreeze()
