@@ -78,6 +78,7 @@ PPO = (
 # Exploration is at its end value from the start, as it is for most of a run, in every loop of the table.
 DQN = ("algo=dqn", "env=cartpole", "loss.module.double_dqn=false", "exploration.eps_init=0.05")
 OVERLAP = ("compile=true", "collector=overlap")
+WIDE = ("collector.num_envs=32", "collector.frames_per_batch=1_024")
 TASKS = {
     "ppo": Task(
         title="PPO, inverted double pendulum",
@@ -98,6 +99,22 @@ TASKS = {
             FLOOR: "plain.ppo_floor",
         },
         bases={"to SB3": SB3, "to plain": PLAIN, "to documented": GAE_ONCE},
+    ),
+    "ppo_32": Task(
+        title="PPO, inverted double pendulum, 32 environments on both sides",
+        work="1,024 frames and 160 updates of 64 a batch",
+        frames=1_024,
+        updates=160,
+        filling=0,
+        warmup=4,
+        batches=20,
+        loops={
+            "hydrl": (*PPO, *WIDE),
+            "hydrl, compiled": (*PPO, *WIDE, "compile=true"),
+            "hydrl, compiled, collecting meanwhile": (*PPO, *OVERLAP, *WIDE),
+            SB3: "sb3.ppo_32",
+        },
+        bases={"to SB3": SB3},
     ),
     "dqn": Task(
         title="DQN, CartPole",

@@ -26,12 +26,12 @@ class WholeMinibatches(RolloutBuffer):
         yield from islice(super().get(batch_size), frames // (batch_size or frames))
 
 
-def ppo() -> Iterator[tuple[int, int]]:
+def ppo(num_envs: int = 10, steps: int = 100) -> Iterator[tuple[int, int]]:
     """PPO on the inverted double pendulum: 10 environments, 1,000 frames and 150 updates of 64 a batch."""
     model = PPO(
         "MlpPolicy",
-        DummyVecEnv([lambda: gymnasium.make("InvertedDoublePendulum-v4")] * 10),
-        n_steps=100,
+        DummyVecEnv([lambda: gymnasium.make("InvertedDoublePendulum-v4")] * num_envs),
+        n_steps=steps,
         batch_size=64,
         n_epochs=10,
         gamma=0.99,
@@ -49,7 +49,12 @@ def ppo() -> Iterator[tuple[int, int]]:
         seed=0,
         device="cpu",
     )
-    return batches(model, 1_000)
+    return batches(model, num_envs * steps)
+
+
+def ppo_32() -> Iterator[tuple[int, int]]:
+    """The same with 32 environments, 1,024 frames and 160 updates a batch."""
+    return ppo(num_envs=32, steps=32)
 
 
 def dqn() -> Iterator[tuple[int, int]]:

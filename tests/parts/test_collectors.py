@@ -170,6 +170,7 @@ def test_one_process_collects_in_the_training_env_itself_time_last(num_envs, sha
     env = seeded(maker(), num_envs)
     first, second = single(env, actors.tanh_normal(env, **NETWORK), num_envs)
     assert first.batch_size == second.batch_size == shape
+    assert "collector" not in first  # numbers of trajectories cost time and are read by nobody
     goes_on = ~first["next", "done"][..., -1, 0]
     last, following = first["next", "observation"][..., -1, :], second["observation"][..., 0, :]
     assert torch.equal(last[goes_on], following[goes_on])

@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sp
 from torchrl.data import Composite, Unbounded
 from torchrl.envs import (
     DoubleToFloat,
+    GymWrapper,
     ObservationNorm,
     RewardScaling,
     RewardSum,
@@ -85,6 +86,23 @@ def test_no_ghost_steps_at_episode_ends(num_envs):
         assert (each["observation"][1:][done[:-1]].abs() <= 0.05).all()  # CartPole starts within 0.05
         assert (each["next", "reward"] == 1).all()
     assert ends >= 4
+
+
+@pytest.mark.parametrize("id", ["CartPole-v1", "InvertedDoublePendulum-v4"])
+def test_a_vector_of_tasks_gives_what_torchrl_s_own_class_gives(id, monkeypatch):
+    def rollout():
+        torch.manual_seed(0)
+        return gym(id, StepCounter, num_envs=3).rollout(60, break_when_any_done=False)
+
+    ours = rollout()
+    monkeypatch.setattr(environments, "GymVector", GymWrapper)
+    theirs = rollout()
+    assert ours["next", "done"].any()
+    entries = set(theirs.keys(True, True))
+    assert set(ours.keys(True, True)) == entries
+    for entry in entries:
+        assert torch.equal(ours[entry], theirs[entry])
+        assert ours[entry].dtype == theirs[entry].dtype
 
 
 def test_seeds_are_distinct_across_envs_and_reproducible():

@@ -66,14 +66,14 @@ def test_summary_has_medians_spreads_and_a_ratio_to_each_base():
     }
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
+@pytest.mark.parametrize("name", ["ppo", "ppo_32", "dqn"])
 def test_every_ratio_is_to_a_loop_of_its_own_table(name):
     task = benchmark.TASKS[name]
 
     assert set(task.bases.values()) <= set(task.loops)
 
 
-@pytest.mark.parametrize("name", ["ppo", "dqn"])
+@pytest.mark.parametrize("name", ["ppo", "ppo_32", "dqn"])
 def test_hydrl_rows_do_the_work_the_table_names(name):
     task = benchmark.TASKS[name]
     for loop, overrides in task.loops.items():
@@ -85,7 +85,7 @@ def test_hydrl_rows_do_the_work_the_table_names(name):
         )
         environments = chosen.collector["num_envs"]
         assert (chosen.frames_per_batch, updates) == (task.frames, task.updates), loop
-        assert environments == {"ppo": 10, "dqn": 16}[name], loop
+        assert environments == {"ppo": 10, "ppo_32": 32, "dqn": 16}[name], loop
 
 
 def test_unsolved_runs_count_as_longer_than_any():
@@ -164,7 +164,7 @@ def test_sb3_deals_out_whole_minibatches_only():
     assert torch.cat(dealt).unique().numel() == 960
 
 
-@pytest.mark.parametrize(("loop", "updates"), [("ppo", [150]), ("dqn", [0, 0, 0, 64, 64])])
+@pytest.mark.parametrize(("loop", "updates"), [("ppo", [150]), ("ppo_32", [160]), ("dqn", [0, 0, 0, 64, 64])])
 def test_sb3_makes_as_many_updates_as_the_others(loop, updates):
     pytest.importorskip("stable_baselines3")
     from scripts.benchmark import sb3

@@ -57,7 +57,6 @@ class FiniteCollector(Collector):
         if state["carrier"] is not None:
             # What several agents share an entry for has a batch size of its own, which a dictionary has not.
             self._carrier = self._carrier.empty(recurse=True).update(state["carrier"])
-            self._traj_pool.load_state_dict(state["own"]["traj_pool"])  # loading the collector drew from it
         self._frames, self._iter = state["frames"], state["iter"]
 
     def iterator(self) -> Iterator[TensorDictBase]:

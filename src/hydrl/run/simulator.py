@@ -25,6 +25,8 @@ from torch import nn
 from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 
+from hydrl.parts.environments import GymVector
+
 # What an environment is made of and does not change; all the rest has to be plain data.
 CONSTANT = (
     *(gymnasium.Space, EnvSpec, TensorSpec, MujocoRenderer, mujoco.MjModel),
@@ -159,9 +161,9 @@ def attributes(holder: Any) -> dict[str, Any]:
 
 
 def children(holder: Any) -> dict[str, Any]:
-    """What TorchRL's own wrappers hold; they keep nothing else from one step to the next."""
+    """What TorchRL's own wrappers and ours hold; they keep nothing else from one step to the next."""
     for kind, name in ((GymWrapper, "_env"), (TransformedEnv, "base_env"), (SerialEnv, "_envs")):
-        if isinstance(holder, kind) and is_library_s(type(holder)):
+        if isinstance(holder, kind) and (is_library_s(type(holder)) or type(holder) is GymVector):
             return {name: getattr(holder, name)}
     return {}
 
