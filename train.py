@@ -47,7 +47,6 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.parts.losses import make_loss, parameter_groups
     from hydrl.run import process
     from hydrl.run.films import Camera
-    from hydrl.run.profile import profiled
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
 
@@ -93,7 +92,6 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         collectors.shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
         closing(Record(settings, progress, metrics, clock, origin)) as record,
-        profiled(record.directory, settings.batches, settings.profile_batches) as profile,
     ):
         learner = {"actor": actor, "loss": loss, "target": target, "optimizer": optimizer, "update": update}
         learner |= {"exploration": exploration, "schedule": schedule, "minibatches": minibatches}
@@ -119,7 +117,6 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 camera.film(record, stop.here)
                 if progress.improved or progress.due(settings.checkpoint_every_frames):
                     state.save()
-                profile()
                 stop.here()
             state.save()
             camera.film(record, stop.here, final=True)

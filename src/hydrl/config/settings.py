@@ -121,7 +121,6 @@ class Settings(Strict):
     log_every_frames: Annotated[PositiveInt, Role.RECORD]
     checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]
     keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
-    profile_batches: Annotated[int, Field(ge=0), Role.RECORD]
     eval: Annotated[Eval, Role.LENGTH]
     algo: str
     action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
