@@ -30,6 +30,7 @@ def test_hydrl_s_own_parts_and_classes_of_the_libraries_are_trusted(values: dict
         ({"env": {"_target_": "torchrl.envs.nothing.Here"}}, "torchrl.envs.nothing.Here"),
         ({"env": {"_target_": ["os.system"]}}, "os.system"),
         ({"env": {"_target_": "torchrl.envs.Compose", "_args_": [3]}}, "_args_"),
+        ({"env": {"id": "${.name}", "name": "antigravity:Env-v0"}}, "${.name}"),
         ({"actor": [{"deep": {"_target_": "my.Part"}}]}, "my.Part"),
         ({"env": {"id": "antigravity:Env-v0"}}, "antigravity:Env-v0"),
         ({"sampler": {"_target_": "optuna.samplers.TPESampler"}}, "optuna"),  # of a search, never of a run

@@ -125,9 +125,7 @@ def test_a_run_collects_garbage_but_does_not_look_through_what_was_imported():
         assert gc.isenabled()
         assert gc.get_freeze_count() > before + 100_000
         frozen = gc.get_freeze_count()
-        process.prepare(
-            0, "cpu", "auto"
-        )  # of a later run, which may hold garbage of the first
+        process.prepare(0, "cpu", "auto")  # of a later run, which may hold garbage of the first
         assert gc.get_freeze_count() == frozen
     finally:
         gc.unfreeze()

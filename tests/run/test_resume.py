@@ -262,6 +262,7 @@ HOSTILE = {
     "a list of choices": "env=[OUTSIDE]",
     "a group outside": "+../../tmp=evil",
     "a sweep": "seed=0,1",
+    "a variable of the environment, put together": "task='${oc.${algo}:HOME}'",
     "no override": {"a": "mapping"},
     "an option": "--config-dir=/tmp",
 }

@@ -52,6 +52,8 @@ def foreign(values: Any, own: Collection[str]) -> Iterator[str]:
             yield str(key)
         elif key in ("id", "env_name") and ":" in name and name not in own:
             yield name  # Gymnasium imports MODULE for MODULE:NAME
+        elif isinstance(value, str) and "${" in value:
+            yield name  # Hydra would resolve it once more, past all of this
         yield from foreign(value, own)
 
 

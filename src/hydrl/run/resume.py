@@ -118,6 +118,8 @@ def saved_overrides(run: Path) -> list[str]:
 def shapes_the_run(override: Override) -> bool:
     """Whether it is a choice within ``configs/`` or sets a key of the run, and does no more."""
     key = override.key_or_group
+    if re.search(r"\$\{[^}]*\$\{", override.input_line or ""):  # as ${oc.${key}:NAME}, which hides what it is
+        return False
     if (CONFIGS / key).is_dir():
         value = None if override.is_delete() else override.value()
         return value is None or bool(re.fullmatch(r"[\w-]+(/[\w-]+)*", str(getattr(value, "text", value))))
