@@ -77,6 +77,8 @@ PPO = (
 )
 # Exploration is at its end value from the start, as it is for most of a run, in every loop of the table.
 DQN = ("algo=dqn", "env=cartpole", "loss.module.double_dqn=false", "exploration.eps_init=0.05")
+SAC = ("algo=sac", "env=half_cheetah", "collector.num_envs=1")
+TD3 = ("algo=td3", "env=half_cheetah", "collector.num_envs=1", "optim.lr=1e-3")
 OVERLAP = ("compile=true", "collector=overlap")
 WIDE = ("collector.num_envs=32", "collector.frames_per_batch=1_024")
 TASKS = {
@@ -134,6 +136,26 @@ TASKS = {
         },
         bases={"to SB3": SB3, "to plain": PLAIN},
     ),
+    **{
+        name: Task(
+            title=f"{name.upper()}, HalfCheetah",
+            work="64 frames and 64 updates of 256 a batch",
+            frames=64,
+            updates=64,
+            filling=15,
+            warmup=18,
+            batches=8,
+            loops={
+                "hydrl": words,
+                "hydrl, compiled": (*words, "compile=true"),
+                SB3: f"sb3.{name}",
+                PLAIN: f"plain.{name}",
+                FLOOR: "plain.off_policy_floor",
+            },
+            bases={"to SB3": SB3, "to plain": PLAIN},
+        )
+        for name, words in (("sac", SAC), ("td3", TD3))
+    },
 }
 
 

@@ -1,12 +1,16 @@
-"""PPO and DQN in plain PyTorch and Gymnasium, and the floor below any loop.
+"""PPO, DQN, SAC and TD3 in plain PyTorch and Gymnasium, and the floor below any loop.
 
-PPO and DQN are what a careful person writes without a library, after CleanRL's single files
-(https://github.com/vwxyzjn/cleanrl, ``ppo_continuous_action.py`` and ``dqn.py``), with fused Adam, without
-the distributions' argument checks, and with values computed for a whole batch at once. Episodes that are cut
-off bootstrap from the state they were cut off in. Every generator yields frames and updates after each batch.
+They are what a careful person writes without a library, after CleanRL's single files
+(https://github.com/vwxyzjn/cleanrl, ``ppo_continuous_action.py``, ``dqn.py``, ``sac_continuous_action.py``,
+``td3_continuous_action.py``), with fused Adam, without the distributions' argument checks, with values
+computed for a whole batch at once, and with an actor's gradient that leaves the critics' out. Episodes that
+are cut off bootstrap from the state they were cut off in. Every generator yields frames and updates after
+each batch.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from itertools import count
 
 import gymnasium
@@ -186,6 +190,139 @@ def dqn() -> Iterator[tuple[int, int]]:
         yield 256, updates
 
 
+class Memory:
+    """The newest ``size`` transitions of HalfCheetah.
+
+    Each is observation, action, next observation, reward and terminated.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.parts = [torch.zeros(size, width) for width in (17, 6, 17, 1, 1)]
+        self.size, self.seen = size, 0
+
+    def add(self, *transition: np.ndarray | float) -> None:
+        """Puts one transition in the place of the oldest."""
+        for part, value in zip(self.parts, transition, strict=True):
+            part[self.seen % self.size] = torch.as_tensor(value)
+        self.seen += 1
+
+    def sample(self, count: int) -> list[Tensor]:
+        """Random transitions, each part ``[count, width]``."""
+        index = torch.randint(min(self.seen, self.size), (count,))
+        return [part[index] for part in self.parts]
+
+
+def off_policy(
+    act: Callable[[Tensor], Tensor], update: Callable[[Sequence[Tensor]], None]
+) -> Iterator[tuple[int, int]]:
+    """One HalfCheetah, and one update of 256 a frame once 1,024 frames, acted at random, are there."""
+    env = gymnasium.make("HalfCheetah-v4")
+    env.action_space.seed(0)
+    observation, _ = env.reset(seed=0)
+    memory = Memory(100_000)
+    while True:
+        updates = 0
+        for _ in range(64):
+            if memory.seen < 1_024:
+                action = env.action_space.sample()
+            else:
+                with torch.no_grad():
+                    action = act(torch.as_tensor(observation, dtype=torch.float32)).numpy()
+            following, reward, terminated, truncated, _ = env.step(action)
+            memory.add(observation, action, following, float(reward), float(terminated))
+            observation = env.reset()[0] if terminated or truncated else following
+            if memory.seen > 960:  # the batch that fills the memory learns already, as hydrl's does
+                update(memory.sample(256))
+                updates += 1
+        yield 64, updates
+
+
+def values(critics: Iterable[nn.Module], observations: Tensor, actions: Tensor) -> Tensor:
+    """What each critic says, ``[critics, batch, 1]``."""
+    inputs = torch.cat([observations, actions], -1)
+    return torch.stack([critic(inputs) for critic in critics])
+
+
+def step_down(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """One step of the optimizer, with gradients of its own parameters and of no others."""
+    parameters = optimizer.param_groups[0]["params"]
+    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        parameter.grad = gradient
+    optimizer.step()
+
+
+@torch.no_grad()
+def follow(targets: Iterable[nn.Module], networks: Iterable[nn.Module]) -> None:
+    """Moves the targets 0.005 of the way to their networks."""
+    for target, network in zip(targets, networks, strict=True):
+        for each, parameter in zip(target.parameters(), network.parameters(), strict=True):
+            each.lerp_(parameter, 0.005)
+
+
+def sac() -> Iterator[tuple[int, int]]:
+    """SAC on HalfCheetah: two critics, a learned temperature, 64 frames and 64 updates of 256 a batch."""
+    torch.manual_seed(0)
+    actor = mlp(17, [256, 256], 12, nn.ReLU)
+    critics = nn.ModuleList([mlp(23, [256, 256], 1, nn.ReLU) for _ in range(2)])
+    targets, log_alpha = deepcopy(critics), nn.Parameter(torch.zeros(1))
+    learn_actor, learn_critics, learn_alpha = (
+        torch.optim.Adam(parameters, lr=3e-4, fused=True)
+        for parameters in (actor.parameters(), critics.parameters(), [log_alpha])
+    )
+
+    def draw(observations: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_deviation = actor(observations).chunk(2, -1)
+        normal = Normal(mean, log_deviation.clamp(-20, 2).exp(), validate_args=False)
+        raw = normal.rsample()
+        slope = 2 * (math.log(2) - raw - nn.functional.softplus(-2 * raw))  # log of tanh's derivative
+        return raw.tanh(), (normal.log_prob(raw) - slope).sum(-1, keepdim=True)
+
+    def update(minibatch: Sequence[Tensor]) -> None:
+        observations, actions, following, rewards, terminated = minibatch
+        alpha = log_alpha.detach().exp()
+        with torch.no_grad():
+            next_actions, next_log_prob = draw(following)
+            best = values(targets, following, next_actions).amin(0) - alpha * next_log_prob
+            goal = rewards + 0.99 * (1 - terminated) * best
+        step_down((values(critics, observations, actions) - goal).square().mean((1, 2)).sum(), learn_critics)
+        drawn, log_prob = draw(observations)
+        step_down((alpha * log_prob - values(critics, observations, drawn).amin(0)).mean(), learn_actor)
+        step_down(-(log_alpha * (log_prob.detach() - 6)).mean(), learn_alpha)
+        follow(targets, critics)
+
+    return off_policy(lambda observation: draw(observation)[0], update)
+
+
+def td3() -> Iterator[tuple[int, int]]:
+    """TD3 on HalfCheetah: two critics, an actor at every second update, 64 frames and 64 updates a batch."""
+    torch.manual_seed(0)
+    actor = nn.Sequential(mlp(17, [256, 256], 6, nn.ReLU), nn.Tanh())
+    critics = nn.ModuleList([mlp(23, [256, 256], 1, nn.ReLU) for _ in range(2)])
+    target_actor, target_critics = deepcopy(actor), deepcopy(critics)
+    learn_actor, learn_critics = (
+        torch.optim.Adam(network.parameters(), lr=1e-3, fused=True) for network in (actor, critics)
+    )
+    updates = count(1)
+
+    def act(observation: Tensor) -> Tensor:
+        action = actor(observation)
+        return (action + 0.1 * torch.randn_like(action)).clamp(-1, 1)
+
+    def update(minibatch: Sequence[Tensor]) -> None:
+        observations, actions, following, rewards, terminated = minibatch
+        with torch.no_grad():
+            noise = (0.2 * torch.randn_like(actions)).clamp(-0.5, 0.5)
+            next_actions = (target_actor(following) + noise).clamp(-1, 1)
+            best = values(target_critics, following, next_actions).amin(0)
+            goal = rewards + 0.99 * (1 - terminated) * best
+        step_down((values(critics, observations, actions) - goal).square().mean((1, 2)).sum(), learn_critics)
+        if next(updates) % 2 == 0:
+            step_down(-values(critics[:1], observations, actor(observations)).mean(), learn_actor)
+            follow([target_actor, target_critics], [actor, critics])
+
+    return off_policy(act, update)
+
+
 def ppo_floor() -> Iterator[tuple[int, int]]:
     """What no PPO loop can leave out: the environments' steps, and forward, backward, clip, Adam."""
     networks = [mlp(11, [256] * 3, 1, nn.Tanh), mlp(11, [256] * 3, 1, nn.Tanh)]
@@ -196,6 +333,15 @@ def dqn_floor() -> Iterator[tuple[int, int]]:
     """What no DQN loop can leave out: the environments' steps, and forward, backward, clip, Adam."""
     networks = [mlp(4, [128, 128], 2, nn.ReLU)]
     return floor(make_envs("CartPole-v1", 16), networks, torch.randn(128, 4), 16, 64, idle=3)
+
+
+def off_policy_floor() -> Iterator[tuple[int, int]]:
+    """What no SAC or TD3 loop can leave out: steps, and three networks' forward, backward, clip, Adam.
+
+    Targets are not in it, nor what the critics say of the actor's actions: it lies well below both.
+    """
+    networks = [mlp(23, [256, 256], size, nn.ReLU) for size in (1, 1, 12)]
+    return floor(make_envs("HalfCheetah-v4", 1), networks, torch.randn(256, 23), 64, 64, idle=15)
 
 
 def floor(
@@ -212,7 +358,7 @@ def floor(
             envs.step(action)
         due = updates if batch >= idle else 0
         for _ in range(due):
-            loss = torch.cat([network(minibatch) for network in networks]).mean()
+            loss = torch.cat([network(minibatch) for network in networks], -1).mean()
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)

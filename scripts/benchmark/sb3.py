@@ -7,14 +7,18 @@ stopped, and sets out in 0.06 ms. Every generator yields frames and updates afte
 
 from collections.abc import Generator, Iterator
 from itertools import islice
+from typing import Any
 
 import gymnasium
-from stable_baselines3 import DQN, PPO
+import numpy as np
+from stable_baselines3 import DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import nn
+from torch.optim import Optimizer
 
 
 class WholeMinibatches(RolloutBuffer):
@@ -49,7 +53,7 @@ def ppo(num_envs: int = 10, steps: int = 100) -> Iterator[tuple[int, int]]:
         seed=0,
         device="cpu",
     )
-    return batches(model, num_envs * steps)
+    return batches(model, num_envs * steps, model.policy.optimizer)
 
 
 def ppo_32() -> Iterator[tuple[int, int]]:
@@ -80,12 +84,38 @@ def dqn() -> Iterator[tuple[int, int]]:
         seed=0,
         device="cpu",
     )
-    return batches(model, 256)
+    return batches(model, 256, model.policy.optimizer)
 
 
-def batches(model: BaseAlgorithm, frames: int) -> Iterator[tuple[int, int]]:
+def sac() -> Iterator[tuple[int, int]]:
+    """SAC on HalfCheetah."""
+    return off_policy(SAC)
+
+
+def td3() -> Iterator[tuple[int, int]]:
+    """TD3 on HalfCheetah, exploring with as much noise as hydrl."""
+    return off_policy(TD3, action_noise=NormalActionNoise(np.zeros(6), np.full(6, 0.1)))
+
+
+def off_policy(algorithm: type[SAC | TD3], **options: Any) -> Iterator[tuple[int, int]]:
+    """One environment, 64 frames a batch and one update of 256 a frame; all else is the default."""
+    model = algorithm(
+        "MlpPolicy",
+        gymnasium.make("HalfCheetah-v4"),
+        batch_size=256,
+        learning_starts=960,  # the batch after these learns, as hydrl's sixteenth does
+        buffer_size=100_000,
+        policy_kwargs={"net_arch": [256, 256], "optimizer_kwargs": {"fused": True}},
+        seed=0,
+        device="cpu",
+        **options,
+    )
+    return batches(model, 64, model.critic.optimizer)
+
+
+def batches(model: BaseAlgorithm, frames: int, optimizer: Optimizer) -> Iterator[tuple[int, int]]:
     """Learns batch by batch; the optimizer's own count says how many updates each held."""
-    optimizer, updates = model.policy.optimizer, 0
+    updates = 0
     while True:
         model.learn(frames, reset_num_timesteps=False)
         before, updates = updates, max((int(state["step"]) for state in optimizer.state.values()), default=0)

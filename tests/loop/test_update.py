@@ -5,6 +5,7 @@ import torch
 from conftest import loss_of, settings
 from tensordict import TensorDict
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torchrl.data import LazyTensorStorage, OneHot, ReplayBuffer
 from torchrl.data.replay_buffers import SamplerWithoutReplacement
 from torchrl.envs import StepCounter
@@ -12,7 +13,7 @@ from torchrl.modules import QValueActor
 from toys import Toy
 
 from hydrl.errors import DivergedError, UserError
-from hydrl.loop.update import Update, learning
+from hydrl.loop.update import Update, learning, make_gradients
 from hydrl.parts import actors, critics, environments
 from hydrl.parts.minibatches import Epochs
 
@@ -350,9 +351,9 @@ def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates_target
     assert eager["grad_norm"][0] != eager["grad_norm"][-1]  # it learned
 
 
-def td3() -> tuple[nn.Module, TensorDict]:
-    """TD3's configured loss on a small Pendulum, and a batch of random frames."""
-    chosen = settings("~tuned", "algo=td3", "env=pendulum", "actor.num_cells=[8]", "critic.num_cells=[8]")
+def off_policy(algo: str) -> tuple[nn.Module, TensorDict]:
+    """The configured loss on a small Pendulum, and a batch of random frames."""
+    chosen = settings("~tuned", f"algo={algo}", "env=pendulum", "actor.num_cells=[8]", "critic.num_cells=[8]")
     torch.manual_seed(0)
     env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
     actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
@@ -361,6 +362,22 @@ def td3() -> tuple[nn.Module, TensorDict]:
 
 def copies(parameters: TensorDict) -> list[torch.Tensor]:
     return [each.detach().clone() for each in parameters.values(True, True)]
+
+
+@pytest.mark.parametrize("algo", ["sac", "td3"])
+def test_loss_and_gradient_are_one_compiled_graph(algo):
+    loss, batch = off_policy(algo)
+    gradients = make_gradients(loss, list(loss.parameters()), None)
+    graphs = CompileCounter()
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        compiled = torch.compile(gradients, backend=graphs)
+        for _ in range(3):
+            minibatch = batch.clone()
+            compiled(minibatch, ())
+    assert graphs.frame_count == 1  # neither cut in two nor made anew
+    assert minibatch["td_error"].shape == batch.shape  # for priorities
+    assert not any(value.requires_grad for value in minibatch.values(True, True))
 
 
 @pytest.mark.parametrize("compile", [False, True])
@@ -376,7 +393,7 @@ def test_a_term_is_left_out_between_the_updates_it_is_trained_at(compile):
 
 
 def test_a_delayed_network_is_passed_over_by_adam_between():
-    loss, batch = td3()
+    loss, batch = off_policy("td3")
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-2, fused=True)
     update = Update(loss, optimizer, None, [], {"loss_actor": 3})
     actor = next(iter(loss.actor_network_params.values(True, True)))
@@ -391,7 +408,7 @@ def test_a_delayed_network_is_passed_over_by_adam_between():
 
 
 def test_which_update_comes_next_goes_on_after_a_resume():
-    loss, batch = td3()
+    loss, batch = off_policy("td3")
     options = {"skip": [], "every": {"loss_actor": 2}}
     first = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), **options)
     first(batch.clone())
@@ -403,7 +420,7 @@ def test_which_update_comes_next_goes_on_after_a_resume():
 
 
 def test_a_skipped_term_is_never_trained():
-    loss, batch = td3()
+    loss, batch = off_policy("td3")
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), None, ["loss_qvalue"])
     actors, critics = copies(loss.actor_network_params), copies(loss.qvalue_network_params)
     update(batch)
@@ -412,7 +429,7 @@ def test_a_skipped_term_is_never_trained():
 
 
 def test_a_term_that_there_is_not_is_refused():
-    loss, batch = td3()
+    loss, batch = off_policy("td3")
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), None, [], {"loss_q": 2})
     with pytest.raises(UserError, match="no loss_q; use loss_actor or loss_qvalue"):
         update(batch)

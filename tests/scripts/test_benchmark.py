@@ -66,14 +66,14 @@ def test_summary_has_medians_spreads_and_a_ratio_to_each_base():
     }
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_32", "dqn"])
+@pytest.mark.parametrize("name", benchmark.TASKS)
 def test_every_ratio_is_to_a_loop_of_its_own_table(name):
     task = benchmark.TASKS[name]
 
     assert set(task.bases.values()) <= set(task.loops)
 
 
-@pytest.mark.parametrize("name", ["ppo", "ppo_32", "dqn"])
+@pytest.mark.parametrize("name", benchmark.TASKS)
 def test_hydrl_rows_do_the_work_the_table_names(name):
     task = benchmark.TASKS[name]
     for loop, overrides in task.loops.items():
@@ -85,7 +85,7 @@ def test_hydrl_rows_do_the_work_the_table_names(name):
         )
         environments = chosen.collector["num_envs"]
         assert (chosen.frames_per_batch, updates) == (task.frames, task.updates), loop
-        assert environments == {"ppo": 10, "ppo_32": 32, "dqn": 16}[name], loop
+        assert environments == {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}[name], loop
 
 
 def test_unsolved_runs_count_as_longer_than_any():
@@ -139,6 +139,7 @@ def test_an_ended_episode_leads_to_its_own_last_observation():
         (plain.ppo_floor, 1, [(1_000, 150)]),
         (plain.dqn, 5, [(256, 0), (256, 0), (256, 0), (256, 64), (256, 64)]),
         (plain.dqn_floor, 5, [(256, 0), (256, 0), (256, 0), (256, 64), (256, 64)]),
+        (plain.off_policy_floor, 16, [*[(64, 0)] * 15, (64, 64)]),
     ],
 )
 def test_loops_make_as_many_updates_as_they_say(loop, batches, expected, monkeypatch):
@@ -147,6 +148,19 @@ def test_loops_make_as_many_updates_as_they_say(loop, batches, expected, monkeyp
 
     assert list(islice(loop(), batches)) == expected
     assert len(steps) == sum(updates for _, updates in expected)
+
+
+def test_plain_sac_and_td3_update_once_a_frame_when_the_memory_is_filled():
+    minibatches = []
+    loop = plain.off_policy(lambda observation: torch.zeros(6), minibatches.append)
+
+    assert list(islice(loop, 17)) == [*[(64, 0)] * 15, (64, 64), (64, 64)]
+    observations, actions, following, rewards, terminated = minibatches[-1]
+    assert [each.shape for each in minibatches[-1]] == [(256, width) for width in (17, 6, 17, 1, 1)]
+    assert not torch.equal(observations, following)
+    assert (actions == 0).all(-1).any()  # the last frames are the policy's
+    assert rewards.std() > 0
+    assert not terminated.any()  # HalfCheetah has no end but its time limit
 
 
 def test_sb3_deals_out_whole_minibatches_only():
@@ -164,7 +178,16 @@ def test_sb3_deals_out_whole_minibatches_only():
     assert torch.cat(dealt).unique().numel() == 960
 
 
-@pytest.mark.parametrize(("loop", "updates"), [("ppo", [150]), ("ppo_32", [160]), ("dqn", [0, 0, 0, 64, 64])])
+@pytest.mark.parametrize(
+    ("loop", "updates"),
+    [
+        ("ppo", [150]),
+        ("ppo_32", [160]),
+        ("dqn", [0, 0, 0, 64, 64]),
+        ("sac", [*[0] * 15, 64]),
+        ("td3", [*[0] * 15, 64]),
+    ],
+)
 def test_sb3_makes_as_many_updates_as_the_others(loop, updates):
     pytest.importorskip("stable_baselines3")
     from scripts.benchmark import sb3

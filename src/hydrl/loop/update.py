@@ -122,6 +122,11 @@ def make_gradients(
         found = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, found, strict=True):
             parameter.grad = laid_out_as(parameter, gradient)
+        for key, value in minibatch.items():
+            # What the loss wrote there, as SAC's does loc and scale: given away with its graph, it would cut
+            # the compiled one in two.
+            if value.requires_grad:
+                minibatch.set(key, value.detach())
         losses = losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
         norm = nn.utils.get_total_norm([each for each in found if each is not None])
         if max_grad_norm is not None:

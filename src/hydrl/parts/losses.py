@@ -40,6 +40,8 @@ def make_loss(
         loss.set_keys(**{name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()})
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
+    for made_when_asked in ("in_keys", "out_keys", "target_entropy"):
+        getattr(loss, made_when_asked, None)  # within a compiled update, that would compile it twice
     return loss
 
 
