@@ -115,7 +115,7 @@ class Settings(Strict):
     torch_threads: Annotated[PositiveInt | Literal["auto"], Role.MACHINE]
     compile: Annotated[bool, Role.MACHINE]
     cudagraph: Annotated[bool, Role.MACHINE]
-    init_stats_frames: Annotated[int, Field(gt=1)]
+    init_stats_frames: Annotated[int, Field(gt=1)] | None
     max_grad_norm: PositiveFloat | None
     log_every_frames: Annotated[PositiveInt, Role.RECORD]
     checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]
