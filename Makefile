@@ -42,7 +42,7 @@ type: .venv/ready ## check types
 bench: .venv/bench ## measure frames a second beside Stable-Baselines3, plain PyTorch and TorchRL's tutorial
 	$(BIN)/python scripts/benchmark
 
-results: .venv/ready ## run the table of docs/results.md, hours; fast=true some minutes; goes on where it was stopped
+results: .venv/ready ## run the table of docs/results.md, hours; rows=ppo-cartpole one row; goes on where it was stopped
 	$(BIN)/python scripts/results.py $(filter-out PYTHON=%,$(MAKEOVERRIDES))
 
 .PHONY: help train test test-slow lint format type bench results

@@ -1,8 +1,11 @@
-"""Runs the table of scripts/results.yaml and rewrites docs/results.md: python scripts/results.py fast=true
+"""Runs the table of scripts/results.yaml and rewrites docs/results.md:
 
-Keys: fast (true: the smaller table, minutes), jobs (runs at a time; all cores), out (where the runs lie,
-outputs/results), page (the Markdown file, docs/results.md, written at the end and when it is stopped).
-Stopped, it goes on where it was. Needs pip install -e '.[report]'.
+    python scripts/results.py rows=ppo-hopper
+
+Keys: rows (names of rows, as ppo-hopper,dqn-cartpole; all), jobs (runs at a time; all cores), out (where the
+runs lie, outputs/results), page (the Markdown file, docs/results.md). Each run is kept as it ends, as a line
+of docs/results/ROW.jsonl, and is not made again while that line is there. Stopped, it goes on where it was;
+the page is written then and at the end. Needs pip install -e '.[report]'.
 """
 
 import os
@@ -21,7 +24,7 @@ TABLE = Path(__file__).with_suffix(".yaml")
 class Arguments:
     """What the command line can set."""
 
-    fast: bool = False
+    rows: str = ""
     jobs: int = os.cpu_count() or 1
     out: str = "outputs/results"
     page: str = "docs/results.md"
@@ -41,9 +44,12 @@ def main(arguments: Arguments) -> None:
     if page.is_dir() or page.suffix != ".md" or not os.access(page.parent, os.W_OK):
         raise UserError(f"page={page}: give a .md file in a folder that can be written to")
     try:
-        results.make(TABLE, arguments.fast, arguments.jobs, Path(arguments.out), page)
+        names = [each.strip() for each in arguments.rows.split(",") if each.strip()]
+        results.make(TABLE, names, arguments.jobs, Path(arguments.out), page)
     except Interrupted:
-        print(f"stopped; the same command goes on with what lies in {arguments.out}")
+        print(
+            f"stopped; the same command goes on with what lies in {arguments.out} and {page.with_suffix('')}"
+        )
         raise
     except OSError as error:
         raise UserError(f"out={arguments.out} cannot be written: {error.strerror or error}") from None
@@ -52,4 +58,4 @@ def main(arguments: Arguments) -> None:
 
 if __name__ == "__main__":
     outlive_readers()
-    sys.exit(script(lambda words: main(read(Arguments, words, "fast=true jobs=2")), __doc__))
+    sys.exit(script(lambda words: main(read(Arguments, words, "rows=ppo-hopper jobs=2")), __doc__))

@@ -18,6 +18,7 @@ import hydrl.loop.metrics
 from hydrl.run import checkpoint
 
 FAST = ["debug=fast", "~tuned"]
+FIXED = ["transforms=normalized", "init_stats_frames=1_000"]  # statistics, as workers need
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:
@@ -115,9 +116,9 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(p
         ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "actor=dueling", "target=soft"],
         ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "buffer=memmap"],
         ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "loss.module.double_dqn=false"],
-        ["algo=ppo", "env=cartpole", "collector=multi_sync", "collector.num_envs=4"],
+        ["algo=ppo", "env=cartpole", "collector=multi_sync", "collector.num_envs=4", *FIXED],
         ["algo=dqn", "env=cartpole", "collector=multi_async", "minibatches.warmup_frames=256"],
-        ["algo=ppo", "env=pendulum", "collector=overlap", "collector.num_envs=4"],
+        ["algo=ppo", "env=pendulum", "collector=overlap", "collector.num_envs=4", *FIXED],
         ["algo=ppo", "env=pendulum", "compile=true"],
         ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "compile=true"],
     ],
@@ -146,7 +147,7 @@ def test_parts_are_swapped_by_an_override_and_learn(overrides, run):
 )
 def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code, tmp_path):
     process = start(
-        "env=cartpole", "~tuned", *f"collector={collector}".split(), "collector.frames_per_batch=256",
+        "env=cartpole", "~tuned", *f"collector={collector}".split(), "collector.frames_per_batch=256", *FIXED,
         "collector.num_envs=2", "eval.every_frames=256", "eval.episodes=1", f"hydra.run.dir={tmp_path}",
     )  # fmt: skip
     assert process.stdout is not None
@@ -180,7 +181,7 @@ def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
     """Nothing was sent to the worker yet; TorchRL would start the thread that sends while Python ends."""
     process = start(
         "env=cartpole", "~tuned", "collector=overlap", "collector.frames_per_batch=100_000",
-        "minibatches.size=1_000", f"hydra.run.dir={tmp_path}",
+        "collector.num_envs=8", "minibatches.size=1_000", *FIXED, f"hydra.run.dir={tmp_path}",
     )  # fmt: skip
     while not (tmp_path / "config_resolved.yaml").exists():  # written as the loop begins
         assert process.poll() is None
@@ -212,9 +213,9 @@ def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_othe
     assert metrics(tmp_path / "sweep" / members[2]) == metrics(tmp_path / "alone")
 
 
-@pytest.mark.parametrize("transforms", ["normalized", "running_norm"])
-def test_a_normal_run_shows_no_library_s_warnings(transforms, tmp_path):
-    process = start("env=half_cheetah", f"transforms={transforms}", *FAST, f"hydra.run.dir={tmp_path}")
+@pytest.mark.parametrize("words", [FIXED, []], ids=["fixed statistics", "running statistics"])
+def test_a_normal_run_shows_no_library_s_warnings(words, tmp_path):
+    process = start("env=half_cheetah", *words, *FAST, f"hydra.run.dir={tmp_path}")
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     lines = [line for line in output.splitlines() if line.strip()]

@@ -20,6 +20,7 @@ RANGES = list((CONFIGS / "search").glob("*.yaml"))
 FILES = sorted(
     str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in RANGES
 )
+TUNED = [file for file in FILES if file.startswith("tuned/") and file.count("/") == 2]
 TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
 TASKS |= {f"multi-agent {kind}": "custom env._target_=toys.Team" for kind in TASKS}
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
@@ -50,7 +51,8 @@ def with_file(file: str, run_dir: Path) -> Settings:
     for algo, kinds in algorithms().items():
         for kind in kinds:
             base = {"algo": algo, "env": TASKS[kind]} | {MOUNTED.get(group, group): choice}
-            overrides = " ".join(["~tuned", *(f"{key}={value}" for key, value in base.items())]).split()
+            untuned = ["~tuned"] * (group != "tuned")
+            overrides = " ".join([*untuned, *(f"{key}={value}" for key, value in base.items())]).split()
             try:
                 found = settings(*overrides, *ARGUMENTS.get(file, []), *data_of(algo), run_dir=run_dir)
                 check_action_space(found, kind)
@@ -132,7 +134,7 @@ def untuned(*overrides: str) -> dict:
     return values
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("tuned/")])
+@pytest.mark.parametrize("file", TUNED)
 def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
     _, algo, env = file.split("/")
     if "vmas" in env:
@@ -146,14 +148,12 @@ def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
 
 
 def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task():
-    for file in FILES:
-        group, _, pair = file.partition("/")
-        if group == "tuned":
-            algo, _, env = pair.partition("/")
-            words = [f"algo={algo}", *data_of(algo)]
-            own = untuned(*words, f"env={env}", "~tuned")
-            assert own == untuned(*words, "env=gym", "env.id=CartPole-v1")
-            assert own != untuned(*words, f"env={env}")
+    for file in TUNED:
+        _, algo, env = file.split("/")
+        words = [f"algo={algo}", *data_of(algo)]
+        own = untuned(*words, f"env={env}", "~tuned")
+        assert own == untuned(*words, "env=gym", "env.id=CartPole-v1")
+        assert own != untuned(*words, f"env={env}")
 
 
 def test_a_transform_can_be_dropped_and_another_added_at_the_end():

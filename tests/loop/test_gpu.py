@@ -18,7 +18,14 @@ RUNS = {
     "dqn": ["algo=dqn", "env=cartpole", "buffer=replay", "minibatches.warmup_frames=256"],
     "dqn on disk": ["algo=dqn", "env=cartpole", "buffer=memmap", "minibatches.warmup_frames=256"],
     "running normaliser": ["algo=ppo", "env=pendulum", "transforms=running_norm"],
-    "workers": ["algo=ppo", "env=pendulum", "collector=multi_sync", "collector.num_envs=1"],
+    "workers": [
+        "algo=ppo",
+        "env=pendulum",
+        "collector=multi_sync",
+        "collector.num_envs=1",
+        "transforms=normalized",
+        "init_stats_frames=1_000",
+    ],
 }
 
 

@@ -204,3 +204,23 @@ def test_the_configured_actor_fits_any_task(task):
         (7, outputs),
     ]
     assert [(each.in_features, each.out_features) for each in hidden(critic)] == [(observations, 5), (5, 1)]
+
+
+@pytest.mark.parametrize("name", ["categorical", "tanh_normal", "independent"])
+def test_an_orthogonal_network_begins_near_the_same_policy_for_all_observations(name):
+    env = toy("one_hot" if name == "categorical" else "continuous")
+    critic = critics.state_value(env, **NETWORK, init="orthogonal")
+    gains = {"actor": (build(name, env, init="orthogonal"), 1e-4), "critic": (critic, 1.0)}
+    for net, last in gains.values():
+        *layers, output = hidden(net)
+        for layer, square in (*[(each, 2.0) for each in layers], (output, last)):
+            weight = layer.weight if layer.out_features <= layer.in_features else layer.weight.T
+            assert (weight @ weight.T).allclose(square * torch.eye(len(weight)), atol=1e-5)
+            assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("name", [*CONTINUOUS, "stochastic"])
+def test_the_deviation_begins_where_it_is_told_to(name):
+    env = toy("continuous", num_envs=2)
+    actor = build(name, env, init="orthogonal", scale_init=0.6)
+    assert actor(env.reset())["scale"].flatten().tolist() == pytest.approx([0.6, 0.6], abs=0.05)

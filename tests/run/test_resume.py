@@ -29,8 +29,11 @@ SMALL += ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "
 SMALL += ["log_every_frames=256", "checkpoint_every_frames=512"]
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=256"]
 EXACT = {
-    "PPO, fixed normaliser": ["algo=ppo", "env=inverted_double_pendulum", "collector.num_envs=4"],
-    "PPO, running normaliser": ["env=inverted_double_pendulum", "transforms=running_norm"],
+    "PPO, fixed normaliser": [
+        "algo=ppo", "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=1_000",
+        "transforms=normalized",
+    ],
+    "PPO, running statistics of observations and rewards": ["env=inverted_double_pendulum"],
     "PPO, Ant": ["algo=ppo", "env=gym", "env.id=Ant-v5", "collector.num_envs=2"],
     "PPO, one environment, drawn by minibatch": [
         "env=inverted_double_pendulum", "collector.num_envs=1", "minibatches.draw=minibatch",
@@ -71,6 +74,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches):
 
 def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, capsys):
     overrides = [*SMALL, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "~schedule"]
+    overrides += ["transforms=normalized", "init_stats_frames=1_000"]
     folder = run(*overrides, "total_frames=512")
     before = {part: saved(folder, part) for part in ("loss", "optimizer", "normaliser")}
     seen = {}

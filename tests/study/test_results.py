@@ -2,15 +2,18 @@
 
 import json
 import re
+import shutil
 import signal
 import statistics
 
+import numpy as np
 import pytest
 from conftest import settings
 from omegaconf import OmegaConf
+from test_report import make_run
 
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.study import results
+from hydrl.study import results, runs
 from hydrl.study.pool import Trainings
 from hydrl.study.report import number
 from scripts import results as script
@@ -19,14 +22,13 @@ DECLARED = OmegaConf.to_container(OmegaConf.load(script.TABLE))
 QUICK = ["debug=fast", "total_frames=512", "eval.every_frames=256"]
 SMALL = {
     "seeds": [100, 101],
-    "fast_seeds": [100],
     "runs": [
         {
             "overrides": ["algo=dqn", "env=cartpole", *QUICK],
-            "fast": True,
+            "minutes": 6,
             "published": {"us": "9.5 ± 0.5 @ 10k"},
         },
-        {"overrides": ["algo=dqn", "env=pendulum"], "published": {}},
+        {"overrides": ["algo=dqn", "env=pendulum"], "minutes": 30, "published": {}},
     ],
     "sources": {"us": "Ourselves"},
     "notes": "All by hand.",
@@ -37,62 +39,106 @@ SMALL = {
 def test_every_declared_run_is_one_that_train_py_takes_and_has_published_figures(row):
     chosen = settings(*row["overrides"])
     assert [f"algo={chosen.algo}", f"env={chosen.task}"] == row["overrides"][:2]
-    assert set(row) <= {"overrides", "fast", "published"}
+    assert row.keys() == {"overrides", "minutes", "published"}
     assert row["published"].keys() <= DECLARED["sources"].keys()
     assert all(re.fullmatch(r"-?[\d.]+( ± [\d.]+)? @ \d+[kM]", each) for each in row["published"].values())
 
 
-@pytest.mark.parametrize(("fast", "count"), [(True, 9), (False, 45)])
-def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_a_smaller_part(
-    fast, count, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [([], 65), (["ppo-hopper", "dqn-cartpole"], 10), (["ppo-inverted_double_pendulum"], 10)],
+)
+def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_rows_are_run_by_name(
+    names, count, tmp_path, monkeypatch
 ):
-    seeds = DECLARED["seeds"]
-    assert len(seeds) == 5
-    assert min(seeds + DECLARED["fast_seeds"]) >= 100
+    assert len(DECLARED["seeds"]) == 5
+    assert min(DECLARED["seeds"]) >= 100
     run = []
-    monkeypatch.setattr(results, "train_all", lambda lists, *_: run.extend(lists) or 0)
-    results.make(script.TABLE, fast, 1, tmp_path, tmp_path / "page.md")
-    assert len(run) == count
+    monkeypatch.setattr(results, "train_all", lambda lists, *_, **__: run.extend(lists) or 0)
+    results.make(script.TABLE, names, 1, tmp_path, tmp_path / "page.md")
+    assert len(run) == len(set(map(tuple, run))) == count
 
 
-def test_the_page_has_the_runs_own_numbers_and_goes_on_after_a_stop(tmp_path, monkeypatch, capsys):
+def test_each_run_is_kept_as_it_ends_and_a_table_that_lost_its_runs_goes_on_from_what_is_kept(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(script, "TABLE", tmp_path / "table.yaml")
     OmegaConf.save(OmegaConf.create(SMALL), tmp_path / "table.yaml")
     page, out = tmp_path / "page.md", tmp_path / "runs"
     arguments = script.Arguments(jobs=1, out=str(out), page=str(page))
     start = Trainings.start
 
-    def stop_after_a_row(pool, arguments, folder, shown):
-        if "pendulum" in folder.name and all(each.code is not None for each in pool.started):
+    def stop_after_a_run(pool, arguments, folder, shown):
+        if pool.started:
             raise Interrupted(signal.SIGINT)
         return start(pool, arguments, folder, shown)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainings, "start", stop_after_a_row)
+        patch.setattr(Trainings, "start", stop_after_a_run)
         with pytest.raises(Interrupted):
             script.main(arguments)
-    assert "stopped; the same command goes on" in capsys.readouterr().out
-    first = {path: path.stat().st_mtime_ns for path in out.glob("dqn-cartpole*/summary.json")}
-    assert len(first) == 2
-    scores = [json.loads(path.read_text())["eval/return_mean"] for path in first]
+    told = capsys.readouterr().out
+    assert "0 of 4 runs are kept" in told
+    assert "the others take about 1.2 h" in told  # twice 6 and twice 30 minutes
+    assert "stopped; the same command goes on" in told
+    (first,) = out.glob("dqn-cartpole*/summary.json")
+    score = json.loads(first.read_text())["eval/return_mean"]
+    assert f"| 1 of 2 | CartPole-v1 | {number(score)} | **{number(score)}** | 512 |" in page.read_text()
+    shutil.rmtree(out)
 
     with pytest.raises(RunError, match="not all runs have finished"):
         script.main(arguments)
-    assert {path: path.stat().st_mtime_ns for path in first} == first
-    assert "2 of 4 finished" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "1 of 4 runs are kept" in told
+    assert "1 of 3 finished" in told
+    (file,) = page.with_suffix("").glob("*.jsonl")
+    kept = list(map(json.loads, file.read_text().splitlines()))
+    (second,) = out.glob("dqn-cartpole*/summary.json")
+    scores = [score, json.loads(second.read_text())["eval/return_mean"]]
+    assert [(each["seed"], each["eval/return_mean"]) for each in kept] == [
+        *zip([100, 101], scores, strict=True)
+    ]
+    assert [point[0] for point in kept[1]["curve"]] == [256, 512]
+    assert kept[1]["versions"]["torchrl"] == "0.14.1"
     ours = f"**{number(statistics.mean(scores))} ± {number(statistics.stdev(scores))}**"
     text = page.read_text()
-    assert f"| `algo=dqn env=cartpole {' '.join(QUICK)}` | {ours} | 9.5 ± 0.5 @ 10k |" in text
-    assert "| `algo=dqn env=pendulum` | - |  |" in text
+    assert (
+        f"| 2 of 2 | CartPole-v1 | {number(statistics.mean(scores))} | {ours} | 512 | 9.5 ± 0.5 @ 10k |"
+        in text
+    )
+    assert "| `algo=dqn env=pendulum` | 0 of 2 | - | - | - | - |  |" in text
+    assert (
+        "- `algo=dqn env=pendulum`: not at all; the numbers are those of `algo=dqn` for every task." in text
+    )
+    assert "RL Baselines3 Zoo's DQN numbers for CartPole-v1; found on seeds 0-9" in text
     assert "All by hand." in text
-    assert "make results\n" in text
-    assert (tmp_path / "curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
+    assert "![page/curves-cartpole](page/curves-cartpole.png)" in text
+    assert (tmp_path / "page/curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_curve_is_kept_in_a_few_points_and_a_run_again_replaces_itself(tmp_path):
+    curve = np.array([[frames, 0.1 * frames, 1.0] for frames in range(100)])
+    run = runs.read(make_run(tmp_path / "run", 5.0)).model_copy(update={"curve": curve})
+    for score in (5.0, 6.0):
+        results.add(tmp_path / "row.jsonl", run.model_copy(update={"score": score}))
+    (kept,) = results.kept(tmp_path / "row.jsonl")
+    assert kept.score == 6
+    assert len(kept.curve) == 20
+    assert kept.curve[[0, -1], 0].tolist() == [0, 99]
+    (tmp_path / "row.jsonl").write_text("{")
+    with pytest.raises(UserError, match=r"row\.jsonl is damaged"):
+        results.kept(tmp_path / "row.jsonl")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"jobs": 0}, "jobs=0"), ({"page": "docs"}, "page=docs"), ({"page": "nowhere/page.md"}, "page=nowhere")],
+    [
+        ({"jobs": 0}, "jobs=0"),
+        ({"page": "docs"}, "page=docs"),
+        ({"page": "nowhere/page.md"}, "page=nowhere"),
+        ({"rows": "ppo-hoper"}, "rows=ppo-hoper: there is no such row; try ppo-inverted_double_pendulum, "),
+    ],
 )
-def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, message):
+def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, message, tmp_path):
     with pytest.raises(UserError, match=message):
-        script.main(script.Arguments(**arguments))
+        script.main(script.Arguments(**{"page": str(tmp_path / "page.md"), **arguments}))

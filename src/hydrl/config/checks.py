@@ -50,6 +50,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Memory, "actor.memory"),
     (PositiveInt | None, "minibatches.sequence"),
     (Literal["per_state", "independent"], "actor.scale"),
+    (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
+    (Literal["orthogonal"] | None, "actor.init critic.init"),
     (Literal["auto", "online", "offline"], "logger.mode"),
 )
 
@@ -144,10 +146,10 @@ def at_odds(values: Values) -> Iterator[str]:
             f"collector.num_workers={workers}: collector=single collects in this process; "
             "use collector=multi_sync or collector=multi_async"
         )
-    if workers and any("VecNorm" in each["_target_"] for each in values["transforms"].values()):
+    if workers and any(map(running, values["transforms"].values())):
         yield (
-            "transforms=running_norm keeps its statistics in the workers; "
-            "use collector=single or transforms=normalized"
+            "running statistics of observations or rewards would stay in the workers; "
+            "use collector=single, or transforms=normalized init_stats_frames=1_000"
         )
     if module.get("double_dqn") and not module.get("delay_value", True):
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
@@ -160,6 +162,13 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
     yield from unheard(values)
     yield from lacking(values)
+
+
+def running(transform: Part) -> bool:
+    """Whether a transform updates statistics while training collects."""
+    *_, name = transform["_target_"].split(".")
+    of_observations = name == "normaliser" and transform["frames"] is None
+    return of_observations or name in ("VecNorm", "VecNormV2", "RunningRewardScaling")
 
 
 def lacking(values: Values) -> Iterator[str]:

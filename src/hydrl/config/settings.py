@@ -116,7 +116,7 @@ class Settings(Strict):
     torch_threads: Annotated[PositiveInt | Literal["auto"], Role.MACHINE]
     compile: Annotated[bool | Literal["auto"], Role.MACHINE]
     cudagraph: Annotated[bool, Role.MACHINE]
-    init_stats_frames: Annotated[int, Field(gt=1)]
+    init_stats_frames: Annotated[int, Field(gt=1)] | None
     max_grad_norm: PositiveFloat | None
     log_every_frames: Annotated[PositiveInt, Role.RECORD]
     checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]

@@ -1,5 +1,8 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
+import math
+from typing import Any
+
 import torch
 from tensordict.nn import (
     AddStateIndependentNormalScale,
@@ -20,9 +23,21 @@ from torchrl.modules import (
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
-from hydrl.parts.encoders import STATES, Joined, Memory, Norm, activation_class, mlp, reading, size_of
+from hydrl.parts.encoders import (
+    STATES,
+    Joined,
+    Memory,
+    Norm,
+    activation_class,
+    initialise,
+    mlp,
+    reading,
+    size_of,
+)
 from hydrl.parts.environments import action_kind, require_entries
 from hydrl.parts.finite import check_finite
+
+SMALL = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
 
 
 def tanh_normal(
@@ -33,7 +48,9 @@ def tanh_normal(
     in_keys: list[str],
     norm: Norm = None,
     memory: Memory = None,
+    init: str | None = None,
     scale: str = "per_state",
+    scale_init: float = 1.0,
 ) -> ProbabilisticActor:
     """A Gaussian squashed into the action bounds, for continuous actions.
 
@@ -44,15 +61,19 @@ def tanh_normal(
         in_keys: observation entries the network reads.
         norm: see :func:`hydrl.parts.encoders.mlp`.
         memory: ``{"lstm": 64}`` or ``{"gru": 64}`` lets it remember, in as many units.
+        init: see :func:`hydrl.parts.encoders.initialise`.
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
+        scale_init: the Gaussian's deviation at the start, about, before it is squashed.
     """
     spec = env.action_spec_unbatched
     size, inputs = spec.shape[-1], size_of(env, in_keys)
     if scale == "independent":
-        net = Joined(mlp(num_cells, size, activation, norm, inputs), AddStateIndependentNormalScale(size))
+        means, start = mlp(num_cells, size, activation, norm, inputs), math.log(scale_init)
+        net = Joined(means, AddStateIndependentNormalScale(size, init_value=start))
     else:
-        net = Joined(*mlp(num_cells, 2 * size, activation, norm, inputs), NormalParamExtractor())
+        mapped = NormalParamExtractor(f"biased_softplus_{scale_init}")
+        net = Joined(*mlp(num_cells, 2 * size, activation, norm, inputs), mapped)
     actor = ProbabilisticActor(
         reading(net, ["loc", "scale"], env, in_keys, memory),
         in_keys=["loc", "scale"],
@@ -61,7 +82,7 @@ def tanh_normal(
         distribution_kwargs={"low": spec.space.low, "high": spec.space.high},
         return_log_prob=True,
     )
-    return materialise(actor, env)
+    return initialise(materialise(actor, env), init, SMALL)
 
 
 def deterministic(
@@ -75,9 +96,21 @@ def deterministic(
 
 
 def categorical(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+    env: EnvBase,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+    memory: Memory = None,
+    init: str | None = None,
+    scale_init: float = 1.0,
 ) -> ProbabilisticActor:
-    """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says)."""
+    """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says).
+
+    Args:
+        env: and the others as for :func:`tanh_normal`.
+        scale_init: not read here, as there is no deviation; an algorithm for both kinds of actions sets it.
+    """
     spec = env.action_spec_unbatched
     one_hot = isinstance(spec, OneHot)
     actor = ProbabilisticActor(
@@ -87,15 +120,23 @@ def categorical(
         distribution_class=OneHotCategorical if one_hot else torch.distributions.Categorical,
         return_log_prob=True,
     )
-    return materialise(actor, env)
+    return initialise(materialise(actor, env), init, SMALL)
 
 
 def stochastic(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+    env: EnvBase,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+    memory: Memory = None,
+    init: str | None = None,
+    scale_init: float = 1.0,
 ) -> ProbabilisticActor:
     """The distribution that fits: :func:`categorical` for discrete actions, else :func:`tanh_normal`."""
     build = categorical if action_kind(env) == "discrete" else tanh_normal
-    return build(env, num_cells=num_cells, activation=activation, in_keys=in_keys, memory=memory)
+    net: dict[str, Any] = {"num_cells": num_cells, "activation": activation, "in_keys": in_keys}
+    return build(env, **net, memory=memory, init=init, scale_init=scale_init)
 
 
 def q_value(

@@ -5,7 +5,7 @@ from torchrl.envs import EnvBase
 from torchrl.modules import MLP, ValueOperator
 
 from hydrl.parts.actors import materialise
-from hydrl.parts.encoders import Norm, activation_class, mlp, sharing_memory, size_of
+from hydrl.parts.encoders import Norm, activation_class, initialise, mlp, sharing_memory, size_of
 
 
 def state_value(
@@ -15,10 +15,13 @@ def state_value(
     num_cells: list[int],
     activation: str,
     in_keys: list[str],
+    init: str | None = None,
 ) -> TensorDictModuleBase:
     """The value of a state, ``[..., 1]``; where ``in_keys`` say ``memory``, of what the actor remembers."""
     critic = ValueOperator(mlp(num_cells, 1, activation), in_keys=in_keys)
-    return materialise(sharing_memory(critic, actor), env)
+    whole = materialise(sharing_memory(critic, actor), env)
+    initialise(critic, init, 1.0)
+    return whole
 
 
 def action_value(

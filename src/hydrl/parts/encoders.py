@@ -1,5 +1,6 @@
 """Encoders: what actors and critics read observations with, memoryless or with a memory."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,23 @@ def mlp(
         if norm is not None:
             layers.append(norm(cells))
     return Joined(*layers, nn.LazyLinear(out_features))
+
+
+def initialise(module: TensorDictModuleBase, init: str | None, last_gain: float) -> TensorDictModuleBase:
+    """Draws the weights of the linear layers anew.
+
+    Args:
+        module: with sizes; changed in place and given back.
+        init: ``orthogonal``, with zero biases and a gain of sqrt(2) (Saxe et al. 2014; for PPO,
+            Andrychowicz et al. 2021), or ``None``, which leaves PyTorch's.
+        last_gain: that of the last layer.
+    """
+    if init == "orthogonal":
+        layers = [each for each in module.modules() if isinstance(each, nn.Linear)]
+        for layer in layers:
+            nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
+            nn.init.zeros_(layer.bias)
+    return module
 
 
 class BatchRenorm(BatchRenorm1d):

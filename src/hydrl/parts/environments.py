@@ -245,7 +245,9 @@ def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
     return "is_init" in policy.in_keys or any(hasattr(each, "is_init_key") for each in policy.modules())
 
 
-def initialise_normalisers(env: TransformedEnv, frames: int, known: dict[str, Any] | None = None) -> None:
+def initialise_normalisers(
+    env: TransformedEnv, frames: int | None, known: dict[str, Any] | None = None
+) -> None:
     """Takes every ``ObservationNorm``'s mean and deviation from at least ``frames`` random frames.
 
     One environment does it as the TorchRL tutorial does. Several are not left to ``init_stats``, which stops
@@ -253,11 +255,12 @@ def initialise_normalisers(env: TransformedEnv, frames: int, known: dict[str, An
 
     Args:
         env: seeded.
-        frames: at least so many.
+        frames: at least so many; needed where there is one.
         known: an earlier :func:`normaliser_state`, whose statistics are used instead.
 
     Raises:
-        UserError: for an ``ObservationNorm`` over several entries, which need statistics of their own.
+        UserError: for an ``ObservationNorm`` over several entries, which need statistics of their own, or
+            without frames.
     """
     for position, transform in enumerate(normalisers(env)):
         if isinstance(transform, ObservationNorm) and known is not None:
@@ -265,6 +268,8 @@ def initialise_normalisers(env: TransformedEnv, frames: int, known: dict[str, An
         elif isinstance(transform, ObservationNorm) and not transform.initialized:
             if len(transform.in_keys) > 1:
                 raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
+            if frames is None:
+                raise UserError("init_stats_frames=null: ObservationNorm takes statistics; use 1_000")
             require_entries(transform.parent.observation_spec, transform.in_keys)
             if env.batch_dims:
                 standardise(transform, env.numel(), frames)

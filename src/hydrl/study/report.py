@@ -28,8 +28,15 @@ METHOD = f"""## How it was computed
   holds 0.5 shows no difference."""
 
 
-def save(runs: Sequence[Run], left_out: Mapping[Path, str], page: Path, command: str, more: str = "") -> None:
-    """Writes a page in Markdown and beside it its pictures, each as PNG and SVG.
+def save(
+    runs: Sequence[Run],
+    left_out: Mapping[Path, str],
+    page: Path,
+    command: str,
+    more: str = "",
+    pictures: str = "",
+) -> None:
+    """Writes a page in Markdown and its pictures, each as PNG and SVG.
 
     Args:
         runs: and
@@ -37,10 +44,11 @@ def save(runs: Sequence[Run], left_out: Mapping[Path, str], page: Path, command:
         page: the file, in a folder that exists.
         command: what makes the page again.
         more: a section of the page's own.
+        pictures: what their names begin with, seen from the page, as ``folder/``.
     """
     names = sorted({run.group for run in runs})
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
-    parts = [*head(runs, left_out), *(task(env, tasks[env], names, page.parent) for env in tasks)]
+    parts = [*head(runs, left_out), *(task(env, tasks[env], names, page.parent, pictures) for env in tasks)]
     parts += [more, METHOD, "## Commands"]
     typed = [f"# {run.folder}\n{shlex.join(['python', 'train.py', *run.overrides])}" for run in runs]
     parts += ["\n".join(["```", command, *typed, "```"])]
@@ -63,9 +71,9 @@ def head(runs: Sequence[Run], left_out: Mapping[Path, str]) -> list[str]:
     return parts
 
 
-def task(env: str, runs: Sequence[Run], names: Sequence[str], folder: Path) -> str:
+def task(env: str, runs: Sequence[Run], names: Sequence[str], folder: Path, pictures: str) -> str:
     """The curves of a task and its tables, in the environment's own units."""
-    picture = "curves-" + re.sub(r"[^\w.-]", "_", env)
+    picture = f"{pictures}curves-" + re.sub(r"[^\w.-]", "_", env)
     figures.save(runs, names, *(folder / f"{picture}.{kind}" for kind in ("png", "svg")))
     scores, rows = {}, []
     for name, group in groupby(runs, lambda run: run.group):

@@ -2,14 +2,14 @@
 
 import csv
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, Field, FiniteFloat
+from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValidator
 
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Role, keys
@@ -20,10 +20,14 @@ TOLD = {"algo", "env", "env.id", "env._target_", "seed"}
 NO_DIFFERENCE = keys(Role.PROCESS, Role.RECORD)
 
 
+Curve = Annotated[np.ndarray, PlainValidator(np.array), PlainSerializer(np.ndarray.tolist)]
+
+
 class Run(BaseModel, arbitrary_types_allowed=True):
     """A run that counts: its summary, and
 
     Attributes:
+        id: of the task with its version, where it has one.
         curve: its evaluations as :func:`evaluations` gives them; the closing one is the last.
         overrides: what was typed after ``python train.py``.
         group: of those it was loaded with, the ones that differ in no more than task and seed.
@@ -31,6 +35,7 @@ class Run(BaseModel, arbitrary_types_allowed=True):
 
     algo: str
     env: str
+    id: str | None
     seed: int
     status: str
     score: FiniteFloat = Field(alias="eval/return_mean")
@@ -38,7 +43,7 @@ class Run(BaseModel, arbitrary_types_allowed=True):
     solved_at_seconds: float | None
     versions: dict[str, str]
     folder: Path
-    curve: np.ndarray
+    curve: Curve
     threshold: float | None
     overrides: list[str]
     group: str = ""
@@ -84,10 +89,12 @@ def read(folder: Path) -> Run:
     try:
         closing = [float(found[key]) for key in ("frames", "wall_seconds", "eval/return_mean")]
         curve = evaluations(folder)
+        config = yaml.safe_load((folder / "config_resolved.yaml").read_text())
         made = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
-            "threshold": yaml.safe_load((folder / "config_resolved.yaml").read_text())["eval"]["solved_at"],
+            "threshold": config["eval"]["solved_at"],
+            "id": config.get("env", {}).get("id"),
             "overrides": yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()),
         }
         return Run.model_validate(found | made)
@@ -99,8 +106,7 @@ def load(places: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
     """Reads every run in and below ``places``, each once.
 
     Returns:
-        the runs by task, group and seed, a group being named by the algorithm, with the overrides that set it
-        apart and not all runs have; and the folders that do not count, with the reason.
+        the runs by task, group and seed; and the folders that do not count, with the reason.
     """
     found = [each.parent for place in places for each in sorted(place.rglob("config_resolved.yaml"))]
     runs: list[Run] = []
@@ -110,10 +116,16 @@ def load(places: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
             runs.append(read(folder))
         except UserError as error:
             left_out[folder] = str(error)
-    common = set.intersection(*(run.differences for run in runs)) if runs else set()
+    name_groups(runs)
     counted: dict[tuple[str, str, int], Run] = {}
     for run in runs:
-        run.group = " ".join([run.algo, *sorted(run.differences - common)])
         if (first := counted.setdefault((run.env, run.group, run.seed), run)) is not run:
             left_out[run.folder] = f"repeats {first.folder}, with the same overrides and seed"
     return [counted[each] for each in sorted(counted)], left_out
+
+
+def name_groups(runs: Sequence[Run]) -> None:
+    """Names each run's group: its algorithm, with the overrides that set it apart and not all runs have."""
+    common = set.intersection(*(run.differences for run in runs)) if runs else set()
+    for run in runs:
+        run.group = " ".join([run.algo, *sorted(run.differences - common)])

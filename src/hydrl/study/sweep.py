@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -37,7 +37,12 @@ def folder_name(overrides: Sequence[str]) -> str:
 
 
 def train_all(
-    lists: Sequence[Sequence[str]], folder: Path, limit: int, words: Sequence[str] = (), first: int = 0
+    lists: Sequence[Sequence[str]],
+    folder: Path,
+    limit: int,
+    words: Sequence[str] = (),
+    first: int = 0,
+    ended: Callable[[Sequence[str], Path], None] = lambda overrides, folder: None,
 ) -> int:
     """Trains with each list of overrides and prints the table; a run that fails ends no other.
 
@@ -47,6 +52,7 @@ def train_all(
         limit: runs at a time; a single one prints where this process does, others to ``FOLDER.log``.
         words: of the command line that each takes as well.
         first: the number of the first run.
+        ended: called as each run ends, with its overrides and its folder.
 
     Returns:
         0 if all have finished; else the least of the other exit codes, as 1, a defect's, weighs most.
@@ -63,6 +69,7 @@ def train_all(
         run = pool.start([*words, *overrides], folder / folder_name(overrides), shown=limit == 1)
         while run.code is None:
             yield
+        ended(overrides, run.folder)
         print(f"#{number} {run.status}: {note(run)}", flush=True)
 
     try:

@@ -1,0 +1,86 @@
+"""Transforms that TorchRL has not: statistics that run along with the training."""
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.utils import expand_as_right
+from torch import Tensor
+from torchrl.envs import ObservationNorm, Transform, VecNormV2
+from torchrl.envs.transforms.utils import _get_reset
+
+LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
+
+
+def normaliser(in_keys: list[NestedKey], frames: int | None) -> Transform:
+    """Standardises observations, by statistics of random frames or by running ones.
+
+    Args:
+        in_keys: observation entries.
+        frames: of random play, see :func:`hydrl.parts.environments.initialise_normalisers`; ``None`` goes on
+            updating while training collects.
+    """
+    return RunningNorm(in_keys) if frames is None else ObservationNorm(in_keys=in_keys)
+
+
+class RunningNorm(VecNormV2):
+    """TorchRL's, with one set of statistics for all environments and its output within ``LIMIT``.
+
+    Args:
+        in_keys: observation entries.
+    """
+
+    def __init__(self, in_keys: list[NestedKey]) -> None:
+        super().__init__(in_keys, decay=1.0, reduce_batch_dims=True)  # the default decay's scale is biased
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        following = super()._step(tensordict, next_tensordict)
+        for key in self.out_keys:
+            if (value := following.get(key, None)) is not None:
+                following.set(key, value.clamp(-LIMIT, LIMIT))
+        return following
+
+
+class RunningRewardScaling(Transform):
+    """Divides rewards by the running deviation of their discounted return, as Gymnasium's NormalizeReward.
+
+    The return of each environment begins anew with its episodes, and the variance is that of all of them
+    together, merged step by step (Chan et al. 1979). The mean stays where it is, as the sign of a reward
+    tells good from bad. All it knows is in its ``state_dict``.
+
+    Args:
+        gamma: the discount.
+        limit: what is scaled is cut off there.
+    """
+
+    count: Tensor
+    mean: Tensor
+    variance: Tensor
+    discounted: Tensor
+
+    def __init__(self, gamma: float = 0.99, limit: float = LIMIT) -> None:
+        super().__init__(in_keys=["reward"], out_keys=["reward"])
+        self.gamma, self.limit = gamma, limit
+        start = {"count": 1e-4, "mean": 0.0, "variance": 1.0, "discounted": 0.0}  # of Gymnasium
+        for name, value in start.items():
+            self.register_buffer(name, torch.tensor(value, dtype=torch.float64))
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        if self.discounted.ndim:
+            begun = _get_reset("_reset", tensordict)
+            self.discounted = torch.where(expand_as_right(begun, self.discounted), 0.0, self.discounted)
+        return tensordict_reset
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        reward = next_tensordict.get("reward")
+        self.discounted = self.discounted * self.gamma + reward
+        self.update(self.discounted)
+        scaled = reward / (self.variance + 1e-8).sqrt().to(reward.dtype)
+        return next_tensordict.set("reward", scaled.clamp(-self.limit, self.limit))
+
+    def update(self, returns: Tensor) -> None:
+        """Merges the mean and variance of ``returns``, one of each environment, into the running ones."""
+        size, total = returns.numel(), self.count + returns.numel()
+        apart = returns.mean() - self.mean
+        squares = self.variance * self.count + returns.var(unbiased=False) * size
+        self.variance = (squares + apart.square() * self.count * size / total) / total
+        self.mean = self.mean + apart * size / total
+        self.count = total

@@ -1,0 +1,95 @@
+"""Running statistics: Gymnasium's numbers, begun anew with each episode, and none of an evaluation."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import NormalizeReward
+from tensordict import TensorDict
+from torchrl.envs import ObservationNorm
+from toys import Toy
+
+from hydrl.parts import environments
+from hydrl.parts.transforms import LIMIT, RunningNorm, RunningRewardScaling, normaliser
+
+PENDULUM = {"num_envs": 4, "vectorization_mode": "sync"}
+
+
+def rewards(transform: RunningRewardScaling, steps: torch.Tensor) -> torch.Tensor:
+    """What becomes of rewards ``[time, envs]`` that no episode's end interrupts."""
+    scaled = [transform._step(TensorDict(), TensorDict({"reward": each[:, None]})) for each in steps]
+    return torch.stack([each["reward"][:, 0] for each in scaled])
+
+
+def test_scaled_rewards_are_those_of_gymnasium_s_wrapper():
+    disabled = {"autoreset_mode": AutoresetMode.DISABLED}
+    vector = NormalizeReward(gymnasium.make_vec("Pendulum-v1", **PENDULUM, vector_kwargs=disabled), gamma=0.9)
+    vector.reset(seed=3)
+    theirs, raw = [], []
+    for actions in np.random.default_rng(0).uniform(-2, 2, (150, 4, 1)).astype(np.float32):
+        _, scaled, *_ = vector.step(actions)
+        theirs.append(scaled)
+        raw.append(scaled * np.sqrt(vector.return_rms.var + vector.epsilon))
+    transform = RunningRewardScaling(gamma=0.9, limit=1e9)
+    ours = rewards(transform, torch.tensor(np.array(raw)))
+    assert np.array(raw).min() < -5
+    assert ours.numpy() == pytest.approx(np.array(theirs), rel=1e-5)  # theirs sums in single precision
+    assert transform.variance.item() == pytest.approx(vector.return_rms.var, rel=1e-5)
+
+
+def test_a_return_begins_anew_with_its_episode_and_what_is_far_out_is_cut_off():
+    transform = RunningRewardScaling(gamma=0.5)
+    rewards(transform, torch.tensor([[1.0, 2.0], [1.0, 2.0]]))
+    assert transform.discounted[:, 0].tolist() == [1.5, 3]
+    transform._reset(TensorDict({"_reset": torch.tensor([[True], [False]])}, [2]), TensorDict({}, [2]))
+    assert transform.discounted[:, 0].tolist() == [0, 3]
+    transform._reset(TensorDict({}, [2]), TensorDict({}, [2]))
+    assert transform.discounted[:, 0].tolist() == [0, 0]
+    calm = RunningRewardScaling()
+    rewards(calm, torch.zeros(1_000, 2))
+    assert rewards(calm, torch.tensor([[9.0, -9.0]])).tolist() == [[LIMIT, -LIMIT]]
+
+
+def test_the_statistics_of_training_go_into_a_state_and_out_again():
+    make = partial(
+        environments.make_env, partial(Toy, actions="continuous"), [RunningRewardScaling], num_envs=3
+    )
+    env, other = make(seed=0), make(seed=1)
+    env.rollout(40, break_when_any_done=False)
+    other.rollout(5, break_when_any_done=False)
+    other.load_state_dict(env.state_dict())
+    for one, two in zip(env.transform.buffers(), other.transform.buffers(), strict=True):
+        assert torch.equal(one, two)
+    (transform,) = (each for each in env.transform if isinstance(each, RunningRewardScaling))
+    assert transform.count.item() == pytest.approx(120, abs=1)
+
+
+def test_returns_stay_raw_and_an_evaluation_leaves_the_statistics_of_training_alone():
+    stack = [partial(normaliser, ["observation"], None), RunningRewardScaling]
+    make = partial(environments.make_env, Toy, stack, num_envs=2)
+    env = make(seed=0)
+    first = env.rollout(8, break_when_any_done=False)
+    assert torch.equal(first["next", "episode_reward"][:, 0], env.base_env.rollout(1)["next", "reward"][:, 0])
+    before = {name: each.clone() for name, each in env.state_dict().items() if torch.is_tensor(each)}
+    other = make(seed=1, normaliser=environments.normaliser_state(env))
+    other.rollout(8, break_when_any_done=False)
+    after = env.state_dict()
+    assert before
+    assert all(torch.equal(each, after[name]) for name, each in before.items())
+
+
+def test_observations_are_standardised_by_random_frames_or_by_running_ones_within_a_limit():
+    assert isinstance(normaliser(["observation"], 100), ObservationNorm)
+    running = partial(normaliser, ["observation"], None)
+    env = environments.make_env(Toy, [running], num_envs=2, seed=0)
+    (norm,) = environments.normalisers(env)
+    assert isinstance(norm, RunningNorm)
+    env.rollout(50, break_when_any_done=False)
+    far = TensorDict(
+        {"observation": torch.full((2, *env.observation_spec["observation"].shape[1:]), 1e9)}, [2]
+    )
+    norm.freeze()
+    assert norm._step(far, far)["observation"].unique().tolist() == [LIMIT]
