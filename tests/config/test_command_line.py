@@ -256,7 +256,8 @@ def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: lis
     tuned = yaml.safe_load((CONFIGS / "tuned/ppo/inverted_double_pendulum.yaml").read_text())
     default = yaml.safe_load((CONFIGS / "train.yaml").read_text())
     assert [each.total_frames for each in trained] == [tuned["total_frames"], default["total_frames"]]
-    assert ["reward_scaling" in each.transforms for each in trained] == [True, False]
+    scaled = [each.transforms["reward_scaling"]["_target_"] for each in trained]
+    assert scaled == ["torchrl.envs.RewardScaling", "hydrl.parts.transforms.RunningRewardScaling"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from hydrl.config import CONFIGS
+
 # What pydantic says in the terms of Python.
 SHOULD = {
     "int_type": "be an integer",
@@ -51,6 +53,8 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
         return f"{line}; leave it out by ~{key}" if key.startswith("transforms.") else line
     if isinstance(value, float) and value.is_integer() and complaints.keys() & {"int_type", "int_from_float"}:
         return f"{line}; write {key}={int(value)}"
+    if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
+        return f"{line}; use {' or '.join(f'{key}={each}' for each in able)}"
     if "list_type" in complaints and not isinstance(value, Mapping):
         return f"{line}; write {key}=[{show(value)}]"
     return line

@@ -31,6 +31,12 @@ class RunningNorm(VecNormV2):
     def __init__(self, in_keys: list[NestedKey]) -> None:
         super().__init__(in_keys, decay=1.0, reduce_batch_dims=True)  # the default decay's scale is biased
 
+    def _maybe_stateful_init(self, data: TensorDictBase) -> None:
+        if set(self.in_keys) <= set(
+            data.keys(True, True)
+        ):  # else initialise_normalisers says what is missing
+            super()._maybe_stateful_init(data)
+
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         following = super()._step(tensordict, next_tensordict)
         for key in self.out_keys:
