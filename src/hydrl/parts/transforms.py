@@ -34,7 +34,7 @@ class RunningNorm(VecNormV2):
     def _maybe_stateful_init(self, data: TensorDictBase) -> None:
         if set(self.in_keys) <= set(
             data.keys(True, True)
-        ):  # else initialise_normalisers says what is missing
+        ):  # else initialise_normalisers tells what lacks
             super()._maybe_stateful_init(data)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
