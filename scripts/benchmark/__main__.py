@@ -76,9 +76,10 @@ PPO = (
     "loss.module.log_explained_variance=false",
 )
 # Exploration is at its end value from the start, as it is for most of a run, in every loop of the table.
-DQN = ("algo=dqn", "env=cartpole", "loss.module.double_dqn=false", "exploration.eps_init=0.05", "compile=false")
-SAC = ("algo=sac", "env=half_cheetah", "collector.num_envs=1", "compile=false")
-TD3 = ("algo=td3", "env=half_cheetah", "collector.num_envs=1", "optim.lr=1e-3", "compile=false")
+EAGER = "compile=false"
+DQN = ("algo=dqn", "env=cartpole", "loss.module.double_dqn=false", "exploration.eps_init=0.05", EAGER)
+SAC = ("algo=sac", "env=half_cheetah", "collector.num_envs=1", EAGER)
+TD3 = ("algo=td3", "env=half_cheetah", "collector.num_envs=1", "optim.lr=1e-3", EAGER)
 OVERLAP = ("compile=true", "collector=overlap")
 WIDE = ("collector.num_envs=32", "collector.frames_per_batch=1_024")
 TASKS = {

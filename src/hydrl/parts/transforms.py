@@ -32,9 +32,7 @@ class RunningNorm(VecNormV2):
         super().__init__(in_keys, decay=1.0, reduce_batch_dims=True)  # the default decay's scale is biased
 
     def _maybe_stateful_init(self, data: TensorDictBase) -> None:
-        if set(self.in_keys) <= set(
-            data.keys(True, True)
-        ):  # else initialise_normalisers tells what lacks
+        if set(self.in_keys) <= set(data.keys(True, True)):  # else initialise_normalisers tells what lacks
             super()._maybe_stateful_init(data)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
