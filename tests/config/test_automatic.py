@@ -14,16 +14,21 @@ from hydrl.run.resume import check_same
         ("algo=dqn env=cartpole loss.compile_from=12_544", True, "it pays in 12,544 updates"),
         ("algo=sac env=pendulum", False, "12,032 updates are too few to pay for it"),
         ("algo=sac env=half_cheetah", True, "it pays in 1,000,000 updates"),
-        ("algo=crossq env=half_cheetah", False, "CrossQLoss gains nothing by it"),
-        ("loss=kl_penalty", False, "KLPENPPOLoss gains nothing by it"),
+        ("algo=crossq env=half_cheetah", False, "CrossQLoss is not known to gain"),
+        ("loss=kl_penalty", False, "KLPENPPOLoss is not known to gain"),
         ("algo=recurrent_ppo env=half_cheetah", False, "a memory cannot be compiled"),
-        ("algo=iql env=half_cheetah collector.path=none", False, "IQLLoss gains nothing by it"),
+        (
+            "algo=iql env=half_cheetah collector.path=none",
+            False,
+            "IQLLoss is not known to gain",
+        ),
     ],
 )
 def test_a_run_is_compiled_where_that_pays_within_it(overrides, chosen, why):
     found = settings(*overrides.split())
     assert found.compile is found.shown["compile"] is chosen
-    assert found.chosen == [f"compile=auto is {str(chosen).lower()}: {why}"]
+    (line,) = found.chosen
+    assert line.startswith(f"compile=auto is {str(chosen).lower()}: {why}")
 
 
 @pytest.mark.parametrize("said", [True, False])

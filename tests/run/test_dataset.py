@@ -63,7 +63,7 @@ def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (None, "has no checkpoint"),
+        (None, "there is no such folder"),
         (["algo=sac", "env=inverted_pendulum", *REPLAY], "has data of env=inverted_pendulum, not of"),
         (
             ["algo=sac", "env=pendulum", "transforms=running_norm", *REPLAY],

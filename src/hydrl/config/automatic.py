@@ -22,7 +22,7 @@ def compiling(loss: str, updates: int, least: int | None, *, memory: bool) -> tu
     if memory:
         return False, "a memory cannot be compiled"
     if least is None:
-        return False, f"{loss} gains nothing by it"
+        return False, f"{loss} is not known to gain by it (loss.compile_from)"
     if updates < least:
         return False, f"{updates:,} updates are too few to pay for it"
     if shutil.which(compiler()) is None:

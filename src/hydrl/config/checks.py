@@ -149,7 +149,8 @@ def at_odds(values: Values) -> Iterator[str]:
     if workers and any(map(running, values["transforms"].values())):
         yield (
             "running statistics of observations or rewards would stay in the workers; "
-            "use collector=single, or transforms=normalized init_stats_frames=1_000"
+            "use collector=single, or transforms=normalized init_stats_frames=1_000, "
+            "which leaves rewards as they are"
         )
     if module.get("double_dqn") and not module.get("delay_value", True):
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
@@ -157,6 +158,9 @@ def at_odds(values: Values) -> Iterator[str]:
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
     if values["compile"] is True and module["_target_"] == "torchrl.objectives.KLPENPPOLoss":
         yield "compile=true does not work with KLPENPPOLoss, which changes its own beta; use compile=false"
+    norms = [group for group in ("actor", "critic") if (values[group] or {}).get("norm")]
+    if values["compile"] is True and norms:
+        yield f"compile=true does not work with {norms[0]}.norm, which counts its batches; use compile=false"
     yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"

@@ -54,7 +54,9 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
     if isinstance(value, float) and value.is_integer() and complaints.keys() & {"int_type", "int_from_float"}:
         return f"{line}; write {key}={int(value)}"
     if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
-        return f"{line}; use {' or '.join(f'{key}={each}' for each in able)}"
+        use = " or ".join(f"{key}={each}" for each in able)
+        unchosen = "_target_" not in value  # what the algorithm says of one is there alone
+        return f"algo={values['algo']} needs a {key}; use {use}" if unchosen else f"{line}; use {use}"
     if "list_type" in complaints and not isinstance(value, Mapping):
         return f"{line}; write {key}=[{show(value)}]"
     return line

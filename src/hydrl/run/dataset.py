@@ -98,6 +98,8 @@ def kept(path: Path) -> tuple[TensorDict, dict[str, Any]]:
     Raises:
         UserError: if there are none.
     """
+    if not path.exists():
+        raise UserError(f"collector.path={path}: there is no such folder; give a run's or a checkpoint")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
         metadata = checkpoint.verify(archive, memory=True)

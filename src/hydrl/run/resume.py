@@ -153,10 +153,10 @@ def origin(settings: Settings) -> Origin | None:
         raise UserError(
             f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
         )
-    check_same(settings, metadata["settings"])
     frames, total = metadata["frames"], settings.total_frames
     if total < frames and total != metadata["settings"]["total_frames"]:
         raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
+    check_same(settings, metadata["settings"])
     if ahead := [f"{checkpoint.frames_of(each):,}" for each in there if checkpoint.frames_of(each) > frames]:
         print(f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(ahead)}")
     restarts, memory = metadata["restarts"], metadata["memory"]
