@@ -55,7 +55,8 @@ class DataSet:
         rows, settings = kept(Path(path))
         if settings["task"] != task:
             raise UserError(f"collector.path={path} has data of env={settings['task']}, not of env={task}")
-        if normalisers(env) or "Norm" in str(settings["transforms"]):
+        learned = [each for each in ("Norm", "normaliser", "Running") if each in str(settings["transforms"])]
+        if normalisers(env) or learned:
             raise UserError(
                 f"collector.path={path}: a normaliser has other statistics here than where the data was "
                 "collected; use transforms=plain in both runs"
