@@ -244,7 +244,7 @@ def test_returns_are_raw_wherever_the_reward_is_scaled():
 
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_torchrl_s_own_pendulum_ends_at_200_steps_with_its_own_reward_summed(num_envs):
-    env = configured("env=torchrl_pendulum", num_envs=num_envs)
+    env = configured("env=torchrl_pendulum", "transforms=normalized", num_envs=num_envs)
     check_env_specs(env)
     rollout = env.rollout(250, break_when_any_done=False)
     for each in by_env(rollout, num_envs):

@@ -263,14 +263,16 @@ def initialise_normalisers(
             without frames.
     """
     for position, transform in enumerate(normalisers(env)):
-        require_entries(transform.parent.observation_spec, transform.in_keys)
-        if isinstance(transform, ObservationNorm) and known is not None:
+        if not isinstance(transform, ObservationNorm):
+            require_entries(transform.parent.observation_spec, transform.in_keys)
+        elif known is not None:
             fill(transform, known[str(position)])
-        elif isinstance(transform, ObservationNorm) and not transform.initialized:
+        elif not transform.initialized:
             if len(transform.in_keys) > 1:
                 raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
             if frames is None:
                 raise UserError("init_stats_frames=null: ObservationNorm takes statistics; use 1_000")
+            require_entries(transform.parent.observation_spec, transform.in_keys)
             if env.batch_dims:
                 standardise(transform, env.numel(), frames)
             else:
