@@ -273,7 +273,7 @@ def test_the_kl_penalty_s_losses_can_be_averaged_over_minibatches_of_any_size():
     assert mean["kl"].shape == ()
 
 
-# With a policy's last layer near 0 the gradients before it are nearly nothing, and Adam goes by their sign alone.
+# A last layer near 0 hands on gradients of nearly nothing, of which Adam goes by the sign alone.
 EPS = "optim.eps=1e-3"
 COMPILED = {
     "ppo on bounded actions": ["algo=ppo", "env=pendulum", "loss.module.log_explained_variance=true", EPS],
