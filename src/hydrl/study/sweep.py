@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -79,14 +79,19 @@ def train_all(
         begun = pool.started
         title = f"{folder}: {sum(each.code == 0 for each in begun)} of {len(lists)} finished"
         title += f", {len(lists) - len(begun)} not begun" * (len(begun) < len(lists))
-        table = Table(title=Text(f"{title}\n{' '.join(common)}".strip()))
-        for name in COLUMNS:
-            table.add_column(name, overflow="fold")
-        for number, (label, each) in enumerate(zip(labels, begun, strict=False), first):
-            table.add_row(*map(Text, [str(number), label, each.status, *cells(each), note(each)]))
-        console().print(table)
+        show(f"{title}\n{' '.join(common)}".strip(), zip(count(first), labels, begun, strict=False))
     codes = [each.code for each in begun if each.code]
     return max(1, min(codes)) if codes else 0
+
+
+def show(title: str, rows: Iterable[tuple[int, str, Training]]) -> None:
+    """Prints the table: the number of each run, its overrides and what became of it."""
+    table = Table(title=Text(title))
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold")
+    for number, label, each in rows:
+        table.add_row(*map(Text, [str(number), label, each.status, *cells(each), note(each)]))
+    console().print(table)
 
 
 def cells(run: Training) -> list[str]:
