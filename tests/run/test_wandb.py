@@ -226,7 +226,7 @@ def test_without_an_account_it_logs_offline_and_sends_no_artifact_unless_asked(
     folder = run("algo=dqn", "env=cartpole", "env.id=${oc.env:SECRET_TASK}", *TINY, "logger=wandb")
     assert f"wandb sync {folder}/wandb/offline-run-" in capsys.readouterr().out
     found = list(records(folder))
-    # Of the code W&B notes the name at once; the record of the artifact itself was missing at times on a busy machine.
+    # W&B notes the name of the code at once; the record of it was missing at times on a busy machine.
     assert {each.artifact.type for each in found if each.WhichOneof("record_type") == "artifact"} <= {"code"}
     assert any("code_path" in item.value_json for each in found for item in each.config.update)
     run_sent = next(each.run for each in found if each.WhichOneof("record_type") == "run")
