@@ -171,8 +171,8 @@ def at_odds(values: Values) -> Iterator[str]:
 def running(transform: Part) -> bool:
     """Whether a transform updates statistics while training collects."""
     *_, name = transform["_target_"].split(".")
-    of_observations = name == "normaliser" and transform["frames"] is None
-    return of_observations or name in ("VecNorm", "VecNormV2", "RunningRewardScaling")
+    of_observations = name == "normaliser" and transform.get("frames") is None
+    return of_observations or name in ("VecNorm", "VecNormV2", "RunningNorm", "RunningRewardScaling")
 
 
 def lacking(values: Values) -> Iterator[str]:

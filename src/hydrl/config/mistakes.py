@@ -55,7 +55,8 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
         return f"{line}; write {key}={int(value)}"
     if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
         use = " or ".join(f"{key}={each}" for each in able)
-        unchosen = "_target_" not in value  # what the algorithm says of one is there alone
+        # What the algorithm says of one may be there alone.
+        unchosen = "_target_" not in value and key in (find(values, "loss.networks") or {}).values()
         return f"algo={values['algo']} needs a {key}; use {use}" if unchosen else f"{line}; use {use}"
     if "list_type" in complaints and not isinstance(value, Mapping):
         return f"{line}; write {key}=[{show(value)}]"

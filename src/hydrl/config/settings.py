@@ -166,7 +166,7 @@ class Settings(Strict):
     def keep(self, then: Mapping[str, Any]) -> None:
         """Puts in place of ``auto`` what it came to when a resumed run began, as ``then`` shows."""
         for key in self._chosen:
-            self._put(key, then[key], "as the run began")
+            self._put(key, then.get(key), "as the run began")
 
     def _put(self, key: str, value: Any, why: str) -> None:
         setattr(self, key, value)
