@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import loss_of, settings
-from tensordict import TensorDict
+from tensordict import TensorDict, is_tensorclass
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torchrl.data import LazyTensorStorage, OneHot, ReplayBuffer
@@ -53,6 +53,16 @@ def test_the_gradient_s_norm_is_clipped_and_none_leaves_it(max_grad_norm, moved)
     assert weight.norm().item() == pytest.approx(moved, rel=1e-4)
     assert (weight[1] / weight[0]).item() == pytest.approx(4 / 3)
     assert losses["grad_norm"].item() == pytest.approx(5)  # before clipping
+
+
+def test_a_class_that_tensordict_meets_later_compiles_nothing_anew():
+    loss, minibatch = Terms(), TensorDict({"x": torch.zeros(2)}, [])
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), compile=True)
+    update(minibatch.clone())
+    assert not is_tensorclass(type("Late", (), {}))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        update(minibatch.clone())
+    assert loss.weight.tolist() == [-6, -8]
 
 
 class Unlisted(Terms):

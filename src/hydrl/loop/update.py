@@ -55,7 +55,8 @@ class Update:
             # Forward, backward and clipping become one graph.
             torch._dynamo.config.load_config({"trace_autograd_ops": True})
             # With fallback_random a loss that samples, as SAC's does, samples what it would in eager mode.
-            self.gradients = torch.compile(self.gradients, options={"fallback_random": True})
+            options = {"fallback_random": True, "guard_filter_fn": lasting}
+            self.gradients = torch.compile(self.gradients, options=options)
         if cudagraph:
             self.gradients = as_cuda_graphs(self.gradients, parameters)
 
@@ -134,6 +135,15 @@ def make_gradients(
         return losses.set("grad_norm", norm)
 
     return gradients
+
+
+def lasting(guards: Sequence[Any]) -> list[bool]:
+    """Which of a graph's guards are kept: all but those on the list of classes that tensordict has met.
+
+    That list grows when a class comes along anywhere, as with the first checkpoint, and the graph would be
+    built a second time for nothing.
+    """
+    return ["_TENSORCLASS_MEMO" not in guard.name for guard in guards]
 
 
 def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
