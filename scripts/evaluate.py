@@ -56,7 +56,7 @@ def main(arguments: Arguments) -> None:
     from hydrl.run.films import film
     from hydrl.run.finished import open_run
 
-    process.prepare(0, arguments.device, "auto")
+    process.prepare(0, arguments.device, 1)
     opened = open_run(run, checkpoint=which, device=arguments.device, trust=arguments.trust)
     settings, frames, evaluator = opened
     scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}

@@ -25,7 +25,7 @@ from hydrl.run import process
 
 def main(buffer: str, transitions: int, minibatches: int, folder: Path) -> int:
     """Measures before, after filling, and five times while sampling; the exit code."""
-    process.prepare(0, "cpu", "auto")
+    process.prepare(0, "cpu", 1)
     chosen = ["algo=sac", "env=half_cheetah", f"buffer={buffer}", f"buffer.storage.max_size={transitions}"]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         settings = load(compose("train", overrides=[f"run_dir={folder}", *chosen]))

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from conftest import settings
 
@@ -27,7 +29,7 @@ from hydrl.run.resume import check_same
 def test_a_run_is_compiled_where_that_pays_within_it(overrides, chosen, why):
     found = settings(*overrides.split())
     assert found.compile is found.shown["compile"] is chosen
-    (line,) = found.chosen
+    line = found.chosen[0]
     assert line.startswith(f"compile=auto is {str(chosen).lower()}: {why}")
 
 
@@ -53,4 +55,47 @@ def test_a_resumed_run_keeps_what_it_began_with_whatever_its_length():
     assert longer.compile is True
     check_same(longer, began.shown)
     assert longer.compile is longer.shown["compile"] is False
-    assert longer.chosen == ["compile=auto is false: as the run began"]
+    assert "compile=auto is false: as the run began" in longer.chosen
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Sets how many cores this process may use."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return lambda count: monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(count), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "count", "chosen"),
+    [
+        ("algo=sac env=half_cheetah", 2, 2),
+        ("algo=td3 env=half_cheetah", 8, 2),
+        ("algo=sac env=half_cheetah", 1, 1),
+        ("algo=sac env=half_cheetah collector=overlap", 2, 1),
+        ("algo=sac env=half_cheetah torch_threads=1", 2, 1),
+        ("algo=sac env=half_cheetah minibatches.size=64", 2, 1),
+        ("algo=sac env=half_cheetah critic.num_cells=[64,64] actor.num_cells=[64,64]", 2, 1),
+        ("algo=ppo env=half_cheetah", 2, 1),
+        ("algo=dqn env=cartpole", 2, 1),
+    ],
+)
+def test_a_second_thread_is_taken_for_large_networks_where_a_core_is_free(cores, overrides, count, chosen):
+    cores(count)
+    found = settings(*overrides.split())
+    assert found.torch_threads == found.shown["torch_threads"] == chosen
+    assert any("torch_threads=auto is 2" in line for line in found.chosen) is (chosen == 2)
+
+
+def test_a_run_beside_others_takes_one_thread(cores, monkeypatch):
+    cores(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert settings("algo=sac", "env=half_cheetah").torch_threads == 1
+
+
+def test_a_resumed_run_keeps_its_threads(cores):
+    cores(1)
+    began = settings("algo=sac", "env=half_cheetah")
+    cores(2)
+    longer = settings("algo=sac", "env=half_cheetah")
+    check_same(longer, began.shown)
+    assert longer.torch_threads == longer.shown["torch_threads"] == 1

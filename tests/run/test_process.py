@@ -32,16 +32,15 @@ def test_a_cuda_device_that_is_not_there_is_refused(there, name, monkeypatch):
         process.choose_device(name)
 
 
-def test_threads_are_one_unless_asked_for():
-    process.choose_threads(2)
-    assert torch.get_num_threads() == 2
-    process.choose_threads("auto")
-    assert torch.get_num_threads() == 1
+def test_a_run_has_the_threads_it_was_given():
+    for threads in (2, 1):
+        process.prepare(0, "cpu", threads)
+        assert torch.get_num_threads() == threads
 
 
 def test_one_seed_fixes_every_global_generator():
     def draws(seed):
-        process.prepare(seed, "cpu", "auto")
+        process.prepare(seed, "cpu", 1)
         return random.random(), float(np.random.rand()), float(torch.rand(()))
 
     assert draws(4) == draws(4)
@@ -121,11 +120,11 @@ def test_a_run_collects_garbage_but_does_not_look_through_what_was_imported():
     gc.disable()
     before = gc.get_freeze_count()
     try:
-        process.prepare(0, "cpu", "auto")
+        process.prepare(0, "cpu", 1)
         assert gc.isenabled()
         assert gc.get_freeze_count() > before + 100_000
         frozen = gc.get_freeze_count()
-        process.prepare(0, "cpu", "auto")  # of a later run, which may hold garbage of the first
+        process.prepare(0, "cpu", 1)  # of a later run, which may hold garbage of the first
         assert gc.get_freeze_count() == frozen
     finally:
         gc.unfreeze()
@@ -135,6 +134,6 @@ def test_a_run_collects_garbage_but_does_not_look_through_what_was_imported():
 def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(monkeypatch):
     monkeypatch.setattr(process.shutil, "which", lambda name: None)
     with pytest.raises(UserError, match=r"compile=true needs the C\+\+ compiler.*use compile=false"):
-        process.prepare(0, "cpu", "auto", compile=True)
+        process.prepare(0, "cpu", 1, compile=True)
     with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu; use cudagraph=false"):
-        process.prepare(0, "cpu", "auto", cudagraph=True)
+        process.prepare(0, "cpu", 1, cudagraph=True)

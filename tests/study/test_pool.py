@@ -10,6 +10,7 @@ import psutil
 import pytest
 from conftest import ROOT
 
+from hydrl.config import automatic
 from hydrl.errors import Interrupted
 from hydrl.run import checkpoint
 from hydrl.study.pool import Trainings, side_by_side
@@ -19,7 +20,7 @@ STARTER = """
 import sys
 from pathlib import Path
 from hydrl.study.pool import Trainings
-with Trainings() as pool:
+with Trainings(2) as pool:
     run = pool.start(sys.argv[2:], Path(sys.argv[1]))
     print(run.process.pid, flush=True)
     run.process.wait()
@@ -51,7 +52,7 @@ def test_only_so_many_are_in_hand_and_each_begins_when_there_is_room():
 
 
 def test_each_run_tells_how_it_ended(tmp_path):
-    with Trainings() as pool:
+    with Trainings(2) as pool:
         refused = pool.start(["algo=dqn", "env=cartpole", "optim.lr=-1"], tmp_path / "refused")
         finished = pool.start(["algo=dqn", "env=cartpole", "debug=fast"], tmp_path / "it's, done")
         wait_for(lambda: refused.code is not None and finished.code is not None)
@@ -61,8 +62,19 @@ def test_each_run_tells_how_it_ended(tmp_path):
     assert "2,048 frames" in (tmp_path / "it's, done.log").read_text()
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+def test_runs_side_by_side_share_the_cores(tmp_path, limit, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    sizes = ["minibatches.size=256", "actor.num_cells=[256,256]", "critic.num_cells=[256,256]"]
+    with Trainings(limit) as pool:
+        run = pool.start(["algo=sac", "env=pendulum", "debug=fast", *sizes], tmp_path / "run")
+        wait_for(lambda: run.code is not None)
+    threads = min(2, max(1, automatic.cores() // limit))
+    assert f"torch_threads: {threads}\n" in (run.folder / "config_resolved.yaml").read_text()
+
+
 def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, capsys):
-    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), Trainings() as pool:  # noqa: PT012
+    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), Trainings(2) as pool:  # noqa: PT012
         stopped, left = (pool.start(LONG, tmp_path / name) for name in ("stopped", "left"))
         wait_for(lambda: trains(stopped.folder) and trains(left.folder))
         stopped.stop()
@@ -89,7 +101,7 @@ def test_a_run_ends_with_a_killed_parent(tmp_path):
 def test_what_nohup_ignores_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Trainings():
+        with Trainings(2):
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:

@@ -1,8 +1,10 @@
-"""What ``compile=auto`` comes to, from the configuration and the machine alone: a command repeats itself."""
+"""What ``auto`` comes to, from the configuration and the machine alone: a command repeats itself."""
 
 import os
 import shutil
 import sys
+
+SECOND_THREAD = 20_000_000  # multiplications of a layer from which on a second thread is faster
 
 
 def compiler() -> str:
@@ -28,3 +30,21 @@ def compiling(loss: str, updates: int, least: int | None, *, memory: bool) -> tu
     if shutil.which(compiler()) is None:
         return False, f"it needs the C++ compiler {compiler()}, which is not there"
     return True, f"it pays in {updates:,} updates"
+
+
+def cores() -> int:
+    """Cores that this process may use; ``OMP_NUM_THREADS`` says fewer to each of several runs at a time."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(there, int(os.environ.get("OMP_NUM_THREADS", there)))
+
+
+def threads(work: int, *, workers: bool) -> tuple[int, str]:
+    """PyTorch's threads, and why not one: a second is taken where it is faster and nothing else needs it.
+
+    Args:
+        work: rows of a minibatch times the products of neighbouring hidden widths, of all networks.
+        workers: whether the run has other processes that need the cores.
+    """
+    if work < SECOND_THREAD or workers or cores() < 2:
+        return 1, ""
+    return 2, "a second core is faster for networks and minibatches of this size"

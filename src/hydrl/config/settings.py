@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -162,6 +163,9 @@ class Settings(Strict):
             loss, memory = self.loss.module["_target_"].rpartition(".")[2], "memory" in self.actor
             found = automatic.compiling(loss, self.updates, self.loss.compile_from, memory=memory)
             self._put("compile", *found)
+        if self.torch_threads == "auto":
+            workers = "num_workers" in self.collector
+            self._put("torch_threads", *automatic.threads(self.work, workers=workers))
 
     def keep(self, then: Mapping[str, Any]) -> None:
         """Puts in place of ``auto`` what it came to when a resumed run began, as ``then`` shows."""
@@ -171,12 +175,12 @@ class Settings(Strict):
     def _put(self, key: str, value: Any, why: str) -> None:
         setattr(self, key, value)
         self._shown[key] = value
-        self._chosen[key] = f"{key}=auto is {json.dumps(value)}: {why}"
+        self._chosen[key] = f"{key}=auto is {json.dumps(value)}: {why}" if why else ""
 
     @property
     def chosen(self) -> list[str]:
-        """What ``auto`` came to and why, a line a key."""
-        return list(self._chosen.values())
+        """What ``auto`` came to and why, a line a key; one thread needs no line."""
+        return [line for line in self._chosen.values() if line]
 
     @property
     def frames_per_batch(self) -> int:
@@ -199,6 +203,12 @@ class Settings(Strict):
         numbers = self.minibatches
         cut = numbers.get("epochs", 1) * (self.frames_per_batch // numbers.get("size", self.frames_per_batch))
         return self.batches * numbers.get("updates", cut)
+
+    @property
+    def work(self) -> int:
+        """Rows of a minibatch times the products of neighbouring hidden widths, of all networks."""
+        nets = [part.get("num_cells", []) for part in (self.actor, self.critic, self.value) if part]
+        return self.minibatches.get("size", 0) * sum(a * b for net in nets for a, b in pairwise(net))
 
     @property
     def anneal_batches(self) -> int:

@@ -20,9 +20,7 @@ from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 SAME = 0.5  # seconds; a signal that comes again within these is the first, sent to process and group
 
 
-def prepare(
-    seed: int, device: str, threads: int | str, *, compile: bool = False, cudagraph: bool = False
-) -> str:
+def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cudagraph: bool = False) -> str:
     """Everything a run sets in its process before it builds a part; returns the device it runs on.
 
     Python's, NumPy's and PyTorch's random numbers are seeded; environments are where they are built.
@@ -48,7 +46,7 @@ def prepare(
         )
     if compile:
         torch.compiler.reset()  # PyTorch compiles a function eight times at most, and a sweep may be longer
-    choose_threads(threads)
+    torch.set_num_threads(threads)
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
@@ -69,15 +67,6 @@ def choose_device(name: str) -> str:
             f"device={name}, but PyTorch finds {there} CUDA devices here; use device=cpu or device=auto"
         )
     return name
-
-
-def choose_threads(threads: int | str) -> None:
-    """Sets PyTorch's threads; ``auto`` is one, which is fastest for networks of a few hundred units.
-
-    More threads than that fight over a small machine: the default fell to a third of the speed as soon
-    as another process ran.
-    """
-    torch.set_num_threads(1 if threads == "auto" else int(threads))
 
 
 class Stop:

@@ -1,6 +1,7 @@
 """Runs of train.py in processes of their own, several side by side: a sweep's, a search's, a table's."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from hydrl.config import CONFIGS
+from hydrl.config import CONFIGS, automatic
 from hydrl.config.overrides import quoted
 from hydrl.errors import Interrupted
 
@@ -34,17 +35,19 @@ class Training:
     Args:
         arguments: of train.py, options and overrides.
         folder: the run folder.
+        cores: it may use.
         shown: the run prints where this process does, but errors and warnings to ``FOLDER.log``; else all
             it prints goes there.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> None:
+    def __init__(self, arguments: Sequence[str], folder: Path, cores: int, shown: bool = False) -> None:
         self.folder, self.log = folder, folder.with_name(f"{folder.name}.log")
         self.stopped = False
         folder.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(TRAIN), *arguments, f"hydra.run.dir={quoted(folder)}"],
+                env=os.environ | {"OMP_NUM_THREADS": str(cores)},
                 stdin=subprocess.DEVNULL,
                 stdout=None if shown else log,
                 stderr=log,
@@ -83,10 +86,14 @@ class Trainings:
 
     SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` in the block. A second one ends this process at once, and
     with it, on Linux, what still runs.
+
+    Args:
+        limit: so many share the cores.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
         self.started: list[Training] = []
+        self.cores = max(1, automatic.cores() // limit)  # of each
 
     def __enter__(self) -> Self:
         """Takes the signals, but those that are ignored, as nohup has it of SIGHUP."""
@@ -115,7 +122,7 @@ class Trainings:
 
     def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> Training:
         """Starts a run; see :class:`Training`."""
-        self.started.append(Training(arguments, folder, shown))
+        self.started.append(Training(arguments, folder, self.cores, shown))
         return self.started[-1]
 
 

@@ -81,7 +81,7 @@ class Search:
             UserError: for a mistake that only a run could find.
             RunError: where nothing but failures comes of it.
         """
-        with Trainings() as pool:
+        with Trainings(self.plan.jobs) as pool:
             while self.count < self.plan.trials:  # and once more for each that has failed
                 side_by_side(self.trials(pool), self.plan.jobs)
 

@@ -62,7 +62,7 @@ def train_all(
     """
     common = [word for word in lists[0] if len(lists) > 1 and all(word in each for each in lists)]
     labels = [" ".join(word for word in each if word not in common) for each in lists]
-    pool = Trainings()
+    pool = Trainings(limit)
 
     def member(number: int, label: str, overrides: Sequence[str]) -> Iterator[None]:
         print(f"#{number} begins: {label}", flush=True)
