@@ -53,7 +53,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     clock, build, given, score = Clock(), settings.build, settings.loss, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
     compiling = {"compile": settings.compile is True, "cudagraph": settings.cudagraph}
-    device = process.prepare(seed, settings.device, settings.torch_threads, **compiling)
+    device = process.prepare(seed, settings.device, int(settings.torch_threads), **compiling)
 
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
     make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)

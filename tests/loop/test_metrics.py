@@ -48,6 +48,12 @@ def test_ended_episodes_are_found_in_a_batch_of_any_shape(shape):
     assert ended_episodes(batch(shape, {place: 3}, {place: 7.0}))["episode_reward"].tolist() == [[7.0]]
 
 
+def test_an_episode_that_was_cut_short_is_no_whole_one():
+    frames = batch((5,), {(1,): 2, (4,): 3}, {(1,): 5.0, (4,): 7.0})
+    frames["next", "cut_short"] = torch.tensor([0, 1, 0, 0, 0], dtype=torch.bool)[:, None]
+    assert ended_episodes(frames)["episode_reward"].tolist() == [[7.0]]
+
+
 def test_no_episode_ended_gives_no_metrics():
     assert episode_metrics([]) == {}
     assert episode_metrics([ended_episodes(batch((5,), {}, {}))]) == {}

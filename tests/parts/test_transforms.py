@@ -9,11 +9,13 @@ import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import NormalizeReward
 from tensordict import TensorDict
-from torchrl.envs import ObservationNorm
+from tensordict.nn import TensorDictModule
+from torchrl.envs import ObservationNorm, StepCounter
+from torchrl.envs.utils import check_env_specs
 from toys import Toy
 
 from hydrl.parts import environments
-from hydrl.parts.transforms import LIMIT, RunningNorm, RunningRewardScaling, normaliser
+from hydrl.parts.transforms import LIMIT, RandomHorizon, RunningNorm, RunningRewardScaling, normaliser
 
 PENDULUM = {"num_envs": 4, "vectorization_mode": "sync"}
 
@@ -93,3 +95,44 @@ def test_observations_are_standardised_by_random_frames_or_by_running_ones_withi
     )
     norm.freeze()
     assert norm._step(far, far)["observation"].unique().tolist() == [LIMIT]
+
+
+@pytest.mark.parametrize(("num_envs", "steps"), [(1, 8_000), (16, 2_000)])
+def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, steps):
+    """Pendulum's end after 200 steps and never else."""
+    make = partial(environments.make_env, partial(environments.gymnasium_env, "Pendulum-v1"))
+    torch.manual_seed(0)
+    env = make([StepCounter, RandomHorizon], num_envs=num_envs, seed=0)
+    check_env_specs(env)
+    after = env.rollout(steps, break_when_any_done=False)["next"]
+    done, cut = after["done"], after["cut_short"]
+    assert torch.equal(after["truncated"], done)
+    assert not after["terminated"].any()
+    assert (after["step_count"][done & ~cut] == 200).all()
+    lengths = after["step_count"][cut].double()
+    assert lengths.max() < 200
+    assert lengths.mean().item() == pytest.approx(100, abs=20)
+    assert cut.sum().item() / done.sum().item() == pytest.approx(0.5, abs=0.12)
+
+
+def test_environments_that_begin_together_end_their_first_episodes_apart():
+    env = environments.make_env(
+        partial(environments.gymnasium_env, "Pendulum-v1"), [StepCounter, RandomHorizon], num_envs=8, seed=0
+    )
+    torch.manual_seed(0)
+    done = env.rollout(200, break_when_any_done=False)["next", "done"].squeeze(-1)
+    assert done.any(1).all()
+    assert len(set(done.int().argmax(1).tolist())) == 8
+
+
+def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cut():
+    task = partial(environments.gymnasium_env, "Pendulum-v1")
+    make = partial(environments.make_env, task, [StepCounter, RandomHorizon], num_envs=4, seed=0)
+    actor = TensorDictModule(lambda seen: seen[..., :1] * 0, in_keys=["observation"], out_keys=["action"])
+    played = make(policy=actor).rollout(250)
+    assert played.shape[1] == 200
+    assert "cut_short" not in played["next"]
+    env = environments.make_env(Toy, [StepCounter, RandomHorizon], num_envs=2, seed=0)
+    after = env.rollout(100, break_when_any_done=False)["next"]
+    assert not after["cut_short"].any()
+    assert set(after["step_count"][after["done"]].tolist()) == {2, 20}

@@ -34,6 +34,7 @@ EXACT = {
         "transforms=normalized",
     ],
     "PPO, running statistics of observations and rewards": ["env=inverted_double_pendulum"],
+    "PPO, episodes cut short at random": ["algo=ppo", "env=gym", "env.id=MountainCarContinuous-v0"],
     "PPO, Ant": ["algo=ppo", "env=gym", "env.id=Ant-v5", "collector.num_envs=2"],
     "PPO, one environment, drawn by minibatch": [
         "env=inverted_double_pendulum", "collector.num_envs=1", "minibatches.draw=minibatch",

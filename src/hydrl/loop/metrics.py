@@ -77,8 +77,13 @@ def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
 
 
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
-    """The last steps of the episodes that ended in a batch of any shape: return, length; ``[episodes]``."""
+    """The last steps of the episodes that ended in a batch of any shape: return, length; ``[episodes]``.
+
+    What was cut short is no whole episode.
+    """
     done = batch["next", "done"].squeeze(-1)
+    if (cut_short := batch.get(("next", "cut_short"), None)) is not None:
+        done = done & ~cut_short.squeeze(-1)
     return batch["next"].select("episode_reward", "step_count", strict=False)[done]
 
 

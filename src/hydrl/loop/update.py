@@ -55,7 +55,7 @@ class Update:
             # Forward, backward and clipping become one graph.
             torch._dynamo.config.load_config({"trace_autograd_ops": True})
             # With fallback_random a loss that samples, as SAC's does, samples what it would in eager mode.
-            options = {"fallback_random": True, "guard_filter_fn": lasting}
+            options: dict[str, Any] = {"fallback_random": True, "guard_filter_fn": lasting}
             self.gradients = torch.compile(self.gradients, options=options)
         if cudagraph:
             self.gradients = as_cuda_graphs(self.gradients, parameters)

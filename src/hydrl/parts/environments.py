@@ -21,6 +21,7 @@ from torchrl.envs import (
     EnvBase,
     GymWrapper,
     ObservationNorm,
+    RandomTruncationTransform,
     RewardSum,
     SerialEnv,
     Transform,
@@ -211,11 +212,14 @@ def make_env(
             normalisers then use these statistics instead of collecting their own.
         seed: seeds the environment here, before anything can reset it.
         render: a Gymnasium task is made so that ``render()`` gives its picture.
-        policy: what plays in it; a memory finds its hidden states and the starts of episodes there.
+        policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
+            of episodes there.
     """
     stack = sorted(
         (transform() for transform in transforms), key=lambda each: not isinstance(each, RewardSum)
     )
+    if policy is not None:
+        stack = [each for each in stack if not isinstance(each, RandomTruncationTransform)]
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
     base = make_base_env(make, num_envs, device, render)

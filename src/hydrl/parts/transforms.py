@@ -4,10 +4,19 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 from torch import Tensor
-from torchrl.envs import ObservationNorm, Transform, VecNormV2
+from torchrl.data import Binary, Composite
+from torchrl.envs import (
+    EnvBase,
+    GymWrapper,
+    ObservationNorm,
+    RandomTruncationTransform,
+    Transform,
+    VecNormV2,
+)
 from torchrl.envs.transforms.utils import _get_reset
 
 LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
+NEVER = 2**62  # the longest horizon where there is none
 
 
 def normaliser(in_keys: list[NestedKey], frames: int | None) -> Transform:
@@ -88,3 +97,52 @@ class RunningRewardScaling(Transform):
         self.variance = (squares + apart.square() * self.count * size / total) / total
         self.mean = self.mean + apart * size / total
         self.count = total
+
+
+class RandomHorizon(RandomTruncationTransform):
+    """Cuts episodes short at random, so that environments stepped together do not begin theirs at once.
+
+    They do where all learn to last until the task's time limit, and where nothing else ends an episode: for
+    many updates no beginning is seen then, and what to do there is forgotten. It is TorchRL's transform for
+    tasks whose limit Gymnasium knows; others it leaves alone, and evaluations do without it. Values bootstrap
+    at a cut as at the limit. ``cut_short`` tells it from an end of the task's own: returns count whole
+    episodes.
+
+    Args:
+        prob: of each episode, that its end is drawn evenly from all steps; first ones always are.
+    """
+
+    def __init__(self, prob: float = 0.5) -> None:
+        super().__init__(1, NEVER, prob)
+        for name in ("_horizons", "_first_episode"):  # buffers, so that they are in checkpoints
+            delattr(self, name)
+            self.register_buffer(name, None)
+
+    def set_container(self, container: Transform | EnvBase) -> None:
+        """Looks for the time limit."""
+        super().set_container(container)
+        if isinstance(self.parent, EnvBase) and (limit := time_limit(self.parent)):
+            self.max_horizon = limit
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        begun = super()._reset(tensordict, tensordict_reset)
+        return begun.set("cut_short", torch.zeros_like(begun.get("done")))
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        done = next_tensordict.get("done").clone()
+        following = super()._step(tensordict, next_tensordict)
+        return following.set("cut_short", following.get("done") & ~done)
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Adds ``cut_short``."""
+        shape = (*observation_spec.shape, 1)
+        observation_spec["cut_short"] = Binary(1, shape, device=observation_spec.device, dtype=torch.bool)
+        return observation_spec
+
+
+def time_limit(env: EnvBase) -> int | None:
+    """Steps after which Gymnasium ends an episode of the task below ``env``, if it is one and has a limit."""
+    if not isinstance(env.base_env, GymWrapper):
+        return None
+    tasks = env.base_env._env
+    return getattr(getattr(tasks, "envs", [tasks])[0].spec, "max_episode_steps", None)
