@@ -15,7 +15,7 @@ from torchrl.envs.utils import check_env_specs
 from toys import Toy
 
 from hydrl.parts import environments
-from hydrl.parts.transforms import LIMIT, RandomHorizon, RunningNorm, RunningRewardScaling, normaliser
+from hydrl.parts.transforms import LIMIT, RunningNorm, RunningRewardScaling, normaliser, random_horizon
 
 PENDULUM = {"num_envs": 4, "vectorization_mode": "sync"}
 
@@ -102,7 +102,7 @@ def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, st
     """Pendulum's end after 200 steps and never else."""
     make = partial(environments.make_env, partial(environments.gymnasium_env, "Pendulum-v1"))
     torch.manual_seed(0)
-    env = make([StepCounter, RandomHorizon], num_envs=num_envs, seed=0)
+    env = make([StepCounter, partial(random_horizon, 0.5)], num_envs=num_envs, seed=0)
     check_env_specs(env)
     after = env.rollout(steps, break_when_any_done=False)["next"]
     done, cut = after["done"], after["cut_short"]
@@ -117,7 +117,10 @@ def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, st
 
 def test_environments_that_begin_together_end_their_first_episodes_apart():
     env = environments.make_env(
-        partial(environments.gymnasium_env, "Pendulum-v1"), [StepCounter, RandomHorizon], num_envs=8, seed=0
+        partial(environments.gymnasium_env, "Pendulum-v1"),
+        [StepCounter, partial(random_horizon, 0.5)],
+        num_envs=8,
+        seed=0,
     )
     torch.manual_seed(0)
     done = env.rollout(200, break_when_any_done=False)["next", "done"].squeeze(-1)
@@ -127,12 +130,15 @@ def test_environments_that_begin_together_end_their_first_episodes_apart():
 
 def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cut():
     task = partial(environments.gymnasium_env, "Pendulum-v1")
-    make = partial(environments.make_env, task, [StepCounter, RandomHorizon], num_envs=4, seed=0)
+    make = partial(
+        environments.make_env, task, [StepCounter, partial(random_horizon, 0.5)], num_envs=4, seed=0
+    )
     actor = TensorDictModule(lambda seen: seen[..., :1] * 0, in_keys=["observation"], out_keys=["action"])
     played = make(policy=actor).rollout(250)
     assert played.shape[1] == 200
     assert "cut_short" not in played["next"]
-    env = environments.make_env(Toy, [StepCounter, RandomHorizon], num_envs=2, seed=0)
+    assert random_horizon(None) is None
+    env = environments.make_env(Toy, [StepCounter, partial(random_horizon, 0.5)], num_envs=2, seed=0)
     after = env.rollout(100, break_when_any_done=False)["next"]
     assert not after["cut_short"].any()
     assert set(after["step_count"][after["done"]].tolist()) == {2, 20}

@@ -35,7 +35,7 @@ from torchrl.modules.utils import get_env_transforms_from_module
 from hydrl.errors import UserError
 
 MakeEnv = Callable[..., EnvBase]
-MakeTransform = Callable[[], Transform]
+MakeTransform = Callable[[], Transform | None]
 
 
 def gymnasium_env(
@@ -204,8 +204,8 @@ def make_env(
     Args:
         make: builds the base environment.
         transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
-            where none is named, because returns are reported raw. The return of several agents, which all
-            else reads as ``episode_reward``, is the mean of theirs.
+            where none is named, because returns are reported raw; what builds ``None`` is left out. The
+            return of several agents, which all else reads as ``episode_reward``, is the mean of theirs.
         num_envs: environments stepped together.
         device: where the tensors live.
         normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
@@ -215,11 +215,9 @@ def make_env(
         policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
             of episodes there.
     """
-    stack = sorted(
-        (transform() for transform in transforms), key=lambda each: not isinstance(each, RewardSum)
-    )
-    if policy is not None:
-        stack = [each for each in stack if not isinstance(each, RandomTruncationTransform)]
+    left_out = type(None) if policy is None else (type(None), RandomTruncationTransform)
+    made = [each for transform in transforms if not isinstance(each := transform(), left_out)]
+    stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
     base = make_base_env(make, num_envs, device, render)

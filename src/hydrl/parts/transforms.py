@@ -99,6 +99,11 @@ class RunningRewardScaling(Transform):
         self.count = total
 
 
+def random_horizon(prob: float | None) -> Transform | None:
+    """:class:`RandomHorizon`, or none where ``prob`` is ``None``."""
+    return None if prob is None else RandomHorizon(prob)
+
+
 class RandomHorizon(RandomTruncationTransform):
     """Cuts episodes short at random, so that environments stepped together do not begin theirs at once.
 
@@ -112,7 +117,7 @@ class RandomHorizon(RandomTruncationTransform):
         prob: of each episode, that its end is drawn evenly from all steps; first ones always are.
     """
 
-    def __init__(self, prob: float = 0.5) -> None:
+    def __init__(self, prob: float) -> None:
         super().__init__(1, NEVER, prob)
         for name in ("_horizons", "_first_episode"):  # buffers, so that they are in checkpoints
             delattr(self, name)
