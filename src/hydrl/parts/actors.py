@@ -1,7 +1,7 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict.nn import (
@@ -37,6 +37,7 @@ from hydrl.parts.encoders import (
 from hydrl.parts.environments import action_kind, require_entries
 from hydrl.parts.finite import check_finite
 
+Scale = Literal["per_state", "independent"]
 SMALL = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
 
 
@@ -49,7 +50,7 @@ def tanh_normal(
     norm: Norm = None,
     memory: Memory = None,
     init: str | None = None,
-    scale: str = "per_state",
+    scale: Scale = "per_state",
     scale_init: float = 1.0,
 ) -> ProbabilisticActor:
     """A Gaussian squashed into the action bounds, for continuous actions.
@@ -103,13 +104,14 @@ def categorical(
     in_keys: list[str],
     memory: Memory = None,
     init: str | None = None,
+    scale: Scale = "per_state",
     scale_init: float = 1.0,
 ) -> ProbabilisticActor:
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says).
 
     Args:
         env: and the others as for :func:`tanh_normal`.
-        scale_init: not read here, as there is no deviation; an algorithm for both kinds of actions sets it.
+        scale: not read here, as ``scale_init``: an algorithm for both kinds of actions sets the deviation.
     """
     spec = env.action_spec_unbatched
     one_hot = isinstance(spec, OneHot)
@@ -131,12 +133,13 @@ def stochastic(
     in_keys: list[str],
     memory: Memory = None,
     init: str | None = None,
+    scale: Scale = "per_state",
     scale_init: float = 1.0,
 ) -> ProbabilisticActor:
     """The distribution that fits: :func:`categorical` for discrete actions, else :func:`tanh_normal`."""
     build = categorical if action_kind(env) == "discrete" else tanh_normal
     net: dict[str, Any] = {"num_cells": num_cells, "activation": activation, "in_keys": in_keys}
-    return build(env, **net, memory=memory, init=init, scale_init=scale_init)
+    return build(env, **net, memory=memory, init=init, scale=scale, scale_init=scale_init)
 
 
 def q_value(
