@@ -4,6 +4,7 @@ python scripts/benchmark                    # frames a second at the same work, 
 python scripts/benchmark speed --repeats 1 --tasks dqn
 python scripts/benchmark memory             # what a replay buffer on disk and one in memory keep resident
 python scripts/benchmark solve --seeds 100,101       # seconds until a task is solved, both sides tuned
+python scripts/benchmark untuned --seeds 100,101     # what PPO reaches on tasks that nobody tuned
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
 and their median is shown.
@@ -465,6 +466,64 @@ def solve_sb3(name: str, seed: int) -> dict[str, Any]:
     return json.loads(run([str(HERE / "sb3_solve.py"), name, *words]).splitlines()[-1])
 
 
+UNTUNED = (
+    *("InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Reacher-v5", "Pusher-v5", "Swimmer-v5"),
+    *("MountainCarContinuous-v0", "Pendulum-v1", "LunarLanderContinuous-v3"),
+)
+UNTUNED_FRAMES, UNTUNED_EPISODES = 300_000, 20
+
+
+def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
+    """Trains PPO of both on tasks nobody tuned them for; goes on where it was stopped.
+
+    Each run is a line of ``docs/results/untuned.csv`` as it ends, and ``untuned.md`` beside it is the table.
+    """
+    kept = ROOT / "docs" / "results" / "untuned.csv"
+    kept.parent.mkdir(exist_ok=True)
+    if not kept.is_file():
+        kept.write_text("task,loop,seed,frames,return_mean\n")
+    loops = {"hydrl": untuned_hydrl, SB3: untuned_sb3}
+    for seed in seeds:
+        for id in ids:
+            for loop, train in loops.items():
+                made = list(csv.DictReader(kept.read_text().splitlines()))
+                if any((id, loop, str(seed)) == (each["task"], each["loop"], each["seed"]) for each in made):
+                    continue
+                result = train(id, seed)
+                with kept.open("a") as file:
+                    file.write(f"{id},{loop},{seed},{result['frames']},{result['return_mean']:.2f}\n")
+                console().print(f"seed {seed}, {id}: {loop}, {written(result['return_mean'])}")
+    lines = ["| task | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
+    runs = list(csv.DictReader(kept.read_text().splitlines()))
+    for id in UNTUNED:
+        cells = []
+        for loop in loops:
+            found = [
+                float(each["return_mean"]) for each in runs if (id, loop) == (each["task"], each["loop"])
+            ]
+            spread = f" ± {written(statistics.pstdev(found))}, {len(found)} seeds" if found else ""
+            cells.append(f"{written(statistics.mean(found))}{spread}" if found else "-")
+        lines.append(f"| {id} | " + " | ".join(cells) + " |")
+    kept.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    print(kept.with_suffix(".md").read_text())
+
+
+def untuned_hydrl(id: str, seed: int) -> dict[str, Any]:
+    """One run with PPO's own numbers."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["env=gym", f"env.id={id}", f"seed={seed}", f"total_frames={UNTUNED_FRAMES}"]
+        words += ["eval.every_frames=1_000_000_000", f"eval.final_episodes={UNTUNED_EPISODES}"]
+        run(["train.py", *words, f"hydra.run.dir={folder}/run"])
+        summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
+    return {"return_mean": summary["eval/return_mean"], "frames": summary["frames"]}
+
+
+def untuned_sb3(id: str, seed: int) -> dict[str, Any]:
+    """One run of Stable-Baselines3's PPO with its own numbers and ``VecNormalize``."""
+    words = [f"--seed={seed}", f"--frames={UNTUNED_FRAMES}", f"--episodes={UNTUNED_EPISODES}"]
+    return json.loads(run([str(HERE / "sb3_untuned.py"), id, *words]).splitlines()[-1])
+
+
 def positive(word: str) -> int:
     """A whole number of at least 1; what argparse calls for an argument."""
     if (number := int(word)) < 1:
@@ -493,6 +552,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part = parts.add_parser("solve", help="seconds until a task is solved")
     part.add_argument("--tasks", nargs="+", choices=SOLVED, default=SOLVED)
     part.add_argument("--seeds", type=seeds, default=list(range(100, 105)), metavar="A,B", help="100-104")
+    part = parts.add_parser("untuned", help="what PPO reaches on tasks that nobody tuned")
+    part.add_argument("--tasks", nargs="+", choices=UNTUNED, default=UNTUNED)
+    part.add_argument("--seeds", type=seeds, default=[100, 101, 102], metavar="A,B", help="100-102")
     return parser.parse_args(words or ["speed"])
 
 
@@ -512,6 +574,8 @@ def main(chosen: argparse.Namespace) -> None:
             memory(**options)
         case "solve":
             solve(options["tasks"], options["seeds"])
+        case "untuned":
+            untuned(options["tasks"], options["seeds"])
 
 
 if __name__ == "__main__":
