@@ -79,8 +79,9 @@ PPO = (
 # Exploration is at its end value from the start, as it is for most of a run, in every loop of the table.
 EAGER = "compile=false"
 DQN = ("algo=dqn", "env=cartpole", "loss.module.double_dqn=false", "exploration.eps_init=0.05", EAGER)
-SAC = ("algo=sac", "env=half_cheetah", "collector.num_envs=1", EAGER)
-TD3 = ("algo=td3", "env=half_cheetah", "collector.num_envs=1", "optim.lr=1e-3", EAGER)
+ALONE = ("env=half_cheetah", "collector.num_envs=1", "torch_threads=1", EAGER)
+SAC = ("algo=sac", *ALONE)
+TD3 = ("algo=td3", *ALONE, "optim.lr=1e-3")
 OVERLAP = ("compile=true", "collector=overlap")
 WIDE = ("collector.num_envs=32", "collector.frames_per_batch=1_024")
 TASKS = {

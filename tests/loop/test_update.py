@@ -8,7 +8,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torchrl.data import LazyTensorStorage, OneHot, ReplayBuffer
 from torchrl.data.replay_buffers import SamplerWithoutReplacement
-from torchrl.envs import StepCounter
+from torchrl.envs import ExplorationType, StepCounter, set_exploration_type
 from torchrl.modules import QValueActor
 from toys import Toy
 
@@ -322,7 +322,8 @@ def twenty_updates(overrides: list[str], device="cpu", make=Update, **options) -
     loss = loss_of(chosen, env, actor=actor, critic=critic)
     optimizer, target = chosen.build("optim")(loss.parameters()), chosen.build("target")(loss)
     update = make(loss, optimizer, max_grad_norm=1.0, target=target, **options)
-    with torch.no_grad():
+    # Drawn, for the most likely action says nothing of the mean: its gradient would be rounding errors alone.
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         batch = env.rollout(64, actor, break_when_any_done=False)
         if chosen.algo == "ppo":
             loss.value_estimator(batch)
