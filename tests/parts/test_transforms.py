@@ -14,6 +14,7 @@ from torchrl.envs import ObservationNorm, StepCounter
 from torchrl.envs.utils import check_env_specs
 from toys import Toy
 
+from hydrl.errors import UserError
 from hydrl.parts import environments
 from hydrl.parts.transforms import LIMIT, RunningNorm, RunningRewardScaling, normaliser, random_horizon
 
@@ -142,3 +143,12 @@ def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cu
     after = env.rollout(100, break_when_any_done=False)["next"]
     assert not after["cut_short"].any()
     assert set(after["step_count"][after["done"]].tolist()) == {2, 20}
+
+
+def test_episodes_are_counted_before_they_are_cut_and_statistics_may_come_later():
+    cut, norm = partial(random_horizon, 0.5), partial(normaliser, ["observation"], 100)
+    with pytest.raises(UserError, match="random_horizon needs the transform StepCounter before it"):
+        environments.make_env(Toy, [cut], seed=0).reset()
+    env = environments.make_env(Toy, [norm, StepCounter, cut], num_envs=2, seed=0)
+    environments.initialise_normalisers(env, 100)
+    check_env_specs(env)

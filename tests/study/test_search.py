@@ -126,7 +126,7 @@ def searched(
     """The study of a search whose runs only write files, its runs and what it said."""
     started, lines = [], []
 
-    def start(arguments: list[str], folder: Path, shown: bool) -> Run:
+    def start(arguments: list[str], folder: Path, cores: int, shown: bool) -> Run:
         trial, seed = int(folder.parent.name[-4:]), int(folder.name.removeprefix("seed"))
         started.append(f"{trial}/{seed}")
         return Run(outcome(trial, seed), folder)

@@ -15,6 +15,8 @@ from torchrl.envs import (
 )
 from torchrl.envs.transforms.utils import _get_reset
 
+from hydrl.errors import UserError
+
 LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
 NEVER = 2**62  # the longest horizon where there is none
 
@@ -129,7 +131,12 @@ class RandomHorizon(RandomTruncationTransform):
         if isinstance(self.parent, EnvBase) and (limit := time_limit(self.parent)):
             self.max_horizon = limit
 
+    def _validate_step_counter_registration(self) -> None:
+        """Left to the first reset: a normaliser without statistics yet hides the specs above it."""
+
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        if "step_count" not in tensordict_reset:
+            raise UserError("transforms.random_horizon needs the transform StepCounter before it")
         begun = super()._reset(tensordict, tensordict_reset)
         return begun.set("cut_short", torch.zeros_like(begun.get("done")))
 
