@@ -452,10 +452,15 @@ def solve_hydrl(name: str, seed: int) -> dict[str, Any]:
     """One run with hydrl's tuned numbers."""
     algo, env = name.split("-")
     keys = ("solved_at_seconds", "solved_at_frames", "wall_seconds", "overhead_share")
-    with tempfile.TemporaryDirectory() as folder:
-        run(["train.py", f"algo={algo}", f"env={env}", f"seed={seed}", f"hydra.run.dir={folder}/run"])
-        summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
+    summary = trained(f"algo={algo}", f"env={env}", f"seed={seed}")
     return {key: summary.get(key) for key in keys}
+
+
+def trained(*overrides: str) -> dict[str, Any]:
+    """The summary of a run, whose folder is not kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(["train.py", *overrides, f"hydra.run.dir={folder}/run"])
+        return json.loads((Path(folder) / "run" / "summary.json").read_text())
 
 
 def solve_sb3(name: str, seed: int) -> dict[str, Any]:
@@ -511,11 +516,9 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
 
 def untuned_hydrl(id: str, seed: int) -> dict[str, Any]:
     """One run with PPO's own numbers."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = ["env=gym", f"env.id={id}", f"seed={seed}", f"total_frames={UNTUNED_FRAMES}"]
-        words += ["eval.every_frames=1_000_000_000", f"eval.final_episodes={UNTUNED_EPISODES}"]
-        run(["train.py", *words, f"hydra.run.dir={folder}/run"])
-        summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
+    words = ["env=gym", f"env.id={id}", f"seed={seed}", f"total_frames={UNTUNED_FRAMES}"]
+    words += ["eval.every_frames=1_000_000_000", f"eval.final_episodes={UNTUNED_EPISODES}"]
+    summary = trained(*words)
     return {"return_mean": summary["eval/return_mean"], "frames": summary["frames"]}
 
 

@@ -99,3 +99,12 @@ def test_a_resumed_run_keeps_its_threads(cores):
     longer = settings("algo=sac", "env=half_cheetah")
     check_same(longer, began.shown)
     assert longer.torch_threads == longer.shown["torch_threads"] == 1
+
+
+def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is_no_limit(cores, monkeypatch):
+    cores(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
+    longer = settings("algo=sac", "env=half_cheetah")
+    assert longer.torch_threads == 2
+    check_same(longer, longer.shown | {"torch_threads": "auto"})
+    assert longer.torch_threads == 1

@@ -35,7 +35,8 @@ def compiling(loss: str, updates: int, least: int | None, *, memory: bool) -> tu
 def cores() -> int:
     """Cores that this process may use; ``OMP_NUM_THREADS`` says fewer to each of several runs at a time."""
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(there, int(os.environ.get("OMP_NUM_THREADS", there)))
+    said = os.environ.get("OMP_NUM_THREADS", "")  # a list for nested threads says nothing to us
+    return min(there, int(said)) if said.isdecimal() else there
 
 
 def threads(work: int, *, workers: bool) -> tuple[int, str]:

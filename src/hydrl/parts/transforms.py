@@ -1,4 +1,4 @@
-"""Transforms that TorchRL has not: statistics that run along with the training."""
+"""Transforms that TorchRL has not, or has otherwise: running statistics, and episodes cut short at random."""
 
 import torch
 from tensordict import NestedKey, TensorDictBase

@@ -169,6 +169,8 @@ def check_same(settings: Settings, then: Mapping[str, Any]) -> None:
     Raises:
         UserError: naming a key that is not.
     """
+    if then.get("torch_threads") == "auto":  # of a run begun when that was always one
+        then = {**then, "torch_threads": 1}
     settings.keep(then)
     now, changed = settings.shown, list[str]()
     # Algorithm and task first, for other keys follow from them.
