@@ -11,11 +11,11 @@ import pytest
 import torch
 from conftest import settings
 from probes import cases, following, judges, learns_from, overrides_of, small, supplied, watch
-from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
-from torchrl.modules import QValueActor, ValueOperator
-from torchrl.objectives import LossModule
+from torchrl.modules import QValueActor
+from torchrl.objectives import DiscreteSACLoss, LossModule, REDQLoss, TQCLoss
 
 import hydrl.parts.losses
 from hydrl.config.settings import Loss
@@ -32,6 +32,7 @@ NUMBERS = {
     "target.tau": 0.1,
     "loss.module.loss_function": "l2",
     "loss.module.alpha_init": 1e-12,  # the entropy in a target is drawn at random: nothing of it is left
+    "loss.module.min_alpha": 1e-12,
     "loss.value_estimator.gamma": GAMMA,
 }
 DATA = {"total_frames": 2_000}
@@ -62,7 +63,8 @@ def known(network: TensorDictModuleBase) -> TensorDictModuleBase:
     """A network of known values that takes the place of one that judges."""
     if isinstance(network, QValueActor):
         return QValueActor(Known(2), in_keys=network.in_keys[:1], spec=network.spec)
-    return ValueOperator(Known(1), in_keys=network.in_keys)
+    values = [each for each in network.parameters()][-1].numel()  # one, a choice's each, or quantiles
+    return TensorDictModule(Known(values), in_keys=network.in_keys, out_keys=network.out_keys)
 
 
 @pytest.fixture
@@ -90,10 +92,23 @@ def values(parameters: TensorDictBase, observation: Tensor) -> Tensor:
 
 
 def worth(loss: LossModule, chosen: Loss, observation: Tensor) -> Tensor:
-    """What a target counts for the states it goes on from, ``[rows]``: the least that a critic says."""
+    """What a target counts for the states it goes on from, ``[rows]``: the least that a critic says.
+
+    Of quantiles ``[quantiles, rows]``, of all critics together without the greatest.
+    """
     *_, argument = judges(chosen.networks)  # a state's own value where there is one
     online, target = getattr(loss, f"{argument}_params"), getattr(loss, f"target_{argument}_params")
     now, target = values(online, observation), values(target, observation)
+    if isinstance(loss, TQCLoss):
+        dropped = chosen.module["top_quantiles_to_drop_per_net"] * len(target)
+        return target.movedim(-1, 0).flatten(0, 1).sort(0).values[:-dropped]
+    if isinstance(loss, DiscreteSACLoss):  # expected of what the policy chooses
+        with torch.no_grad(), loss.actor_network_params.to_module(loss.actor_network):
+            chances = loss.actor_network.get_dist(TensorDict(observation=observation)).probs
+        return (chances * target.amin(0)).sum(-1)
+    if isinstance(loss, REDQLoss):  # of the critics that it is about to draw
+        with torch.random.fork_rng(devices=[]):
+            target = target[torch.randperm(len(target))[: loss.sub_sample_len]]
     greedy = (now if chosen.module.get("double_dqn") else target).argmax(-1, keepdim=True)
     return target.gather(-1, greedy).squeeze(-1).amin(0)
 
@@ -119,6 +134,23 @@ def targets(observation: Tensor, n_steps: int, worth: Callable[[Tensor], Tensor]
     return rewards + ~ended * GAMMA**steps * worth(observation), found
 
 
+def quantile_error(said: Tensor, wanted: Tensor) -> Tensor:
+    """The quantile Huber loss (Dabney et al. 2018), summed over critics, pair by pair.
+
+    Args:
+        said: ``[critics, rows, quantiles]``.
+        wanted: ``[targets, rows]``.
+    """
+    total = torch.zeros(said.shape[1])
+    for critic in said.unbind(0):
+        for number, quantile in enumerate(critic.unbind(-1)):
+            level = (number + 0.5) / critic.shape[-1]
+            miss = wanted - quantile
+            huber = torch.where(miss.abs() <= 1, miss.square() / 2, miss.abs() - 0.5)
+            total += (torch.where(miss < 0, 1 - level, level) * huber).mean(0) / critic.shape[-1]
+    return total
+
+
 @pytest.mark.parametrize(("algo", "actions", "changes"), CASES)
 def test_the_target_stops_at_an_end_and_goes_on_at_a_time_limit(
     algo, actions, changes, run, known_networks, monkeypatch
@@ -133,14 +165,19 @@ def test_the_target_stops_at_an_end_and_goes_on_at_a_time_limit(
         observation = minibatch["observation"]
         by_hand, found = targets(observation, n_steps, partial(worth, loss, chosen.loss))
         said = values(getattr(loss, f"{first}_params"), observation)
-        said = (said * minibatch["action"]).sum(-1) if said.shape[-1] > 1 else said.squeeze(-1)
-        error = (said - by_hand).square().sum(0)
+        if isinstance(loss, TQCLoss):
+            error = quantile_error(said, by_hand)
+        else:
+            chosen_one = minibatch["action"] if said.shape[-1] > 1 else 1
+            error = ((said * chosen_one).sum(-1) - by_hand).square().sum(0)
+        if isinstance(loss, REDQLoss):
+            error = error / len(said)  # means over critics where the others sum
         weight = minibatch.get("priority_weight", torch.ones(len(error))).reshape(-1)
         expected = (error * weight).sum() / weight.sum()
         kinds.update(found)
 
         def after(losses):
-            term = "loss_qvalue" if "loss_qvalue" in losses else "loss"
+            term = next(each for each in ("loss_qvalue", "loss_value", "loss") if each in losses)
             errors.append(abs(losses[term].item() / expected.item() - 1))
 
         return after
