@@ -162,7 +162,7 @@ def q_value(
         noisy: see :func:`hydrl.parts.encoders.noisy_layers`.
     """
     net = mlp(num_cells, env.action_spec_unbatched.space.n, activation)
-    return greedy(net, env, in_keys, memory, noisy)
+    return greedy(reading(net, ["action_value"], env, in_keys, memory), env, noisy)
 
 
 def dueling(
@@ -179,7 +179,7 @@ def dueling(
     The last of ``num_cells`` is the width of the two heads, the others are the shared trunk.
     """
     net = two_heads(num_cells, activation, env.action_spec_unbatched.space.n, 1)
-    return greedy(net, env, in_keys, memory, noisy)
+    return greedy(reading(net, ["action_value"], env, in_keys, memory), env, noisy)
 
 
 def distributional(
@@ -188,7 +188,6 @@ def distributional(
     num_cells: list[int],
     activation: str,
     in_keys: list[str],
-    memory: Memory = None,
     noisy: float | None = None,
     v_min: float,
     v_max: float,
@@ -217,7 +216,8 @@ def distributional(
         if dueling
         else Joined(mlp(num_cells, atoms * actions, activation), nn.Unflatten(-1, (atoms, actions)))
     )
-    return greedy(net, env, in_keys, memory, noisy, support(v_min, v_max, atoms).to(env.device))
+    scores = reading(net, ["action_value"], env, in_keys, None)
+    return greedy(scores, env, noisy, support(v_min, v_max, atoms).to(env.device))
 
 
 def two_heads(
@@ -260,24 +260,19 @@ def support(v_min: float, v_max: float, atoms: int) -> Tensor:
 
 
 def greedy(
-    net: nn.Module,
-    env: EnvBase,
-    in_keys: list[str],
-    memory: Memory,
-    noisy: float | None,
-    returns: Tensor | None = None,
+    values: TensorDictModuleBase, env: EnvBase, noisy: float | None, returns: Tensor | None = None
 ) -> QValueActor:
-    """Acts by the greatest of the values ``net`` gives, by the first of several that are equal.
+    """Acts by the greatest of the ``values``, by the first of several that are equal.
 
     TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
 
     Args:
-        net: gives values ``[..., actions]``, or scores ``[..., atoms, actions]`` of ``returns``.
-        env: and ``in_keys``, ``memory`` as for :func:`hydrl.parts.encoders.reading`.
+        values: writes ``action_value``, ``[..., actions]``, or scores of returns, ``[..., atoms, actions]``.
+        env: gives the actions.
         noisy: see :func:`hydrl.parts.encoders.noisy_layers`.
-        returns: ``[atoms]``, of a distribution.
+        returns: ``[atoms]``, where their distribution is learned.
     """
-    values, spec = reading(net, ["action_value"], env, in_keys, memory), env.action_spec_unbatched
+    spec = env.action_spec_unbatched
     if returns is None:
         actor, choice = QValueActor(values, spec=spec), first_greatest
     else:
