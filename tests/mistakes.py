@@ -179,7 +179,7 @@ MISTAKES: dict[str, list[str]] = {
         "use actor=q_value or actor=dueling",
     ],
     "algo=rainbow env=cartpole loss=dqn": ["loss=dqn", "algo=rainbow", "use loss=c51"],
-    "algo=rainbow env=cartpole actor.v_min=10": ["actor.v_min=10 is not less than actor.v_max=10.0"],
+    "algo=rainbow env=cartpole actor.v_min=10": ["actor.v_min=10 is not less than actor.v_max=1.0"],
     "algo=rainbow env=cartpole actor.atoms=1": ["actor.atoms=1", "greater than 1"],
     "algo=rainbow env=cartpole actor.noisy=0": ["actor.noisy=0", "greater than 0"],
     "algo=ppo env=cartpole encoder@actor=noisy": ["actor.noisy=0.5: there is no such key"],
