@@ -146,11 +146,6 @@ def test_a_distributional_actor_takes_the_greatest_mean_return(name, actions):
     assert len(means.argmax(-1).unique()) > 1
 
 
-def test_a_distribution_needs_a_range():
-    with pytest.raises(UserError, match=r"actor\.v_min=2\.0 is not less than actor\.v_max=2\.0"):
-        build("distributional", toy("one_hot", resettable=False), v_min=2.0)
-
-
 def test_the_greatest_return_falls_on_the_last_atom():
     """As TorchRL's projection computes it: a float32 beyond is a row too far, or an IndexError."""
     for v_min, v_max in ((-10.0, 10.0), (-10.0, 200.0), (-0.1, 0.6), (-21.0, 0.2), (0.0, 1.0)):

@@ -165,6 +165,9 @@ def at_odds(values: Values) -> Iterator[str]:
             "use collector=single, or transforms=normalized init_stats_frames=1_000, "
             "which leaves rewards as they are"
         )
+    least, greatest = find(values, "actor.v_min"), find(values, "actor.v_max")
+    if None not in (least, greatest) and least >= greatest:
+        yield f"actor.v_min={least} is not less than actor.v_max={greatest}, the greatest return"
     if module.get("double_dqn") and not module.get("delay_value", True):
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
     if "gamma" in module and module["_target_"].startswith("torchrl."):

@@ -201,15 +201,10 @@ def distributional(
     Args:
         env: and the others as for :func:`q_value`.
         v_min: the least return, in the rewards that are learned from.
-        v_max: the greatest.
+        v_max: the greatest, more than ``v_min``.
         atoms: returns that are told apart, at even distances; the loss reads them off the actor.
         dueling: as :func:`dueling`, with a value and an advantage for each atom (Hessel et al. 2018).
-
-    Raises:
-        UserError: where ``v_min`` is not less than ``v_max``.
     """
-    if v_min >= v_max:
-        raise UserError(f"actor.v_min={v_min} is not less than actor.v_max={v_max}, the greatest return")
     actions = env.action_spec_unbatched.space.n
     net = (
         two_heads(num_cells, activation, (atoms, actions), (atoms, 1))
