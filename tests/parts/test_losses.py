@@ -94,6 +94,13 @@ def c51(v_min: float = 0.0, v_max: float = 2.0, atoms: int = 3, gamma: float = 0
     return loss_of(chosen, spec, actor=actor)
 
 
+def test_c51_takes_nothing_of_a_value_estimator_but_its_discount():
+    loss = c51(gamma=0.75)
+    assert loss.gamma.item() == loss.value_estimator.gamma.item() == 0.75
+    with pytest.raises(UserError, match=r"loss\.value_estimator\.average_rewards: C51 takes gamma alone"):
+        loss.make_value_estimator(gamma=0.9, average_rewards=True)
+
+
 def after(reward: float, *, terminated: bool, steps: int | None, rows: int = 2) -> TensorDict:
     """Transitions that are done, and bootstrap where they have not terminated."""
     done, one = torch.ones(rows, 1, dtype=torch.bool), torch.ones(rows, 1)

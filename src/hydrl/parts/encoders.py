@@ -93,8 +93,8 @@ def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> Tenso
 
     Args:
         module: with sizes; changed in place and given back.
-        deviation: of the noise at the start, times the square root of a layer's size; ``None`` changes
-            nothing.
+        deviation: of the noise at the start, times the square root of a layer's inputs (a bias's: outputs);
+            ``None`` changes nothing.
     """
     for parent in list(module.modules()) if deviation else []:
         for name, layer in parent.named_children():

@@ -23,12 +23,18 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
     out_keys: ClassVar = ["loss"]
 
     def __init__(self, value_network: nn.Module, *, delay_value: bool = True) -> None:
-        super().__init__(value_network, gamma=1.0, delay_value=delay_value)
+        super().__init__(value_network, gamma=0.99, delay_value=delay_value)
 
-    def make_value_estimator(self, value_type: Any = None, **hyperparams: Any) -> None:
-        """TD(0), the only one it knows; TorchRL's would leave out the discount."""
-        super().make_value_estimator(TD0Estimator, value_network=None, **hyperparams)
-        self.gamma.copy_(self.value_estimator.gamma)
+    def make_value_estimator(self, value_type: Any = None, *, gamma: float = 0.99, **others: Any) -> None:
+        """TD(0), of which it takes nothing but the discount; TorchRL's does not take that either.
+
+        Raises:
+            UserError: for anything else.
+        """
+        if ignored := sorted(others.keys() - {"device"}):
+            raise UserError(f"loss.value_estimator.{ignored[0]}: C51 takes gamma alone; leave it out")
+        super().make_value_estimator(TD0Estimator, value_network=None, gamma=gamma)
+        self.gamma.fill_(gamma)
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
         """Over a minibatch ``[size]``; its steps to the next observation take the shape of its rewards."""
