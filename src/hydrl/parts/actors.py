@@ -200,7 +200,7 @@ def distributional(
 
     Args:
         env: and the others as for :func:`q_value`.
-        v_min: the least return, in the rewards that are learned from.
+        v_min: the least return, of the rewards as they are learned from; one beyond counts as this.
         v_max: the greatest, more than ``v_min``.
         atoms: returns that are told apart, at even distances; the loss reads them off the actor.
         dueling: as :func:`dueling`, with a value and an advantage for each atom (Hessel et al. 2018).
