@@ -74,7 +74,11 @@ def judged(loss: LossModule, argument: str, minibatch: TensorDictBase) -> list[T
     for each in parameters.unbind(0) if parameters.batch_dims else [parameters]:
         with torch.no_grad(), set_recurrent_mode(True), each.to_module(network):
             out = network(minibatch.clone())
-        if "state_action_value" in out and "action_value" not in out:  # quantiles of it, where there are several
+        if "support" in parameters:  # log-probabilities of these returns
+            said.append((out["action_value"].exp() * parameters["support"].unsqueeze(-1)).sum(-2))
+        elif (
+            "state_action_value" in out and "action_value" not in out
+        ):  # quantiles of it, where there are several
             said.append(out["state_action_value"].mean(-1, keepdim=True))
         else:
             said.append(out["action_value" if "action_value" in out else "state_value"])

@@ -4,9 +4,6 @@ An episode of :class:`probes.Clockwork` follows from what is observed. Of a mini
 and actions is believed here: rewards, ends and what comes next are worked out anew.
 """
 
-from collections.abc import Callable
-from functools import partial
-
 import pytest
 import torch
 from conftest import settings
@@ -14,7 +11,7 @@ from probes import cases, following, judges, learns_from, overrides_of, small, s
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
-from torchrl.modules import QValueActor
+from torchrl.modules import DistributionalQValueActor, QValueActor
 from torchrl.objectives import DiscreteSACLoss, LossModule, REDQLoss, TQCLoss
 
 import hydrl.parts.losses
@@ -44,6 +41,9 @@ CASES = [
 CASES += [
     ("dqn", "discrete", ("loss.module.double_dqn=false",)),
     ("dqn", "discrete", ("minibatches.n_steps=3",)),
+    ("dqn", "discrete", ("loss=c51", "actor=distributional")),
+    # As many atoms as rows in a minibatch.
+    ("dqn", "discrete", ("loss=c51", "actor=distributional", "actor.atoms=4", "minibatches.n_steps=3")),
     ("td3", "continuous", ("minibatches.n_steps=4", "buffer=prioritized")),
 ]
 
@@ -61,9 +61,16 @@ class Known(nn.Module):
 
 def known(network: TensorDictModuleBase) -> TensorDictModuleBase:
     """A network of known values that takes the place of one that judges."""
+    if isinstance(network, DistributionalQValueActor):
+        atoms = len(network.support)
+        net = nn.Sequential(Known(2 * atoms), nn.Unflatten(-1, (atoms, 2)))
+        return DistributionalQValueActor(
+            net, network.support, in_keys=network.in_keys[:1], spec=network.spec["action"]
+        )
     if isinstance(network, QValueActor):
         return QValueActor(Known(2), in_keys=network.in_keys[:1], spec=network.spec)
-    values = [each for each in network.parameters()][-1].numel()  # one, a choice's each, or quantiles
+    *_, last = network.parameters()
+    values = last.numel()  # one, a choice's each, or quantiles
     return TensorDictModule(Known(values), in_keys=network.in_keys, out_keys=network.out_keys)
 
 
@@ -78,7 +85,9 @@ def known_networks(monkeypatch: pytest.MonkeyPatch) -> None:
         loss = make_loss(module, parts, action_spec, networks, *args)
         for argument in judges(networks):
             for parameters in (f"{argument}_params", f"target_{argument}_params"):
-                getattr(loss, parameters).apply(lambda each: each.data.normal_())
+                for key, each in getattr(loss, parameters).items(True, True):
+                    if key[-1] in ("weight", "bias"):
+                        each.data.normal_()
         return loss
 
     monkeypatch.setattr(hydrl.parts.losses, "make_loss", make)
@@ -86,7 +95,7 @@ def known_networks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def values(parameters: TensorDictBase, observation: Tensor) -> Tensor:
     """``[critics, rows, outputs]`` of observations ``[rows, 2]``."""
-    leaves = {key[-1]: each.detach() for key, each in parameters.items(True, True)}
+    leaves = {key[-1]: each.detach() for key, each in parameters.items(True, True) if "support" not in key}
     said = torch.einsum("...oi,ri->...ro", leaves["weight"], observation) + leaves["bias"].unsqueeze(-2)
     return said if parameters.batch_dims else said.unsqueeze(0)
 
@@ -113,11 +122,12 @@ def worth(loss: LossModule, chosen: Loss, observation: Tensor) -> Tensor:
     return target.gather(-1, greedy).squeeze(-1).amin(0)
 
 
-def targets(observation: Tensor, n_steps: int, worth: Callable[[Tensor], Tensor]) -> tuple[Tensor, set[str]]:
+def returns(observation: Tensor, n_steps: int) -> tuple[Tensor, Tensor, Tensor, set[str]]:
     """The discounted rewards of so many steps, and what is bootstrapped where no end was reached.
 
     Returns:
-        ``[rows]``, and which kinds of rows there are.
+        ``[rows]`` rewards, ``[rows]`` discounts of what follows, 0 after an end, ``[rows, 2]`` the
+        observations that follow, and which kinds of rows there are.
     """
     runs = torch.ones(len(observation), dtype=torch.bool)
     ended, out_of_time, steps = ~runs, ~runs, torch.zeros(len(observation))
@@ -130,8 +140,49 @@ def targets(observation: Tensor, n_steps: int, worth: Callable[[Tensor], Tensor]
         observation, runs = torch.where(runs.unsqueeze(-1), after, observation), runs & ~(ends | time_is_up)
     kinds = {"ended": ended & ~out_of_time, "out of time": out_of_time & ~ended, "both": ended & out_of_time}
     kinds |= {"runs": runs, "short": (steps < n_steps)}
-    found = {kind for kind, rows in kinds.items() if rows.any()}
-    return rewards + ~ended * GAMMA**steps * worth(observation), found
+    return rewards, ~ended * GAMMA**steps, observation, {kind for kind, rows in kinds.items() if rows.any()}
+
+
+def squared(
+    loss: LossModule, chosen: Loss, minibatch: TensorDictBase, n_steps: int
+) -> tuple[Tensor, set[str]]:
+    """The squared distance of values to their targets, summed over critics, ``[rows]``; the kinds of rows.
+
+    Of quantiles, it is what :func:`quantile_error` makes of them.
+    """
+    first, *_ = judges(chosen.networks)
+    rewards, discounts, after, kinds = returns(minibatch["observation"], n_steps)
+    target = rewards + discounts * worth(loss, chosen, after)
+    said = values(getattr(loss, f"{first}_params"), minibatch["observation"])
+    if isinstance(loss, TQCLoss):
+        return quantile_error(said, target), kinds
+    said = (said * minibatch["action"]).sum(-1) if said.shape[-1] > 1 else said.squeeze(-1)
+    errors = (said - target).square()
+    return errors.mean(0) if isinstance(loss, REDQLoss) else errors.sum(0), kinds
+
+
+def crossed(
+    loss: LossModule, chosen: Loss, minibatch: TensorDictBase, n_steps: int
+) -> tuple[Tensor, set[str]]:
+    """The cross-entropy of C51's projected target to what is said, ``[rows]``; the kinds of rows."""
+    support = loss.value_network_params["support"]
+
+    def said(parameters: TensorDictBase, observation: Tensor) -> Tensor:
+        scores = values(parameters, observation).reshape(len(observation), -1, 2)
+        return scores.log_softmax(1).movedim(1, -1)  # [rows, actions, atoms]
+
+    def of(action: Tensor, distributions: Tensor) -> Tensor:
+        return distributions[torch.arange(len(action)), action]
+
+    rewards, discounts, after, kinds = returns(minibatch["observation"], n_steps)
+    greedy = (said(loss.value_network_params, after).exp() @ support).argmax(-1)
+    following = of(greedy, said(loss.target_value_network_params, after)).exp()
+    reached = (rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * support).clamp(support[0], support[-1])
+    # What lies between two atoms falls to both, to the nearer one more.
+    near = (1 - (reached.unsqueeze(-1) - support).abs() / support.diff()[0]).clamp(0)
+    target = (following.unsqueeze(-1) * near).sum(1)
+    now = of(minibatch["action"].argmax(-1), said(loss.value_network_params, minibatch["observation"]))
+    return -(target * now).sum(-1), kinds
 
 
 def quantile_error(said: Tensor, wanted: Tensor) -> Tensor:
@@ -155,23 +206,14 @@ def quantile_error(said: Tensor, wanted: Tensor) -> Tensor:
 def test_the_target_stops_at_an_end_and_goes_on_at_a_time_limit(
     algo, actions, changes, run, known_networks, monkeypatch
 ):
-    overrides = small(overrides_of(algo, actions, "Clockwork-v0"), all=NUMBERS, data=DATA)
-    overrides = supplied([*overrides, *changes], run)
+    overrides = [*overrides_of(algo, actions, "Clockwork-v0"), *changes]
+    overrides = supplied(small(overrides, all=NUMBERS, data=DATA), run)
     chosen, kinds, errors = settings(*overrides), set(), []
-    first, *_ = judges(chosen.loss.networks)
     n_steps = chosen.minibatches.get("n_steps", 1)
+    by_hand = crossed if "DistributionalDQNLoss" in chosen.loss.module["_target_"] else squared
 
     def before(loss, minibatch):
-        observation = minibatch["observation"]
-        by_hand, found = targets(observation, n_steps, partial(worth, loss, chosen.loss))
-        said = values(getattr(loss, f"{first}_params"), observation)
-        if isinstance(loss, TQCLoss):
-            error = quantile_error(said, by_hand)
-        else:
-            chosen_one = minibatch["action"] if said.shape[-1] > 1 else 1
-            error = ((said * chosen_one).sum(-1) - by_hand).square().sum(0)
-        if isinstance(loss, REDQLoss):
-            error = error / len(said)  # means over critics where the others sum
+        error, found = by_hand(loss, chosen.loss, minibatch, n_steps)
         weight = minibatch.get("priority_weight", torch.ones(len(error))).reshape(-1)
         expected = (error * weight).sum() / weight.sum()
         kinds.update(found)

@@ -2,13 +2,46 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from tensordict import TensorDictBase
 from torch import nn
+from torchrl import objectives
 from torchrl.data import TensorSpec
 from torchrl.objectives import LossModule
+from torchrl.objectives.value import TD0Estimator
 
 from hydrl.errors import UserError
+
+
+class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
+    """TorchRL's C51 (Bellemare et al. 2017), which takes its discount where other losses do.
+
+    It is double DQN where it has a target network. Its priorities are its cross-entropies.
+    """
+
+    out_keys: ClassVar = ["loss"]
+
+    def __init__(self, value_network: nn.Module, *, delay_value: bool = True) -> None:
+        super().__init__(value_network, gamma=0.99, delay_value=delay_value)
+
+    def make_value_estimator(self, value_type: Any = None, *, gamma: float = 0.99, **others: Any) -> None:
+        """TD(0), of which it takes nothing but the discount; TorchRL's does not take that either.
+
+        Raises:
+            UserError: for anything else.
+        """
+        if ignored := sorted(others.keys() - {"device"}):
+            raise UserError(f"loss.value_estimator.{ignored[0]}: C51 takes gamma alone; leave it out")
+        super().make_value_estimator(TD0Estimator, value_network=None, gamma=gamma)
+        self.gamma.fill_(gamma)
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch ``[size]``; its steps to the next observation take the shape of its rewards."""
+        key = self.tensor_keys.steps_to_next_obs
+        if (steps := minibatch.get(key, None)) is not None:
+            minibatch.set(key, steps.reshape(-1, 1))
+        return super().forward(minibatch)
 
 
 def make_loss(

@@ -14,10 +14,10 @@ from hydrl.study.runs import Run
 INTRODUCTION = """\
 # Algorithms
 
-Written by `make results` from `configs/algo` and the runs kept in `docs/results`. Each has one loop, `train.py`; what differs is
-its file. Which act in what: look down the third column. Scores are the closing evaluation of the last policy, mean ± standard
-deviation over the seeds; [results](results.md) has them beside what others published. Cost is wall time a frame of such a
-run, start and evaluations included, on two CPU cores without a GPU, as many runs side by side.
+Written by `make results` from `configs/algo` and the runs kept in `docs/results`. All have one loop, `train.py`;
+what differs is their files. Scores are the closing evaluation of the last policy, mean ± standard deviation over the
+seeds, after so many frames; [results](results.md) has them beside what others published. Cost is wall time a
+frame of such a run, start and evaluations included, on two CPU cores without a GPU, as many runs side by side.
 """
 
 
@@ -31,7 +31,9 @@ def page(found: Iterable[Sequence[Run]]) -> str:
         loss = chosen["loss"]["module"]["_target_"].rpartition(".")[2]
         did = "<br>".join(map(reached, own))
         cost = "<br>".join(f"{milliseconds(runs):.2f} ms" for runs in own)
-        cells.append([f"`algo={file.stem}`", comment(file), ", ".join(chosen["action_spaces"]), loss, did, cost])
+        cells.append(
+            [f"`algo={file.stem}`", comment(file), ", ".join(chosen["action_spaces"]), loss, did, cost]
+        )
     names = ["", "what it is", "actions", "loss of `torchrl.objectives`", "what it did here", "cost a frame"]
     return f"{INTRODUCTION}\n{report.table(names, cells)}\n"
 
