@@ -33,7 +33,7 @@ NUMBERS = {
 }
 FRESH = {"total_frames": 1_536, "collector.frames_per_batch": 256, "minibatches.epochs": 4}
 # A frame is learned from once, and no more: nothing holds these to the policy that acted.
-ONCE = {"total_frames": 8_192, "collector.frames_per_batch": 256, "minibatches.size": 32}
+ONCE = {"total_frames": 4_096, "collector.frames_per_batch": 32, "minibatches.size": 32}
 REPLAY = {
     "total_frames": 768,
     "collector.frames_per_batch": 64,
@@ -76,9 +76,7 @@ def judged(loss: LossModule, argument: str, minibatch: TensorDictBase) -> list[T
             out = network(minibatch.clone())
         if "support" in parameters:  # log-probabilities of these returns
             said.append((out["action_value"].exp() * parameters["support"].unsqueeze(-1)).sum(-2))
-        elif (
-            "state_action_value" in out and "action_value" not in out
-        ):  # quantiles of it, where there are several
+        elif "state_action_value" in out and "action_value" not in out:  # quantiles where there are several
             said.append(out["state_action_value"].mean(-1, keepdim=True))
         else:
             said.append(out["action_value" if "action_value" in out else "state_value"])

@@ -41,6 +41,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (NotNegative, "optim.weight_decay schedule.eta_min exploration.sigma_init exploration.sigma_end"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
+    (Positive, "loss.value_estimator.rho_thresh loss.value_estimator.c_thresh"),
     (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta"),
     (NotNegative, "buffer.sampler.alpha"),
     (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon"),

@@ -34,7 +34,7 @@ def action_value(
     norm: Norm = None,
     outputs: int = 1,
 ) -> TensorDictModuleBase:
-    """The value of an action in a state, ``[..., outputs]``, of both concatenated (for SAC, TD3, DDPG, CrossQ).
+    """The value of an action in a state, ``[..., outputs]``, of both joined (for SAC, TD3, DDPG, CrossQ).
 
     Several outputs are quantiles of the return (for TQC).
     """
