@@ -1,5 +1,7 @@
 """Transforms that TorchRL has not, or has otherwise: running statistics, and episodes cut short at random."""
 
+from math import inf
+
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
@@ -21,30 +23,59 @@ LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and 
 NEVER = 2**62  # the longest horizon where there is none
 
 
-def normaliser(in_keys: list[NestedKey], frames: int | None) -> Transform:
+def normaliser(
+    in_keys: list[NestedKey], frames: int | None, settle: float = 1.0, over: int | None = None
+) -> Transform:
     """Standardises observations, by statistics of random frames or by running ones.
 
     Args:
         in_keys: observation entries.
         frames: of random play, see :func:`hydrl.parts.environments.initialise_normalisers`; ``None`` goes on
             updating while training collects.
+        settle: the share of ``over`` after which running statistics stand still.
+        over: frames; ``None`` lets them run for ever.
     """
-    return RunningNorm(in_keys) if frames is None else ObservationNorm(in_keys=in_keys)
+    if frames is not None:
+        return ObservationNorm(in_keys=in_keys)
+    return RunningNorm(in_keys, inf if over is None else settle * over)
 
 
 class RunningNorm(VecNormV2):
     """TorchRL's, with one set of statistics for all environments and its output within ``LIMIT``.
 
+    Once the learning rate has gone down, a policy can no longer follow statistics that move: one that runs
+    well by some of them falls by others a per cent away. So they are given time to stand still.
+
     Args:
         in_keys: observation entries.
+        until: frames after which they do.
     """
 
-    def __init__(self, in_keys: list[NestedKey]) -> None:
+    frozen: bool
+
+    def __init__(self, in_keys: list[NestedKey], until: float = inf) -> None:
         super().__init__(in_keys, decay=1.0, reduce_batch_dims=True)  # the default decay's scale is biased
+        self.until = until
 
     def _maybe_stateful_init(self, data: TensorDictBase) -> None:
         if set(self.in_keys) <= set(data.keys(True, True)):  # else initialise_normalisers tells what lacks
             super()._maybe_stateful_init(data)
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        frozen = self.frozen
+        self.frozen = frozen or self.seen > 0  # where some are reset, it would count all of them again
+        begun = super()._reset(tensordict, tensordict_reset)
+        self.frozen = frozen
+        return begun
+
+    def _stateful_update(self, data: TensorDictBase) -> None:
+        if self.seen < self.until:
+            super()._stateful_update(data)
+
+    @property
+    def seen(self) -> int:
+        """Frames that the statistics are of, first observations of a run among them."""
+        return 0 if self._count is None else int(max(self._count.values(True, True)))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         following = super()._step(tensordict, next_tensordict)
