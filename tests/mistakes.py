@@ -152,7 +152,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=mappo env=cartpole": [
         "algo=mappo",
         "env=cartpole has discrete actions",
-        "use algo=dqn or algo=ppo",
+        "use algo=a2c or algo=dqn or",
     ],
     "algo=mappo env=custom env._target_=toys.Team actor=tanh_normal": [
         "actor=tanh_normal",
