@@ -501,15 +501,20 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
                 console().print(f"seed {seed}, {id}: {loop}, {written(result['return_mean'])}")
     lines = ["| task | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
     runs = list(csv.DictReader(kept.read_text().splitlines()))
+    ahead, compared = 0, 0
     for id in UNTUNED:
-        cells = []
+        cells, means = [], []
         for loop in loops:
             found = [
                 float(each["return_mean"]) for each in runs if (id, loop) == (each["task"], each["loop"])
             ]
+            means += [statistics.mean(found)] if found else []
             spread = f" ± {written(statistics.pstdev(found))}, {len(found)} seeds" if found else ""
-            cells.append(f"{written(statistics.mean(found))}{spread}" if found else "-")
+            cells.append(f"{written(means[-1])}{spread}" if found else "-")
         lines.append(f"| {id} | " + " | ".join(cells) + " |")
+        compared += len(means) == len(loops)
+        ahead += len(means) == len(loops) and means[0] > means[1]
+    lines.append(f"\nhydrl is ahead on {ahead} of {compared}; {UNTUNED_FRAMES:,} frames a run.")
     kept.with_suffix(".md").write_text("\n".join(lines) + "\n")
     print(kept.with_suffix(".md").read_text())
 

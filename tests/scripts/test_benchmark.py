@@ -262,3 +262,30 @@ def test_a_signal_leaves_no_child(number, code):
         assert not psutil.wait_procs(children, timeout=5)[1]
     finally:
         process.kill()
+
+
+def test_tasks_nobody_tuned_are_run_once_each_and_those_ahead_are_counted(tmp_path, monkeypatch):
+    asked = []
+
+    def trained(loop, at_pendulum):
+        def train(id, seed):
+            asked.append((loop, id, seed))
+            return {"return_mean": at_pendulum - seed if id == "Pendulum-v1" else 5.0, "frames": 300_032}
+
+        return train
+
+    monkeypatch.setattr(benchmark, "ROOT", tmp_path)
+    monkeypatch.setattr(benchmark, "untuned_hydrl", trained("hydrl", -50))
+    monkeypatch.setattr(benchmark, "untuned_sb3", trained(benchmark.SB3, -900))
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    kept = tmp_path / "docs" / "results" / "untuned.csv"
+    kept.write_text("task,loop,seed,frames,return_mean\nPendulum-v1,hydrl,100,300032,-149.00\n")
+
+    benchmark.untuned(["Pendulum-v1", "Reacher-v5"], [100, 102])
+
+    assert len(asked) == len(set(asked)) == 7
+    assert ("hydrl", "Pendulum-v1", 100) not in asked
+    page = kept.with_suffix(".md").read_text()
+    assert f"| Pendulum-v1 | {benchmark.written(-150.5)} ± {benchmark.written(1.5)}, 2 seeds |" in page
+    assert "| Pusher-v5 | - | - |" in page
+    assert "hydrl is ahead on 1 of 2; 300,000 frames a run." in page
