@@ -98,23 +98,28 @@ def test_observations_are_standardised_by_random_frames_or_by_running_ones_withi
     assert norm._step(far, far)["observation"].unique().tolist() == [LIMIT]
 
 
-def test_running_statistics_count_a_frame_once_and_stand_still_in_time():
-    make = partial(environments.make_env, partial(Toy, short=2, long=5), num_envs=2, seed=0)
-    plain = make([]).rollout(
-        40, break_when_any_done=False, policy=lambda td: td.set("action", torch.ones(2, 1))
-    )
-    assert plain["next", "done"].any(1).all()  # both are reset many times, and not together
-    env = make([partial(normaliser, ["observation"], None, settle=0.75, over=80)])
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_running_statistics_take_in_each_observation_once_and_stand_still_in_time(num_envs):
+    make = partial(environments.make_env, partial(Toy, short=2, long=5), num_envs=num_envs, seed=0)
+    ones = partial(torch.ones, (*make([]).batch_size, 1))
+    play = {"break_when_any_done": False, "policy": lambda td: td.set("action", ones())}
+    plain = make([]).rollout(40, **play)
+    assert plain["next", "done"].any(-2).all()  # each is reset many times, and they are not together
+    begun = plain["observation"][..., 0] == 0
+    taken = torch.cat([plain["observation"][begun], plain["next", "observation"].flatten(0, -2)])
+    env = make([partial(normaliser, ["observation"], None, settle=0.75, over=240)])
     (norm,) = environments.normalisers(env)
-    steps = env.rollout(40, break_when_any_done=False, policy=lambda td: td.set("action", torch.ones(2, 1)))
-    taken = torch.cat([plain["observation"][:, :1], plain["next", "observation"]], 1)[:, :30].reshape(-1, 3)
-    assert norm.seen == len(taken) == 60  # three quarters of 80
+    env.rollout(40, **play)
+    assert norm.seen == len(taken) == plain.numel() + begun.sum()
     assert norm.loc["observation"].tolist() == pytest.approx(taken.mean(0).tolist(), rel=1e-5)
-    scale = taken.std(0, unbiased=False).clamp_min(norm.eps)
-    after = (plain["next", "observation"][:, -1] - taken.mean(0)) / scale
-    assert steps["next", "observation"][:, -1, :2].flatten().tolist() == pytest.approx(
-        after[:, :2].flatten().tolist(), rel=1e-4
+    assert norm.scale["observation"][:2].tolist() == pytest.approx(
+        taken[:, :2].std(0, unbiased=False).tolist(), rel=1e-4
     )
+    env.rollout(200, **play)
+    still = norm.loc["observation"].clone()
+    env.rollout(50, **play)
+    assert torch.equal(norm.loc["observation"], still)
+    assert 180 <= norm.seen < 184  # three quarters of 240, and what came with the last of them
 
 
 @pytest.mark.parametrize(("num_envs", "steps"), [(1, 8_000), (16, 2_000)])

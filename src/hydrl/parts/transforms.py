@@ -48,7 +48,7 @@ class RunningNorm(VecNormV2):
 
     Args:
         in_keys: observation entries.
-        until: frames after which they do.
+        until: observations after which they do.
     """
 
     frozen: bool
@@ -63,7 +63,10 @@ class RunningNorm(VecNormV2):
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         frozen = self.frozen
-        self.frozen = frozen or self.seen > 0  # where some are reset, it would count all of them again
+        if self.seen:  # TorchRL takes in all environments once more where some are reset
+            rows = tensordict_reset.select(*self.in_keys)[_get_reset("_reset", tensordict).squeeze(-1)]
+            self._stateful_update(rows)
+            self.frozen = True
         begun = super()._reset(tensordict, tensordict_reset)
         self.frozen = frozen
         return begun
@@ -74,7 +77,7 @@ class RunningNorm(VecNormV2):
 
     @property
     def seen(self) -> int:
-        """Frames that the statistics are of, first observations of a run among them."""
+        """Observations that the statistics are of, those that an episode begins with among them."""
         return 0 if self._count is None else int(max(self._count.values(True, True)))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
