@@ -41,7 +41,8 @@ CHECKS = [
 ]
 # Within so many frames.
 FRAMES = dict.fromkeys(["algo=sac", "algo=td3", "algo=crossq", "algo=ddpg", "algo=tqc"], 12_000)
-FRAMES |= {"algo=redq": 6_000, "algo=sac_discrete": 20_000, "algo=prioritized_dqn": 40_000, "algo=rainbow": 40_000}
+FRAMES |= {"algo=redq": 6_000, "algo=sac_discrete": 20_000}
+FRAMES |= dict.fromkeys(["algo=prioritized_dqn", "algo=rainbow"], 40_000)
 FRAMES |= dict.fromkeys(["algo=mappo", "algo=ippo"], 64_000)
 FRAMES |= {"algo=a2c": 150_000, "algo=impala": 150_000, "algo=reinforce": 100_000}
 
