@@ -32,6 +32,8 @@ NUMBERS = {
     "critic.norm.warmup_steps": 64,
 }
 FRESH = {"total_frames": 1_536, "collector.frames_per_batch": 256, "minibatches.epochs": 4}
+# A frame is learned from once, and no more: nothing holds these to the policy that acted.
+ONCE = {"total_frames": 4_096, "collector.frames_per_batch": 32, "minibatches.size": 32}
 REPLAY = {
     "total_frames": 768,
     "collector.frames_per_batch": 64,
@@ -48,7 +50,9 @@ DATA = REPLAY | {"total_frames": 12_288, "collector.frames_per_batch": 1_024}
 
 def set_to(algo: str, actions: str, kind: str) -> list[str]:
     task = overrides_of(algo, actions, f"Probe-v0 kind={kind}")
-    return ["schedule=linear", *small(task, all=NUMBERS, fresh=FRESH, replay=REPLAY, data=DATA)]
+    once = settings(*task).minibatches.get("epochs") == 1
+    numbers = small(task, all=NUMBERS, fresh=ONCE if once else FRESH, replay=REPLAY, data=DATA)
+    return ["schedule=linear", *numbers]
 
 
 def hard(overrides: list[str]) -> list[str]:
@@ -70,8 +74,12 @@ def judged(loss: LossModule, argument: str, minibatch: TensorDictBase) -> list[T
     for each in parameters.unbind(0) if parameters.batch_dims else [parameters]:
         with torch.no_grad(), set_recurrent_mode(True), each.to_module(network):
             out = network(minibatch.clone())
-        found = [key for key in ("action_value", "state_action_value", "state_value") if key in out]
-        said.append(out[found[0]])
+        if "support" in parameters:  # log-probabilities of these returns
+            said.append((out["action_value"].exp() * parameters["support"].unsqueeze(-1)).sum(-2))
+        elif "state_action_value" in out and "action_value" not in out:  # quantiles where there are several
+            said.append(out["state_action_value"].mean(-1, keepdim=True))
+        else:
+            said.append(out["action_value" if "action_value" in out else "state_value"])
     return said
 
 

@@ -101,6 +101,13 @@ def test_a_resumed_run_keeps_its_threads(cores):
     assert longer.torch_threads == longer.shown["torch_threads"] == 1
 
 
+def test_a_run_goes_on_where_its_algorithm_has_come_to_fit_more():
+    now = settings("algo=dqn", "env=cartpole")
+    of_then = {key: each for key, each in now.shown["loss"].items() if key != "fits"}
+    fits = now.shown["fits"] | {"loss": ["dqn"]}
+    check_same(now, {**now.shown, "loss": of_then, "fits": fits})
+
+
 def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is_no_limit(cores, monkeypatch):
     cores(2)
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")

@@ -12,6 +12,7 @@ from toys import Toy
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.parts import actors, critics, environments
+from hydrl.parts.encoders import NoisyLinear
 
 NETWORK = {"num_cells": [16, 8], "activation": "ELU", "in_keys": ["observation"]}
 CONTINUOUS = {
@@ -19,6 +20,10 @@ CONTINUOUS = {
     "independent": partial(actors.tanh_normal, scale="independent"),
 }
 DISCRETE = {"categorical": actors.categorical, "q_value": actors.q_value, "dueling": actors.dueling}
+RETURNS = {"v_min": -2.0, "v_max": 2.0, "atoms": 5}
+DISCRETE["distributional"] = partial(actors.distributional, **RETURNS, dueling=False)
+DISCRETE["dueling distributional"] = partial(actors.distributional, **RETURNS, dueling=True)
+GREEDY = ["q_value", "dueling", "distributional", "dueling distributional"]
 EVERY = [
     *[(name, "continuous") for name in (*CONTINUOUS, "stochastic")],
     *[(name, kind) for name in (*DISCRETE, "stochastic") for kind in ("one_hot", "integer")],
@@ -52,9 +57,7 @@ def test_actions_are_in_the_space_in_random_and_in_deterministic_mode(name, acti
         assert spec.expand(2, 20, *spec.shape).is_in(rollout["action"])
 
 
-@pytest.mark.parametrize(
-    ("name", "actions"), [each for each in EVERY if each[0] not in ("q_value", "dueling")]
-)
+@pytest.mark.parametrize(("name", "actions"), [each for each in EVERY if each[0] not in GREEDY])
 def test_the_log_probability_is_one_number_a_frame_and_that_of_the_action(name, actions):
     env = toy(actions, num_envs=2)
     actor = build(name, env)
@@ -65,7 +68,7 @@ def test_the_log_probability_is_one_number_a_frame_and_that_of_the_action(name, 
     assert torch.allclose(rollout["action_log_prob"], again, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["tanh_normal", "independent", "categorical", "q_value", "dueling"])
+@pytest.mark.parametrize("name", ["tanh_normal", "independent", "categorical", *GREEDY])
 def test_deterministic_mode_gives_the_same_action_twice_and_random_mode_explores(name):
     env = toy("continuous" if name in CONTINUOUS else "one_hot")
     actor = build(name, env)
@@ -75,7 +78,7 @@ def test_deterministic_mode_gives_the_same_action_twice_and_random_mode_explores
     assert (actions == actions[0]).all()
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         explored = actor(state.clone())["action"]
-    assert (explored != explored[0]).any() == (name not in ("q_value", "dueling"))
+    assert (explored != explored[0]).any() == (name not in GREEDY)
 
 
 def test_the_deterministic_tanh_normal_action_is_the_squashed_mean():
@@ -113,7 +116,7 @@ def test_an_independent_scale_is_the_same_in_every_state_and_the_network_s_own_i
     assert sum(p.numel() for p in independent.parameters()) == (3 * 16 + 16) + (16 * 8 + 8) + (8 + 1) + 1
 
 
-@pytest.mark.parametrize("name", ["q_value", "dueling"])
+@pytest.mark.parametrize("name", GREEDY)
 def test_of_equal_values_one_action_is_taken(name):
     """TorchRL's one-hot action had a one for each, which no environment has, and learned from their sum."""
     env = toy("one_hot")
@@ -122,7 +125,58 @@ def test_of_equal_values_one_action_is_taken(name):
         parameter.data.fill_(1)
     out = actor(env.reset())
     assert out["action"].tolist() == [1, 0, 0]
-    assert out["chosen_action_value"] == out["action_value"][0]
+    if "distributional" not in name:
+        assert out["chosen_action_value"] == out["action_value"][0]
+
+
+@pytest.mark.parametrize("name", ["distributional", "dueling distributional"])
+@pytest.mark.parametrize("actions", ["one_hot", "integer"])
+def test_a_distributional_actor_takes_the_greatest_mean_return(name, actions):
+    env = toy(actions)
+    actor = build(name, env)
+    states = env.fake_tensordict().select("observation").expand(40).clone()
+    states["observation"] = 20 * torch.randn(40, 3)
+    with torch.no_grad():
+        out = actor(states)
+    chances, action = out["action_value"].exp(), out["action"]
+    assert chances.shape == (40, 5, 3)
+    assert torch.allclose(chances.sum(1), torch.ones(40, 3))
+    means = (chances * torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0]).unsqueeze(-1)).sum(1)
+    assert torch.equal(action.argmax(-1) if actions == "one_hot" else action, means.argmax(-1))
+    assert len(means.argmax(-1).unique()) > 1
+
+
+def test_the_greatest_return_falls_on_the_last_atom():
+    """As TorchRL's projection computes it: a float32 beyond is a row too far, or an IndexError."""
+    for v_min, v_max in ((-10.0, 10.0), (-10.0, 200.0), (-0.1, 0.6), (-21.0, 0.2), (0.0, 1.0)):
+        for atoms in range(2, 202):
+            returns = actors.support(v_min, v_max, atoms)
+            least, greatest = returns.min().item(), returns.max().item()
+            assert (returns[-1] - least) / ((greatest - least) / (atoms - 1)) <= atoms - 1
+            assert (least, greatest) == pytest.approx((v_min, v_max), rel=1e-5)
+    assert torch.equal(actors.support(-10.0, 10.0, 51), torch.linspace(-10, 10, 51))
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_a_noisy_actor_acts_differently_each_time_and_plays_by_its_mean_weights(name):
+    env = toy("one_hot")
+    actor = build(name, env, noisy=0.5)
+    layers = hidden(actor)
+    assert all(isinstance(each, NoisyLinear) for each in layers)
+    assert layers[0].weight_sigma.unique().item() == pytest.approx(0.5 / 3**0.5)
+    state = env.reset()
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+        assert not torch.equal(actor(state.clone())["action_value"], actor(state.clone())["action_value"])
+    with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+        played = [actor(state.clone())["action_value"]]
+        for each in layers:
+            each.weight_sigma.data.zero_()
+            each.bias_sigma.data.zero_()
+        played.append(actor(state.clone())["action_value"])
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+        played.append(actor(state.clone())["action_value"])
+    assert torch.equal(played[0], played[1])
+    assert torch.equal(played[0], played[2])
 
 
 @pytest.mark.parametrize("name", ["q_value", "dueling"])

@@ -18,7 +18,7 @@ from hydrl.errors import UserError
 from hydrl.loop import Update
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import actors, critics, environments
-from hydrl.parts.encoders import BatchRenorm
+from hydrl.parts.encoders import BatchRenorm, NoisyLinear
 from hydrl.parts.losses import make_loss
 from hydrl.parts.minibatches import Epochs
 
@@ -212,3 +212,21 @@ def test_crossq_s_statistics_are_learned_in_updates_and_used_while_acting_and_pl
         "eval.every_frames=256", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=10",
     )  # fmt: skip
     assert seen == {"acted": [False] * 4, "played": [False] * 3, "learned": [True] * 8}
+
+
+def test_noise_has_its_paper_s_mean_and_deviation():
+    """Weight p of q has deviation sigma times f(p) f(q), f(x) = sign(x) sqrt(|x|) of normal draws."""
+    torch.manual_seed(0)
+    layer = NoisyLinear(4, 3, std_init=0.5).train()
+    with torch.no_grad():
+        layer.weight_sigma *= torch.arange(1, 13).reshape(3, 4)
+        drawn = torch.stack([layer(torch.eye(4)) - layer(torch.zeros(4)) for _ in range(20)])
+        assert len(drawn[:, 0, 0].unique()) == 20
+        drawn = torch.stack([layer(torch.zeros(4)) for _ in range(4_000)])
+        many = torch.stack([layer(torch.eye(4)) for _ in range(4_000)])
+    assert torch.allclose(drawn.mean(0), layer.bias_mu, atol=0.02)
+    assert torch.allclose(many.mean(0), layer.weight_mu.T + layer.bias_mu, atol=0.15)
+    of_f = (2 / torch.pi) ** 0.5  # the variance of f(x)
+    assert drawn.var(0) == pytest.approx(layer.bias_sigma.square().detach() * of_f, rel=0.15)
+    both = layer.weight_sigma.square().T * of_f**2 + layer.bias_sigma.square() * of_f
+    assert torch.allclose(many.var(0), both, rtol=0.15)

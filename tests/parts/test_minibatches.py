@@ -7,8 +7,8 @@ import torch
 from conftest import settings
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
-from torchrl.envs import StepCounter
-from torchrl.objectives import ClipPPOLoss
+from torchrl.envs import ExplorationType, StepCounter, set_exploration_type
+from torchrl.objectives import A2CLoss, ClipPPOLoss
 from toys import Toy
 
 from hydrl.errors import UserError
@@ -18,20 +18,21 @@ from hydrl.parts.minibatches import Epochs, Replay
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 GAMMA, LAMBDA = 0.9, 0.7
+PPO = partial(ClipPPOLoss, functional=False)
 
 
-def ppo(num_envs=3, time=20, average_gae=False):
+def ppo(num_envs=3, time=20, average_gae=False, module=PPO, **estimator):
     """A batch ``[envs, time]`` with episode ends of both kinds, and a PPO loss over networks that fit it."""
     torch.manual_seed(0)
     env = environments.make_env(
         partial(Toy, short=2, long=9), [partial(StepCounter, max_steps=6)], num_envs=num_envs, seed=0
     )
     actor, critic = actors.tanh_normal(env, **NETWORK), critics.state_value(env, **NETWORK)
-    estimator = {"gamma": GAMMA, "lmbda": LAMBDA, "average_gae": average_gae}
+    estimator = estimator or {"gamma": GAMMA, "lmbda": LAMBDA, "average_gae": average_gae}
     networks = {"actor_network": "actor", "critic_network": "critic"}
     parts = {"actor": actor, "critic": critic}
-    loss = make_loss(partial(ClipPPOLoss, functional=False), parts, env.action_spec, networks, {}, estimator)
-    with torch.no_grad():
+    loss = make_loss(module, parts, env.action_spec, networks, {}, estimator)
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         batch = env.rollout(time, actor, break_when_any_done=False)
     assert batch["next", "terminated"].any()
     assert batch["next", "truncated"].any()
@@ -44,14 +45,17 @@ def rollout_buffer() -> ReplayBuffer:
     return settings("env=pendulum", "algo=ppo", *sizes).build("buffer")()
 
 
+@torch.no_grad()
+def judged(batch, critic):
+    """Values of states and of the next, rewards, where an episode is over or ended: ``[envs, time]`` each."""
+    value = critic(batch.select("observation"))["state_value"][..., 0]
+    following = critic(batch["next"].select("observation"))["state_value"][..., 0]
+    return value, following, *(batch["next", key][..., 0].float() for key in ("reward", "done", "terminated"))
+
+
 def hand_written_gae(batch, critic):
     """The recursion of Schulman et al. 2016: a time limit bootstraps, an end does not, both stop the sum."""
-    with torch.no_grad():
-        value = critic(batch.select("observation"))["state_value"][..., 0]
-        following = critic(batch["next"].select("observation"))["state_value"][..., 0]
-    reward, done, terminated = (
-        batch["next", key][..., 0].float() for key in ("reward", "done", "terminated")
-    )
+    value, following, reward, done, terminated = judged(batch, critic)
     advantage = torch.zeros_like(value)
     for env in range(value.shape[0]):
         carried = 0.0
@@ -60,6 +64,27 @@ def hand_written_gae(batch, critic):
             carried = delta + GAMMA * LAMBDA * (1 - done[env, t]) * carried
             advantage[env, t] = carried
     return advantage, advantage + value
+
+
+def hand_written_vtrace(batch, critic, ratio, rho_thresh, c_thresh):
+    """The sum of Espeholt et al. 2018, equation 1, and the advantage of section 4.2, of the ratios given."""
+    value, following, reward, done, terminated = judged(batch, critic)
+    rho, c = ratio.clamp(max=rho_thresh), ratio.clamp(max=c_thresh)
+    target, advantage = value.clone(), torch.zeros_like(value)
+    for env, start in np.ndindex(*value.shape):
+        weight = 1.0
+        for t in range(start, value.shape[1]):
+            bootstrapped = GAMMA * following[env, t] * (1 - terminated[env, t])
+            target[env, start] += weight * rho[env, t] * (reward[env, t] + bootstrapped - value[env, t])
+            weight *= GAMMA * c[env, t]
+            if done[env, t]:
+                break
+    for env, t in np.ndindex(*value.shape):
+        last = done[env, t] or t + 1 == value.shape[1]
+        goes_on = following[env, t] if last else target[env, t + 1]
+        goes_on = GAMMA * goes_on * (1 - terminated[env, t])
+        advantage[env, t] = rho[env, t] * (reward[env, t] + goes_on - value[env, t])
+    return advantage, target
 
 
 def deal(epochs, size, advantage="once", draw="epoch", average_gae=False, on_minibatch=lambda critic: None):
@@ -311,3 +336,42 @@ def test_priorities_are_saved_as_tensors_and_draw_the_same_afterwards(tmp_path):
     assert torch.equal(samples[0]["priority_weight"], samples[1]["priority_weight"])
     assert samples[0]["priority_weight"].unique().numel() > 10
     assert one.sampler.default_priority == other.sampler.default_priority
+
+
+def vtrace(rho_thresh, c_thresh):
+    clipped = {"rho_thresh": rho_thresh, "c_thresh": c_thresh}
+    return ppo(module=A2CLoss, value_type="vtrace", gamma=GAMMA, **clipped)
+
+
+def dealt_in_order(batch, loss):
+    minibatches = Epochs(rollout_buffer(), loss, epochs=1, size=60, advantage="each_epoch", draw="epoch")
+    (minibatch,) = minibatches(batch)
+    minibatch = minibatch[minibatch["frame"].argsort()]
+    return (minibatch[key].reshape(batch.shape) for key in ("advantage", "value_target"))
+
+
+def test_v_trace_of_the_policy_that_acted_is_the_return_of_all_steps_there_are(monkeypatch):
+    """All ratios are 1: TorchRL's own are those of an action that was drawn anew."""
+    batch, loss, critic = vtrace(1.0, 1.0)
+    advantage, target = dealt_in_order(batch, loss)
+    monkeypatch.setitem(globals(), "LAMBDA", 1.0)
+    expected, returns = hand_written_gae(batch, critic)
+    assert torch.allclose(advantage, expected, atol=1e-5)
+    assert torch.allclose(target, returns, atol=1e-5)
+
+
+def test_v_trace_corrects_for_what_the_policy_learned_since():
+    batch, loss, critic = vtrace(1.2, 0.9)
+    with torch.no_grad():
+        dealt_in_order(batch, loss)  # an epoch before must leave nothing
+        for parameter in (*loss.actor_network_params.values(True, True), *critic.parameters()):
+            parameter += 0.2 * torch.randn_like(parameter)
+        with loss.actor_network_params.to_module(loss.actor_network):
+            now = loss.actor_network.get_dist(batch.select("observation")).log_prob(batch["action"])
+    ratio = (now - batch["action_log_prob"]).exp()
+    assert (ratio > 1.2).any()
+    assert (ratio < 0.9).any()
+    expected, returns = hand_written_vtrace(batch, critic, ratio, 1.2, 0.9)
+    advantage, target = dealt_in_order(batch, loss)
+    assert torch.allclose(advantage, expected, atol=1e-5)
+    assert torch.allclose(target, returns, atol=1e-5)

@@ -8,12 +8,16 @@ import statistics
 
 import numpy as np
 import pytest
-from conftest import settings
+from conftest import data_of, settings
 from omegaconf import OmegaConf
 from test_report import make_run
 
+from hydrl.config import CONFIGS
+from hydrl.config.mistakes import choices
+from hydrl.config.settings import algorithms
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.study import results, runs
+from hydrl.study.algorithms import page as page_of_algorithms
 from hydrl.study.pool import Trainings
 from hydrl.study.report import number
 from scripts import results as script
@@ -46,7 +50,7 @@ def test_every_declared_run_is_one_that_train_py_takes_and_has_published_figures
 
 @pytest.mark.parametrize(
     ("names", "count"),
-    [([], 65), (["ppo-hopper", "dqn-cartpole"], 10), (["ppo-inverted_double_pendulum"], 10)],
+    [([], 125), (["ppo-hopper", "dqn-cartpole"], 15), (["ppo-inverted_double_pendulum"], 10)],
 )
 def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_rows_are_run_by_name(
     names, count, tmp_path, monkeypatch
@@ -142,3 +146,17 @@ def test_a_curve_is_kept_in_a_few_points_and_a_run_again_replaces_itself(tmp_pat
 def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, message, tmp_path):
     with pytest.raises(UserError, match=message):
         script.main(script.Arguments(**{"page": str(tmp_path / "page.md"), **arguments}))
+
+
+def test_the_page_of_algorithms_has_each_with_what_it_did(tmp_path):
+    for seed, score in ((100, 400.0), (101, 500.0)):
+        make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
+    page = page_of_algorithms([[runs.read(tmp_path / "100"), runs.read(tmp_path / "101")], []])
+    lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert lines.keys() == {f"algo={each}" for each in choices(CONFIGS / "algo")}
+    for name, line in lines.items():
+        chosen = settings(name, *data_of(name.removeprefix("algo=")))
+        assert chosen.loss.module["_target_"].rpartition(".")[2] in line
+        assert f"| {', '.join(algorithms()[chosen.algo])} |" in line
+    assert "450.0 ± 70.7" in lines["algo=dqn"]
+    assert "±" not in lines["algo=sac"]

@@ -41,6 +41,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (NotNegative, "optim.weight_decay schedule.eta_min exploration.sigma_init exploration.sigma_end"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
+    (Positive, "loss.value_estimator.rho_thresh loss.value_estimator.c_thresh"),
     (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta"),
     (NotNegative, "buffer.sampler.alpha"),
     (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon"),
@@ -52,6 +53,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Literal["per_state", "independent"], "actor.scale"),
     (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
     (Literal["orthogonal"] | None, "actor.init critic.init"),
+    (Positive | None, "actor.noisy"),
+    (Annotated[int, Field(gt=1)], "actor.atoms"),
     (Literal["auto", "online", "offline"], "logger.mode"),
 )
 
@@ -64,6 +67,12 @@ LIMITS = (
     ("minibatches.warmup_frames", "buffer.storage.max_size"),
     ("collector.frames_per_batch", "buffer.storage.max_size"),
 )
+
+# Losses that are no graph, and why.
+UNGRAPHED = {
+    "KLPENPPOLoss": "changes its own beta",
+    "DistributionalDQNLoss": "computes its target with numbers outside the graph",
+}
 
 # Packages of the extras in pyproject.toml that a part cannot do without.
 NEEDED = (
@@ -93,11 +102,16 @@ def check(values: Values) -> None:
 
 
 def unfit(values: Values) -> Iterator[str]:
-    """Parts that the algorithm cannot learn with, and a task under another's name."""
-    for group, fitting in values["fits"].items():
+    """Parts that the algorithm or its loss cannot learn with, and a task under another's name."""
+    loss = values["loss"]
+    asking = [(f"algo={values['algo']}", group, fitting) for group, fitting in values["fits"].items()]
+    for group, fitting in loss.get("fits", {}).items():
+        name, *_ = [*chosen("loss", loss["module"]), loss["module"]["_target_"]]
+        asking.append((f"loss={name}", group, fitting))
+    for asks, group, fitting in asking:
         names, able = chosen(group, values[group]), [each or "null" for each in fitting]
         if names and not set(names) & set(able):  # parts of one's own are taken at their word
-            yield f"{group}={names[0]} does not fit algo={values['algo']}; {use(group, able)}"
+            yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}"
     task, env = values["task"], values["env"]
     if task in choices(CONFIGS / "env"):
         own = OmegaConf.load(CONFIGS / "env" / f"{task}.yaml").env
@@ -152,12 +166,17 @@ def at_odds(values: Values) -> Iterator[str]:
             "use collector=single, or transforms=normalized init_stats_frames=1_000, "
             "which leaves rewards as they are"
         )
+    least, greatest = find(values, "actor.v_min"), find(values, "actor.v_max")
+    if None not in (least, greatest) and least >= greatest:
+        yield f"actor.v_min={least} is not less than actor.v_max={greatest}, the greatest return"
     if module.get("double_dqn") and not module.get("delay_value", True):
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
-    if values["compile"] is True and module["_target_"] == "torchrl.objectives.KLPENPPOLoss":
-        yield "compile=true does not work with KLPENPPOLoss, which changes its own beta; use compile=false"
+    loss = module["_target_"].rpartition(".")[2]
+    for key in ("compile", "cudagraph") if loss in UNGRAPHED else ():
+        if values[key] is True:
+            yield f"{key}=true does not work with {loss}, which {UNGRAPHED[loss]}; use {key}=false"
     norms = [group for group in ("actor", "critic") if (values[group] or {}).get("norm")]
     if values["compile"] is True and norms:
         yield f"compile=true does not work with {norms[0]}.norm, which counts its batches; use compile=false"

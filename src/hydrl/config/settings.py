@@ -45,6 +45,7 @@ ACTS_IN = {
     "categorical": "discrete",
     "q_value": "discrete",
     "dueling": "discrete",
+    "distributional": "discrete",
 }
 
 
@@ -101,6 +102,7 @@ class Loss(Strict):
     skip: list[str]
     every: dict[str, PositiveInt]
     param_groups: dict[str, dict[str, Any]]
+    fits: dict[str, list[str | None]] = {}  # not in the files of older runs
     compile_from: PositiveInt | None
 
 

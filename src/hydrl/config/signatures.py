@@ -10,7 +10,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -51,11 +51,17 @@ def check_signatures(values: Values) -> None:
         check_target(path, node, values)
     # ``make_value_estimator`` hands its keywords to the loss's own estimator.
     loss = get_object(values["loss"]["module"]["_target_"])
-    kind = getattr(loss, "default_value_estimator", None)
-    if kind is not None and values["loss"]["value_estimator"] is not None:
+    kind, given = getattr(loss, "default_value_estimator", None), values["loss"]["value_estimator"]
+    if kind is not None and given is not None:
+        if "value_type" in given:
+            names = tuple(each.name.lower() for each in loss.SUPPORTED_VALUE_ESTIMATORS)
+            hold_one("loss.value_estimator.value_type", Literal.__getitem__(names), values)
+            kind = given["value_type"]
         estimator = get_object("torchrl.objectives.utils.get_value_estimator_entry")(kind).cls
         parameters, open_ended = accepted_parameters(estimator)
-        parameters.pop("value_network", None)
+        parameters["value_type"] = Any
+        for network in ("value_network", "actor_network"):
+            parameters.pop(network, None)
         hold("loss.value_estimator", parameters, values, open_ended=open_ended)
     if (accepted := getattr(loss, "default_keys", None)) is not None:
         hold("loss.keys", dict.fromkeys(vars(accepted()), Any), values)

@@ -1,6 +1,8 @@
 """Actors: what maps an observation to an action, sized from the environment's specs."""
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import (
+    DistributionalQValueActor,
     OneHotCategorical,
     ProbabilisticActor,
     QValueActor,
@@ -31,6 +34,7 @@ from hydrl.parts.encoders import (
     activation_class,
     initialise,
     mlp,
+    noisy_layers,
     reading,
     size_of,
 )
@@ -143,20 +147,78 @@ def stochastic(
 
 
 def q_value(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+    env: EnvBase,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+    memory: Memory = None,
+    noisy: float | None = None,
 ) -> QValueActor:
-    """One action value an action; acts by the greatest (Mnih et al. 2015)."""
+    """One action value an action; acts by the greatest (Mnih et al. 2015).
+
+    Args:
+        env: and the others as for :func:`tanh_normal`.
+        noisy: see :func:`hydrl.parts.encoders.noisy_layers`.
+    """
     net = mlp(num_cells, env.action_spec_unbatched.space.n, activation)
-    return greedy(net, env, in_keys, memory)
+    return greedy(reading(net, ["action_value"], env, in_keys, memory), env, noisy)
 
 
 def dueling(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
+    env: EnvBase,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+    memory: Memory = None,
+    noisy: float | None = None,
 ) -> QValueActor:
     """Action values as state value plus advantage (Wang et al. 2016).
 
     The last of ``num_cells`` is the width of the two heads, the others are the shared trunk.
     """
+    net = two_heads(num_cells, activation, env.action_spec_unbatched.space.n, 1)
+    return greedy(reading(net, ["action_value"], env, in_keys, memory), env, noisy)
+
+
+def distributional(
+    env: EnvBase,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+    noisy: float | None = None,
+    v_min: float,
+    v_max: float,
+    atoms: int,
+    dueling: bool,
+) -> DistributionalQValueActor:
+    """For each action the probabilities of returns; acts by the greatest mean (Bellemare et al. 2017).
+
+    Its ``action_value`` are log-probabilities, ``[..., atoms, actions]``.
+
+    Args:
+        env: and the others as for :func:`q_value`.
+        v_min: the least return, of the rewards as they are learned from; one beyond counts as this.
+        v_max: the greatest, more than ``v_min``.
+        atoms: returns that are told apart, at even distances; the loss reads them off the actor.
+        dueling: as :func:`dueling`, with a value and an advantage for each atom (Hessel et al. 2018).
+    """
+    actions = env.action_spec_unbatched.space.n
+    net = (
+        two_heads(num_cells, activation, (atoms, actions), (atoms, 1))
+        if dueling
+        else Joined(mlp(num_cells, atoms * actions, activation), nn.Unflatten(-1, (atoms, actions)))
+    )
+    scores = reading(net, ["action_value"], env, in_keys, None)
+    return greedy(scores, env, noisy, support(v_min, v_max, atoms).to(env.device))
+
+
+def two_heads(
+    num_cells: list[int], activation: str, advantages: int | Sequence[int], values: int | Sequence[int]
+) -> nn.Module:
+    """A trunk with a head for the advantage of each action and one for the state's value, added."""
     if len(num_cells) < 2:
         raise UserError(
             f"actor.num_cells={num_cells} is too short for actor=dueling; give trunk and heads, as [64,64]"
@@ -164,7 +226,8 @@ def dueling(
     cls = activation_class(activation)
     *trunk, head = num_cells
     net = DuelingMlpDQNet(
-        out_features=env.action_spec_unbatched.space.n,
+        out_features=advantages,
+        out_features_value=values,
         mlp_kwargs_feature={
             "num_cells": trunk[:-1],
             "out_features": trunk[-1],
@@ -173,22 +236,51 @@ def dueling(
         },
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
-    return greedy(Joined(net), env, in_keys, memory)
+    return Joined(net)
 
 
-def greedy(net: nn.Module, env: EnvBase, in_keys: list[str], memory: Memory) -> QValueActor:
-    """Acts by the greatest of the values ``net`` gives, by the first of several that are equal.
+def support(v_min: float, v_max: float, atoms: int) -> Tensor:
+    """The returns that are told apart, ``[atoms]``, evenly from ``v_min`` to ``v_max``.
+
+    TorchRL's projection divides by their distance in float32, and for one support in fifteen that puts the
+    greatest return past the last atom, into the next row or out of the minibatch. There ``v_max`` is lowered
+    by its last bits.
+    """
+    while True:
+        returns = torch.linspace(v_min, v_max, atoms)
+        least, greatest = returns[0].item(), returns[-1].item()
+        if (returns[-1] - least) / ((greatest - least) / (atoms - 1)) <= atoms - 1:
+            return returns
+        v_max = torch.nextafter(returns[-1], returns[0]).item()
+
+
+def greedy(
+    values: TensorDictModuleBase, env: EnvBase, noisy: float | None, returns: Tensor | None = None
+) -> QValueActor:
+    """Acts by the greatest of the ``values``, by the first of several that are equal.
 
     TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
+
+    Args:
+        values: writes ``action_value``, ``[..., actions]``, or scores of returns, ``[..., atoms, actions]``.
+        env: gives the actions.
+        noisy: see :func:`hydrl.parts.encoders.noisy_layers`.
+        returns: ``[atoms]``, where their distribution is learned.
     """
-    values = reading(net, ["action_value"], env, in_keys, memory)
-    actor = QValueActor(values, spec=env.action_spec_unbatched)
-    actor[-1].action_func_mapping["one_hot"] = first_greatest
-    return materialise(actor, env)
+    spec = env.action_spec_unbatched
+    if returns is None:
+        actor, choice = QValueActor(values, spec=spec), first_greatest
+    else:
+        actor = DistributionalQValueActor(values, spec=spec, support=returns)
+        choice = partial(first_greatest, returns=returns)
+    actor[-1].action_func_mapping["one_hot"] = choice
+    return noisy_layers(materialise(actor, env), noisy)
 
 
-def first_greatest(values: Tensor) -> Tensor:
-    """One-hot, ``[..., actions]`` as the values."""
+def first_greatest(values: Tensor, returns: Tensor | None = None) -> Tensor:
+    """One-hot, ``[..., actions]``, of ``values`` of that shape, or of log-probabilities of ``returns``."""
+    if returns is not None:
+        values = (values.exp() * returns.unsqueeze(-1)).sum(-2)
     return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
 
 

@@ -1,6 +1,6 @@
 """Critics: what the losses use to judge states and actions, sized from the environment's specs."""
 
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torchrl.envs import EnvBase
 from torchrl.modules import MLP, ValueOperator
 
@@ -32,11 +32,28 @@ def action_value(
     activation: str,
     in_keys: list[str],
     norm: Norm = None,
+    outputs: int = 1,
 ) -> TensorDictModuleBase:
-    """The value of an action in a state, ``[..., 1]``, of both concatenated (for SAC, TD3, DDPG, CrossQ)."""
+    """The value of an action in a state, ``[..., outputs]``, of both joined (for SAC, TD3, DDPG, CrossQ).
+
+    Several outputs are quantiles of the return (for TQC).
+    """
     if norm is None:
-        net = MLP(out_features=1, num_cells=num_cells, activation_class=activation_class(activation))
+        net = MLP(out_features=outputs, num_cells=num_cells, activation_class=activation_class(activation))
     else:
         inputs = size_of(env, in_keys) + env.action_spec_unbatched.shape[-1]
-        net = mlp(num_cells, 1, activation, norm, inputs)
+        net = mlp(num_cells, outputs, activation, norm, inputs)
     return materialise(ValueOperator(net, in_keys=[*in_keys, "action"]), env)
+
+
+def action_values(
+    env: EnvBase,
+    actor: TensorDictModuleBase | None = None,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: list[str],
+) -> TensorDictModuleBase:
+    """The value of each choice in a state, ``[..., actions]`` (for discrete SAC)."""
+    net = mlp(num_cells, env.action_spec_unbatched.space.n, activation)
+    return materialise(TensorDictModule(net, in_keys=in_keys, out_keys=["action_value"]), env)

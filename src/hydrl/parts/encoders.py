@@ -8,7 +8,9 @@ import torch
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
+from torchrl import modules
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl.modules import BatchRenorm1d, GRUModule, LSTMModule
 
 from hydrl.errors import UserError
@@ -67,6 +69,40 @@ class BatchRenorm(BatchRenorm1d):
         """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
         self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own would count on: 2, 3, ...
         return super().forward(x.reshape(-1, x.shape[-1])).reshape(x.shape)
+
+
+class NoisyLinear(modules.NoisyLinear):
+    """TorchRL's (Fortunato et al. 2018), which draws its noise anew at each use and learns how much of it.
+
+    That is their algorithm 1: each action, and in each update the values, the target and the choice of its
+    action, have noise of their own. TorchRL's keeps what it drew until it is told, which never reaches a
+    loss's copy of the weights, and leaves noise out of losses, so that its scale is not learned.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Entries ``[..., in_features]``; noisy in ``train()`` mode and where actions are explored."""
+        if not self.training and exploration_type() is not ExplorationType.RANDOM:
+            return nn.functional.linear(x, self.weight_mu, self.bias_mu)
+        into, out = self._scale_noise(self.in_features), self._scale_noise(self.out_features)
+        weight = self.weight_mu + self.weight_sigma * out.outer(into)
+        return nn.functional.linear(x, weight, self.bias_mu + self.bias_sigma * out)
+
+
+def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> TensorDictModuleBase:
+    """Puts a :class:`NoisyLinear` in the place of each linear layer.
+
+    Args:
+        module: with sizes; changed in place and given back.
+        deviation: of the noise at the start, times the square root of a layer's inputs (a bias's: outputs);
+            ``None`` changes nothing.
+    """
+    for parent in list(module.modules()) if deviation else []:
+        for name, layer in parent.named_children():
+            if isinstance(layer, nn.Linear):
+                sizes, device = (layer.in_features, layer.out_features), layer.weight.device
+                noisy = NoisyLinear(*sizes, device=device, std_init=deviation)
+                setattr(parent, name, noisy.train(layer.training))
+    return module
 
 
 def size_of(env: EnvBase, in_keys: Sequence[NestedKey]) -> int:

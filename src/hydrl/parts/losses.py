@@ -2,13 +2,48 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import InteractionType, ProbabilisticTensorDictSequential
 from torch import nn
+from torchrl import objectives
 from torchrl.data import TensorSpec
 from torchrl.objectives import LossModule
+from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
+
+
+class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
+    """TorchRL's C51 (Bellemare et al. 2017), which takes its discount where other losses do.
+
+    It is double DQN where it has a target network. Its priorities are its cross-entropies.
+    """
+
+    out_keys: ClassVar = ["loss"]
+
+    def __init__(self, value_network: nn.Module, *, delay_value: bool = True) -> None:
+        super().__init__(value_network, gamma=0.99, delay_value=delay_value)
+
+    def make_value_estimator(self, value_type: Any = None, *, gamma: float = 0.99, **others: Any) -> None:
+        """TD(0), of which it takes nothing but the discount; TorchRL's does not take that either.
+
+        Raises:
+            UserError: for anything else.
+        """
+        if ignored := sorted(others.keys() - {"device"}):
+            raise UserError(f"loss.value_estimator.{ignored[0]}: C51 takes gamma alone; leave it out")
+        super().make_value_estimator(TD0Estimator, value_network=None, gamma=gamma)
+        self.gamma.fill_(gamma)
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch ``[size]``; its steps to the next observation take the shape of its rewards."""
+        key = self.tensor_keys.steps_to_next_obs
+        if (steps := minibatch.get(key, None)) is not None:
+            minibatch.set(key, steps.reshape(-1, 1))
+        return super().forward(minibatch)
 
 
 def make_loss(
@@ -28,8 +63,8 @@ def make_loss(
         action_spec: of one environment.
         networks: which part goes into which argument of the loss.
         keys: for ``loss.set_keys``; a list is a nested key.
-        value_estimator: keywords of ``loss.make_value_estimator``, discount included; ``None`` for a loss
-            that has no use for one.
+        value_estimator: keywords of ``loss.make_value_estimator``, discount included, and as ``value_type``
+            which of them it is where not the loss's own; ``None`` for a loss that has no use for one.
     """
     known = {"action_spec": action_spec, "action_space": action_spec}
     known["num_actions"] = getattr(action_spec.space, "n", None)
@@ -40,9 +75,31 @@ def make_loss(
         loss.set_keys(**{name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()})
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
+        if isinstance(loss.value_estimator, VTrace):
+            actor = loss.value_estimator.actor_network
+            loss.value_estimator.actor_network = OfTheActionTaken(actor, loss.tensor_keys.action)
     for made_when_asked in ("in_keys", "out_keys", "target_entropy"):
         getattr(loss, made_when_asked, None)  # within a compiled update, that would compile it twice
     return loss
+
+
+class OfTheActionTaken(nn.Module):
+    """An actor as ``VTrace`` asks it, for an action with its log-probability: it answers with what was done.
+
+    TorchRL's own actor answers with an action drawn anew, and the importance weights are then of another
+    action than the one they weigh.
+    """
+
+    default_interaction_type, num_samples = InteractionType.RANDOM, None
+
+    def __init__(self, actor: ProbabilisticTensorDictSequential, action: NestedKey) -> None:
+        super().__init__()
+        self.actor, self.action, self.in_keys = actor, action, [*actor.in_keys, action]
+
+    def get_dist(self, batch: TensorDictBase) -> SimpleNamespace:
+        """What is drawn from: one action, the one in the batch."""
+        taken, dist = batch[self.action], self.actor.get_dist(batch)
+        return SimpleNamespace(has_rsample=False, sample=lambda shape: taken, log_prob=dist.log_prob)
 
 
 def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) -> list[Any]:

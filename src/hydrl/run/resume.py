@@ -180,6 +180,8 @@ def check_same(settings: Settings, then: Mapping[str, Any]) -> None:
             old = old.replace(then["run_dir"], now["run_dir"])
         if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
             continue
+        if "fits" in key.split("."):  # what may be chosen at all, not what was
+            continue
         if key.partition(".")[0] not in FREE:
             raise UserError(
                 f"{key}={show(new)} would make it another run: it was started with {key}={show(old)}; "

@@ -11,7 +11,7 @@ import yaml
 from hydrl.config import CONFIGS
 from hydrl.errors import DivergedError, RunError, UserError
 from hydrl.run.files import atomically
-from hydrl.study import report, runs
+from hydrl.study import algorithms, report, runs
 from hydrl.study.runs import Run
 from hydrl.study.scores import estimate, iqm
 from hydrl.study.sweep import folder_name, train_all
@@ -121,6 +121,8 @@ def write(said: Mapping[str, Any], found: Mapping[str, Sequence[Run]], page: Pat
     parts = ["## Beside what others published", report.table(names, cells), said["notes"].strip()]
     parts += ["## How each was tuned", "\n".join(how)]
     report.save(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/")
+    with atomically(page.with_name("algorithms.md")) as partial:
+        partial.write_text(algorithms.page(found.values()))
 
 
 def tuned(overrides: Sequence[str]) -> str:
@@ -129,6 +131,4 @@ def tuned(overrides: Sequence[str]) -> str:
     file = CONFIGS / "tuned" / words["algo"] / f"{words['env']}.yaml"
     if {"~tuned", "tuned=null"} & set(overrides) or not file.is_file():
         return f"not at all; the numbers are those of `algo={words['algo']}` for every task."
-    lines = file.read_text().splitlines()[1:]
-    comment = lines[: next(n for n, line in enumerate(lines) if not line.startswith("#"))]
-    return " ".join(line.removeprefix("# ") for line in comment)
+    return algorithms.comment(file)
