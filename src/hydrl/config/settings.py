@@ -224,8 +224,9 @@ class Settings(Strict):
 
     @property
     def transform_builders(self) -> list[Builder]:
-        """The transforms' builders in the order they apply."""
-        return [builder(node) for node in self.transforms.values()]
+        """The transforms' builders in the order they apply; a share of the run is told what it is of."""
+        over = {"over": self.anneal_frames}
+        return [builder(node | over if "settle" in node else node) for node in self.transforms.values()]
 
 
 def keys(*roles: Role) -> frozenset[str]:
