@@ -1,4 +1,4 @@
-"""Runs the table of scripts/results.yaml and rewrites docs/results.md:
+"""Runs the table of scripts/results.yaml and rewrites docs/results.md, and algorithms.md beside it:
 
     python scripts/results.py rows=ppo-hopper
 

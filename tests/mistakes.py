@@ -217,6 +217,7 @@ MISTAKES: dict[str, list[str]] = {
         "critic=toys.Toy does not fit algo=dqn: its loss takes none; use critic=null"
     ],
     # A memory.
+    "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],
     "algo=ppo encoder@actor=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
     "algo=dqn env=cartpole encoder@actor=gru": ["actor.memory={gru: 64}", "use algo=recurrent_ppo"],
     "algo=recurrent_ppo minibatches.sequence=null": ["or minibatches.sequence=32"],

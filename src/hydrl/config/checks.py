@@ -54,6 +54,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
     (Literal["orthogonal"] | None, "actor.init critic.init"),
     (Positive | None, "actor.noisy"),
+    (Annotated[float, Field(gt=0, le=1)], "transforms.normalize.settle"),
     (Annotated[int, Field(gt=1)], "actor.atoms"),
     (Literal["auto", "online", "offline"], "logger.mode"),
 )

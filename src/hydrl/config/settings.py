@@ -226,7 +226,7 @@ class Settings(Strict):
     def transform_builders(self) -> list[Builder]:
         """The transforms' builders in the order they apply; a share of the run is told what it is of."""
         over = {"over": self.anneal_frames}
-        return [builder(node | over if "settle" in node else node) for node in self.transforms.values()]
+        return [builder(over | node if "settle" in node else node) for node in self.transforms.values()]
 
 
 def keys(*roles: Role) -> frozenset[str]:
