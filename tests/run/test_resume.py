@@ -379,7 +379,7 @@ def test_a_stop_loses_nothing(tmp_path):
     assert process.stdout
     next(line for line in process.stdout if "evaluation" in line)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=200)
     assert process.returncode == 143, output
     assert "python train.py resume=" in output
     reached = checkpoint.frames_of(checkpoint.find(tmp_path / "stopped", "last"))

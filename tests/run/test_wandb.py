@@ -352,7 +352,7 @@ def test_a_dashboard_that_cannot_be_saved_is_one_line(words: list[str], answer: 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 2

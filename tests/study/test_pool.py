@@ -27,7 +27,8 @@ with Trainings(2) as pool:
 """
 
 
-def wait_for(condition, seconds: float = 60) -> None:
+def wait_for(condition, seconds: float = 240) -> None:
+    """Only a hang takes so long, also where all cores have other work."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until
@@ -68,9 +69,10 @@ def test_runs_side_by_side_share_the_cores(tmp_path, limit, monkeypatch):
     sizes = ["minibatches.size=256", "actor.num_cells=[256,256]", "critic.num_cells=[256,256]"]
     with Trainings(limit) as pool:
         run = pool.start(["algo=sac", "env=pendulum", "debug=fast", *sizes], tmp_path / "run")
-        wait_for(lambda: run.code is not None)
+        resolved = run.folder / "config_resolved.yaml"
+        wait_for(resolved.is_file)  # written before it trains, which two threads on a busy core do slowly
     threads = min(2, max(1, automatic.cores() // limit))
-    assert f"torch_threads: {threads}\n" in (run.folder / "config_resolved.yaml").read_text()
+    assert f"torch_threads: {threads}\n" in resolved.read_text()
 
 
 def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, capsys):
@@ -79,7 +81,7 @@ def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, capsys):
         wait_for(lambda: trains(stopped.folder) and trains(left.folder))
         stopped.stop()
         stopped.stop()  # a second signal would have killed it
-        assert stopped.process.wait(60) == 143
+        assert stopped.process.wait(200) == 143
         signal.raise_signal(signal.SIGHUP)
     assert left.code == 143
     assert capsys.readouterr().out == "\nwaits for 1 to save and end; another Ctrl-C kills\n"
@@ -94,7 +96,7 @@ def test_a_run_ends_with_a_killed_parent(tmp_path):
     wait_for(lambda: trains(tmp_path / "run"))
     parent.kill()
     parent.wait()
-    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 20)
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
     assert "interrupted" in (tmp_path / "run" / "summary.json").read_text()
 
 

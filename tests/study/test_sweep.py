@@ -190,7 +190,7 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
     members = psutil.Process(begun.pid).children(recursive=True)
     os.killpg(begun.pid, signal.SIGINT)
     os.killpg(begun.pid, signal.SIGINT)  # the same one, as it reaches process and group
-    output = begun.communicate(timeout=60)[0]
+    output = begun.communicate(timeout=200)[0]
     assert begun.returncode == 130, output
     assert not psutil.wait_procs(members, timeout=10)[1]
     assert "Traceback" not in output
