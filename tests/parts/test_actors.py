@@ -19,7 +19,11 @@ CONTINUOUS = {
     "tanh_normal": actors.tanh_normal,
     "independent": partial(actors.tanh_normal, scale="independent"),
 }
-DISCRETE = {"categorical": actors.categorical, "q_value": actors.q_value, "dueling": actors.dueling}
+DISCRETE = {
+    "categorical": actors.categorical,
+    "q_value": actors.q_value,
+    "dueling": partial(actors.q_value, dueling=True),
+}
 RETURNS = {"v_min": -2.0, "v_max": 2.0, "atoms": 5}
 DISCRETE["distributional"] = partial(actors.distributional, **RETURNS, dueling=False)
 DISCRETE["dueling distributional"] = partial(actors.distributional, **RETURNS, dueling=True)
@@ -219,7 +223,7 @@ def test_widths_and_activation_are_those_asked_for(name, actions):
 
 @pytest.mark.parametrize("wrong", ["tanh", "Tan", "Linear", "Module", "MultiheadAttention"])
 @pytest.mark.parametrize(
-    "builder", [actors.stochastic, actors.dueling, critics.state_value, critics.action_value]
+    "builder", [actors.stochastic, actors.q_value, critics.state_value, critics.action_value]
 )
 def test_an_unknown_activation_is_refused_before_anything_resets_the_environment(builder, wrong):
     env = toy("one_hot", resettable=False)

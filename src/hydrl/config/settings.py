@@ -44,7 +44,6 @@ ACTS_IN = {
     "deterministic": "continuous",
     "categorical": "discrete",
     "q_value": "discrete",
-    "dueling": "discrete",
     "distributional": "discrete",
 }
 

@@ -152,34 +152,20 @@ def q_value(
     num_cells: list[int],
     activation: str,
     in_keys: list[str],
-    memory: Memory = None,
     noisy: float | None = None,
+    dueling: bool = False,
 ) -> QValueActor:
     """One action value an action; acts by the greatest (Mnih et al. 2015).
 
     Args:
         env: and the others as for :func:`tanh_normal`.
         noisy: see :func:`hydrl.parts.encoders.noisy_layers`.
+        dueling: action values are state value plus advantage (Wang et al. 2016). The last of ``num_cells``
+            is the width of the two heads, the others are the shared trunk.
     """
-    net = mlp(num_cells, env.action_spec_unbatched.space.n, activation)
-    return greedy(reading(net, ["action_value"], env, in_keys, memory), env, noisy)
-
-
-def dueling(
-    env: EnvBase,
-    *,
-    num_cells: list[int],
-    activation: str,
-    in_keys: list[str],
-    memory: Memory = None,
-    noisy: float | None = None,
-) -> QValueActor:
-    """Action values as state value plus advantage (Wang et al. 2016).
-
-    The last of ``num_cells`` is the width of the two heads, the others are the shared trunk.
-    """
-    net = two_heads(num_cells, activation, env.action_spec_unbatched.space.n, 1)
-    return greedy(reading(net, ["action_value"], env, in_keys, memory), env, noisy)
+    actions = env.action_spec_unbatched.space.n
+    net = two_heads(num_cells, activation, actions, 1) if dueling else mlp(num_cells, actions, activation)
+    return greedy(reading(net, ["action_value"], env, in_keys), env, noisy)
 
 
 def distributional(
@@ -203,7 +189,7 @@ def distributional(
         v_min: the least return, of the rewards as they are learned from; one beyond counts as this.
         v_max: the greatest, more than ``v_min``.
         atoms: returns that are told apart, at even distances; the loss reads them off the actor.
-        dueling: as :func:`dueling`, with a value and an advantage for each atom (Hessel et al. 2018).
+        dueling: as :func:`q_value`, with a value and an advantage for each atom (Hessel et al. 2018).
     """
     actions = env.action_spec_unbatched.space.n
     net = (
@@ -211,7 +197,7 @@ def distributional(
         if dueling
         else Joined(mlp(num_cells, atoms * actions, activation), nn.Unflatten(-1, (atoms, actions)))
     )
-    scores = reading(net, ["action_value"], env, in_keys, None)
+    scores = reading(net, ["action_value"], env, in_keys)
     return greedy(scores, env, noisy, support(v_min, v_max, atoms).to(env.device))
 
 

@@ -164,7 +164,7 @@ class Remembering(TensorDictSequential):
 
 
 def reading(
-    net: nn.Module, out_keys: list[str], env: EnvBase, in_keys: list[str], memory: Memory
+    net: nn.Module, out_keys: list[str], env: EnvBase, in_keys: list[str], memory: Memory = None
 ) -> TensorDictModuleBase:
     """``net`` over the entries ``in_keys``, or over what it remembers of them.
 
