@@ -103,10 +103,7 @@ def test_members_and_workers_start_from_the_wheel(call: Call, folder: Path):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        (
-            "evaluation",
-            "evaluation: neither key=value nor a command; those are evaluate, report, search, ",
-        ),
+        ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, report, "),
         ("optim.lrr=1", "optim.lrr=1: there is no such key; did you mean optim.lr?"),
         ("search=ppo", "search=ppo: a search is made by hydrl search, as search=ppo"),
     ],

@@ -178,9 +178,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value:
             raise UserError(f"{word} names no folder; write {key}=DIR")
         if key.lstrip("+") == "search":
-            raise UserError(
-                f"{word}: a search is made by {as_typed('python scripts/search.py')}, as search={value}"
-            )
+            command = as_typed("python scripts/search.py")
+            raise UserError(f"{word}: a search is made by {command}, as search={value}")
         if key == "tuned" and not added and value not in tuned and re.fullmatch(r"[\w/]+", value):
             raise UserError(no_such_choice(key, value, tuned))
 
