@@ -2,7 +2,7 @@
 
 Takes run folders, and folders that hold some at any depth, as a sweep's. Writes report.md with learning
 curves, scores and comparisons, and each picture as PNG and SVG, to DIR: outputs/report-DATE unless named.
-Needs pip install -e '.[report]'.
+Needs pip install 'hydrl[report]'.
 """
 
 import shlex

@@ -5,7 +5,7 @@
 Keys: rows (names of rows, as ppo-hopper,dqn-cartpole; all), jobs (runs at a time; all cores), out (where the
 runs lie, outputs/results), page (the Markdown file, docs/results.md). Each run is kept as it ends, as a line
 of docs/results/ROW.jsonl, and is not made again while that line is there. Stopped, it goes on where it was;
-the page is written then and at the end. Needs pip install -e '.[report]'.
+the page is written then and at the end. Needs pip install 'hydrl[report]'.
 """
 
 import os

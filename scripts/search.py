@@ -4,7 +4,7 @@ Keys: trials (in all), seeds (of each trial, as 0,1,2), jobs (runs side by side)
 configs/search, the algorithm's unless named), out (outputs/searches/ALGO-ENV). All else is train.py's:
 'optim.lr=tag(log,interval(1e-4,1e-2))' adds a range to the search or changes one, and a single value takes
 its key out. The same command goes on with a search that was stopped.
-Needs pip install -e '.[search]'.
+Needs pip install 'hydrl[search]'.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ def main(words: list[str]) -> None:
         RunError: if no trial came to its end.
     """
     if importlib.util.find_spec("optuna") is None:
-        raise UserError("a search needs an extra: pip install -e '.[search]'")
+        raise UserError("a search needs an extra: pip install 'hydrl[search]'")
     import optuna
 
     from hydrl.study import search, space

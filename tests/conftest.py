@@ -47,7 +47,7 @@ def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:
 def needs_vmas() -> None:
     """Skips a test where VMAS is not installed; importing it takes seconds."""
     if importlib.util.find_spec("vmas") is None:
-        pytest.skip("needs pip install -e '.[vmas]'")
+        pytest.skip("needs pip install 'hydrl[vmas]'")
 
 
 def start(*arguments: str, script: str = "train.py", **options: Any) -> subprocess.Popen[str]:

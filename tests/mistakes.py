@@ -193,7 +193,7 @@ MISTAKES: dict[str, list[str]] = {
     "hydra.run.dir=": ["hydra.run.dir= names no folder", "hydra.run.dir=DIR"],
     "algo=ppo,dqn": ["algo=ppo,dqn: more than one value", "add -m"],
     "-x": ["-x: there is no such option"],
-    "search=ppo": ["search", "made by scripts/search.py"],
+    "search=ppo": ["search", "made by python scripts/search.py"],
     "-m exploration=none,gaussian": ["exploration=none: no such choice; try e_greedy"],
     "encoder=mlp": ["encoder=mlp", "encoder@actor"],
     "algo=ppo loss=dqn": ["loss=dqn", "algo=ppo", "use loss=clip_ppo"],

@@ -2,7 +2,7 @@
 
 Keys: entity (a user or team; left out, the account's own), project, name (the view's), dry (true prints the
 sections and panels and asks no server). Each call saves a new view and prints its address. Runs are averaged
-by group, with a band of one standard deviation over the seeds. Needs pip install -e '.[dashboard]'.
+by group, with a band of one standard deviation over the seeds. Needs pip install 'hydrl[dashboard]'.
 """
 
 import importlib.util
@@ -48,7 +48,7 @@ def workspace(arguments: Arguments) -> Any:
         UserError: if the extra is not installed.
     """
     if importlib.util.find_spec("wandb_workspaces") is None:
-        raise UserError("a dashboard needs an extra: pip install -e '.[dashboard]'")
+        raise UserError("a dashboard needs an extra: pip install 'hydrl[dashboard]'")
     import wandb_workspaces.reports.v2 as reports
     import wandb_workspaces.workspaces as views
 

@@ -122,7 +122,7 @@ def test_a_package_that_is_missing_is_told_before_the_environment(line, package,
     assert code == 2
     assert_short(output)
     assert f"{line.split()[-1]} needs a package that is not installed" in output
-    assert f"pip install -e '.[{package}]'" in output
+    assert f"pip install 'hydrl[{package}]'" in output
 
 
 @pytest.mark.usefixtures("canary")

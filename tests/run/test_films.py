@@ -292,7 +292,7 @@ def test_what_cannot_be_filmed_is_refused_before_the_run(words, message, run, tm
 
 def test_without_the_package_nothing_starts(run, monkeypatch, tmp_path):
     monkeypatch.setattr(headless, "find_spec", lambda name: None)
-    told = r"^eval\.video=true needs PyAV, which is not installed: pip install -e '\.\[video\]'$"
+    told = r"^eval\.video=true needs PyAV, which is not installed: pip install 'hydrl\[video\]'$"
     with pytest.raises(UserError, match=told):
         run("env=cartpole", "eval.video=true")
     assert not (tmp_path / "run" / "config_resolved.yaml").exists()

@@ -35,7 +35,7 @@ def test_what_the_user_chose_stays(monkeypatch):
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(headless, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"video=true needs PyAV.*: pip install -e '\.\[video\]'"):
+    with pytest.raises(UserError, match=r"video=true needs PyAV.*: pip install 'hydrl\[video\]'"):
         headless.prepare()
 
 

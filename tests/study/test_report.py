@@ -237,7 +237,7 @@ def test_a_missing_extra_is_named(monkeypatch):
     for name in ("scores", "figures", "report"):
         monkeypatch.delitem(sys.modules, f"hydrl.study.{name}", raising=False)
     monkeypatch.delattr("hydrl.study.report", raising=False)
-    with pytest.raises(UserError, match=r"pip install -e '\.\[report\]'"):
+    with pytest.raises(UserError, match=r"pip install 'hydrl\[report\]'"):
         report.main(["outputs"])
 
 

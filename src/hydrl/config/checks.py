@@ -203,7 +203,7 @@ def lacking(values: Values) -> Iterator[str]:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
             choice = values["task"] if group == "env" else package
-            yield f"{group}={choice} needs a package that is not installed; pip install -e '.[{package}]'"
+            yield f"{group}={choice} needs a package that is not installed; pip install 'hydrl[{package}]'"
         elif package == "vmas":
             offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:

@@ -20,7 +20,7 @@ from yaml import YAMLError
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, paths, unresolved
-from hydrl.config.overrides import key_of, without_none
+from hydrl.config.overrides import as_typed, key_of, without_none
 from hydrl.errors import Interrupted, RunError, UserError
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
@@ -45,6 +45,7 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
     """
     # Hydra's complaints arrive here instead of ending in its own exit(1).
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv[0] = os.environ.get("HYDRL_COMMAND", sys.argv[0])  # by which Hydra installs completion
 
     def work() -> None:
         try:
@@ -68,7 +69,7 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
 def script(main: Callable[[list[str]], None], usage: str | None) -> int:
     """Calls a script's ``main`` with the words of the command line; the exit code."""
     if {"-h", "--help"} & set(sys.argv[1:]):
-        print(usage)
+        print(as_typed(usage or ""))
         return 0
     return told(lambda: main(sys.argv[1:]))
 
@@ -177,7 +178,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value:
             raise UserError(f"{word} names no folder; write {key}=DIR")
         if key.lstrip("+") == "search":
-            raise UserError(f"{word}: a search is made by scripts/search.py, as search={value}")
+            command = as_typed("python scripts/search.py")
+            raise UserError(f"{word}: a search is made by {command}, as search={value}")
         if key == "tuned" and not added and value not in tuned and re.fullmatch(r"[\w/]+", value):
             raise UserError(no_such_choice(key, value, tuned))
 

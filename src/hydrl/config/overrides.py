@@ -1,9 +1,19 @@
-"""Overrides as they are typed: ``key=value``."""
+"""Overrides as they are typed, ``key=value``, and the commands before them."""
 
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from hydrl.config import CONFIGS
+
+
+def as_typed(text: str) -> str:
+    """Commands in a text as this process was started: ``hydrl search`` for ``python scripts/search.py``."""
+    if command := os.environ.get("HYDRL_COMMAND"):  # of hydrl.__main__
+        text = re.sub(r"python scripts/(?:wandb/)?(\w+)\.py", rf"{command} \1", text)
+        text = text.replace("python train.py", command)
+    return text
 
 
 def key_of(override: str) -> str:

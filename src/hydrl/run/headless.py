@@ -18,7 +18,7 @@ def prepare(key: str = "video") -> None:
         UserError: where a package is missing.
     """
     if find_spec("av") is None:
-        raise UserError(f"{key}=true needs PyAV, which is not installed: pip install -e '.[video]'")
+        raise UserError(f"{key}=true needs PyAV, which is not installed: pip install 'hydrl[video]'")
     if sys.platform == "linux" and not os.environ.get("MUJOCO_GL") and find_library("EGL"):
         os.environ["MUJOCO_GL"] = "egl"  # without the library its import would fail, whatever is filmed
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hydrl.config.overrides import as_typed
+
 # The rows of the closing table, of what stands in summary.json.
 CLOSING = {
     "evaluation": "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
@@ -88,7 +90,7 @@ def print_summary(summary: dict[str, Any], directory: Path) -> None:
     folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     table.add_row("folder", str(folder))
     if summary["status"] in ("interrupted", "failed"):
-        table.add_row("go on with", f"python train.py resume={folder}")
+        table.add_row("go on with", as_typed(f"python train.py resume={folder}"))
     console().print(table)
 
 

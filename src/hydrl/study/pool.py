@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from hydrl.config import CONFIGS, automatic
+from hydrl.config import ROOT, automatic
 from hydrl.config.overrides import quoted
 from hydrl.errors import Interrupted
 
-TRAIN = CONFIGS.parent / "train.py"
+TRAIN = ROOT / "train.py"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME = 0.5  # seconds within which a signal that comes again is the same one, sent to the whole group
 STATUS = {0: "finished", 2: "refused", 3: "diverged", 143: "interrupted", -15: "interrupted"}  # by exit code

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hydrl.config.overrides import as_typed
 from hydrl.run.files import atomically
 from hydrl.study import figures
 from hydrl.study.runs import Run
@@ -51,7 +52,7 @@ def save(
     parts = [*head(runs, left_out), *(task(env, tasks[env], names, page.parent, pictures) for env in tasks)]
     parts += [more, METHOD, "## Commands"]
     typed = [f"# {run.folder}\n{shlex.join(['python', 'train.py', *run.overrides])}" for run in runs]
-    parts += ["\n".join(["```", command, *typed, "```"])]
+    parts += [as_typed("\n".join(["```", command, *typed, "```"]))]
     with atomically(page) as partial:
         partial.write_text("\n\n".join(filter(None, parts)) + "\n")
 

@@ -13,7 +13,7 @@ from hydrl.errors import UserError
 try:
     from scipy import stats
 except ImportError:
-    raise UserError("intervals over seeds need SciPy: pip install -e '.[report]'") from None
+    raise UserError("intervals over seeds need SciPy: pip install 'hydrl[report]'") from None
 
 RESAMPLES = 2_000
 FEW = 3  # runs of a group below which there is no interval

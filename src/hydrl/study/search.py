@@ -15,7 +15,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hydrl.config.mistakes import find
-from hydrl.config.overrides import key_of
+from hydrl.config.overrides import as_typed, key_of
 from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
 from hydrl.run.folder import lock
@@ -115,7 +115,7 @@ class Search:
 
     def command(self, trial: FrozenTrial) -> str:
         """What trains with the numbers of a trial."""
-        return shlex.join(["python", "train.py", *self.plan.overrides, *self.drawn(trial)])
+        return as_typed(shlex.join(["python", "train.py", *self.plan.overrides, *self.drawn(trial)]))
 
     def evaluate(self, trial: Trial, pool: Trainings) -> Iterator[None]:
         """One run after the other, a seed each; evaluations are reported as the mean over the seeds so far.

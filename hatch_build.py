@@ -1,0 +1,21 @@
+"""What lies at the top of the repository goes into the wheel as it is, in ``hydrl/app``.
+
+So a wheel has the one train.py, with its configs and scripts, and ``hydrl.config`` finds either. An editable
+install reads them where they are: listed in pyproject.toml, train.py would be copied there too.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class App(BuildHookInterface):
+    """Hatchling calls it for each wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Adds the files."""
+        if version == "standard":  # not "editable"
+            scripts = (f"scripts/{file.name}" for file in Path(self.root, "scripts").glob("*.*"))
+            for name in ("train.py", "configs", *scripts, "scripts/wandb/dashboard.py"):
+                build_data["force_include"][name] = f"hydrl/app/{name}"

@@ -1,0 +1,32 @@
+"""The command ``hydrl``: train.py and the scripts, run from any folder as they are in the repository."""
+
+import os
+import re
+import runpy
+import sys
+
+from hydrl.config import ROOT
+
+SCRIPTS = {name: f"scripts/{name}.py" for name in ("evaluate", "report", "search", "results")}
+SCRIPTS["dashboard"] = "scripts/wandb/dashboard.py"
+
+
+def main() -> int:
+    """Runs what the first word names, and else ``train.py``; the exit code, where that has not ended it."""
+    os.environ["HYDRL_COMMAND"] = "hydrl"  # so that messages name it, of what it starts too
+    word = "".join(sys.argv[1:2])
+    if word == "-sc" and SCRIPTS.keys() & os.environ.get("COMP_LINE", "").split()[1:2]:
+        return 0  # none of their words are train.py's, and the shell offers files
+    if word in SCRIPTS:
+        del sys.argv[1]
+    elif re.fullmatch(r"\w[\w-]*", word):
+        commands = ", ".join(SCRIPTS)
+        print(f"error: {word}: neither key=value nor a command; those are {commands}", file=sys.stderr)
+        return 2
+    # Under this name workers find it again, and `if __name__ == "__main__"` holds.
+    runpy.run_path(str(ROOT / SCRIPTS.get(word, "train.py")), run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""hydrl as people install it: a wheel, and the command ``hydrl`` in any folder."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from hatchling.builders.sdist import SdistBuilder
+from hatchling.builders.wheel import WheelBuilder
+
+from hydrl.__main__ import SCRIPTS, main
+from hydrl.config.overrides import as_typed
+
+Call = Callable[..., subprocess.CompletedProcess[str]]
+TINY = ["env=cartpole", "debug=fast"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pip put the wheel that it made of the source archive; nothing there leads to the repository."""
+    place = tmp_path_factory.mktemp("installed")
+    venv.create(place / "venv", symlinks=True)
+    (site,) = (place / "venv").glob("lib/python*/site-packages")
+    # What the tests run with, without what .pth files there add, as an editable hydrl.
+    running = {sysconfig.get_path(each) for each in ("purelib", "platlib")}
+    (site / "running.pth").write_text("\n".join(running))
+    archive = next(SdistBuilder(str(ROOT)).build(directory=str(place)))
+    pip = [sys.executable, "-m", "pip", "--python", str(place / "venv"), "install", "--no-build-isolation"]
+    subprocess.run([*pip, "--quiet", "--no-deps", "--no-index", archive], check=True, env=environment())
+    return site
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the user is."""
+    return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture(scope="module")
+def call(installed: Path, folder: Path) -> Call:
+    """Runs a program of the environment there."""
+
+    def call(program: str, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(installed.parents[2] / "bin" / program), *words]
+        return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+
+    return call
+
+
+def environment() -> dict[str, str]:
+    """This one without what says where hydrl lies."""
+    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "HYDRL_COMMAND")}
+    return kept | {"OMP_NUM_THREADS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+def test_the_wheel_holds_what_the_repository_does_and_puts_no_other_name_at_the_top(installed: Path):
+    names = {each.name.partition("-")[0] for each in installed.iterdir()}
+    assert names == {"hydra_plugins", "hydrl", "running.pth"}
+    app = installed / "hydrl" / "app"
+    there = {str(each.relative_to(app)) for each in app.rglob("*.*") if each.suffix != ".pyc"}
+    configs = {str(each.relative_to(ROOT)) for each in (ROOT / "configs").rglob("*.*")}
+    assert len(configs) > 100
+    assert there == configs | {"train.py", "scripts/results.yaml", *SCRIPTS.values()}
+    assert all((app / each).read_bytes() == (ROOT / each).read_bytes() for each in there)
+
+
+def test_an_editable_install_names_the_checkout_and_copies_nothing(tmp_path: Path):
+    wheel = next(WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["editable"]))
+    with zipfile.ZipFile(wheel) as opened:
+        (added,) = (each for each in opened.namelist() if ".dist-info/" not in each)
+        assert opened.read(added).decode().split() == [str(ROOT / "src")]
+        assert "hydrl-0.1.0.dist-info/entry_points.txt" in opened.namelist()
+
+
+def test_it_trains_goes_on_and_scores_in_any_folder(call: Call, folder: Path):
+    begun = call("hydrl", "algo=ppo", *TINY)
+    assert begun.returncode == 0, begun.stderr
+    (run,) = folder.glob("outputs/ppo-cartpole/*-seed0")
+    longer = call("hydrl", f"resume={run.relative_to(folder)}", "total_frames=4_096")
+    assert "resumed after 2,048 frames" in longer.stdout, longer.stderr
+    assert json.loads((run / "summary.json").read_text())["frames"] == 4_096
+    scored = call("hydrl", "evaluate", f"run={run}", "episodes=3")
+    assert "4,096 frames" in scored.stdout, scored.stderr
+    assert json.loads((run / "evaluation.json").read_text())["eval/episodes"] == 3
+
+
+def test_members_and_workers_start_from_the_wheel(call: Call, folder: Path):
+    place = ["hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep"]
+    done = call("python", "-m", "hydrl", "-m", "algo=dqn", *TINY, "collector=single,overlap", *place)
+    assert "sweep: 2 of 2 finished" in done.stdout, done.stdout + done.stderr
+    frames = [json.loads(each.read_text())["frames"] for each in folder.glob("sweep/*/summary.json")]
+    assert (done.returncode, frames) == (0, [2_048] * 2)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, report, "),
+        ("optim.lrr=1", "optim.lrr=1: there is no such key; did you mean optim.lr?"),
+        ("search=ppo", "search=ppo: a search is made by hydrl search, as search=ppo"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(word: str, message: str, call: Call):
+    done = call("hydrl", word)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(f"error: {re.escape(message)}.*\n", done.stderr)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], str]:
+    """What ``hydrl words`` prints, in this process and from the checkout; it ends with 0."""
+    for name in ("HYDRL_COMMAND", "HYDRA_FULL_ERROR"):
+        monkeypatch.setenv(name, "0")  # put back what main sets
+
+    def call(words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["/bin/hydrl", *words.split()])
+        try:
+            code = main()
+        except SystemExit as end:
+            code = end.code
+        assert code == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_command_is_the_script_and_says_how_it_was_started(name: str, told):
+    assert f"hydrl {name} " in told(f"{name} --help")
+
+
+def test_help_names_hydrl_and_its_commands_and_the_shell_completes_it(told, monkeypatch: pytest.MonkeyPatch):
+    said = told("--help")
+    assert said.startswith("hydrl algo=ppo env=inverted_double_pendulum\n")
+    assert f"hydrl {', '.join(list(SCRIPTS)[:-1])} and {list(SCRIPTS)[-1]} work with runs" in said
+    assert told("-sc install=bash").endswith("-F hydra_bash_completion hydrl\n")
+    monkeypatch.setenv("COMP_LINE", "hydrl algo=pp")
+    assert told("-sc query=bash") == "algo=ppo\n"
+    monkeypatch.setenv("COMP_LINE", "hydrl report outp")
+    assert told("-sc query=bash") == ""
+
+
+def test_in_the_repository_commands_are_named_as_they_are_there():
+    commands = "python scripts/search.py; python train.py"
+    assert as_typed(commands) == commands
