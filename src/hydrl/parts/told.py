@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.spaces import Discrete
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -26,7 +27,7 @@ class Told(EnvBase):
         batch_size: of what it is told.
     """
 
-    def __init__(self, like: EnvBase, batch_size: list[int]) -> None:
+    def __init__(self, like: EnvBase, batch_size: torch.Size) -> None:
         super().__init__(device=like.device, batch_size=batch_size)
         for kind in ("observation", "state", "action", "reward", "done"):
             name = f"full_{kind}_spec_unbatched"
@@ -108,13 +109,11 @@ class OwnForm:
                 f"{['n', *shape]} for many; got {given.dtype} of shape {list(given.shape)}".replace("'", "")
             )
         told = []
-        for self.spaces.observation in given.astype(kind) if many else [given.astype(kind)]:
+        for each in given.astype(kind) if many else [given.astype(kind)]:
+            self.spaces.observation = each
             told.append(self.task.reset()[0])
-        return (
-            TensorDict({"observation": np.stack(told)}, [len(told)])
-            if many
-            else TensorDict({"observation": told[0]})
-        )
+        tensordict = TensorDict({"observation": np.stack(told)}, [len(told)])
+        return tensordict if many else tensordict[0]
 
     def write(self, action: Tensor) -> np.ndarray | int:
         """The policy's action, ``[...]`` or ``[n, ...]``, as ``step`` of the plain environment takes it."""
@@ -123,6 +122,6 @@ class OwnForm:
         for each in action if many else [action]:
             self.task.step(self.spec.to_numpy(each, safe=False))
             taken.append(self.spaces.action)
-        if isinstance(self.acted, Discrete):
-            taken = [int(each) for each in taken]
-        return np.stack(taken) if many else taken[0]
+        if many:
+            return np.stack(taken)
+        return int(taken[0]) if isinstance(self.acted, Discrete) else taken[0]

@@ -49,8 +49,9 @@ class Policy:
         remembering = any(isinstance(each, CatFrames) for each in self.like.transform)
         self.remembers = remembering or environments.restarts_with_episodes(self.actor)
         self.form: OwnForm | None = None
-        self.told: TransformedEnv | None = None
-        self.reset()
+        self.told: TransformedEnv = None
+        self.now: TensorDictBase | None = None  # the last observation and action; none where episodes begin
+        self.begins = torch.zeros((), dtype=torch.bool)
 
     def env(self, num_envs: int = 1) -> TransformedEnv:
         """The run's environment for ``rollout(steps, policy.actor)``, its observation normalisers frozen.
@@ -69,7 +70,7 @@ class Policy:
             which: of many environments, ``[n]`` booleans or their places; ``None``: all.
         """
         if which is None:
-            self.now: TensorDictBase | None = None
+            self.now = None
         elif self.now is not None:
             self.begins[torch.as_tensor(which)] = True
 
@@ -177,23 +178,22 @@ class Policy:
         network = Network(self, form)
         samples = np.stack([form.seen.sample() for _ in range(8)])
         wanted = Policy(self.settings, self.frames, self.evaluator).predict(samples)
-        example, batch = torch.as_tensor(samples), {"observation": {0: torch.export.Dim("batch")}}
+        example = torch.as_tensor(samples, device=self.like.device)
         with (
             torch.no_grad(),
             set_exploration_type(ExplorationType.DETERMINISTIC),
             without_log_probabilities(network),
         ):
-            if not np.allclose(network(example).numpy(), wanted, rtol=1e-4, atol=1e-4):
+            if not np.allclose(network(example).cpu(), wanted, rtol=1e-4, atol=1e-4):
                 raise UserError("export: a transform of this run acts otherwise outside of its environment")
-            program = torch.export.export(network, (example,), dynamic_shapes=batch)
+            many = {"observation": {0: torch.export.Dim("batch")}}
+            program = torch.export.export(network, (example,), dynamic_shapes=many)
         if path.suffix == ".pt2":
             torch.export.save(program, path)
         else:
-            logging.getLogger("torch.onnx").setLevel(
-                logging.ERROR
-            )  # it misses torchvision, which nothing reads
-            names = {"input_names": ["observation"], "output_names": ["action"]}
-            torch.onnx.export(program, (), path, external_data=False, verbose=False, **names)
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would miss torchvision
+            told: dict[str, Any] = {"input_names": ["observation"], "output_names": ["action"]}
+            torch.onnx.export(program, (), path, external_data=False, verbose=False, **told)
         return path
 
 
@@ -236,6 +236,7 @@ class Network(nn.Module):
 def open_policy(run: str | Path, checkpoint: str | int, device: str, trust: bool) -> Policy:
     """See :func:`hydrl.load`."""
     quieten_libraries()
-    told = {"device": choose_device(device), "trust": trust}
+    chosen = choose_device(device)
     with untouched_randomness():
-        return Policy(*open_run(Path(run), checkpoint=str(checkpoint), or_last=True, **told))
+        opened = open_run(Path(run), checkpoint=str(checkpoint), device=chosen, trust=trust, or_last=True)
+        return Policy(*opened)
