@@ -59,7 +59,7 @@ def trained(tmp_path_factory):
     def call(name: str) -> Path:
         if name not in folders:
             folder = tmp_path_factory.mktemp(name) / "run"
-            short = ["~tuned", "debug=fast", "device=cpu", "total_frames=512", "eval.every_frames=512"]
+            short = ["~tuned", "debug=fast", "device=cpu", "total_frames=256", "eval.every_frames=256"]
             chosen = settings(*short, *RUNS[name], run_dir=folder)
             train(chosen, origin(chosen))
             folders[name] = folder
@@ -237,7 +237,7 @@ def test_a_missing_extra_is_named(load, monkeypatch):
 
 def test_a_run_that_was_never_evaluated_gives_its_last_policy_and_says_so(load, trained, capsys):
     policy = load("td3")
-    assert policy.frames == 512
+    assert policy.frames == 256
     assert f"warning: run={trained('td3')} was not evaluated" in capsys.readouterr().out
 
 
