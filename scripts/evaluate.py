@@ -18,6 +18,7 @@ from hydrl.config.command_line import read, script
 from hydrl.errors import UserError
 from hydrl.run import headless
 from hydrl.run.files import atomically
+from hydrl.run.folder import require_run
 from hydrl.run.screen import console, key_value_table, outlive_readers
 
 
@@ -47,8 +48,7 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"stream={arguments.stream}: give 0 or more")
     if not re.fullmatch(r"last|best|[0-9]+", which):
         raise UserError(f"checkpoint={which}: use last, best or a number of frames")
-    if not (run / "config_resolved.yaml").is_file():
-        raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml)")
+    require_run(run)
     if arguments.video:
         headless.prepare()  # before anything below imports MuJoCo
 

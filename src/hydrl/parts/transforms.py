@@ -8,6 +8,8 @@ from tensordict.utils import expand_as_right
 from torch import Tensor
 from torchrl.data import Binary, Composite
 from torchrl.envs import (
+    ClipTransform,
+    Compose,
     EnvBase,
     GymWrapper,
     ObservationNorm,
@@ -74,6 +76,10 @@ class RunningNorm(VecNormV2):
     def _stateful_update(self, data: TensorDictBase) -> None:
         if self.seen < self.until:
             super()._stateful_update(data)
+
+    def to_observation_norm(self) -> Compose:
+        """The same by its present statistics, without an environment."""
+        return Compose(super().to_observation_norm(), ClipTransform(self.out_keys, low=-LIMIT, high=LIMIT))
 
     @property
     def seen(self) -> int:

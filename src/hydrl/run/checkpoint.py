@@ -114,8 +114,13 @@ def readable(there: Sequence[Path], *, memory: bool = False) -> Iterator[tuple[P
             print(f"warning: {error}; passing over it")
 
 
-def find(run: Path, which: str) -> Path:
+def find(run: Path, which: str, *, or_last: bool = False) -> Path:
     """The checkpoint that ``best``, ``last`` or a number of frames names, verified.
+
+    Args:
+        run: its folder.
+        which: of them.
+        or_last: takes the last with a warning, where the run has no best one for want of evaluations.
 
     Raises:
         UserError: if there is none, or it is damaged.
@@ -133,6 +138,9 @@ def find(run: Path, which: str) -> Path:
     if which == "last":
         return max(whole)
     scored = [(metadata[SCORE], archive) for archive, metadata in whole.items() if SCORE in metadata]
+    if not scored and or_last:
+        print(f"warning: run={run} was not evaluated before it stopped; taking its last checkpoint")
+        return max(whole)
     if not scored:
         raise UserError(f"run={run} was not evaluated before it stopped; use checkpoint=last")
     return max(scored)[1]

@@ -16,7 +16,7 @@ from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import environments
 from hydrl.run.checkpoint import find, frames_of, load
-from hydrl.run.folder import refuse_links
+from hydrl.run.folder import refuse_links, require_run
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
@@ -31,6 +31,7 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
         UserError: if the folder is not a run's or names an unknown target.
     """
     refuse_links(run)
+    require_run(run)
     values: Any = {}
     try:
         loaded = OmegaConf.load(run / "config_resolved.yaml")
@@ -46,8 +47,12 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
         raise UserError(f"run={run}: config_resolved.yaml cannot be read: {reason}") from None
 
 
-def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> tuple[Settings, int, Evaluator]:
+def open_run(
+    run: Path, *, checkpoint: str, device: str, trust: bool, or_last: bool = False
+) -> tuple[Settings, int, Evaluator]:
     """Rebuilds the policy of ``run`` from a checkpoint: ``best``, ``last`` or a number of frames.
+
+    A run without evaluations has no best one; with ``or_last`` its last is then taken, with a warning.
 
     Returns:
         The run's settings, the frames the policy was trained for, and what plays it with its own normaliser.
@@ -56,7 +61,7 @@ def open_run(run: Path, *, checkpoint: str, device: str, trust: bool) -> tuple[S
         UserError: if the folder, the checkpoint or the environment cannot be had.
     """
     settings = read_settings(run, trust=trust)
-    archive = find(run, checkpoint)
+    archive = find(run, checkpoint, or_last=or_last)
     state = load(archive, ("actor", "normaliser"), device)
     build, transforms = settings.build, settings.transform_builders
     make_env = partial(environments.make_env, build("env"), transforms, device=device)

@@ -50,6 +50,16 @@ def refuse_links(run: Path) -> None:
             raise UserError(f"{each} is a link, which no run of hydrl makes; nothing is read through it")
 
 
+def require_run(run: Path) -> None:
+    """Refuses a folder without a run.
+
+    Raises:
+        UserError: naming it.
+    """
+    if not (run / "config_resolved.yaml").is_file():
+        raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml)")
+
+
 @contextmanager
 def begun(cfg: DictConfig) -> Iterator[None]:
     """Writes ``.hydra/`` as Hydra does, once the run begins; taken away if it is refused after all."""

@@ -1,0 +1,242 @@
+"""A finished run to act with: NumPy or tensordicts in, actions out, or a file for other runtimes."""
+
+import logging
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torchrl.envs import CatFrames, ObservationNorm, TransformedEnv
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from hydrl.config.settings import Settings
+from hydrl.errors import UserError
+from hydrl.loop.evaluation import Evaluator, untouched_randomness, without_log_probabilities
+from hydrl.parts import environments
+from hydrl.parts.libraries import quieten_libraries
+from hydrl.parts.told import OwnForm, Told
+from hydrl.run.finished import open_run
+from hydrl.run.process import choose_device
+
+
+class Policy:
+    """What a run learned, with the normaliser it was trained with; made by :func:`hydrl.load`.
+
+    It acts in episodes: stacked frames and the hidden state of an LSTM or GRU are carried from call to call,
+    of one environment or of many side by side, until :meth:`reset`.
+
+    Args:
+        settings: the run's.
+        frames: how long it was trained.
+        evaluator: plays the policy.
+
+    Attributes:
+        actor: the policy without exploration, as a module of TorchRL that reads transformed observations;
+            its parameters take no gradients, so that rollouts keep none.
+        frames: how long it was trained.
+        settings: the run's.
+    """
+
+    def __init__(self, settings: Settings, frames: int, evaluator: Evaluator) -> None:
+        self.settings, self.frames, self.evaluator = settings, frames, evaluator
+        self.actor = evaluator.actor.requires_grad_(False)
+        self.like = self.env()
+        remembering = any(isinstance(each, CatFrames) for each in self.like.transform)
+        self.remembers = remembering or environments.restarts_with_episodes(self.actor)
+        self.form: OwnForm | None = None
+        self.told: TransformedEnv = None
+        self.now: TensorDictBase | None = None  # the last observation and action; none where episodes begin
+        self.begins = torch.zeros((), dtype=torch.bool)
+
+    def env(self, num_envs: int = 1) -> TransformedEnv:
+        """The run's environment for ``rollout(steps, policy.actor)``, its observation normalisers frozen.
+
+        Rewards are as they were learned from, their scale begun anew; ``episode_reward`` is raw.
+
+        Args:
+            num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``, stepped together.
+        """
+        return self.evaluator.make_env(num_envs=num_envs, normaliser=self.evaluator.normaliser())
+
+    def reset(self, which: Sequence[bool] | Sequence[int] | np.ndarray | None = None) -> None:
+        """Says that the next observations begin episodes.
+
+        Args:
+            which: of many environments, ``[n]`` booleans or their places; ``None``: all.
+        """
+        if which is None:
+            self.now = None
+        elif self.now is not None:
+            self.begins[torch.as_tensor(which)] = True
+
+    def predict(self, observation: Any, deterministic: bool = True) -> np.ndarray | int:
+        """What to do, for ``step`` of the plain Gymnasium environment.
+
+        Args:
+            observation: one, of the shape that environment gives, or many, ``[n, *shape]``.
+            deterministic: ``False`` draws from the distribution of a stochastic policy; a policy without one
+                acts the same.
+
+        Returns:
+            An ``int``, or ``[n]`` integers, for a ``Discrete`` space; else floats, ``[*shape]`` or
+            ``[n, *shape]``.
+
+        Raises:
+            UserError: for another shape or kind of numbers, or another number of observations in the middle
+                of episodes that are remembered; for tasks that are not Gymnasium's (several agents, your own
+                TorchRL class), or that observe a dictionary or tuple: use :meth:`act`.
+        """
+        self.form = self.form or self.own_form("predict")
+        acted = self.act(self.form.read(observation), deterministic)
+        return self.form.write(acted[self.like.action_key].cpu())
+
+    def own_form(self, asking: str) -> OwnForm:
+        """How the run's Gymnasium task sees and acts.
+
+        Raises:
+            UserError: where it is not one, naming what was ``asking``.
+        """
+        make: Any = self.settings.build("env")
+        if make.func is not environments.gymnasium_env:
+            raise UserError(
+                f"{asking} is for Gymnasium's tasks, and env={self.settings.task} is none; use act or env"
+            )
+        return OwnForm(make, self.like.base_env.action_spec_unbatched)
+
+    @torch.no_grad()
+    def act(self, tensordict: TensorDictBase, deterministic: bool = True) -> TensorDictBase:
+        """What to do, for those who stay in TorchRL.
+
+        Args:
+            tensordict: ``[]`` or ``[n]``, with the entries that the environment gives below all transforms.
+            deterministic: see :meth:`predict`.
+
+        Returns:
+            The same entries and the action, as the environment below all transforms takes it.
+
+        Raises:
+            UserError: for an entry that lacks or has another shape, and as :meth:`predict`.
+        """
+        env = self.listening(tensordict.batch_size)
+        env.base_env.tell(tensordict)
+        if self.now is None:
+            now = env.reset()
+        else:
+            now = env.step_mdp(env.step(self.now))
+            if self.begins.any():
+                now = env.reset(now.set("_reset", self.begins.unsqueeze(-1)))
+        kind = ExplorationType.DETERMINISTIC if deterministic else ExplorationType.RANDOM
+        with set_exploration_type(kind), without_log_probabilities(self.actor):
+            self.now = self.actor(now)
+        self.begins = torch.zeros(env.batch_size, dtype=torch.bool, device=env.device)
+        return tensordict.copy().update(env.transform.inv(self.now).select(*env.base_env.action_keys))
+
+    def listening(self, batch_size: torch.Size) -> TransformedEnv:
+        """The run's transforms over what it is told, where episodes are under way or begin."""
+        if self.told is None or self.told.batch_size != batch_size:
+            if self.now is not None and self.remembers:
+                raise UserError(
+                    f"observations came as {list(self.told.batch_size)} environments and now as "
+                    f"{list(batch_size)}; call reset() where other episodes begin"
+                )
+            told, normaliser = Told(self.like.base_env, batch_size), self.evaluator.normaliser()
+            builders = self.settings.transform_builders
+            self.told = environments.make_env(
+                lambda device: told, builders, normaliser=normaliser, policy=self.actor
+            )
+            self.now = None
+        elif self.now is not None and self.begins.all():
+            self.now = None
+        return self.told
+
+    def export(self, path: str | Path) -> Path:
+        """Writes the deterministic policy with its normaliser to one file, which needs no hydrl to run.
+
+        Its input ``observation``, ``[batch, *shape]`` of the environment's own kind of numbers, and its
+        output ``action``, ``[batch, ...]``, are those of :meth:`predict` with many.
+
+        Args:
+            path: ends in ``.onnx`` (for ONNX runtimes, needs the extra ``export``) or ``.pt2`` (for
+                ``torch.export.load``).
+
+        Raises:
+            UserError: for another ending, a missing package, and policies that remember or do not observe
+                a ``Box``: what acts on one array of numbers alone can be written, continuous or discrete.
+        """
+        path, form = Path(path), self.own_form("export")
+        if path.suffix not in (".onnx", ".pt2"):
+            raise UserError(f"export: {path} should end in .onnx or .pt2")
+        if path.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
+            raise UserError(f"export: {path} needs ONNX, which is not installed: pip install 'hydrl[export]'")
+        if self.remembers or not isinstance(form.seen, Box):
+            raise UserError("export writes policies that act on one array of numbers alone; use predict")
+        network = Network(self, form)
+        samples = np.stack([form.seen.sample() for _ in range(8)])
+        wanted = Policy(self.settings, self.frames, self.evaluator).predict(samples)
+        example = torch.as_tensor(samples, device=self.like.device)
+        with (
+            torch.no_grad(),
+            set_exploration_type(ExplorationType.DETERMINISTIC),
+            without_log_probabilities(network),
+        ):
+            if not np.allclose(network(example).cpu(), wanted, rtol=1e-4, atol=1e-4):
+                raise UserError("export: a transform of this run acts otherwise outside of its environment")
+            many = {"observation": {0: torch.export.Dim("batch")}}
+            program = torch.export.export(network, (example,), dynamic_shapes=many)
+        if path.suffix == ".pt2":
+            torch.export.save(program, path)
+        else:
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would miss torchvision
+            told: dict[str, Any] = {"input_names": ["observation"], "output_names": ["action"]}
+            torch.onnx.export(program, (), path, external_data=False, verbose=False, **told)
+        return path
+
+
+class Network(nn.Module):
+    """Observation to action in the environment's own form, through what the actor reads of the transforms.
+
+    Args:
+        policy: that remembers nothing.
+        form: of its environment.
+    """
+
+    def __init__(self, policy: Policy, form: OwnForm) -> None:
+        super().__init__()
+        env, read, stack = policy.env(), set(policy.actor.in_keys), [policy.actor]
+        for each in reversed(list(env.transform)):
+            if read & set(each.out_keys):
+                stack.insert(0, each.to_observation_norm() if hasattr(each, "to_observation_norm") else each)
+                read |= set(each.in_keys)
+        self.layers = nn.ModuleList(stack)
+        for each in self.modules():
+            if isinstance(each, ObservationNorm):  # branches on a buffer, which no graph can
+                standard = bool(each.standard_normal)
+                del each.standard_normal
+                each.standard_normal = standard
+        self.key, self.kind = env.action_key, env.base_env.observation_spec["observation"].dtype
+        self.observe, self.acted = form.observe, form.acted
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``[batch, *shape]`` to ``[batch, ...]``."""
+        flat = observation.flatten(1).to(self.kind)
+        tensordict = TensorDict({"observation": flat[:, self.observe] if self.observe else flat})
+        for layer in self.layers:
+            tensordict = layer(tensordict)
+        action = tensordict[self.key]
+        if isinstance(self.acted, Discrete):
+            return action.argmax(-1) + int(self.acted.start)
+        return action.reshape(-1, *self.acted.shape)
+
+
+def open_policy(run: str | Path, checkpoint: str | int, device: str, trust: bool) -> Policy:
+    """See :func:`hydrl.load`."""
+    quieten_libraries()
+    chosen = choose_device(device)
+    with untouched_randomness():
+        opened = open_run(Path(run), checkpoint=str(checkpoint), device=chosen, trust=trust, or_last=True)
+        return Policy(*opened)

@@ -1,0 +1,278 @@
+"""A finished run to act with: what it does is what the run's evaluation does."""
+
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from conftest import ROOT, settings
+from tensordict import TensorDict
+
+import hydrl
+from hydrl.errors import UserError
+from hydrl.loop.evaluation import Episodes
+from hydrl.run.resume import origin
+from train import train
+
+FRAMES = [f"+transforms.stack.{each}" for each in ("N=3", "dim=-1", "in_keys=[observation]")]
+RUNS = {
+    "ppo": ["env=inverted_double_pendulum"],
+    "dqn": ["env=cartpole", "algo=dqn"],
+    "frames": ["env=pendulum", "+transforms.stack._target_=torchrl.envs.CatFrames", *FRAMES],
+    "lstm": ["env=cartpole_masked", "algo=recurrent_ppo"],
+    "td3": ["env=pendulum", "algo=td3", "transforms=normalized", "eval.every_frames=9_999"],
+    "pictures": ["env=gym", "env.id=Screen-v0"],
+    "torchrl": ["env=torchrl_pendulum"],
+    "team": ["env=custom", "env._target_=toys.Team", "algo=mappo"],
+}
+
+
+class Screen(gymnasium.Env):
+    """Shows 2 x 3 pixels drawn at random; its two choices are called 5 and 6."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2, start=5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 256, (2, 3), np.uint8), {}
+
+    def step(self, action):
+        return self.reset()[0], float(action == 5), self.np_random.random() < 0.1, False, {}
+
+
+gymnasium.register("Screen-v0", Screen)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of one of ``RUNS``, trained once."""
+    folders: dict[str, Path] = {}
+
+    def call(name: str) -> Path:
+        if name not in folders:
+            folder = tmp_path_factory.mktemp(name) / "run"
+            short = ["~tuned", "debug=fast", "device=cpu", "total_frames=256", "eval.every_frames=256"]
+            chosen = settings(*short, *RUNS[name], run_dir=folder)
+            train(chosen, origin(chosen))
+            folders[name] = folder
+        return folders[name]
+
+    return call
+
+
+@pytest.fixture
+def load(trained):
+    return lambda name, **options: hydrl.load(trained(name), **options)
+
+
+def draw(policy, *shape: int) -> np.ndarray:
+    """Observations, ``[*shape, ...]``."""
+    with gymnasium.make(policy.settings.env["id"]) as task:
+        seen = task.observation_space
+    seen.seed(0)
+    return np.stack([seen.sample() for _ in range(int(np.prod(shape)))]).reshape(*shape, *seen.shape)
+
+
+@pytest.mark.parametrize("many", [1, 3])
+@pytest.mark.parametrize("name", ["ppo", "dqn", "frames", "lstm"])
+def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last_bit(name, many, load):
+    policy = load(name)
+    wanted = policy.evaluator(policy.frames, many, Episodes.LATER)
+    seed = policy.evaluator.episode_seed(policy.frames, Episodes.LATER)
+    tasks = [gymnasium.make(policy.settings.env["id"]) for _ in range(many)]
+    for place, task in enumerate(tasks):
+        task.reset(seed=seed + place)
+    seen = np.stack([task.reset()[0] for task in tasks])  # as TorchRL, which seeds by a reset of its own
+    returns, lengths = np.zeros(many, np.float32), np.zeros(many, int)
+    running = np.ones(many, bool)
+    for _ in range(policy.settings.eval.max_steps):
+        actions = policy.predict(seen) if many > 1 else [policy.predict(seen[0])]
+        for place in np.flatnonzero(running):
+            seen[place], reward, terminated, truncated, _ = tasks[place].step(actions[place])
+            returns[place] += np.float32(reward)
+            lengths[place] += 1
+            running[place] = not (terminated or truncated)
+    assert returns.tolist() == wanted.returns.tolist()
+    assert lengths.tolist() == wanted.lengths.tolist()
+
+
+@pytest.mark.parametrize("name", ["frames", "lstm"])
+def test_episodes_begin_where_reset_says_and_nowhere_else(name, load):
+    policy = load(name)
+
+    def remembered() -> torch.Tensor:
+        entry = "observation" if name == "frames" else ("next", "recurrent_state_h")
+        return policy.now[entry].clone()
+
+    seen = draw(policy, 5, 3)
+    once = [(policy.predict(each), remembered())[1] for each in seen]
+    policy.reset()
+    for each in seen[:3]:
+        policy.predict(each)
+    policy.reset([False, True, False])
+    policy.predict(seen[3])
+    policy.predict(seen[4])
+    begun = remembered()
+    policy.reset(np.array([1]))
+    policy.reset()
+    for each in seen[3:]:
+        policy.predict(each)
+    assert torch.equal(begun[[0, 2]], once[4][[0, 2]])
+    assert torch.equal(begun[1], remembered()[1])
+    assert not torch.equal(begun[1], once[4][1])
+    with pytest.raises(UserError, match=r"came as \[3\] environments and now as \[2\]; call reset\(\)"):
+        policy.predict(seen[0, :2])
+    policy.reset()
+    assert len(policy.predict(seen[0, :2])) == 2
+
+
+def test_actions_have_the_environment_s_own_form_and_are_drawn_only_where_asked(load):
+    dqn, ppo = load("dqn"), load("ppo")
+    assert type(dqn.predict(draw(dqn, 1)[0])) is int
+    assert dqn.predict(draw(dqn, 4)).dtype == np.int64
+    assert dqn.predict([0, 0, 0, 0]) in (0, 1)  # lists and integers are numbers too
+    seen = draw(ppo, 1)[0]
+    likely, drawn = ppo.predict(seen), [ppo.predict(seen, deterministic=False) for _ in range(20)]
+    assert (likely.shape, likely.dtype) == ((1,), np.float32)
+    assert np.std(drawn) > 0.1
+    assert np.abs(drawn).max() <= 1
+    assert ppo.predict(seen) == likely
+    acted = ppo.act(TensorDict({"observation": torch.as_tensor(seen)}))
+    assert set(acted.keys()) == {"observation", "action"}
+    assert acted["action"].numpy() == likely
+
+
+def test_pictures_and_other_actions_are_taken_as_the_task_has_them(load, tmp_path):
+    policy = load("pictures", trust=True)
+    pictures = draw(policy, 5)
+    assert pictures.shape == (5, 2, 3)
+    actions = policy.predict(pictures)
+    assert set(actions.tolist()) <= {5, 6}  # its choices start at 5
+    assert policy.predict(pictures[0]) == actions[0]
+    network = torch.export.load(policy.export(tmp_path / "policy.pt2")).module()
+    assert network(torch.as_tensor(pictures)).tolist() == actions.tolist()
+
+
+def test_torchrl_s_environment_rolls_out_frozen(load):
+    policy = load("ppo")
+    env = policy.env(num_envs=2)
+    before = {key: each.clone() for key, each in policy.evaluator.normaliser()["0"].items()}
+    rollout = env.rollout(30, policy.actor, break_when_any_done=False)
+    assert rollout.shape == (2, 30)
+    assert not rollout["action"].requires_grad
+    for key, each in env.transform[1].get_extra_state().items():
+        assert torch.equal(torch.as_tensor(each), before[key]), key
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+@pytest.mark.parametrize("name", ["ppo", "dqn", "td3"])
+def test_an_exported_file_acts_as_predict_does(name, suffix, load, tmp_path):
+    policy = load(name, checkpoint="last")
+    path, seen = policy.export(tmp_path / f"policy.{suffix}"), draw(policy, 1_000)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]  # one file, no weights beside it
+    if suffix == "onnx":
+        session = onnxruntime.InferenceSession(path)
+        run = lambda rows: session.run(["action"], {"observation": rows})[0]  # noqa: E731
+    else:
+        network = torch.export.load(path).module()
+        run = lambda rows: network(torch.as_tensor(rows)).numpy()  # noqa: E731
+    wanted = policy.predict(seen)
+    assert len(np.unique(wanted)) > 1
+    np.testing.assert_allclose(run(seen), wanted, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(run(seen[:1]), wanted[:1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "ask", "message"),
+    [
+        (
+            "dqn",
+            lambda p: p.predict(np.zeros(3)),
+            r"float32 of shape \[4\], or of shape \[n, 4\] for many; got",
+        ),
+        ("dqn", lambda p: p.predict(np.zeros((0, 4))), r"got float64 of shape \[0, 4\]"),
+        ("dqn", lambda p: p.predict(["a"] * 4), r"got <U1 of shape \[4\]"),
+        (
+            "dqn",
+            lambda p: p.act(TensorDict()),
+            r"observation should be torch.float32 of shape \[4\]; there is",
+        ),
+        ("dqn", lambda p: p.export("p.tflite"), r"p.tflite should end in .onnx or .pt2"),
+        ("frames", lambda p: p.export("p.pt2"), "export writes policies that act on one array of numbers"),
+        ("lstm", lambda p: p.export("p.onnx"), "export writes policies that act on one array of numbers"),
+        ("torchrl", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env=torchrl_"),
+        ("team", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env="),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(name, ask, message, load):
+    policy = load(name, trust=True)
+    with pytest.raises(UserError, match=message) as refused:
+        ask(policy)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["torchrl", "team"])
+def test_what_is_not_gymnasium_s_acts_on_tensordicts(name, load):
+    policy = load(name, trust=True)
+    start = policy.env(num_envs=2).base_env.reset()
+    acted = policy.act(start)
+    assert acted[policy.like.action_key].shape[0] == 2
+
+
+def test_a_missing_extra_is_named(load, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(
+        UserError, match=r"p.onnx needs ONNX, which is not installed: pip install -e '.\[export\]'"
+    ):
+        load("dqn").export("p.onnx")
+
+
+def test_a_run_that_was_never_evaluated_gives_its_last_policy_and_says_so(load, trained, capsys):
+    policy = load("td3")
+    assert policy.frames == 256
+    assert f"warning: run={trained('td3')} was not evaluated" in capsys.readouterr().out
+
+
+def test_a_folder_without_a_run_and_a_wrong_checkpoint_are_named(trained, tmp_path):
+    with pytest.raises(UserError, match=f"^run={tmp_path}: no run lies there"):
+        hydrl.load(tmp_path)
+    with pytest.raises(UserError, match="checkpoint=7: there is none; use one of best, last, "):
+        hydrl.load(trained("dqn"), checkpoint=7)
+
+
+def test_loading_and_acting_leave_random_numbers_alone(trained):
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    policy = hydrl.load(trained("dqn"))
+    policy.predict(draw(policy, 2))
+    after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+def test_importing_hydrl_does_not_import_pytorch():
+    code = "import sys, hydrl; hydrl.load; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_page_s_examples_run(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained("ppo"), tmp_path / "outputs" / "my-run")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "acting.md").read_text()
+    names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 6
+    for block in blocks:
+        exec(block, names)
+    assert names["done"]
+    assert names["action"].shape == (1,)
+    assert names["actions"].shape == (4, 1)
+    assert len(names["rollout"]) > 1
