@@ -230,7 +230,7 @@ def test_what_is_not_gymnasium_s_acts_on_tensordicts(name, load):
 def test_a_missing_extra_is_named(load, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(
-        UserError, match=r"p.onnx needs ONNX, which is not installed: pip install -e '.\[export\]'"
+        UserError, match=r"p.onnx needs ONNX, which is not installed: pip install 'hydrl\[export\]'"
     ):
         load("dqn").export("p.onnx")
 
