@@ -181,7 +181,7 @@ def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(
     code, output = told(resumed)
     assert code == 2
     assert_short(output)
-    assert f"was begun with choices of one's own; add \"hydra.searchpath=['file://{own_choices}']\"" in output
+    assert f"was begun with choices of one's own; add hydra.searchpath=[file://{own_choices}]" in output
     typed = (f"--config-dir {own_choices}", f"hydra.searchpath=[file://{own_choices}]", "trust=true")
     for number, adding in enumerate(typed):
         code, output = told(f"{adding} {resumed}")

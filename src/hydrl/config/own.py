@@ -34,7 +34,9 @@ def without_folders(words: Sequence[str]) -> list[str]:
 
 def searchpath(own: Iterable[Path]) -> str:
     """The folders as one override for Hydra."""
-    return f"hydra.searchpath=[{','.join(quoted(f'file://{each}') for each in own)}]"
+    paths = [f"file://{each}" for each in own]
+    plain = [each if re.fullmatch(r"[\w/.:-]+", each) else quoted(each) for each in paths]
+    return f"hydra.searchpath=[{','.join(plain)}]"
 
 
 def use(own: Iterable[Path]) -> None:

@@ -90,7 +90,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     begun = [] if own.folders(arguments) else own.remembered(run)
     if begun and "trust=true" not in arguments:
         raise UserError(
-            f"resume={path} was begun with choices of one's own; add \"{own.searchpath(begun)}\" or where "
+            f"resume={path} was begun with choices of one's own; add {own.searchpath(begun)} or where "
             "they lie now, or trust=true if you trust what lies there"
         )
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
