@@ -143,10 +143,11 @@ def own_choices(tmp_path: Path) -> Path:
     """A folder of somebody's own with an actor and an algorithm."""
     folder = tmp_path / "choices"
     for name, text in {
+        "critic/other": "_target_: my.critic\n",
         "actor/mine": "_target_: hydrl.parts.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
         "in_keys: [observation]\n",
         "algo/mine": "# @package _global_\ndefaults: [dqn, override /actor: mine]\n"
-        "algo: mine\nfits: {actor: [mine]}\n",
+        "algo: mine\nfits: {actor: [mine], critic: [null, mine]}\n",
     }.items():
         (folder / name).parent.mkdir(parents=True)
         (folder / f"{name}.yaml").write_text(text)
@@ -162,6 +163,11 @@ def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Pa
     code, output = told(f"{adding} env=cartpole algo=ppo actor=mine")
     assert code == 2
     assert output.startswith("error: actor=mine does not fit algo=ppo; use actor=stochastic or actor=")
+    code, output = told(f"{adding} env=cartpole algo=mine critic=other")
+    assert (code, output) == (
+        2,
+        "error: critic=other does not fit algo=mine; use critic=null or critic=mine\n",
+    )
     code, output = told(f"{adding} env=cartpole algo=dqn actor=min")
     assert code == 2
     assert output.startswith("error: actor=min: no such choice; try mine, ")

@@ -29,7 +29,9 @@ def without_folders(words: Sequence[str]) -> list[str]:
     """The words of a command line but those that :func:`folders` reads."""
     following = [False, *(word in ("--config-dir", "-cd") for word in words)]
     said = r"(-cd|--config-dir)(=|$)|\+*hydra\.searchpath="
-    return [word for word, taken in zip(words, following, strict=False) if not (taken or re.match(said, word))]
+    return [
+        word for word, taken in zip(words, following, strict=False) if not (taken or re.match(said, word))
+    ]
 
 
 def searchpath(own: Iterable[Path]) -> str:

@@ -227,7 +227,8 @@ class Settings(Strict):
         node = self.loss.module if part == "loss" else getattr(self, part)
         if node is None:
             return nothing
-        return partial(network, part, builder(node)) if part in ("actor", "critic", "value") else builder(node)
+        make = builder(node)
+        return partial(network, part, make) if part in ("actor", "critic", "value") else make
 
     @property
     def transform_builders(self) -> list[Builder]:
@@ -255,7 +256,7 @@ def network(part: str, make: Builder, *handed: Any) -> Any:
     """
     made = make(*handed)
     if not hasattr(made, "in_keys"):
-        raise UserError(f"{part} is a {type(made).__name__}; wrap it in a TensorDictModule, which names entries")
+        raise UserError(f"{part} is a {type(made).__name__}; wrap it in a TensorDictModule")
     if part == "actor" and (lacking := set(handed[0].action_keys) - set(made.out_keys)):
         raise UserError(f"actor writes {made.out_keys}, but not {', '.join(map(str, lacking))}, the action")
     return made

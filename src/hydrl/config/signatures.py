@@ -102,10 +102,12 @@ def check_target(path: str, node: Part, values: Values) -> None:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
     positions, handed = HANDED.get(path, ("", set()))
     if path == "loss.module":
-        handed = check_networks(name, target, values["loss"]["networks"])
+        handed = set(values["loss"]["networks"])
     named = ", ".join([*positions.split(), *(f"{each}=…" for each in sorted(handed)), "…"])
-    call = f"{path.partition('.')[0]}({named})"
-    check_kind(path, name, target, call)
+    way = f"{path.partition('.')[0]}({named})"
+    check_kind(path, name, target, way)
+    if path == "loss.module":
+        handed |= check_networks(name, target, values["loss"]["networks"])
     is_class = inspect.isclass(target)
     try:
         call = inspect.signature(target.__init__ if is_class else target)
@@ -124,19 +126,19 @@ def check_target(path: str, node: Part, values: Values) -> None:
         hold(path, free, values, open_ended=open_ended)
         call.bind(*positional, **dict.fromkeys(own | handed))
     except TypeError as error:
-        raise UserError(f"{path} cannot be built by {name} as the run does it, {call}: {error}") from None
+        raise UserError(f"{path} cannot be built by {name} as the run does it, {way}: {error}") from None
 
 
-def check_kind(path: str, name: str, target: Any, call: str) -> None:
+def check_kind(path: str, name: str, target: Any, way: str) -> None:
     """A class in the place of a part is one of what that part is, as a network alone is no actor.
 
     Raises:
-        UserError: saying by which ``call`` a function makes one.
+        UserError: saying in which ``way`` a function that makes one is called.
     """
     kind = KINDS.get("transforms" if re.fullmatch(r"transforms\.\w+", path) else path)
     if kind is None or not inspect.isclass(target) or issubclass(target, get_object(kind)):
         return
-    advice = f"name one, or a function that makes one when called as {call}"
+    advice = f"name one, or a function that makes one when called as {way}"
     if issubclass(target, get_object("gymnasium.Env")):
         advice = "register it with Gymnasium, and use env=gym env.id=MODULE:ID"
     raise UserError(f"{path}._target_={name} is a class, but no {kind.rpartition('.')[2]}; {advice}")
