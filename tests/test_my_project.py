@@ -13,7 +13,7 @@ from hydrl.config import own
 from hydrl.config.settings import check_action_space, network
 from hydrl.config.signatures import HANDED, KINDS
 from hydrl.errors import UserError
-from hydrl.parts.environments import make_env
+from hydrl.parts.environments import action_kind, make_env
 from hydrl.run.finished import open_run
 from hydrl.study import runs, space
 
@@ -74,7 +74,7 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, monkeypatch)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     monkeypatch.chdir("/")
-    folder = project / "out" / "my_ppo-corridor-seed0"
+    (folder,) = (project / "out").glob("my_ppo-corridor-*-seed0")
     assert own.remembered(folder) == [project / "conf"]
     with pytest.raises(UserError, match=r"names my_envs:Corridor-v0, .* add trust=true"):
         open_run(folder, checkpoint="last", device="cpu", trust=False)
@@ -87,7 +87,7 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, monkeypatch)
     process = start(*resumed, "trust=true", script=str(ROOT / "train.py"), cwd="/")
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert (runs.summary(folder)["frames"], runs.summary(folder)["resumed_at_frames"]) == (768, 512)
+    assert (runs.summary(folder)["frames"], runs.summary(folder)["resumed_at_frames"]) == (768, [512])
 
 
 def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(project):
@@ -141,6 +141,8 @@ def test_what_a_builder_gives_is_looked_at(project):
     env = make_env(chosen.build("env"), chosen.transform_builders)
     import my_nets
 
+    line = settings(own.searchpath([project / "conf"]), "algo=my_ppo", "env=line")
+    kind = action_kind(make_env(line.build("env"), []))
     with pytest.raises(
         UserError, match=r"algo=my_ppo acts in discrete action spaces and env=line has contin"
     ):
