@@ -54,12 +54,11 @@ def start(*arguments: str, script: str = "train.py", **options: Any) -> subproce
     """``python train.py`` or another script as a user starts it, its output in one stream."""
     return subprocess.Popen(
         [sys.executable, script, *arguments],
-        cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        **options,
+        **{"cwd": ROOT, **options},
     )
 
 

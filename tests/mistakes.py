@@ -96,7 +96,9 @@ MISTAKES: dict[str, list[str]] = {
         "cannot be imported",
     ],
     "env=custom env._target_=torchrl.envs": ["env._target_=torchrl.envs is no class or function"],
-    "env=custom env._target_=gymnasium.envs.classic_control.CartPoleEnv": ["CartPoleEnv", "'device'"],
+    "env=custom env._target_=gymnasium.envs.classic_control.CartPoleEnv": [
+        "CartPoleEnv is a class, but no EnvBase; register it with Gymnasium"
+    ],
     # Sizes that do not fit each other.
     "collector.frames_per_batch=1000 collector.num_envs=3": [
         "collector.frames_per_batch=1000",

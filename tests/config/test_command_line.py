@@ -44,6 +44,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     )
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # and what Hydra does
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
     def call(line: str) -> tuple[int, str]:
         arguments = line.split()
@@ -142,10 +143,11 @@ def own_choices(tmp_path: Path) -> Path:
     """A folder of somebody's own with an actor and an algorithm."""
     folder = tmp_path / "choices"
     for name, text in {
+        "critic/other": "_target_: my.critic\n",
         "actor/mine": "_target_: hydrl.parts.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
         "in_keys: [observation]\n",
         "algo/mine": "# @package _global_\ndefaults: [dqn, override /actor: mine]\n"
-        "algo: mine\nfits: {actor: [mine]}\n",
+        "algo: mine\nfits: {actor: [mine], critic: [null, mine]}\n",
     }.items():
         (folder / name).parent.mkdir(parents=True)
         (folder / f"{name}.yaml").write_text(text)
@@ -161,6 +163,11 @@ def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Pa
     code, output = told(f"{adding} env=cartpole algo=ppo actor=mine")
     assert code == 2
     assert output.startswith("error: actor=mine does not fit algo=ppo; use actor=stochastic or actor=")
+    code, output = told(f"{adding} env=cartpole algo=mine critic=other")
+    assert (code, output) == (
+        2,
+        "error: critic=other does not fit algo=mine; use critic=null or critic=mine\n",
+    )
     code, output = told(f"{adding} env=cartpole algo=dqn actor=min")
     assert code == 2
     assert output.startswith("error: actor=min: no such choice; try mine, ")
@@ -173,17 +180,32 @@ def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     words = ["env=cartpole", "algo=mine", "~tuned"]
     (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
+    source = {"path": "choices", "schema": "file", "provider": "hydra.searchpath in command-line"}
+    runtime = {"cwd": str(tmp_path), "config_sources": [source]}
+    (tmp_path / "run" / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"runtime": runtime}}))
     resumed = f"resume={tmp_path / 'run'} total_frames=4_096"
     code, output = told(resumed)
     assert code == 2
     assert_short(output)
-    assert "algo=mine: no such choice" in output
-    assert "type the run's --config-dir or hydra.searchpath again" in output
-    for adding in (f"--config-dir {own_choices}", f"hydra.searchpath=[file://{own_choices}]"):
+    assert f"was begun with choices of one's own; add hydra.searchpath=[file://{own_choices}]" in output
+    typed = (f"--config-dir {own_choices}", f"hydra.searchpath=[file://{own_choices}]", "trust=true")
+    for number, adding in enumerate(typed):
         code, output = told(f"{adding} {resumed}")
         assert code == 0, output
+        assert len(trained) == number + 1
         assert trained[-1].actor["num_cells"] == [8]
         assert trained[-1].total_frames == 4_096
+
+
+def test_files_of_one_s_own_that_are_never_read_are_refused(own_choices, told: Told, tmp_path):
+    code, output = told(f"--config-dir={own_choices} algo=mine env=cartpole tuned=nosuch")
+    assert (code, output[:37]) == (2, "error: tuned=nosuch: no such choice; ")
+    (own_choices / "env").mkdir()
+    (own_choices / "env" / "cartpole.yaml").write_text("task: cartpole\n")
+    code, output = told(f"--config-dir={own_choices} algo=mine env=cartpole")
+    assert code == 2
+    assert_short(output)
+    assert f"{own_choices}/env/cartpole.yaml is never read, as hydrl has one of that name" in output
 
 
 def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_not(

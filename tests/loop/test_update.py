@@ -31,9 +31,8 @@ class Terms(nn.Module):
 
     def forward(self, minibatch: TensorDict) -> TensorDict:
         first, second = 3 * self.weight[0], 4 * self.weight[1]
-        return TensorDict(
-            {"loss_first": first, "loss_second": second, "other": minibatch["x"] + 100 * self.weight[0]}
-        )
+        other = minibatch["x"] + 100 * self.weight[0].detach()
+        return TensorDict({"loss_first": first, "loss_second": second, "other": other})
 
 
 def step(max_grad_norm, **parts):
@@ -77,6 +76,22 @@ def test_a_term_that_the_loss_does_not_list_is_learned_from_too(compile):
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), compile=compile)
     update(TensorDict({"x": torch.zeros(2)}, []))
     assert loss.weight.tolist() == [-3, -4]
+
+
+class Misnamed(Terms):
+    """Returns a term under a name that is not summed."""
+
+    def forward(self, minibatch: TensorDict) -> TensorDict:
+        return super().forward(minibatch).set("penalty", self.weight.square().sum())
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_term_that_would_not_be_learned_from_is_refused(compile):
+    loss = Misnamed()
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), compile=compile)
+    with pytest.raises(UserError, match="penalty has a gradient and is not summed; name it loss_… or detach"):
+        update(TensorDict({"x": torch.ones(2)}, []))
+    assert loss.weight.tolist() == [0, 0]
 
 
 class Spoilt(Terms):

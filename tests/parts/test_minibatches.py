@@ -295,14 +295,15 @@ def prioritised(alpha: float = 1.0, beta: float = 1.0) -> TensorDictReplayBuffer
     return chosen.build("buffer")()
 
 
-def test_errors_become_priorities_and_what_is_drawn_too_often_weighs_less():
+@pytest.mark.parametrize("name", ["td_error", "my_error"])
+def test_errors_become_priorities_and_what_is_drawn_too_often_weighs_less(name):
     np.random.seed(0)
-    buffer, loss = prioritised(), SimpleNamespace(tensor_keys=SimpleNamespace(priority="td_error"))
+    buffer, loss = prioritised(), SimpleNamespace(tensor_keys=SimpleNamespace(priority=name))
     minibatches = replay(buffer, loss=loss, updates=60, size=10, warmup_frames=0, draw="minibatch")
     error = torch.tensor([8.0, *[1.0] * 9])
     drawn = []
     for minibatch in minibatches(numbered(0, 10)):
-        minibatch["td_error"] = error[minibatch["frame"]]
+        minibatch[name] = error[minibatch["frame"]]
         drawn.append(minibatch.clone())
     assert torch.equal(drawn[0]["priority_weight"], torch.ones(10))  # all alike at first
     late = torch.cat(drawn[20:])

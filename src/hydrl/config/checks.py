@@ -111,7 +111,10 @@ def unfit(values: Values) -> Iterator[str]:
         asking.append((f"loss={name}", group, fitting))
     for asks, group, fitting in asking:
         names, able = chosen(group, values[group]), [each or "null" for each in fitting]
-        if names and not set(names) & set(able):  # parts of one's own are taken at their word
+        here = {"null", *choices(CONFIGS / group)}
+        # A part of one's own is taken at its word, where what fits is not of one's own too.
+        taken = not set(names) & here and set(able) <= here
+        if names and not taken and not set(names) & set(able):
             yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}"
     task, env = values["task"], values["env"]
     if task in choices(CONFIGS / "env"):
@@ -258,6 +261,6 @@ def chosen(group: str, node: Part | None) -> list[str]:
     texts = {name: (CONFIGS / group / f"{name}.yaml").read_text() for name in known}
     alike = [name for name in known if set(re.findall(TARGET, texts[name], re.MULTILINE)) == wanted]
     typed = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
-    if alike and typed and (typed in alike or typed not in known):
+    if typed and (typed in alike or typed not in known):
         return [typed, *alike]
     return alike

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from hydrl.config import CONFIGS
+from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, paths, unresolved
 from hydrl.config.overrides import as_typed, key_of, without_none
 from hydrl.errors import Interrupted, RunError, UserError
@@ -52,6 +52,7 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
             words = without_none(expand(sys.argv[1:]))
             sys.argv[1:] = sorted(words, key=lambda word: word not in ("-m", "--multirun"))  # Hydra's order
             check_arguments(sys.argv[1:])
+            own.use(own.folders(sys.argv[1:]))
             main()
         except UserError:
             raise
@@ -169,8 +170,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
     Raises:
         UserError: for an option Hydra does not have, an empty folder, and tuned numbers that are not there.
     """
-    tuned = choices(CONFIGS / "tuned")  # optional in configs/train.yaml, so that Hydra would miss none
-    added = any(re.match(r"-cd|--config-dir|\+?hydra\.searchpath", each) for each in arguments)
+    # Optional in configs/train.yaml, so that Hydra would miss none.
+    tuned = [name for each in (CONFIGS, *own.folders(arguments)) for name in choices(each / "tuned")]
     for word in arguments:
         key, _, value = word.partition("=")
         if key.startswith("-") and key not in OPTIONS:
@@ -180,7 +181,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         if key.lstrip("+") == "search":
             command = as_typed("python scripts/search.py")
             raise UserError(f"{word}: a search is made by {command}, as search={value}")
-        if key == "tuned" and not added and value not in tuned and re.fullmatch(r"[\w/]+", value):
+        if key == "tuned" and value not in tuned and re.fullmatch(r"[\w/]+", value):
             raise UserError(no_such_choice(key, value, tuned))
 
 
@@ -198,9 +199,7 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
     if found := re.match(r"Could not delete from config\. '(\S+)'", text):
         return f"~{found[1]}: there is no such key{instead(found[1], list(paths(composed(arguments))))}"
     if found := re.search(r"Could not find '(\S+)/(\S*?)' Available options in '\S+': (.*)", text):
-        again = "; type the run's --config-dir or hydra.searchpath again, if it was begun with one"
-        resumed = any(each.startswith("resume=") for each in arguments)
-        return no_such_choice(found[1], found[2], found[3].split()) + again * resumed
+        return no_such_choice(found[1], found[2], found[3].split())
     return f"{text}: {str(error.__cause__).splitlines()[0]}" if error.__cause__ else text
 
 
@@ -208,6 +207,7 @@ def composed(arguments: Sequence[str]) -> dict[str, Any]:
     """What a wrong key is looked for in: the choices of a command line, and none of its values."""
     plain = [each for each in arguments if re.fullmatch(r"~?[\w/]+(=[\w./-]+)?", each)]
     chosen = [each for each in plain if (CONFIGS / key_of(each)).is_dir()]
+    chosen.append(own.searchpath(own.folders(arguments)))
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             cfg = compose("train", chosen, return_hydra_config=True)

@@ -21,7 +21,7 @@ def key_of(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
 
 
-def quoted(path: Path) -> str:
+def quoted(path: Path | str) -> str:
     """A path as Hydra reads it back, whatever is in it."""
     return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
 

@@ -57,6 +57,11 @@ def names_a_target(node: Part) -> Part:
     return node
 
 
+Fitting = Literal[
+    "transforms", "actor", "critic", "value", "exploration", "collector", "buffer", "minibatches",
+    "loss", "target", "optim", "schedule", "logger",
+]  # fmt: skip
+Fits = dict[Fitting, list[str | None]]
 Built = Annotated[Part, AfterValidator(names_a_target)]
 
 
@@ -101,7 +106,7 @@ class Loss(Strict):
     skip: list[str]
     every: dict[str, PositiveInt]
     param_groups: dict[str, dict[str, Any]]
-    fits: dict[str, list[str | None]] = {}  # not in the files of older runs
+    fits: Fits = {}  # not in the files of older runs
     compile_from: PositiveInt | None
 
 
@@ -126,7 +131,7 @@ class Settings(Strict):
     eval: Annotated[Eval, Role.LENGTH]
     algo: str
     action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
-    fits: dict[str, list[str | None]]
+    fits: Fits
     task: str
     env: Built
     transforms: dict[str, Built]
@@ -219,7 +224,10 @@ class Settings(Strict):
     def build(self, part: str) -> Builder:
         """The builder of a part, its configured arguments filled in; a part set to none builds ``None``."""
         node = self.loss.module if part == "loss" else getattr(self, part)
-        return nothing if node is None else builder(node)
+        if node is None:
+            return nothing
+        make = builder(node)
+        return partial(network, part, make) if part in ("actor", "critic", "value") else make
 
     @property
     def transform_builders(self) -> list[Builder]:
@@ -237,6 +245,20 @@ def keys(*roles: Role) -> frozenset[str]:
 
 def nothing(*_: Any, **__: Any) -> None:
     """Builds a part that is set to none."""
+
+
+def network(part: str, make: Builder, *handed: Any) -> Any:
+    """What makes an actor, a critic or a value network, held to what all else asks of them.
+
+    Raises:
+        UserError: if it lacks that.
+    """
+    made = make(*handed)
+    if not hasattr(made, "in_keys"):
+        raise UserError(f"{part} is a {type(made).__name__}; wrap it in a TensorDictModule")
+    if part == "actor" and (lacking := set(handed[0].action_keys) - set(made.out_keys)):
+        raise UserError(f"actor writes {made.out_keys}, but not {', '.join(map(str, lacking))}, the action")
+    return made
 
 
 def builder(node: Part) -> Builder:

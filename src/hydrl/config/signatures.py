@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import operator
+import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from types import UnionType
@@ -23,21 +24,32 @@ Values = Mapping[str, Any]
 
 logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it logs, it raises as well
 
-# What train.py hands each part when it calls it: positional arguments, and keywords.
-HANDED: dict[str, tuple[int, set[str]]] = {
-    "env": (0, {"device"}),
-    "actor": (1, set()),
-    "actor.norm": (1, set()),
-    "critic": (2, set()),
-    "critic.norm": (1, set()),
-    "value": (2, set()),
-    "exploration": (1, set()),
-    "collector": (3, {"seed", "device", "stop"}),
-    "minibatches": (2, set()),
-    "target": (1, set()),
-    "optim": (1, set()),
-    "schedule": (2, set()),
-    "logger": (0, {"directory", "config", "name", "run_id"}),
+# What train.py hands each part when it calls it: positional arguments by their names, and keywords.
+HANDED: dict[str, tuple[str, set[str]]] = {
+    "env": ("", {"device"}),
+    "actor": ("env", set()),
+    "actor.norm": ("features", set()),
+    "critic": ("env actor", set()),
+    "critic.norm": ("features", set()),
+    "value": ("env actor", set()),
+    "exploration": ("action_spec", set()),
+    "collector": ("env make_env policy", {"seed", "device", "stop"}),
+    "minibatches": ("buffer loss", set()),
+    "target": ("loss", set()),
+    "optim": ("parameters", set()),
+    "schedule": ("optimizer batches", set()),
+    "logger": ("", {"directory", "config", "name", "run_id"}),
+}
+
+# What each gives: a class is one of these, a function makes one.
+KINDS = {
+    "env": "torchrl.envs.EnvBase",
+    **dict.fromkeys(("actor", "critic", "value", "exploration"), "tensordict.nn.TensorDictModuleBase"),
+    "buffer": "torchrl.data.ReplayBuffer",
+    "loss.module": "torchrl.objectives.LossModule",
+    "target": "torchrl.objectives.TargetNetUpdater",
+    "optim": "torch.optim.Optimizer",
+    "transforms": "torchrl.envs.Transform",
 }
 
 
@@ -88,15 +100,20 @@ def check_target(path: str, node: Part, values: Values) -> None:
     own_sampler = "hydrl.parts.buffers.PrioritizedSampler"
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
-    count, handed = HANDED.get(path, (0, set()))
+    positions, handed = HANDED.get(path, ("", set()))
     if path == "loss.module":
-        handed = check_networks(name, target, values["loss"]["networks"])
+        handed = set(values["loss"]["networks"])
+    named = ", ".join([*positions.split(), *(f"{each}=…" for each in sorted(handed)), "…"])
+    way = f"{path.partition('.')[0]}({named})"
+    check_kind(path, name, target, way)
+    if path == "loss.module":
+        handed |= check_networks(name, target, values["loss"]["networks"])
     is_class = inspect.isclass(target)
     try:
         call = inspect.signature(target.__init__ if is_class else target)
     except (TypeError, ValueError):  # written in C
         return
-    positional = [None] * (count + is_class)
+    positional = [None] * (len(positions.split()) + is_class)
     own = {key for key in node if not key.startswith("_")}
     kinds, open_ended = accepted_parameters(target)
     if path == "env" and "num_envs" in kinds:
@@ -109,7 +126,22 @@ def check_target(path: str, node: Part, values: Values) -> None:
         hold(path, free, values, open_ended=open_ended)
         call.bind(*positional, **dict.fromkeys(own | handed))
     except TypeError as error:
-        raise UserError(f"{path} cannot be built by {name} as the run does it: {error}") from None
+        raise UserError(f"{path} cannot be built by {name} as the run does it, {way}: {error}") from None
+
+
+def check_kind(path: str, name: str, target: Any, way: str) -> None:
+    """A class in the place of a part is one of what that part is, as a network alone is no actor.
+
+    Raises:
+        UserError: saying in which ``way`` a function that makes one is called.
+    """
+    kind = KINDS.get("transforms" if re.fullmatch(r"transforms\.\w+", path) else path)
+    if kind is None or not inspect.isclass(target) or issubclass(target, get_object(kind)):
+        return
+    advice = f"name one, or a function that makes one when called as {way}"
+    if issubclass(target, get_object("gymnasium.Env")):
+        advice = "register it with Gymnasium, and use env=gym env.id=MODULE:ID"
+    raise UserError(f"{path}._target_={name} is a class, but no {kind.rpartition('.')[2]}; {advice}")
 
 
 def check_networks(name: str, loss: Any, networks: Values) -> set[str]:

@@ -30,7 +30,7 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
     folders = [CONFIGS, *(each.path for each in sources if each.schema == "file")]
     files = {file for folder in folders for file in Path(folder).rglob("*.yaml")}
     text = "\n".join(file.read_text() for file in files - set(CONFIGS.glob("search/*")))
-    own = set(re.findall(r"^\s*_target_: (\S+)", text, re.MULTILINE))
+    own = set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", text, re.MULTILINE))
     own |= {each.partition("=")[2] for each in typed}
     if found := sorted(set(foreign(values, own))):
         raise UserError(

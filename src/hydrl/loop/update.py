@@ -117,6 +117,11 @@ def make_gradients(
 
     def gradients(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
         losses = loss(minibatch)
+        lost = [key for key, value in losses.items() if value.requires_grad and key[:4] != "loss"]
+        if unlisted := [key for key in lost if key not in loss.out_keys]:
+            raise UserError(
+                f"loss: {unlisted[0]} has a gradient and is not summed; name it loss_… or detach it"
+            )
         # The loss's own order, in which gradients add up, and then what it returns besides.
         terms = [term for term in terms_of(losses, first=loss.out_keys) if term not in left_out]
         total = torch.stack([losses.get(term) for term in terms]).sum()

@@ -114,6 +114,9 @@ class Replay(Minibatches):
         draw: Literal["batch", "minibatch"],
     ) -> None:
         self.buffer, self.loss = buffer, loss
+        self.prioritised = isinstance(buffer.sampler, PrioritizedSampler)
+        if self.prioritised:  # by the loss's name for them: another is passed over in silence
+            buffer.priority_key = loss.tensor_keys.priority
         self.updates, self.size, self.warmup_frames = updates, size, warmup_frames
         self.at_once = updates if draw == "batch" else 1
         self.multi_step: MultiStepTransform | None = None
@@ -142,7 +145,7 @@ class Replay(Minibatches):
 
     def prioritise(self, minibatch: TensorDictBase) -> None:
         """Writes the errors of the update that was just made into the buffer, if it draws by them."""
-        if not isinstance(self.buffer.sampler, PrioritizedSampler):
+        if not self.prioritised:
             return
         if self.loss.tensor_keys.priority not in minibatch:
             raise UserError(f"buffer.sampler draws by priorities and {type(self.loss).__name__} writes none")

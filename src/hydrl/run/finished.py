@@ -9,6 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
+from hydrl.config import own
 from hydrl.config.mistakes import explain
 from hydrl.config.settings import Settings
 from hydrl.config.trust import check_trust
@@ -37,7 +38,9 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
         loaded = OmegaConf.load(run / "config_resolved.yaml")
         saved: Any = OmegaConf.to_container(loaded)
         values = OmegaConf.to_container(loaded, resolve=True)
-        if not trust:
+        if trust:
+            own.use(own.remembered(run))
+        else:
             check_trust(values, f"run={run}")
         return Settings.of(values, saved)
     except ValidationError as error:

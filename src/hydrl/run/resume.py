@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from hydrl.config import CONFIGS
+from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import find, paths, show
 from hydrl.config.overrides import key_of, quoted
 from hydrl.config.settings import Role, Settings, keys
@@ -87,11 +87,18 @@ def expand(arguments: Sequence[str]) -> list[str]:
     run = named.parent.parent if named.suffix == ".torchrl" else named
     if not named.exists():
         raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
+    begun = [] if own.folders(arguments) else own.remembered(run)
+    if begun and "trust=true" not in arguments:
+        raise UserError(
+            f"resume={path} was begun with choices of one's own; add {own.searchpath(begun)} or where "
+            "they lie now, or trust=true if you trust what lies there"
+        )
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
     first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
     typed = [each for each in arguments[first:] if not each.startswith("resume=")]
     # Options such as --config-dir stand first, and what is typed now after resume=, see config.settings.
-    return [*arguments[:first], *saved, f"resume={quoted(named)}", *typed, f"hydra.run.dir={quoted(run)}"]
+    resumed = [*saved, f"resume={quoted(named)}", *typed, f"hydra.run.dir={quoted(run)}"]
+    return [*arguments[:first], *resumed, *([own.searchpath(begun)] if begun else [])]
 
 
 def saved_overrides(run: Path) -> list[str]:

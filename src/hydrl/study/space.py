@@ -21,6 +21,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.command_line import translate
 from hydrl.config.mistakes import explain, find
 from hydrl.config.overrides import key_of, without_none
+from hydrl.config.own import folders, searchpath, use, without_folders
 from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
 from hydrl.errors import UserError
 
@@ -55,7 +56,9 @@ def read(words: Sequence[str]) -> Plan:
     Raises:
         UserError: for a word that neither the search nor train.py understands.
     """
-    parsed = parse([own(word) for word in words])
+    named = folders(words)
+    use(named)
+    parsed = parse([own(word) for word in without_folders(words)])
     for key in parsed:
         if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys(Role.PROCESS)}:
             raise UserError(f"{key}: the search says this for each run; it has search, {', '.join(OWN)}")
@@ -64,9 +67,10 @@ def read(words: Sequence[str]) -> Plan:
     overrides = [word for key, word in single.items() if key.partition(".")[0] != "search"]
     chosen = [*without_none([*single.values()]), "run_dir=unused"]
     chosen += ["+search=${algo}"] * ("search" not in parsed)
+    adding = [searchpath(named)] * bool(named)
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            cfg = compose("train", chosen)
+            cfg = compose("train", [*adding, *chosen])
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(translate(error, chosen)) from None
     said = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
@@ -80,7 +84,7 @@ def read(words: Sequence[str]) -> Plan:
     present = settings.model_dump()
     space = {each.get_key_element(): distribution(each, find(present, key)) for key, each in ranges.items()}
     lines = [each.input_line for each in ranges.values()]
-    made = {"overrides": overrides, "ranges": lines, "space": space, "settings": settings}
+    made = {"overrides": [*adding, *overrides], "ranges": lines, "space": space, "settings": settings}
     try:
         return Plan.model_validate(said | made)
     except ValidationError as error:

@@ -1,0 +1,63 @@
+"""A corridor: as a Gymnasium class, as a TorchRL class, and as a function that makes one."""
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from tensordict import TensorDict
+from torchrl.data import Bounded, Composite, Unbounded
+from torchrl.envs import EnvBase, GymEnv
+
+
+class Corridor(gymnasium.Env):
+    """Each step costs 0.1 until the right end is reached."""
+
+    observation_space = Box(0.0, 1.0, (1,), np.float32)
+    action_space = Discrete(2)  # left, right
+
+    def __init__(self, length: int = 5) -> None:
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(self.length))
+        return self.seen(), {}
+
+    def step(self, action):
+        self.place = max(0, self.place + (1 if action == 1 else -1))
+        return self.seen(), -0.1, self.place >= self.length, False, {}
+
+    def seen(self):
+        return np.array([self.place / self.length], np.float32)
+
+
+gymnasium.register("Corridor-v0", Corridor, max_episode_steps=50)
+
+
+class Line(EnvBase):
+    """Stay near 0: an action moves by at most 1, and the distance is the cost."""
+
+    def __init__(self, width: float = 3.0, device: str = "cpu") -> None:
+        super().__init__(device=device)
+        self.width, self.generator = width, torch.Generator()
+        self.observation_spec = Composite(observation=Unbounded(1))
+        self.action_spec = Bounded(-1.0, 1.0, shape=(1,))
+        self.reward_spec = Unbounded(1)
+
+    def _reset(self, tensordict=None, **kwargs):
+        self.place = self.width * (2 * torch.rand(1, generator=self.generator) - 1)
+        return TensorDict({"observation": self.place.clone()})
+
+    def _step(self, tensordict):
+        self.place = (self.place + tensordict["action"]).clamp(-self.width, self.width)
+        ended = torch.zeros(1, dtype=torch.bool)
+        told = {"observation": self.place.clone(), "reward": -self.place.abs()}
+        return TensorDict(told | {"terminated": ended, "done": ended.clone()})
+
+    def _set_seed(self, seed):
+        self.generator.manual_seed(seed)
+
+
+def corridor(length: int, device: str) -> EnvBase:
+    """Whatever gives a TorchRL environment."""
+    return GymEnv("Corridor-v0", length=length, device=device)

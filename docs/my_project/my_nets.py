@@ -1,0 +1,34 @@
+"""A network, and what makes an actor and a critic of it."""
+
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.modules import OneHotCategorical, ProbabilisticActor, ValueOperator
+
+from hydrl.parts.actors import materialise
+
+
+class Net(nn.Module):
+    """Two layers and a shortcut around them."""
+
+    def __init__(self, outputs: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.LazyLinear(width), nn.SiLU(), nn.Linear(width, outputs))
+        self.shortcut = nn.LazyLinear(outputs)
+
+    def forward(self, observation):
+        return self.layers(observation) + self.shortcut(observation)
+
+
+def actor(env, *, width: int):
+    """One logit an action, for discrete ones."""
+    spec = env.action_spec_unbatched
+    net = TensorDictModule(Net(spec.space.n, width), in_keys=["observation"], out_keys=["logits"])
+    acting = ProbabilisticActor(
+        net, in_keys=["logits"], spec=spec, distribution_class=OneHotCategorical, return_log_prob=True
+    )
+    return materialise(acting, env)
+
+
+def critic(env, actor, *, width: int):
+    """The value of a state."""
+    return materialise(ValueOperator(Net(1, width), in_keys=["observation"]), env)

@@ -1,0 +1,66 @@
+"""A user's own choices, in folders that are named on the command line, and the modules beside them."""
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from hydrl.config import CONFIGS
+from hydrl.config.overrides import key_of, quoted
+from hydrl.errors import UserError
+
+
+def folders(words: Sequence[str]) -> list[Path]:
+    """What ``--config-dir`` and ``hydra.searchpath`` name among the words of a command line."""
+    found: list[str] = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        key, equals, value = word.partition("=")
+        if key in ("--config-dir", "-cd"):
+            found.append(value if equals else following)
+        elif key_of(word) == "hydra.searchpath":
+            found += [each.strip(" '\"") for each in value.strip("[] ").split(",") if each]
+    plain = [each.removeprefix("file://") for each in found]
+    return [Path(each).absolute() for each in plain if "://" not in each]
+
+
+def without_folders(words: Sequence[str]) -> list[str]:
+    """The words of a command line but those that :func:`folders` reads."""
+    following = [False, *(word in ("--config-dir", "-cd") for word in words)]
+    said = r"(-cd|--config-dir)(=|$)|\+*hydra\.searchpath="
+    return [
+        word for word, taken in zip(words, following, strict=False) if not (taken or re.match(said, word))
+    ]
+
+
+def searchpath(own: Iterable[Path]) -> str:
+    """The folders as one override for Hydra."""
+    paths = [f"file://{each}" for each in own]
+    plain = [each if re.fullmatch(r"[\w/.:-]+", each) else quoted(each) for each in paths]
+    return f"hydra.searchpath=[{','.join(plain)}]"
+
+
+def use(own: Iterable[Path]) -> None:
+    """Lets Python import what lies beside the folders, after all that it can import anyway.
+
+    Raises:
+        UserError: for a file that Hydra would never read, as hydrl has one of that name.
+    """
+    for folder in own:
+        for file in sorted(folder.rglob("*.yaml")):
+            if (CONFIGS / file.relative_to(folder)).exists():
+                raise UserError(f"{file} is never read, as hydrl has one of that name; give it another")
+        if str(folder.parent) not in sys.path:
+            sys.path.append(str(folder.parent))
+
+
+def remembered(run: Path) -> list[Path]:
+    """The folders that a run was begun with; they are as trusted as the run folder is."""
+    file = run / ".hydra" / "hydra.yaml"
+    try:
+        hydra = OmegaConf.load(file).hydra.runtime
+        own = [each.path for each in hydra.config_sources if "command-line" in each.provider]
+        return [Path(hydra.cwd, each.removeprefix("file://")) for each in own if "://" not in each]
+    except Exception:  # none, or whatever somebody may have put there
+        return []

@@ -1,0 +1,157 @@
+"""The folder of `docs/own_parts.md`, as a user has it: somewhere else, and nothing of it in hydrl."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, settings, start
+from hydra.core.hydra_config import HydraConfig
+
+from hydrl.config import own
+from hydrl.config.settings import check_action_space, network
+from hydrl.config.signatures import HANDED, KINDS
+from hydrl.errors import UserError
+from hydrl.parts.environments import action_kind, make_env
+from hydrl.run.finished import open_run
+from hydrl.study import runs, space
+
+PAGE = (ROOT / "docs" / "own_parts.md").read_text()
+FAST = ["debug=fast", "total_frames=512", "eval.every_frames=512", "eval.stop_when_solved=false"]
+MODULES = ("my_envs", "my_nets", "my_losses", "my_transforms")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folder, which is the working folder too."""
+    folder = tmp_path / "mine"
+    shutil.copytree(ROOT / "docs" / "my_project", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return folder
+
+
+def files() -> list[Path]:
+    folder = ROOT / "docs" / "my_project"
+    return [each for each in sorted(folder.rglob("*.*")) if each.suffix in (".py", ".yaml")]
+
+
+def test_the_page_shows_the_files_as_they_are():
+    shown = re.findall(r"```(python|yaml)\n(.*?)```", PAGE, re.DOTALL)
+    texts = [each.read_text() for each in files()]
+    assert len(shown) >= 12
+    for _, code in shown:
+        assert [text for text in texts if code in text], code
+    for file in files():
+        assert file.name in PAGE, file
+
+
+def test_the_page_says_how_each_part_is_called():
+    for part, (positions, keywords) in HANDED.items():
+        call = ", ".join([*positions.split(), *(f"{each}=…" for each in sorted(keywords))])
+        assert f"`{part.rpartition('.')[2]}({call})`" in PAGE or part == "value", part
+    for kind in KINDS.values():
+        assert kind in PAGE
+
+
+@pytest.mark.parametrize("choice", [["env=line", "algo=ppo"], ["env=made", "algo=my_ppo"]])
+def test_each_environment_is_trained_in(choice, project, run):
+    own.use([project / "conf"])
+    folder = run(own.searchpath([project / "conf"]), *choice, *FAST)
+    assert runs.summary(folder)["frames"] == 512
+    losses = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert ("loss/flat" in losses) == ("algo=my_ppo" in choice)
+
+
+def test_a_sweep_is_resumed_and_scored_from_another_folder(project, monkeypatch):
+    line = ["--config-dir=conf", "-m", "algo=my_ppo", "env=corridor", "seed=0,1", *FAST]
+    line += ["hydra.sweep.dir=out", "hydra.launcher.n_jobs=2"]
+    process = start(*line, script=str(ROOT / "train.py"), cwd=project)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    monkeypatch.chdir("/")
+    (folder,) = (project / "out").glob("my_ppo-corridor-*-seed0")
+    assert own.remembered(folder) == [project / "conf"]
+    with pytest.raises(UserError, match=r"names my_envs:Corridor-v0, .* add trust=true"):
+        open_run(folder, checkpoint="last", device="cpu", trust=False)
+    _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=True)
+    assert frames == 512
+    returns = evaluator(frames, 3, 2).returns
+    assert ((returns >= -5.01) & (returns < 0)).all()  # 50 steps of 0.1 at most
+    evaluator.close()
+    resumed = [f"resume={folder}", "total_frames=768"]
+    process = start(*resumed, "trust=true", script=str(ROOT / "train.py"), cwd="/")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert (runs.summary(folder)["frames"], runs.summary(folder)["resumed_at_frames"]) == (768, [512])
+
+
+def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(project):
+    for words in (["--config-dir", "conf"], ["hydra.searchpath=[file://conf]"]):
+        plan = space.read([*words, "algo=my_ppo", "env=corridor"])
+        assert set(plan.space) == {"actor.width", "loss.module.flat"}
+        assert plan.overrides == [
+            f"hydra.searchpath=[file://{project / 'conf'}]",
+            "algo=my_ppo",
+            "env=corridor",
+        ]
+        assert plan.settings.total_frames == 10_240  # of the folder's tuned numbers
+
+
+# What is added to algo=my_ppo env=corridor, and what the answer holds.
+MISTAKES = {
+    "+loss.module.flatt=1": "loss.module.flatt=1: there is no such key; did you mean loss.module.flat?",
+    "+loss.extra=1": "loss.extra=1: there is no such key",
+    "+loss.keys.my_key=a": "loss.keys.my_key=a: there is no such key",
+    "+loss.networks.other=actor": "loss.networks.other: my_losses.FlatLoss has no such argument",
+    "+actor.widthh=1": "actor.widthh=1: there is no such key; did you mean actor.width?",
+    "+critic.init=null": "critic.init=null: there is no such key",
+    "+transforms.blind.shar=1": "transforms.blind.shar=1: there is no such key",
+    "+extra=1": "extra=1: there is no such key",
+    "+fits.actr=[net]": "fits.actr=[net]: ",
+    "action_spaces=[neither]": "action_spaces",
+    "critic=state_value": "critic=state_value does not fit algo=my_ppo; use critic=net",
+    "actor=stochastic": "actor=stochastic does not fit algo=my_ppo; use actor=net",
+    "actor._target_=my_nets.Net": "my_nets.Net is a class, but no TensorDictModuleBase; name one, or a "
+    "function that makes one when called as actor(env, …)",
+    "critic._target_=my_nets.actor": "as the run does it, critic(env, actor, …): too many positional",
+    "loss.module._target_=my_nets.Net": "my_nets.Net is a class, but no LossModule",
+    "transforms.blind._target_=my_nets.Net": "my_nets.Net is a class, but no Transform",
+    "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor is a class, but no EnvBase; register it with "
+    "Gymnasium, and use env=gym env.id=MODULE:ID",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_what_does_not_fit_is_refused(words, project):
+    own.use([project / "conf"])
+    base = [own.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor"]
+    with pytest.raises(UserError) as raised:
+        settings(*base, *words.split())
+    assert MISTAKES[words] in str(raised.value)
+
+
+def test_what_a_builder_gives_is_looked_at(project):
+    own.use([project / "conf"])
+    chosen = settings(own.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor")
+    env = make_env(chosen.build("env"), chosen.transform_builders)
+    import my_nets
+
+    line = settings(own.searchpath([project / "conf"]), "algo=my_ppo", "env=line")
+    kind = action_kind(make_env(line.build("env"), []))
+    with pytest.raises(
+        UserError, match=r"algo=my_ppo acts in discrete action spaces and env=line has contin"
+    ):
+        check_action_space(line, kind)
+    with pytest.raises(UserError, match="actor is a Net; wrap it in a TensorDictModule"):
+        network("actor", lambda env: my_nets.Net(2, 8), env)
+    with pytest.raises(UserError, match=r"actor writes .* but not action"):
+        network("actor", lambda env: my_nets.critic(env, None, width=8), env)
+    with pytest.raises(UserError, match=r"could not be made: .*longer"):
+        make_env(
+            settings(own.searchpath([project / "conf"]), "env=corridor", "+env.longer=3").build("env"), []
+        )
