@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PositiveFloat,
@@ -56,6 +57,11 @@ def names_a_target(node: Part) -> Part:
             "part", "A part should have _target_, the dotted path of a class or function"
         )
     return node
+
+
+def by_name(node: Any) -> Any:
+    """Several parts by name, or one by itself, as files of older runs have their logger."""
+    return {"logger": node} if isinstance(node, dict) and "_target_" in node else node
 
 
 Built = Annotated[Part, AfterValidator(names_a_target)]
@@ -142,7 +148,7 @@ class Settings(Strict):
     target: Built | None
     optim: Built
     schedule: Built | None
-    logger: Annotated[Built | None, Role.RECORD]
+    logger: Annotated[dict[str, Built] | None, BeforeValidator(by_name), Role.RECORD]
 
     _shown: dict[str, Any] = PrivateAttr(default_factory=dict)
     _chosen: dict[str, str] = PrivateAttr(default_factory=dict)  # what stood at auto, and its line
@@ -221,6 +227,11 @@ class Settings(Strict):
         """The builder of a part, its configured arguments filled in; a part set to none builds ``None``."""
         node = self.loss.module if part == "loss" else getattr(self, part)
         return nothing if node is None else builder(node)
+
+    @property
+    def logger_builders(self) -> dict[str, Builder]:
+        """The builders of the chosen loggers by their names."""
+        return {name: builder(node) for name, node in (self.logger or {}).items()}
 
     @property
     def transform_builders(self) -> list[Builder]:

@@ -88,7 +88,8 @@ def check_target(path: str, node: Part, values: Values) -> None:
     own_sampler = "hydrl.parts.buffers.PrioritizedSampler"
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
-    count, handed = HANDED.get(path, (0, set()))
+    part = "logger" if path.startswith("logger.") else path
+    count, handed = HANDED.get(part, (0, set()))
     if path == "loss.module":
         handed = check_networks(name, target, values["loss"]["networks"])
     is_class = inspect.isclass(target)
