@@ -38,7 +38,7 @@ type: .venv/ready ## check types
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: .venv/ready ## build the site of README and docs/ into outputs/site
 	$(BIN)/mkdocs build --quiet --strict --config-file scripts/docs/mkdocs.yml
-	@echo 'outputs/site/index.html'
+	@echo 'outputs/site/index.html; with its search: python -m http.server -d outputs/site'
 
 .venv/bench: .venv/ready pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
