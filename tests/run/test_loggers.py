@@ -82,7 +82,14 @@ def test_trackio_goes_on_with_a_stopped_run_beside_w_and_b_and_leaves_nothing_ru
     place, folder = tmp_path / "trackio", tmp_path / "run"
     monkeypatch.setenv("TRACKIO_DIR", str(place))
     monkeypatch.setenv("HF_TOKEN", "hf_none")  # whose owner trackio would ask the Hub for
-    words = ["debug=fast", "env=cartpole", "~tuned", "logger=[wandb,trackio]", "logger.wandb.mode=offline"]
+    words = [
+        "debug=fast",
+        "env=cartpole",
+        "~tuned",
+        "logger=[wandb,trackio]",
+        "logger.wandb.mode=offline",
+        "compile=false",
+    ]
 
     with start(*words, f"hydra.run.dir={folder}", "total_frames=1_000_000") as process:
         for line in process.stdout:

@@ -192,9 +192,7 @@ def run_ids(loggers: Mapping[str, Logger]) -> dict[str, str]:
 def log(loggers: Iterable[Logger], frames: int, metrics: dict[str, Any]) -> None:
     """Sends one row to the chosen loggers, against environment frames."""
     for logger in loggers:
-        if isinstance(
-            logger, WandbLogger
-        ):  # whose own method gives each group of metrics another step counter
+        if isinstance(logger, WandbLogger):  # whose own method gives each group another step counter
             logger.experiment.log({"frames": frames, **metrics}, step=frames)
         elif isinstance(logger, TrackioLogger):  # whose own method makes each metric a row
             logger.experiment.log(metrics, step=frames)
