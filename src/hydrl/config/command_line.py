@@ -199,6 +199,8 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         again = "; type the run's --config-dir or hydra.searchpath again, if it was begun with one"
         resumed = any(each.startswith("resume=") for each in arguments)
         return no_such_choice(found[1], found[2], found[3].split()) + again * resumed
+    if found := re.search(r"Could not load '(\S+)/(\S+?)'", text):  # one of a list
+        return no_such_choice(found[1], found[2], choices(CONFIGS / found[1]))
     return f"{text}: {str(error.__cause__).splitlines()[0]}" if error.__cause__ else text
 
 
