@@ -35,9 +35,20 @@ format: .venv/ready ## rewrite to the house style
 type: .venv/ready ## check types
 	$(BIN)/mypy
 
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: .venv/ready ## build the site of README and docs/ into outputs/site
+	$(BIN)/mkdocs build --quiet --strict --config-file scripts/docs/mkdocs.yml
+	@echo 'outputs/site/index.html; with its search: python -m http.server -d outputs/site'
+
 .venv/bench: .venv/ready pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	@touch $@
+
+dashboard: export TRACKIO_DIR ?= outputs/trackio
+dashboard: export TRACKIO_PLOT_ORDER ?= eval/return_mean,train/return,eval/*,train/*,loss/*
+dashboard: export HF_HUB_OFFLINE ?= 1
+dashboard: .venv/ready ## show the runs made with logger=trackio in the browser; Ctrl-C ends it
+	$(BIN)/trackio show --project hydrl
 
 bench: .venv/bench ## measure frames a second beside Stable-Baselines3, plain PyTorch and TorchRL's tutorial
 	$(BIN)/python scripts/benchmark
@@ -45,4 +56,4 @@ bench: .venv/bench ## measure frames a second beside Stable-Baselines3, plain Py
 results: .venv/ready ## run the table of docs/results.md, hours; rows=ppo-cartpole one row; goes on where it was stopped
 	$(BIN)/python scripts/results.py $(filter-out PYTHON=%,$(MAKEOVERRIDES))
 
-.PHONY: help train test test-slow lint format type bench results
+.PHONY: help train test test-slow lint format type dashboard docs bench results

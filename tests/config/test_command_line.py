@@ -110,7 +110,11 @@ def test_cuda_is_refused_where_there_is_none(told: Told, monkeypatch: pytest.Mon
 @pytest.mark.usefixtures("canary")
 @pytest.mark.parametrize(
     ("line", "package"),
-    [("logger=tensorboard", "tensorboard"), ("algo=mappo env=vmas_navigation", "vmas")],
+    [
+        ("logger=tensorboard", "tensorboard"),
+        ("logger=trackio", "trackio"),
+        ("algo=mappo env=vmas_navigation", "vmas"),
+    ],
 )
 def test_a_package_that_is_missing_is_told_before_the_environment(line, package, told: Told, monkeypatch):
     find_spec = importlib.util.find_spec

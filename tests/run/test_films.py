@@ -301,7 +301,7 @@ def test_without_the_package_nothing_starts(run, monkeypatch, tmp_path):
 def test_w_and_b_shows_the_films_in_the_rows_of_their_frames(run, monkeypatch, tmp_path):
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
-    folder = run("env=cartpole", *SMALL, "eval.video=true", "logger=wandb", "logger.mode=offline")
+    folder = run("env=cartpole", *SMALL, "eval.video=true", "logger=wandb", "logger.wandb.mode=offline")
     rows = [each.history for each in records(folder) if each.WhichOneof("record_type") == "history"]
     shown = {}
     for row in rows:

@@ -1,6 +1,12 @@
 import csv
+import json
+import signal
+import sqlite3
+from pathlib import Path
 
+import psutil
 import pytest
+from conftest import start
 
 from hydrl.run import loggers
 
@@ -58,3 +64,58 @@ def test_tensorboard_holds_the_rows_of_metrics_csv(run):
         rows = [row for row in csv.DictReader(file) if row["eval/return_mean"]]
     assert sent == {(int(row["frames"]), round(float(row["eval/return_mean"]), 4)) for row in rows}
     assert len(sent) == 2
+
+
+def trackio_rows(place: Path) -> dict[str, list[tuple[int, dict]]]:
+    """The rows of each run that trackio holds, by the run's name."""
+    found: dict[str, list[tuple[int, dict]]] = {}
+    with sqlite3.connect(place / "hydrl.db") as database:
+        for name, step, text in database.execute("select run_name, step, metrics from metrics order by id"):
+            found.setdefault(name, []).append((step, json.loads(text)))
+    return found
+
+
+def test_trackio_goes_on_with_a_stopped_run_beside_w_and_b_and_leaves_nothing_running(
+    run, tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("trackio")
+    place, folder = tmp_path / "trackio", tmp_path / "run"
+    monkeypatch.setenv("TRACKIO_DIR", str(place))
+    monkeypatch.setenv("HF_TOKEN", "hf_none")  # whose owner trackio would ask the Hub for
+    words = [
+        "debug=fast",
+        "env=cartpole",
+        "~tuned",
+        "logger=[wandb,trackio]",
+        "logger.wandb.mode=offline",
+        "compile=false",
+    ]
+
+    with start(*words, f"hydra.run.dir={folder}", "total_frames=1_000_000") as process:
+        for line in process.stdout:
+            if "evaluation" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert "Uploading" not in output  # as trackio says at each end
+    running = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])]
+    assert not [each for each in running if str(folder) in str(each)]
+    ((name, before),) = trackio_rows(place).items()
+    run(*words, "resume=auto", f"total_frames={before[-1][0] + 512}")
+    assert f"TRACKIO_DIR={place} trackio show --project hydrl" in capsys.readouterr().out
+
+    assert name.startswith("ppo-cartpole-seed0-")
+    ((again, rows),) = trackio_rows(place).items()
+    assert again == name
+    assert rows[: len(before)] == before
+    with (folder / "metrics.csv").open() as file:
+        kept = {int(row["frames"]): row for row in csv.DictReader(file)}
+    sent = [(step, row["eval/return_mean"]) for step, row in rows if "eval/return_mean" in row]
+    assert sent
+    assert all(value == pytest.approx(float(kept[step]["eval/return_mean"])) for step, value in sent)
+    assert len(list((folder / "wandb").glob("offline-run-*"))) == 2
+    with sqlite3.connect(place / "hydrl.db") as database:
+        (told,) = {text for (text,) in database.execute("select config from configs")}
+    config = json.loads(told)
+    assert (config["_Group"], config["optim"]["lr"], config["_Username"]) == ("ppo-cartpole", 3e-4, None)

@@ -243,7 +243,7 @@ def test_a_solved_run_says_what_it_takes_to_go_on(run, capsys):
 
 
 def test_the_w_and_b_run_goes_on_as_the_same_run(run):
-    overrides = [*SMALL, "env=cartpole", "logger=wandb", "logger.mode=offline"]
+    overrides = [*SMALL, "env=cartpole", "logger=wandb", "logger.wandb.mode=offline"]
     folder = run(*overrides, "total_frames=512")
     run(*overrides, "resume=auto")
     names = [path.name for path in (folder / "wandb").glob("offline-run-*")]
@@ -314,7 +314,7 @@ def test_a_replay_memory_outside_the_run_is_not_written_unless_trusted(tmp_path,
 
 @pytest.mark.parametrize("given", ["${oc.env:HOME}", "of ${task}"])
 def test_a_folder_of_others_does_not_hand_the_environment_to_its_logger(tmp_path, given):
-    overrides = ["task=${oc.env:HOME}", "logger=wandb", f"logger.project={given}", "resume=x"]
+    overrides = ["task=${oc.env:HOME}", "logger=wandb", f"logger.wandb.project={given}", "resume=x"]
     with pytest.raises(UserError, match="its logger is given values of the environment; add trust=true"):
         settings(*overrides, run_dir=tmp_path)
     assert settings(*overrides, "trust=true", run_dir=tmp_path).trust

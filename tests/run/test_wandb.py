@@ -147,9 +147,14 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
     (place / "ppo" / "videos").mkdir(parents=True)
     (place / "ppo" / "videos" / "final.mp4").write_bytes(b"a film")
     metrics: set[str] = set()
-    ours = ["logger=wandb", "logger.mode=offline", "logger.artifacts=true", "logger.group=mine"]
+    ours = [
+        "logger=wandb",
+        "logger.wandb.mode=offline",
+        "logger.wandb.artifacts=true",
+        "logger.wandb.group=mine",
+    ]
     for algo, env, words in (
-        ("ppo", "cartpole", [*ours, "logger.tags=[short]"]),
+        ("ppo", "cartpole", [*ours, "logger.wandb.tags=[short]"]),
         ("dqn", "cartpole", []),
         ("sac", "pendulum", ["minibatches.updates=1", "minibatches.warmup_frames=256"]),
     ):
@@ -176,6 +181,8 @@ def test_a_run_is_named_grouped_tagged_and_configured_in_levels(logged: Logged):
     run = logged.records["run"][0]
     assert (run.display_name, run.run_group, run.job_type) == ("ppo-cartpole-seed0", "mine", "train")
     assert list(run.tags) == ["ppo", "cartpole", "short"]
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.git.commit == head.stdout.strip()  # none of a checkout without git
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert config["optim"]["lr"] == settings("algo=ppo", "env=cartpole", *TINY).optim["lr"]
     assert config["loss"]["value_estimator"]["gamma"] == 0.99
@@ -263,7 +270,7 @@ def test_a_server_that_does_not_answer_is_left_for_offline(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loggers, "WandbLogger", Refusing)
-        config = {"algo": "ppo", "task": "x", "logger": {"artifacts": False}}
+        config = {"algo": "ppo", "task": "x", "logger": {"wandb": {"artifacts": False}}}
         options: dict[str, Any] = {"project": "p", "entity": None, "tags": [], "mode": "online"}
         logger = loggers.wandb(directory=tmp_path, config=config, name="n", init_timeout=1.0, **options)
         loggers.close(logger)

@@ -89,7 +89,7 @@ def rows(output: str) -> list[list[str]]:
     ("overrides", "name"),
     [
         (["env=cartpole", "seed=3", "algo=ppo"], "ppo-cartpole-seed3"),
-        (["algo=ppo", "resume=auto", "trust=true", "logger=wandb", "logger.project=x"], "ppo"),
+        (["algo=ppo", "resume=auto", "trust=true", "logger=wandb", "logger.wandb.project=x"], "ppo"),
         (["optim.lr=1e-3", "+env.max_episode_steps=50"], "env.max_episode_steps_50-optim.lr_1e-3"),
         (["actor.num_cells=[64,64]", "~transforms.normalize"], "actor.num_cells_64_64-transforms.normalize"),
         (["env=gym", "env.id='ALE/Pong v5'"], "gym-env.id_ALE_Pong_v5"),

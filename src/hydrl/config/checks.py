@@ -37,7 +37,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (PositiveInt, "exploration.annealing_num_steps target.value_network_update_interval"),
     (Annotated[int, Field(ge=0)], "collector.init_random_frames minibatches.warmup_frames"),
     (Positive, "optim.lr optim.eps schedule.power loss.module.dtarg"),
-    (Positive, "collector.worker_timeout logger.init_timeout"),
+    (Positive, "collector.worker_timeout logger.wandb.init_timeout"),
     (NotNegative, "optim.weight_decay schedule.eta_min exploration.sigma_init exploration.sigma_end"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
@@ -56,7 +56,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Positive | None, "actor.noisy"),
     (Annotated[float, Field(gt=0, le=1)], "transforms.normalize.settle"),
     (Annotated[int, Field(gt=1)], "actor.atoms"),
-    (Literal["auto", "online", "offline"], "logger.mode"),
+    (Literal["auto", "online", "offline"], "logger.wandb.mode"),
 )
 
 # What must not be more than what.
@@ -77,7 +77,8 @@ UNGRAPHED = {
 
 # Packages of the extras in pyproject.toml that a part cannot do without.
 NEEDED = (
-    ("logger", "hydrl.run.loggers.tensorboard", "tensorboard"),
+    ("logger.tensorboard", "hydrl.run.loggers.tensorboard", "tensorboard"),
+    ("logger.trackio", "hydrl.run.loggers.trackio", "trackio"),
     ("env", "torchrl.envs.VmasEnv", "vmas"),
 )
 
@@ -201,12 +202,12 @@ def running(transform: Part) -> bool:
 def lacking(values: Values) -> Iterator[str]:
     """Packages that are not installed, and a scenario that VMAS does not have."""
     for group, target, package in NEEDED:
-        part = values[group] or {}
+        part = find(values, group) or {}
         if part.get("_target_") != target:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
-            choice = values["task"] if group == "env" else package
-            yield f"{group}={choice} needs a package that is not installed; pip install 'hydrl[{package}]'"
+            asked = f"env={values['task']}" if group == "env" else group.replace(".", "=")
+            yield f"{asked} needs a package that is not installed; pip install 'hydrl[{package}]'"
         elif package == "vmas":
             offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:

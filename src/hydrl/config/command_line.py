@@ -200,6 +200,8 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         return f"~{found[1]}: there is no such key{instead(found[1], list(paths(composed(arguments))))}"
     if found := re.search(r"Could not find '(\S+)/(\S*?)' Available options in '\S+': (.*)", text):
         return no_such_choice(found[1], found[2], found[3].split())
+    if found := re.search(r"Could not load '(\S+)/(\S+?)'", text):  # one of a list
+        return no_such_choice(found[1], found[2], choices(CONFIGS / found[1]))
     return f"{text}: {str(error.__cause__).splitlines()[0]}" if error.__cause__ else text
 
 

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PositiveFloat,
@@ -62,6 +63,13 @@ Fitting = Literal[
     "loss", "target", "optim", "schedule", "logger",
 ]  # fmt: skip
 Fits = dict[Fitting, list[str | None]]
+
+
+def by_name(node: Any) -> Any:
+    """Several parts by name, or one by itself, as files of older runs have their logger."""
+    return {"logger": node} if isinstance(node, dict) and "_target_" in node else node
+
+
 Built = Annotated[Part, AfterValidator(names_a_target)]
 
 
@@ -146,7 +154,7 @@ class Settings(Strict):
     target: Built | None
     optim: Built
     schedule: Built | None
-    logger: Annotated[Built | None, Role.RECORD]
+    logger: Annotated[dict[str, Built] | None, BeforeValidator(by_name), Role.RECORD]
 
     _shown: dict[str, Any] = PrivateAttr(default_factory=dict)
     _chosen: dict[str, str] = PrivateAttr(default_factory=dict)  # what stood at auto, and its line
@@ -228,6 +236,11 @@ class Settings(Strict):
             return nothing
         make = builder(node)
         return partial(network, part, make) if part in ("actor", "critic", "value") else make
+
+    @property
+    def logger_builders(self) -> dict[str, Builder]:
+        """The builders of the chosen loggers by their names."""
+        return {name: builder(node) for name, node in (self.logger or {}).items()}
 
     @property
     def transform_builders(self) -> list[Builder]:

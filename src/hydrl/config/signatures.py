@@ -100,7 +100,8 @@ def check_target(path: str, node: Part, values: Values) -> None:
     own_sampler = "hydrl.parts.buffers.PrioritizedSampler"
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
-    positions, handed = HANDED.get(path, ("", set()))
+    part = "logger" if path.startswith("logger.") else path
+    positions, handed = HANDED.get(part, ("", set()))
     if path == "loss.module":
         handed = set(values["loss"]["networks"])
     named = ", ".join([*positions.split(), *(f"{each}=…" for each in sorted(handed)), "…"])

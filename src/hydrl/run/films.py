@@ -96,8 +96,8 @@ class Camera:
         with timeit("time/video"):
             try:
                 film(self.evaluator, path, frames, drawn, pause)
-                loggers.show(record.logger, frames, key, path)
-            except Exception as error:  # of graphics, encoder, disk or logger
+                loggers.show(record.loggers.values(), frames, key, path)
+            except Exception as error:  # of graphics, encoder, disk or loggers
                 record.say(f"no film at {frames:,} frames: {error}")
 
 

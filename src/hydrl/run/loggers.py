@@ -1,13 +1,19 @@
-"""Where numbers go: always ``metrics.csv``, and a TorchRL logger when one is chosen."""
+"""Where numbers go: always ``metrics.csv``, and the TorchRL loggers that are chosen."""
 
 import csv
+import io
 import os
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from torchrl.record.loggers import Logger, WandbLogger
+from torchrl.record.loggers.trackio import TrackioLogger
 
 import hydrl
 from hydrl.errors import UserError
@@ -95,7 +101,7 @@ def wandb(
     import wandb as library
 
     algo, task = config["algo"], config["task"]
-    settings = library.Settings(init_timeout=init_timeout, **QUIET)
+    settings = library.Settings(init_timeout=init_timeout, git_commit=commit(), **QUIET)
     library.setup(settings)  # before it says that it looks for an account
     start = partial(
         WandbLogger,
@@ -135,29 +141,75 @@ def started(start: Callable[..., WandbLogger], mode: str, directory: Path) -> Wa
     return logger
 
 
-def run_id(logger: Logger | None) -> str | None:
-    """The name by which W&B knows the run; other loggers need none."""
-    return logger.experiment.id if isinstance(logger, WandbLogger) else None
+def commit() -> str | None:
+    """The git commit of the folder that the command was given in, where it has one."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return None
+    return done.stdout.strip() or None
 
 
-def log(logger: Logger | None, frames: int, metrics: dict[str, float]) -> None:
-    """Sends one row to the chosen logger, against environment frames."""
-    if isinstance(logger, WandbLogger):  # whose own method gives each group of metrics another step counter
-        logger.experiment.log({"frames": frames, **metrics}, step=frames)
-    elif logger is not None:
-        logger.log_metrics({"frames": frames, **metrics}, step=frames)
+def trackio(
+    *,
+    directory: Path,
+    config: dict[str, Any],
+    name: str,
+    run_id: str | None = None,
+    project: str,
+    group: str | None = None,
+) -> Logger:
+    """trackio: a dashboard on this machine, without an account; ``make dashboard`` shows it.
+
+    All runs lie in ``outputs/trackio``, or where ``TRACKIO_DIR`` says. A run's name there ends in six digits
+    of its own, for trackio finds a run to go on with by its name.
+    """
+    os.environ.setdefault("TRACKIO_DIR", str(Path("outputs", "trackio").absolute()))
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it would ask the Hub who is logged in there
+    print(f"trackio shows the run: TRACKIO_DIR={os.environ['TRACKIO_DIR']} trackio show --project {project}")
+    with redirect_stdout(io.StringIO()):
+        return TrackioLogger(
+            exp_name=run_id or f"{name}-{token_hex(3)}",
+            project=project,
+            resume="allow" if run_id else "never",
+            group=group or f"{config['algo']}-{config['task']}",
+            config=config,
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+        )
 
 
-def show(logger: Logger | None, frames: int, key: str, film: Path) -> None:
-    """Sends a film to W&B in the row of its frames; TorchRL's ``log_video`` would encode it anew."""
-    if isinstance(logger, WandbLogger):
-        import wandb as library
+def run_ids(loggers: Mapping[str, Logger]) -> dict[str, str]:
+    """The names by which W&B and trackio know the run; other loggers need none."""
+    return {
+        key: logger.experiment.id if isinstance(logger, WandbLogger) else logger.experiment.name
+        for key, logger in loggers.items()
+        if isinstance(logger, WandbLogger | TrackioLogger)
+    }
 
-        log(logger, frames, {key: library.Video(film, format="mp4")})
+
+def log(loggers: Iterable[Logger], frames: int, metrics: dict[str, Any]) -> None:
+    """Sends one row to the chosen loggers, against environment frames."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):  # whose own method gives each group another step counter
+            logger.experiment.log({"frames": frames, **metrics}, step=frames)
+        elif isinstance(logger, TrackioLogger):  # whose own method makes each metric a row
+            logger.experiment.log(metrics, step=frames)
+        else:
+            logger.log_metrics({"frames": frames, **metrics}, step=frames)
 
 
-def close(logger: Logger | None, reached: dict[str, Any] | None = None) -> None:
-    """Finishes the W&B run, or closes the event file.
+def show(loggers: Iterable[Logger], frames: int, key: str, film: Path) -> None:
+    """Sends a film in the row of its frames; TorchRL's ``log_video`` would encode it anew."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger | TrackioLogger):
+            library = import_module("wandb" if isinstance(logger, WandbLogger) else "trackio")
+            log([logger], frames, {key: library.Video(str(film), format="mp4")})
+
+
+def close(logger: Logger, reached: dict[str, Any] | None = None) -> None:
+    """Finishes the run at W&B or trackio, or closes the event file.
 
     What was ``reached`` goes into W&B's summary, which would else hold the last log row's evaluation.
     """
@@ -165,10 +217,13 @@ def close(logger: Logger | None, reached: dict[str, Any] | None = None) -> None:
         run = logger.experiment
         run.log({}, commit=True)  # the last row would else come after what is reached, and over it
         run.summary.update({key: value for key, value in (reached or {}).items() if value is not None})
-        if run.config["logger"]["artifacts"]:
+        if run.config["logger"]["wandb"]["artifacts"]:
             send_artifacts(run, Path(logger.log_dir))
         run.finish()
-    elif logger is not None:
+    elif isinstance(logger, TrackioLogger):
+        with redirect_stdout(io.StringIO()):
+            import_module("trackio").finish()  # the experiment's own would be called once more at the exit
+    else:
         logger.experiment.close()
 
 

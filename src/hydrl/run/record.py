@@ -1,4 +1,4 @@
-"""The record of a run: log rows, the summary and the picture, for the folder, the screen and the logger."""
+"""The record of a run: log rows, the summary and the picture, for the folder, the screen and the loggers."""
 
 import json
 from pathlib import Path
@@ -40,10 +40,12 @@ class Record:
             OmegaConf.save(OmegaConf.create(config), partial)
         self.file = loggers.MetricsFile(self.directory / "metrics.csv")
         name = f"{settings.algo}-{settings.task}-seed{settings.seed}"
-        self.logger = settings.build("logger")(
-            directory=self.directory, config=config, name=name, run_id=origin.run_id if origin else None
-        )
-        self.run_id = loggers.run_id(self.logger)
+        known, told = origin.run_ids if origin else {}, {"directory": self.directory, "config": config}
+        self.loggers = {
+            key: build(**told, name=name, run_id=known.get(key))
+            for key, build in settings.logger_builders.items()
+        }
+        self.run_ids = loggers.run_ids(self.loggers)
         self.display = Display(name, progress.total_frames)
         for line in settings.chosen:
             self.say(line)
@@ -58,7 +60,7 @@ class Record:
             **self.clock.metrics(frames),
         }
         self.file.write(frames, row)
-        loggers.log(self.logger, frames, row)
+        loggers.log(self.loggers.values(), frames, row)
         self.display.update(frames, row)
 
     def say(self, text: str) -> None:
@@ -76,7 +78,7 @@ class Record:
         self.display.update(self.progress.frames, {})
 
     def finish(self, closing: Evaluation | None = None, status: str = "finished") -> None:
-        """Writes ``summary.json`` and ``curves.png``, closes the logger and prints the closing table.
+        """Writes ``summary.json`` and ``curves.png``, closes the loggers and prints the closing table.
 
         Args:
             closing: the closing evaluation; a run that was cut short has none and reports its last.
@@ -114,7 +116,7 @@ class Record:
         print_summary(summary, self.directory)
 
     def close(self, reached: dict[str, Any] | None = None) -> None:
-        """Stops the progress bar and finishes the logger, however the run ended; again does nothing."""
+        """Stops the progress bar and finishes the loggers, however the run ended; again does nothing."""
         self.display.close()
-        loggers.close(self.logger, reached)
-        self.logger = None
+        while self.loggers:
+            loggers.close(self.loggers.popitem()[1], reached)

@@ -38,7 +38,7 @@ class Origin:
         checkpoint: a verified one.
         frames: how long the run had trained.
         settings: the run's, without secrets.
-        run_id: the logger's own name for the run, or ``None``.
+        run_ids: the run's names at the loggers that keep one.
         restarts: why the environments start anew, or ``None`` where everything goes on as it stood.
         memory: which rows the replay memory held, and the files that have them.
     """
@@ -46,7 +46,7 @@ class Origin:
     checkpoint: Path
     frames: int
     settings: Mapping[str, Any]
-    run_id: str | None
+    run_ids: Mapping[str, str]
     restarts: str | None
     memory: Mapping[str, Any]
 
@@ -129,7 +129,8 @@ def shapes_the_run(override: Override) -> bool:
         return False
     if (CONFIGS / key).is_dir():
         value = None if override.is_delete() else override.value()
-        return value is None or bool(re.fullmatch(r"[\w-]+(/[\w-]+)*", str(getattr(value, "text", value))))
+        names = [] if value is None else value if isinstance(value, list) else [value]
+        return all(re.fullmatch(r"[\w-]+(/[\w-]+)*", str(getattr(each, "text", each))) for each in names)
     return key.partition(".")[0] in Settings.model_fields and not override.is_sweep_override()
 
 
@@ -167,7 +168,9 @@ def origin(settings: Settings) -> Origin | None:
     if ahead := [f"{checkpoint.frames_of(each):,}" for each in there if checkpoint.frames_of(each) > frames]:
         print(f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(ahead)}")
     restarts, memory = metadata["restarts"], metadata["memory"]
-    return Origin(archive, frames, metadata["settings"], metadata["logger"], restarts, memory)
+    known = metadata["logger"] or {}
+    run_ids = {"wandb": known} if isinstance(known, str) else known  # as older runs kept it
+    return Origin(archive, frames, metadata["settings"], run_ids, restarts, memory)
 
 
 def check_same(settings: Settings, then: Mapping[str, Any]) -> None:

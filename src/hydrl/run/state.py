@@ -97,7 +97,7 @@ class TrainingState:
             "updates": progress.updates,
             "restarts": restarts,
             "memory": self.memory.save(),
-            "logger": self.record.run_id,
+            "logger": self.record.run_ids,
             "settings": self.settings.shown,
         }
         if progress.evaluation_now:

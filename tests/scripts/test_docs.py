@@ -1,0 +1,31 @@
+"""The site of README and docs/."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+
+def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
+    pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings_handlers.python")
+    words = ["build", "--strict", "-f", "scripts/docs/mkdocs.yml", "-d", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", *words],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    index, reference = ((tmp_path / name).read_text() for name in ("index.html", "reference.html"))
+    assert 'href="running.html"' in index
+    assert 'href="train.html"' in index  # README's link to train.py
+    assert 'id="hydrl.parts.losses.make_loss"' in reference
+    assert ":func:" not in reference
+    assert "fonts.googleapis.com" not in index
