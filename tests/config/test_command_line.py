@@ -109,7 +109,11 @@ def test_cuda_is_refused_where_there_is_none(told: Told, monkeypatch: pytest.Mon
 @pytest.mark.usefixtures("canary")
 @pytest.mark.parametrize(
     ("line", "package"),
-    [("logger=tensorboard", "tensorboard"), ("algo=mappo env=vmas_navigation", "vmas")],
+    [
+        ("logger=tensorboard", "tensorboard"),
+        ("logger=wandb", "wandb"),
+        ("algo=mappo env=vmas_navigation", "vmas"),
+    ],
 )
 def test_a_package_that_is_missing_is_told_before_the_environment(line, package, told: Told, monkeypatch):
     find_spec = importlib.util.find_spec
@@ -122,7 +126,7 @@ def test_a_package_that_is_missing_is_told_before_the_environment(line, package,
     assert code == 2
     assert_short(output)
     assert f"{line.split()[-1]} needs a package that is not installed" in output
-    assert f"pip install -e '.[{package}]'" in output
+    assert f"pip install -e '.{'' if package == 'wandb' else f'[{package}]'}'" in output
 
 
 @pytest.mark.usefixtures("canary")

@@ -78,6 +78,7 @@ UNGRAPHED = {
 # Packages of the extras in pyproject.toml that a part cannot do without.
 NEEDED = (
     ("logger", "hydrl.run.loggers.tensorboard", "tensorboard"),
+    ("logger", "hydrl.run.loggers.wandb", "wandb"),
     ("env", "torchrl.envs.VmasEnv", "vmas"),
 )
 
@@ -203,7 +204,8 @@ def lacking(values: Values) -> Iterator[str]:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
             choice = values["task"] if group == "env" else package
-            yield f"{group}={choice} needs a package that is not installed; pip install -e '.[{package}]'"
+            extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
+            yield f"{group}={choice} needs a package that is not installed; pip install -e '.{extra}'"
         elif package == "vmas":
             offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:

@@ -12,10 +12,12 @@ from functools import reduce
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.mistakes import explain, find, no_such_key, show
+from hydrl.config.overrides import key_of
 from hydrl.errors import UserError
 
 Part = dict[str, Any]
@@ -88,6 +90,7 @@ def check_target(path: str, node: Part, values: Values) -> None:
     own_sampler = "hydrl.parts.buffers.PrioritizedSampler"
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
+    check_kind(path, name, target)
     count, handed = HANDED.get(path, (0, set()))
     if path == "loss.module":
         handed = check_networks(name, target, values["loss"]["networks"])
@@ -110,6 +113,31 @@ def check_target(path: str, node: Part, values: Values) -> None:
         call.bind(*positional, **dict.fromkeys(own | handed))
     except TypeError as error:
         raise UserError(f"{path} cannot be built by {name} as the run does it: {error}") from None
+
+
+def check_kind(path: str, name: str, target: Any) -> None:
+    """A library's network is no builder of one, and a Gymnasium class is made by its id.
+
+    Raises:
+        UserError: saying what to name instead.
+    """
+    if not inspect.isclass(target):
+        return
+    handed = {"actor": "env", "critic": "env, actor", "value": "env, actor"}.get(path)
+    if handed and target.__module__.partition(".")[0] in ("torch", "torchrl", "tensordict"):
+        raise UserError(
+            f"{path}._target_={name} is a network, and no builder of one: a callable of ({handed}, ...) that "
+            "returns it, fit to the environment's sizes; put it into a function of your own and name that"
+        )
+    if path == "env" and issubclass(target, get_object("gymnasium.Env")):
+        places = (f"{target.__module__}:{target.__name__}", target)
+        specs = get_object("gymnasium.registry").items()
+        ids = [id for id, spec in specs if spec.entry_point in places] or [f"{target.__name__}-v0"]
+        module = name.rpartition(".")[0]
+        raise UserError(
+            f"env._target_={name} is a Gymnasium class: let gymnasium.register(id='{ids[-1]}', "
+            f"entry_point={target.__name__}) stand in {module} and use env=gym env.id={module}:{ids[-1]}"
+        )
 
 
 def check_networks(name: str, loss: Any, networks: Values) -> set[str]:
@@ -188,6 +216,11 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False) 
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
         elif key not in kinds and not open_ended and not key.startswith("_"):
+            words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+            typed = [key_of(each) for each in words]
+            if f"{path}._target_" in typed and f"{path}.{key}" not in typed:  # it came with another class
+                name = find(values, path)["_target_"]
+                raise UserError(f"{path}.{key}={show(value)}: {name} takes no {key}; add ~{path}.{key}")
             accepted = [f"{path}.{each}" for each in kinds]
             raise UserError(no_such_key(f"{path}.{key}", show(value), values, accepted))
 

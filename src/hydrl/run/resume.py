@@ -87,7 +87,12 @@ def expand(arguments: Sequence[str]) -> list[str]:
     run = named.parent.parent if named.suffix == ".torchrl" else named
     if not named.exists():
         raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
-    saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
+    begun, config = saved_overrides(run), run / ".hydra" / "config.yaml"
+    now = [each for each in arguments if each.startswith("algo=")]
+    # The run's other words would not fit another algorithm.
+    if now and config.is_file() and now[-1] != (then := f"algo={OmegaConf.load(config).get('algo')}"):
+        raise UserError(f"{now[-1]} would make it another run: it was started with {then}; leave it out")
+    saved = [each for each in begun if key_of(each) not in {*keys, *OWN}]
     first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
     typed = [each for each in arguments[first:] if not each.startswith("resume=")]
     # Options such as --config-dir stand first, and what is typed now after resume=, see config.settings.
