@@ -47,7 +47,7 @@ MISTAKES: dict[str, list[str]] = {
     "collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync"],
     "total_timesteps=9": ["total_timesteps=9", "did you mean total_frames?"],
     "ent_coef=0.1": ["ent_coef=0.1", "did you mean loss.module.entropy_coeff?"],
-    "enviroment=cartpole": ["enviroment=cartpole", "did you mean env?"],
+    "environment=cartpole": ["environment=cartpole", "did you mean env?"],
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
     "encoder=lstm": ["encoder=lstm", "encoder@actor=lstm"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
