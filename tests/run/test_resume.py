@@ -473,6 +473,6 @@ def test_another_algorithm_is_refused_by_its_name_and_not_by_the_keys_that_do_no
     (tmp_path / ".hydra").mkdir()
     (tmp_path / ".hydra" / "overrides.yaml").write_text("[env=cartpole, minibatches.epochs=3]")
     (tmp_path / ".hydra" / "config.yaml").write_text("algo: ppo")
-    with pytest.raises(UserError, match="^algo=dqn would make it another run: it was started with algo=ppo"):
+    with pytest.raises(UserError, match=r"^algo=dqn would make it another run: it was started with algo=ppo"):
         resume.expand([f"resume={tmp_path}", "algo=dqn"])
     assert "minibatches.epochs=3" in resume.expand([f"resume={tmp_path}", "algo=ppo"])

@@ -90,7 +90,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     begun, config = saved_overrides(run), run / ".hydra" / "config.yaml"
     now = [each for each in arguments if each.startswith("algo=")]
     # The run's other words would not fit another algorithm.
-    if now and config.is_file() and now[-1] != (then := f"algo={OmegaConf.load(config).get('algo')}"):
+    if now and config.is_file() and now[-1] != (then := f"algo={find(OmegaConf.load(config), 'algo')}"):
         raise UserError(f"{now[-1]} would make it another run: it was started with {then}; leave it out")
     saved = [each for each in begun if key_of(each) not in {*keys, *OWN}]
     first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
