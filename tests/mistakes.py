@@ -7,7 +7,7 @@ MISTAKES: dict[str, list[str]] = {
     "+optim.lrr=1": ["optim.lrr=1", "did you mean optim.lr?"],
     "++optim.lrr=1": ["optim.lrr=1", "did you mean optim.lr?"],
     "+eval.foo=1": ["eval.foo=1", "eval has every_frames, episodes, final_episodes"],
-    "+foo=1": ["foo=1", "the top level has seed, run_dir, resume, trust, total_frames"],
+    "+foo=1": ["foo=1", "python train.py --cfg job prints all"],
     "+loss.module.clip_epsilonn=0.1": [
         "loss.module.clip_epsilonn=0.1",
         "did you mean loss.module.clip_epsilon?",
@@ -36,7 +36,24 @@ MISTAKES: dict[str, list[str]] = {
     "+env.num_envs=3": ["env.num_envs=3", "the run fills this in"],
     "+schedule.T_max=3 schedule=cosine": ["schedule.T_max=3", "leave it out"],
     "+optim.lr=1": ["already at 'optim.lr'", "remove + prefix"],
+    # Keys of other libraries.
+    "learning_rate=1": ["learning_rate=1", "did you mean optim.lr?"],
+    "n_steps=5": ["n_steps=5", "did you mean collector.frames_per_batch?"],
+    "algo=dqn env=cartpole n_steps=5": ["collector.frames_per_batch or minibatches.n_steps?"],
+    "policy=MlpPolicy": ["policy=MlpPolicy", "did you mean actor?"],
+    "batch_size=64": ["batch_size=64", "did you mean minibatches.size?"],
+    "minibatches.batch_size=64": ["minibatches.batch_size=64", "did you mean minibatches.size?"],
+    "n_envs=4": ["n_envs=4", "did you mean collector.num_envs?"],
+    "collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync"],
+    "total_timesteps=9": ["total_timesteps=9", "did you mean total_frames?"],
+    "ent_coef=0.1": ["ent_coef=0.1", "did you mean loss.module.entropy_coeff?"],
+    "environment=cartpole": ["environment=cartpole", "did you mean env?"],
+    "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
+    "encoder=lstm": ["encoder=lstm", "encoder@actor=lstm"],
+    "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
+    "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "a callable of (env, ...)"],
     # Wrong types.
+    "device=0": ["device=0", "auto, cpu, cuda or cuda:N"],
     "optim.lr=abc": ["optim.lr=abc", "a valid number"],
     "total_frames=abc": ["total_frames=abc", "an integer"],
     "total_frames=1e6": ["total_frames=1000000.0", "an integer; write total_frames=1000000"],
@@ -71,7 +88,13 @@ MISTAKES: dict[str, list[str]] = {
     "+transforms.step_counter.max_steps=-3": ["transforms.step_counter", "max_steps", "one"],
     # Choices that do not exist, the nearest first.
     "env=cartpol": ["env=cartpol", "try cartpole, "],
-    "env=CartPole-v1": ["env=CartPole-v1", "try cartpole, ", "gym"],
+    "env=CartPole-v1": ["env=CartPole-v1", "env=cartpole or", "env=gym env.id=CartPole-v1"],
+    "env=cartpole-v1": ["env=cartpole-v1", "use env=cartpole or", "env=gym env.id=CartPole-v1"],
+    "env=ALE/Pong-v5": ["env=ALE/Pong-v5: no such choice; use env=gym env.id=ALE/Pong-v5"],
+    "algo=PPO": ["algo=PPO", "try ppo, "],
+    "debug=true": ["debug=true: no such choice; try fast"],
+    "env=none": ["env is missing and cannot be left out"],
+    "+algo=dqn": ["algo", "leave out the +"],
     "algo=pppo": ["algo=pppo", "try ppo, "],
     "actor=tanhnormal": ["actor=tanhnormal", "try tanh_normal, "],
     "logger=wandbb": ["logger=wandbb", "try wandb, "],
@@ -99,7 +122,12 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "env=custom env._target_=torchrl.envs": ["env._target_=torchrl.envs is no class or function"],
     "env=custom env._target_=gymnasium.envs.classic_control.CartPoleEnv": [
-        "CartPoleEnv is a class, but no EnvBase; register it with Gymnasium"
+        "CartPoleEnv",
+        "use env=gym env.id=",
+    ],
+    "env=custom env._target_=toys.Corridor": [
+        "env._target_=toys.Corridor",
+        "use env=gym env.id=toys:Corridor-v0",
     ],
     # Sizes that do not fit each other.
     "collector.frames_per_batch=1000 collector.num_envs=3": [

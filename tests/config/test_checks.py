@@ -4,7 +4,7 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
 from hydrl.config.checks import LIMITS, RANGES, chosen
-from hydrl.config.mistakes import choices, paths
+from hydrl.config.mistakes import CALLED, choices, paths
 from hydrl.config.settings import ACTS_IN, algorithms
 from hydrl.errors import UserError
 
@@ -18,6 +18,8 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
     for name in choices(CONFIGS / "encoder"):  # mounted in each network
         content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"encoder/{name}.yaml"))
         known |= {f"{network}.{key}" for network in ("actor", "critic") for key in content}
+    known |= set(paths(OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml"))))
+    assert CALLED.keys() <= known | {each.name for each in CONFIGS.iterdir()}
     ranges = [key for _, keys in RANGES for key in keys.split()]
     assert {*ranges, *(key for pair in LIMITS for key in pair)} <= known
     assert len(ranges) == len(set(ranges))

@@ -113,6 +113,7 @@ def test_cuda_is_refused_where_there_is_none(told: Told, monkeypatch: pytest.Mon
     [
         ("logger=tensorboard", "tensorboard"),
         ("logger=trackio", "trackio"),
+        ("logger=wandb", "wandb"),
         ("algo=mappo env=vmas_navigation", "vmas"),
     ],
 )
@@ -127,7 +128,7 @@ def test_a_package_that_is_missing_is_told_before_the_environment(line, package,
     assert code == 2
     assert_short(output)
     assert f"{line.split()[-1]} needs a package that is not installed" in output
-    assert f"pip install 'hydrl[{package}]'" in output
+    assert f"pip install 'hydrl{'' if package == 'wandb' else f'[{package}]'}'" in output
 
 
 @pytest.mark.usefixtures("canary")

@@ -467,3 +467,12 @@ def test_a_run_stopped_before_its_first_checkpoint_cannot_become_another(run):
         run(*SMALL, "env=acrobot", "total_frames=512", "resume=auto")
     run(*overrides, "resume=auto")
     assert json.loads((folder / "summary.json").read_text())["frames"] == 512
+
+
+def test_another_algorithm_is_refused_by_its_name_and_not_by_the_keys_that_do_not_fit_it(tmp_path):
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "overrides.yaml").write_text("[env=cartpole, minibatches.epochs=3]")
+    (tmp_path / ".hydra" / "config.yaml").write_text("algo: ppo")
+    with pytest.raises(UserError, match=r"^algo=dqn would make it another run: it was started with algo=ppo"):
+        resume.expand([f"resume={tmp_path}", "algo=dqn"])
+    assert "minibatches.epochs=3" in resume.expand([f"resume={tmp_path}", "algo=ppo"])

@@ -79,6 +79,7 @@ UNGRAPHED = {
 NEEDED = (
     ("logger.tensorboard", "hydrl.run.loggers.tensorboard", "tensorboard"),
     ("logger.trackio", "hydrl.run.loggers.trackio", "trackio"),
+    ("logger.wandb", "hydrl.run.loggers.wandb", "wandb"),
     ("env", "torchrl.envs.VmasEnv", "vmas"),
 )
 
@@ -207,7 +208,8 @@ def lacking(values: Values) -> Iterator[str]:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
             asked = f"env={values['task']}" if group == "env" else group.replace(".", "=")
-            yield f"{asked} needs a package that is not installed; pip install 'hydrl[{package}]'"
+            extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
+            yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
         elif package == "vmas":
             offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import CONFIGS, own
-from hydrl.config.mistakes import choices, instead, no_such_choice, no_such_key, paths, unresolved
+from hydrl.config.mistakes import choices, instead, missing, no_such_choice, no_such_key, paths, unresolved
 from hydrl.config.overrides import as_typed, key_of, without_none
 from hydrl.errors import Interrupted, RunError, UserError
 
@@ -178,6 +178,10 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise UserError(f"{word}: there is no such option; write key=value, and see --help")
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value:
             raise UserError(f"{word} names no folder; write {key}=DIR")
+        if key in ("~algo", "~env", "~loss", "~collector", "~optim"):
+            raise UserError(missing(key[1:]))
+        if (CONFIGS / key).is_dir() and re.fullmatch(r"true|false|\d+", value, re.IGNORECASE):
+            raise UserError(no_such_choice(key, value, choices(CONFIGS / key)))
         if key.lstrip("+") == "search":
             command = as_typed("python scripts/search.py")
             raise UserError(f"{word}: a search is made by {command}, as search={value}")
@@ -194,11 +198,19 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         return unresolved(error)
     if found := re.match(r"Could not override '(\S+?)'\. To append to your config use \+[^=]+=(.*)", text):
         return no_such_key(found[1], found[2], composed(arguments))
+    if found := re.match(r"Could not override '(\S+?)'\. Did you mean to override (?:one of )?(.+)\?", text):
+        said = next(each for each in arguments if key_of(each) == found[1]).partition("=")[2]
+        offered = " or ".join(f"{each}={said}" for each in found[2].split(", "))
+        return f"{found[1]}={said}: there is no such group; did you mean {offered}?"
+    if found := re.search(r"(?:Multiple values for |not supported: '\++)([^\s.=]+)", text):
+        return f"+{found[1]}: it is chosen already; leave out the +, as {found[1]}=CHOICE"
     if found := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
         return f"{found[1]}: more than one value; write [VALUE,VALUE] for a list, or add -m to run them all"
     if found := re.match(r"Could not delete from config\. '(\S+)'", text):
         return f"~{found[1]}: there is no such key{instead(found[1], list(paths(composed(arguments))))}"
-    if found := re.search(r"Could not find '(\S+)/(\S*?)' Available options in '\S+': (.*)", text):
+    if found := re.search(
+        r"Could not find '((?:hydra/)?[^/']+)/([^']*)' Available options in '\S+': (.*)", text
+    ):
         return no_such_choice(found[1], found[2], found[3].split())
     if found := re.search(r"Could not load '(\S+)/(\S+?)'", text):  # one of a list
         return no_such_choice(found[1], found[2], choices(CONFIGS / found[1]))

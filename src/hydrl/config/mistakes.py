@@ -2,10 +2,13 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import get_object
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
@@ -20,7 +23,42 @@ SHOULD = {
     "dict_type": "be a group of keys",
     "model_type": "be a group of keys",
     "model_attributes_type": "be a group of keys",
-    "string_pattern_mismatch": "be auto, cpu, cuda or cuda:N",  # of device, the only one with a pattern
+    "device": "be auto, cpu, cuda or cuda:N",
+}
+
+# What other libraries, and newcomers, call a key that is here.
+CALLED = {
+    "algo": "algorithm agent",
+    "env": "environment env_id env_name",
+    "seed": "random_seed",
+    "total_frames": "total_timesteps timesteps total_steps num_timesteps",
+    "device": "gpu cuda",
+    "hydra.run.dir": "save_dir output_dir log_dir",
+    "logger": "wandb tensorboard track",
+    "checkpoint_every_frames": "save_freq",
+    "eval.every_frames": "eval_freq",
+    "eval.episodes": "n_eval_episodes",
+    "eval.video": "render render_mode capture_video",
+    "actor": "policy model",
+    "actor.num_cells": "net_arch hidden_sizes",
+    "collector": "num_workers",
+    "collector.num_envs": "n_envs num_envs",
+    "collector.frames_per_batch": "n_steps num_steps train_freq",
+    "collector.init_random_frames": "learning_starts",
+    "minibatches.size": "batch_size minibatch_size",
+    "minibatches.epochs": "n_epochs num_epochs update_epochs",
+    "minibatches.updates": "gradient_steps",
+    "minibatches.n_steps": "n_steps",
+    "minibatches.warmup_frames": "learning_starts",
+    "buffer.storage.max_size": "buffer_size",
+    "optim.lr": "learning_rate lr",
+    "loss.value_estimator.gamma": "gamma discount",
+    "loss.value_estimator.lmbda": "gae_lambda",
+    "loss.module.entropy_coeff": "ent_coef entropy_coef",
+    "loss.module.critic_coeff": "vf_coef",
+    "loss.module.clip_epsilon": "clip_range clip_coef",
+    "target.tau": "polyak",
+    "target.value_network_update_interval": "target_update_interval",
 }
 
 
@@ -47,17 +85,24 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
         return no_such_key(key, show(value), values)
     if "missing" in complaints:
         return missing(key)
-    should = [SHOULD.get(kind) or text.partition("should ")[2] for kind, text in complaints.items()]
+    should = [
+        SHOULD.get(key) or SHOULD.get(kind) or text.partition("should ")[2]
+        for kind, text in complaints.items()
+    ]
     line = f"{key}={show(value)}: should " + " or ".join(dict.fromkeys(should)).replace(" or be ", " or ")
     if value is None:
         return f"{line}; leave it out by ~{key}" if key.startswith("transforms.") else line
     if isinstance(value, float) and value.is_integer() and complaints.keys() & {"int_type", "int_from_float"}:
         return f"{line}; write {key}={int(value)}"
     if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
-        use = " or ".join(f"{key}={each}" for each in able)
+        use = " or ".join(f"{key}={each or 'null'}" for each in able)
         # What the algorithm says of one may be there alone.
         unchosen = "_target_" not in value and key in (find(values, "loss.networks") or {}).values()
-        return f"algo={values['algo']} needs a {key}; use {use}" if unchosen else f"{line}; use {use}"
+        return (
+            f"algo={values['algo']} needs {'an' * (key == 'actor') or 'a'} {key}; use {use}"
+            if unchosen
+            else f"{line}; use {use}"
+        )
     if "list_type" in complaints and not isinstance(value, Mapping):
         return f"{line}; write {key}=[{show(value)}]"
     return line
@@ -122,8 +167,12 @@ def no_such_key(key: str, value: str, values: Mapping[str, Any], accepted: Itera
 def instead(key: str, known: list[str]) -> str:
     """What of the ``known`` dotted paths could stand in place of ``key``, for the end of a sentence."""
     group, _, name = key.replace("/", ".").rpartition(".")
+    alike = difflib.get_close_matches(name, " ".join(CALLED.values()).split(), 1, 0.85)
+    meant = [each for each in known if each != group and {*alike} & {*CALLED.get(each, "").split()}]
+    if not meant and (able := choices_with(*key.partition(".")[::2])):
+        return f"; {' and '.join(able)} {'has' if len(able) == 1 else 'have'} it"
     beside = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == group}
-    near = [beside[each] for each in difflib.get_close_matches(name, beside)]
+    near = meant or [beside[each] for each in difflib.get_close_matches(name, beside)]
     near = near or [each for each in known if each.rpartition(".")[2] == name][:4]
     if not near and not (group and beside):
         near = difflib.get_close_matches(key, known, cutoff=0.7)
@@ -131,7 +180,16 @@ def instead(key: str, known: list[str]) -> str:
         return f"; did you mean {' or '.join(near)}?"
     if group and not beside:
         return instead(group, known)
+    if not group and len(known) > 30:
+        return "; python train.py --cfg job prints all"
     return f"; {group or 'the top level'} has {', '.join(each for each in beside if each[0] != '_')}"
+
+
+def choices_with(group: str, key: str) -> list[str]:
+    """The choices of a group, as they are typed, whose files have ``key``."""
+    found = choices(CONFIGS / group) if group and key else []
+    loaded = {each: OmegaConf.load(CONFIGS / group / f"{each}.yaml") for each in found}
+    return [f"{group}={each}" for each, file in loaded.items() if key in paths(OmegaConf.to_container(file))]
 
 
 def choices(group: Path) -> list[str]:
@@ -141,6 +199,21 @@ def choices(group: Path) -> list[str]:
 
 def no_such_choice(group: str, choice: str, offered: list[str]) -> str:
     """Lists what a group offers, nearest first."""
-    near = difflib.get_close_matches(choice, offered, n=3, cutoff=0.5)
+    if group == "env" and (known := gymnasium_id(choice)):
+        able = [*files_of(known), f"env=gym env.id={known}"]
+        return f"{group}={choice}: no such choice; use {' or '.join(able)}"
+    near = difflib.get_close_matches(choice.lower(), offered, n=3, cutoff=0.5)
     rest = [each for each in offered if each not in near]
     return f"{group}={choice}: no such choice; try {', '.join([*near, *rest])}"
+
+
+def gymnasium_id(name: str) -> str | None:
+    """The nearest id that is installed, or ``name`` where it looks like one; imports Gymnasium."""
+    near = difflib.get_close_matches(name, get_object("gymnasium.registry"), 1, 0.8)
+    return near[0] if near else name if re.search(r"-v\d+$", name) else None
+
+
+def files_of(id: str) -> list[str]:
+    """The choices of ``env``, as they are typed, that are this Gymnasium task."""
+    texts = {each: (CONFIGS / "env" / f"{each}.yaml").read_text() for each in choices(CONFIGS / "env")}
+    return [f"env={each}" for each, text in texts.items() if re.search(rf"^  id: {id}$", text, re.MULTILINE)]

@@ -13,10 +13,12 @@ from functools import reduce
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.mistakes import explain, find, no_such_key, show
+from hydrl.config.overrides import key_of
 from hydrl.errors import UserError
 
 Part = dict[str, Any]
@@ -141,7 +143,10 @@ def check_kind(path: str, name: str, target: Any, way: str) -> None:
         return
     advice = f"name one, or a function that makes one when called as {way}"
     if issubclass(target, get_object("gymnasium.Env")):
-        advice = "register it with Gymnasium, and use env=gym env.id=MODULE:ID"
+        module, places = name.rpartition(".")[0], (f"{target.__module__}:{target.__name__}", target)
+        known = [id for id, spec in get_object("gymnasium.registry").items() if spec.entry_point in places]
+        advice = f"register it in {module} with Gymnasium, and " * (not known)
+        advice += f"use env=gym env.id={module}:{(known or [f'{target.__name__}-v0'])[-1]}"
     raise UserError(f"{path}._target_={name} is a class, but no {kind.rpartition('.')[2]}; {advice}")
 
 
@@ -221,6 +226,11 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False) 
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
         elif key not in kinds and not open_ended and not key.startswith("_"):
+            words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+            typed = [key_of(each) for each in words]
+            if f"{path}._target_" in typed and f"{path}.{key}" not in typed:  # it came with another class
+                name = find(values, path)["_target_"]
+                raise UserError(f"{path}.{key}={show(value)}: {name} takes no {key}; add ~{path}.{key}")
             accepted = [f"{path}.{each}" for each in kinds]
             raise UserError(no_such_key(f"{path}.{key}", show(value), values, accepted))
 

@@ -19,12 +19,12 @@ def save_curves(metrics: MetricsFile, path: Path, *, title: str, solved_at: floa
     figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
     axes = figure.subplots()
     if (known := ~np.isnan(train)).any():
-        mark = "." if known.sum() < 10 else ""  # a line of one point is none
-        axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label="training return")
+        mark = "." if known.sum() < 60 else ""  # where episodes end: a line of few says little
+        axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label="training (exploring)")
     if (known := ~np.isnan(mean)).any():
         frames, mean, std = frames[known], mean[known], std[known]
         axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)
-        axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation, mean ± std")
+        axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation (deterministic), mean ± std")
     if solved_at is not None:
         axes.axhline(solved_at, color="#666666", linestyle="--", label=f"solved at {solved_at:,g}")
     axes.set(title=title, xlabel="environment frames", ylabel="return of an episode")

@@ -93,6 +93,10 @@ def expand(arguments: Sequence[str]) -> list[str]:
             f"resume={path} was begun with choices of one's own; add {own.searchpath(begun)} or where "
             "they lie now, or trust=true if you trust what lies there"
         )
+    config, now = run / ".hydra" / "config.yaml", [each for each in arguments if each.startswith("algo=")]
+    # The run's other words would not fit another algorithm.
+    if now and config.is_file() and now[-1] != (then := f"algo={find(OmegaConf.load(config), 'algo')}"):
+        raise UserError(f"{now[-1]} would make it another run: it was started with {then}; leave it out")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
     first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
     typed = [each for each in arguments[first:] if not each.startswith("resume=")]
