@@ -84,6 +84,7 @@ MISTAKES: dict[str, list[str]] = {
     "minibatches.epochs=0": ["minibatches.epochs=0", "greater than 0"],
     "loss.module.loss_critic_type=huber": ["loss.module.loss_critic_type=huber", "'l1', 'l2' or 'smooth_l1'"],
     "device=tpu": ["device=tpu", "auto, cpu, cuda or cuda:N"],
+    "logger=[wandb,trackio] logger.group=x": ["logger.group=x", "no such key"],
     "logger=wandb logger.wandb.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
     "+transforms.step_counter.max_steps=-3": ["transforms.step_counter", "max_steps", "one"],
     # Choices that do not exist, the nearest first.
@@ -99,7 +100,7 @@ MISTAKES: dict[str, list[str]] = {
     "actor=tanhnormal": ["actor=tanhnormal", "try tanh_normal, "],
     "logger=wandbb": ["logger=wandbb", "try wandb, "],
     "logger=[wandb,trackioo]": ["logger=trackioo", "try trackio, "],
-    "logger=wandb logger.group=x": ["logger.group=x", "did you mean logger.wandb.group?"],
+    "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
     "optim=adm": ["optim=adm", "try adam, adamw"],
     "exploration=nosuch": ["exploration=nosuch", "try e_greedy"],
     "algo=": ["algo=", "dqn", "ppo"],

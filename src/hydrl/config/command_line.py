@@ -20,7 +20,7 @@ from yaml import YAMLError
 
 from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import choices, instead, missing, no_such_choice, no_such_key, paths, unresolved
-from hydrl.config.overrides import as_typed, key_of, without_none
+from hydrl.config.overrides import as_typed, key_of, spelled_out
 from hydrl.errors import Interrupted, RunError, UserError
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
@@ -49,7 +49,7 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
 
     def work() -> None:
         try:
-            words = without_none(expand(sys.argv[1:]))
+            words = spelled_out(expand(sys.argv[1:]))
             sys.argv[1:] = sorted(words, key=lambda word: word not in ("-m", "--multirun"))  # Hydra's order
             check_arguments(sys.argv[1:])
             own.use(own.folders(sys.argv[1:]))

@@ -26,9 +26,16 @@ def quoted(path: Path | str) -> str:
     return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def without_none(arguments: Sequence[str]) -> list[str]:
-    """``GROUP=none`` and ``GROUP=null`` as Hydra has it on a command line, ``~GROUP``; all else as it is."""
+def spelled_out(arguments: Sequence[str]) -> list[str]:
+    """As Hydra has it what is typed shorter, and all else as it is.
+
+    ``GROUP=none`` and ``GROUP=null`` are ``~GROUP``; ``logger.KEY`` is that of the one logger there is.
+    """
     said = [each.partition("=") for each in arguments]
+    logger = {key: value for key, _, value in said}.get("logger", "")
+    if re.fullmatch(r"\w+", logger) and (CONFIGS / "logger" / f"{logger}.yaml").is_file():
+        own = rf"(\+*logger)\.(?!{logger}\.)"
+        said = [(re.sub(own, rf"\1.{logger}.", key), equals, value) for key, equals, value in said]
     return [
         f"~{key}" if value in ("none", "null") and (CONFIGS / key).is_dir() else f"{key}{equals}{value}"
         for key, equals, value in said

@@ -20,7 +20,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from hydrl.config import CONFIGS
 from hydrl.config.command_line import translate
 from hydrl.config.mistakes import explain, find
-from hydrl.config.overrides import key_of, without_none
+from hydrl.config.overrides import key_of, spelled_out
 from hydrl.config.own import folders, searchpath, use, without_folders
 from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
 from hydrl.errors import UserError
@@ -65,7 +65,7 @@ def read(words: Sequence[str]) -> Plan:
     drawn = {key: each for key, each in parsed.items() if each.is_sweep_override()}
     single = {key: each.input_line or "" for key, each in parsed.items() if key not in drawn}
     overrides = [word for key, word in single.items() if key.partition(".")[0] != "search"]
-    chosen = [*without_none([*single.values()]), "run_dir=unused"]
+    chosen = [*spelled_out([*single.values()]), "run_dir=unused"]
     chosen += ["+search=${algo}"] * ("search" not in parsed)
     adding = [searchpath(named)] * bool(named)
     try:
