@@ -1,8 +1,8 @@
 """Compares runs: python scripts/report.py outputs/… outputs/… out=DIR
 
-Takes run folders, and folders that hold some at any depth, as a sweep's. Writes report.md with learning
-curves, scores and comparisons, and each picture as PNG and SVG, to DIR: outputs/report-DATE unless named.
-Needs pip install 'hydrl[report]'.
+Takes run folders, and folders that hold some at any depth, as a sweep's. Writes learning curves, scores and
+comparisons as report.md, and as report.html for a browser, and each picture as PNG and SVG, to DIR:
+outputs/report-DATE unless named. Needs pip install 'hydrl[report]'.
 """
 
 import shlex
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hydrl.config.command_line import script
 from hydrl.errors import UserError
+from hydrl.run.pages import write_page
 from hydrl.run.screen import outlive_readers
 
 
@@ -39,7 +40,8 @@ def main(words: list[str]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         command = shlex.join(["python", "scripts/report.py", *map(str, places), f"out={out}"])
-        report.save(counted, left_out, out / "report.md", command)
+        text = report.save(counted, left_out, out / "report.md", command)
+        write_page(text, out / "report.html")
     except OSError as error:
         raise UserError(f"out={out} cannot be written: {error.strerror or error}") from None
     for folder, reason in left_out.items():

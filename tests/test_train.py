@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from pathlib import Path
 
 import psutil
@@ -47,8 +48,13 @@ def test_a_run_leaves_what_it_promises(run):
     evaluated = [row for row in rows if row["eval/return_mean"]]
     assert [row["frames"] for row in evaluated] == ["1024", "2048"]
     assert summary["best_eval/return_mean"] == max(float(row["eval/return_mean"]) for row in evaluated)
-    for name in ("curves.png", "config_resolved.yaml"):
-        assert (folder / name).stat().st_size > 0
+    page, curves = (folder / "run.html").read_text(), (folder / "curves.png").read_bytes()
+    assert f'src="data:image/png;base64,{b64encode(curves).decode()}"' in page
+    for row in (
+        "<td>trained</td>\n<td><code>2,048 frames, 320 updates</code></td>",
+        "\ntotal_frames: 2048\n",
+    ):
+        assert row in page
     assert checkpoint.find(folder, "last").name == "checkpoint-000000002048.torchrl"
     best = max(evaluated, key=lambda row: (float(row["eval/return_mean"]), int(row["frames"])))
     assert checkpoint.frames_of(checkpoint.find(folder, "best")) == int(best["frames"])

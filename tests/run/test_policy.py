@@ -276,3 +276,13 @@ def test_the_page_s_examples_run(trained, tmp_path, monkeypatch):
     assert names["action"].shape == (1,)
     assert names["actions"].shape == (4, 1)
     assert len(names["rollout"]) > 1
+
+
+def test_the_first_lines_in_readme_run(trained, tmp_path, monkeypatch):
+    shutil.copytree(trained("dqn"), tmp_path / "outputs" / "…")
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    names: dict = {}
+    exec(block, names)
+    assert names["action"] in (0, 1)
+    assert (tmp_path / "policy.onnx").stat().st_size > 1_000

@@ -2,6 +2,7 @@ import json
 import re
 import shlex
 import sys
+from base64 import b64decode
 
 import numpy as np
 import pytest
@@ -30,20 +31,24 @@ def make_run(
     solved_at=100.0,
     seconds=2.0,
 ):
-    """A run folder with an evaluation every 1,000 frames, the last followed by the closing one."""
+    """A run folder with an evaluation every 1,000 frames, the last followed by the closing one.
+
+    They come every so many ``seconds`` after the 5 that it took to start.
+    """
     (folder / ".hydra").mkdir(parents=True)
     frames = 1000 * (len(returns) + 1)
     solved = next((1000 * (n + 1) for n, each in enumerate(returns) if each >= solved_at), None)
     summary = {"algo": algo, "env": env, "seed": seed, "status": status, "frames": frames}
     summary |= {
-        "wall_seconds": frames / 1000 * seconds,
+        "wall_seconds": 5 + frames / 1000 * seconds,
+        "start_seconds": 5,
         "eval/return_mean": score,
         "versions": {"hydrl": "1"},
     }
-    summary |= {"solved_at_frames": solved, "solved_at_seconds": solved and solved / 1000 * seconds}
+    summary |= {"solved_at_frames": solved, "solved_at_seconds": solved and 5 + solved / 1000 * seconds}
     (folder / "summary.json").write_text(json.dumps(summary))
-    rows = ["frames,time/elapsed,train/return,eval/return_mean", f"500,{seconds / 2},0.0,"]
-    rows += [f"{1000 * (n + 1)},{seconds * (n + 1)},,{each}" for n, each in enumerate(returns)]
+    rows = ["frames,time/elapsed,train/return,eval/return_mean", f"500,{5 + seconds / 2},0.0,"]
+    rows += [f"{1000 * (n + 1)},{5 + seconds * (n + 1)},,{each}" for n, each in enumerate(returns)]
     (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
     values = {"seed": seed, "task": env, "algo": algo, "run_dir": str(folder), "optim": {"lr": 1e-3}}
     values |= {"eval": {"solved_at": solved_at}} | (config or {})
@@ -196,7 +201,13 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     assert page.count("| `dqn` | `ppo` | 1 [1, 1] |") == 2
     assert f"python scripts/report.py {tmp_path / 'runs'} out={out}\n" in page
     shown = re.findall(r"\]\((\S+)\)", page)
-    assert sorted(shown) == sorted(each.name for each in out.iterdir() if each.name != "report.md")
+    left = {each.name for each in out.iterdir()} - set(shown)
+    assert left == {"report.md", "report.html"}
+    browsed = (out / "report.html").read_text()
+    (inside, *others) = re.findall(r'src="data:image/png;base64,(\S+)"', browsed)
+    assert b64decode(inside) == (out / "curves-acrobot.png").read_bytes()
+    assert len(others) == 2
+    assert "<td><code>dqn</code></td>\n<td>4</td>\n<td>125.0 [110.0, 140.0]</td>" in browsed
     assert len(shown) == 6
     pixels = (image.imread(out / "curves-cartpole.png")[..., :3] * 255).round().astype(int)
     for colour in ((0, 114, 178), (213, 94, 0)):

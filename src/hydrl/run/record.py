@@ -14,8 +14,9 @@ from hydrl.loop.progress import Progress
 from hydrl.run import loggers, process
 from hydrl.run.curves import save_curves
 from hydrl.run.files import atomically
+from hydrl.run.pages import write_page
 from hydrl.run.resume import Origin
-from hydrl.run.screen import Display, print_summary
+from hydrl.run.screen import Display, closing_rows, print_summary
 
 
 class Record:
@@ -78,7 +79,7 @@ class Record:
         self.display.update(self.progress.frames, {})
 
     def finish(self, closing: Evaluation | None = None, status: str = "finished") -> None:
-        """Writes ``summary.json`` and ``curves.png``, closes the loggers and prints the closing table.
+        """Writes ``summary.json`` and the pictures, closes the loggers and prints the closing table.
 
         Args:
             closing: the closing evaluation; a run that was cut short has none and reports its last.
@@ -112,8 +113,16 @@ class Record:
             partial.write_text(json.dumps(summary, indent=2) + "\n")
         title = f"{settings.algo} on {settings.task}, seed {settings.seed}"
         save_curves(self.file, self.directory / "curves.png", title=title, solved_at=progress.solved_at)
+        self.page(title, closing_rows(summary, self.directory))
         self.close(reached)
         print_summary(summary, self.directory)
+
+    def page(self, title: str, rows: dict[str, str]) -> None:
+        """Writes ``run.html``: the curves, the closing table's rows and the configuration."""
+        table = "\n".join(["| | |", "|---|---|", *(f"| {name} | `{text}` |" for name, text in rows.items())])
+        config = (self.directory / "config_resolved.yaml").read_text()
+        parts = [f"# {title}", "![curves](curves.png)", table, "## Configuration", f"```yaml\n{config}```"]
+        write_page("\n\n".join(parts), self.directory / "run.html")
 
     def close(self, reached: dict[str, Any] | None = None) -> None:
         """Stops the progress bar and finishes the loggers, however the run ended; again does nothing."""

@@ -83,15 +83,22 @@ def print_summary(summary: dict[str, Any], directory: Path) -> None:
     """The closing table: what was reached, how long it took, and where everything lies."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
+    for row in closing_rows(summary, directory).items():
+        table.add_row(*row)
+    console().print(table)
+
+
+def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
+    """The rows of the closing table by their names."""
+    rows = {}
     for name, text in CLOSING.items():
         with suppress(TypeError):  # of a None, where it was not evaluated or not solved
-            row = text.format(**summary).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
-            table.add_row(name, row)
+            rows[name] = text.format(**summary).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
     folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
-    table.add_row("folder", str(folder))
+    rows["folder"] = str(folder)
     if summary["status"] in ("interrupted", "failed"):
-        table.add_row("go on with", as_typed(f"python train.py resume={folder}"))
-    console().print(table)
+        rows["go on with"] = as_typed(f"python train.py resume={folder}")
+    return rows
 
 
 def console() -> Console:

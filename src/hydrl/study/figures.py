@@ -71,7 +71,7 @@ def curve(
     axes.fill_between(points, low, high, color=colour, alpha=0.12, linewidth=0, zorder=1)
     for thin in (low, high) if len(runs) >= FEW else returns:  # edges tell bands apart that overlap
         axes.plot(points, thin, dashes, color=colour, linewidth=0.8, alpha=0.6, zorder=1)
-    axes.set_xlabel(("environment frames", "seconds since the start")[against])
+    axes.set_xlabel(("environment frames", "seconds of the loop")[against])
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter((EngFormatter(sep=""), StrMethodFormatter("{x:,.10g}"))[against])
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))

@@ -23,7 +23,8 @@ METHOD = f"""## How it was computed
 - **Intervals** are 95%, by percentile bootstrap over runs ({RESAMPLES:,} resamples), and need {FEW} seeds.
   From few seeds they come out narrower than they should.
 - **Curves** carry a run that ended early on at its end; where seeds are too few for a band, thin lines are
-  the seeds. Seconds count from the start of the process and depend on the machine.
+  the seeds. Seconds count from when all was built, without a process's start and imports, and depend on
+  the machine.
 - **To solve**: medians up to the first evaluation at the threshold; "-" where half of the runs got to none.
 - **Probability** that a run of one group scores higher than one of another: ties count half. An interval that
   holds 0.5 shows no difference."""
@@ -36,8 +37,8 @@ def save(
     command: str,
     more: str = "",
     pictures: str = "",
-) -> None:
-    """Writes a page in Markdown and its pictures, each as PNG and SVG.
+) -> str:
+    """Writes a page in Markdown, which it returns, and its pictures, each as PNG and SVG.
 
     Args:
         runs: and
@@ -53,8 +54,10 @@ def save(
     parts += [more, METHOD, "## Commands"]
     typed = [f"# {run.folder}\n{shlex.join(['python', 'train.py', *run.overrides])}" for run in runs]
     parts += [as_typed("\n".join(["```", command, *typed, "```"]))]
+    text = "\n\n".join(filter(None, parts)) + "\n"
     with atomically(page) as partial:
-        partial.write_text("\n\n".join(filter(None, parts)) + "\n")
+        partial.write_text(text)
+    return text
 
 
 def head(runs: Sequence[Run], left_out: Mapping[Path, str]) -> list[str]:

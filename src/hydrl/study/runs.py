@@ -28,7 +28,8 @@ class Run(BaseModel, arbitrary_types_allowed=True):
 
     Attributes:
         id: of the task with its version, where it has one.
-        curve: its evaluations as :func:`evaluations` gives them; the closing one is the last.
+        curve: its evaluations as :func:`evaluations` gives them; the closing one is the last. Seconds count
+            from when all was built, as ``solved_at_seconds`` does here.
         overrides: what was typed after ``python train.py``.
         group: of those it was loaded with, the ones that differ in no more than task and seed.
     """
@@ -87,8 +88,11 @@ def read(folder: Path) -> Run:
     if found.get("status") not in ("finished", "diverged") or found.get("eval/return_mean") is None:
         raise UserError(f"{found.get('status')} after {found.get('frames')} frames, without a score")
     try:
-        closing = [float(found[key]) for key in ("frames", "wall_seconds", "eval/return_mean")]
-        curve = evaluations(folder)
+        start = found.get("start_seconds", 0.0)  # of the process, with its imports, and of building all
+        closing = [float(found["frames"]), found["wall_seconds"] - start, float(found["eval/return_mean"])]
+        curve = evaluations(folder) - [0.0, start, 0.0]
+        if found["solved_at_seconds"] is not None:
+            found["solved_at_seconds"] -= start
         config = yaml.safe_load((folder / "config_resolved.yaml").read_text())
         made = {
             "folder": folder,

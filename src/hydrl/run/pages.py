@@ -1,0 +1,38 @@
+"""Pages for a browser: one HTML file each, its pictures inside."""
+
+import re
+from base64 import b64encode
+from html import escape
+from pathlib import Path
+from urllib.parse import unquote
+
+from hydrl.run.files import atomically
+
+STYLE = """body { max-width: 60em; margin: 2em auto; padding: 0 1em; font: 16px/1.5 system-ui, sans-serif }
+img { max-width: 100% }
+table { border-collapse: collapse }
+th, td { padding: .3em .8em; border-bottom: 1px solid #ddd; text-align: left }
+pre { overflow: auto; padding: 1em; background: #f6f6f6 }"""
+
+
+def write_page(text: str, file: Path) -> None:
+    """Writes a page.
+
+    Args:
+        text: Markdown that begins with its title; its pictures are PNG files, named as seen from the page.
+        file: the page.
+    """
+    from markdown_it import MarkdownIt  # a quarter of a second, which a typo need not wait for
+
+    def inside(found: re.Match) -> str:
+        picture = (file.parent / unquote(found[1])).read_bytes()
+        return f'src="data:image/png;base64,{b64encode(picture).decode()}"'
+
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    body = re.sub(r'src="([^":]+\.png)"', inside, body)
+    title = escape(text.partition("\n")[0].lstrip("# "))
+    with atomically(file) as partial:
+        partial.write_text(
+            f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
+            f"<style>\n{STYLE}\n</style>\n{body}</html>\n"
+        )
