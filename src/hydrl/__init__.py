@@ -27,7 +27,7 @@ def load(
         trust: ``True`` rebuilds environments and parts that are not hydrl's own, which runs their code.
 
     Returns:
-        A :class:`hydrl.run.policy.Policy`: ``predict``, ``act``, ``reset``, ``env`` and ``export``.
+        The policy, with ``predict``, ``act``, ``reset``, ``env`` and ``export``.
 
     Raises:
         UserError: in a line, if the folder is no run's, the checkpoint is not there or damaged, the
