@@ -123,8 +123,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "env=custom env._target_=torchrl.envs": ["env._target_=torchrl.envs is no class or function"],
     "env=custom env._target_=gymnasium.envs.classic_control.CartPoleEnv": [
-        "CartPoleEnv",
-        "use env=gym env.id=",
+        "CartPoleEnv is a class, but no EnvBase",
+        "use env=gym env.id=CartPole-v1",
     ],
     "env=custom env._target_=toys.Corridor": [
         "env._target_=toys.Corridor",

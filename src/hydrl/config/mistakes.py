@@ -216,4 +216,8 @@ def gymnasium_id(name: str) -> str | None:
 def files_of(id: str) -> list[str]:
     """The choices of ``env``, as they are typed, that are this Gymnasium task."""
     texts = {each: (CONFIGS / "env" / f"{each}.yaml").read_text() for each in choices(CONFIGS / "env")}
-    return [f"env={each}" for each, text in texts.items() if re.search(rf"^  id: {re.escape(id)}$", text, re.MULTILINE)]
+    return [
+        f"env={each}"
+        for each, text in texts.items()
+        if re.search(rf"^  id: {re.escape(id)}$", text, re.MULTILINE)
+    ]

@@ -146,7 +146,8 @@ def check_kind(path: str, name: str, target: Any, way: str) -> None:
         module, places = name.rpartition(".")[0], (f"{target.__module__}:{target.__name__}", target)
         known = [id for id, spec in get_object("gymnasium.registry").items() if spec.entry_point in places]
         advice = f"register it in {module} with Gymnasium, and " * (not known)
-        advice += f"use env=gym env.id={module}:{(known or [f'{target.__name__}-v0'])[-1]}"
+        place = "" if name.startswith("gymnasium.") else f"{module}:"
+        advice += f"use env=gym env.id={place}{(known or [f'{target.__name__}-v0'])[-1]}"
     raise UserError(f"{path}._target_={name} is a class, but no {kind.rpartition('.')[2]}; {advice}")
 
 
