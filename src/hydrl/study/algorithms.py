@@ -17,7 +17,7 @@ INTRODUCTION = """\
 Written by `make results` from `configs/algo` and the runs kept in `docs/results`. All have one loop,
 `train.py`; what differs is their files. Scores are the closing evaluation of the last policy, mean and
 standard deviation over the seeds, after so many frames; [results](results.md) has them beside what others
-published. Cost is wall time a frame of such a run, start and evaluations included, on two CPU cores without a
+published. Cost is wall time a frame of such a run, evaluations included, on two CPU cores without a
 GPU, as many runs side by side.
 """
 
