@@ -121,8 +121,8 @@ MISTAKES = {
     "critic._target_=my_nets.actor": "as the run does it, critic(env, actor, …): too many positional",
     "loss.module._target_=my_nets.Net": "my_nets.Net is a class, but no LossModule",
     "transforms.blind._target_=my_nets.Net": "my_nets.Net is a class, but no Transform",
-    "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor is a class, but no EnvBase; register it with "
-    "Gymnasium, and use env=gym env.id=MODULE:ID",
+    "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor is a class, but no EnvBase; use env=gym "
+    "env.id=my_envs:Corridor-v0",
 }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
@@ -27,8 +28,10 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Lets links find their pages in the site."""
+    if "/" in page.file.src_uri:  # one folder down, where links are right as they are
+        return markdown
 
     def within(link: re.Match[str]) -> str:
         target = PAGES.get(link[1], link[1])

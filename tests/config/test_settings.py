@@ -192,7 +192,7 @@ def test_every_key_is_read_by_something(algo: str):
     cfg = composed(*words, *data_of(algo), "logger=wandb", "schedule=cosine")
     values = load(cfg).model_dump()
     nodes = dict(targets(values))
-    assert {"env", "actor", "collector", "loss.module", "optim", "logger"} <= nodes.keys()
+    assert {"env", "actor", "collector", "loss.module", "optim", "logger.wandb"} <= nodes.keys()
     open_ended = set()
     for path, node in nodes.items():
         parameters, passes_on = accepted_parameters(import_(node["_target_"]))
