@@ -233,9 +233,10 @@ def test_without_an_account_it_logs_offline_and_sends_no_artifact_unless_asked(
     folder = run("algo=dqn", "env=cartpole", "env.id=${oc.env:SECRET_TASK}", *TINY, "logger=wandb")
     assert f"wandb sync {folder}/wandb/offline-run-" in capsys.readouterr().out
     found = list(records(folder))
-    # W&B notes the name of the code at once; the record of it was missing at times on a busy machine.
-    assert {each.artifact.type for each in found if each.WhichOneof("record_type") == "artifact"} <= {"code"}
-    assert any("code_path" in item.value_json for each in found for item in each.config.update)
+    kinds = {each.artifact.type for each in found if each.WhichOneof("record_type") == "artifact"}
+    assert kinds <= {"code"}
+    # W&B notes the code twice, and on a busy machine one or the other was missing at times.
+    assert kinds or any("code_path" in item.value_json for each in found for item in each.config.update)
     run_sent = next(each.run for each in found if each.WhichOneof("record_type") == "run")
     config = {item.key: json.loads(item.value_json) for item in run_sent.config.update}
     assert config["env"]["id"] == "${oc.env:SECRET_TASK}"  # what an environment variable holds stays there
