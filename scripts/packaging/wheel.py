@@ -17,5 +17,5 @@ class App(BuildHookInterface):
         """Adds the files."""
         if version == "standard":  # not "editable"
             scripts = (f"scripts/{file.name}" for file in Path(self.root, "scripts").glob("*.*"))
-            for name in ("train.py", "configs", *scripts, "scripts/wandb/dashboard.py"):
+            for name in ("train.py", "configs", *scripts):
                 build_data["force_include"][name] = f"hydrl/app/{name}"

@@ -8,7 +8,6 @@ import sys
 from hydrl.config import ROOT
 
 SCRIPTS = {name: f"scripts/{name}.py" for name in ("evaluate", "report", "search", "results")}
-SCRIPTS["dashboard"] = "scripts/wandb/dashboard.py"
 
 
 def main() -> int:

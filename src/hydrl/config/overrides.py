@@ -11,7 +11,7 @@ from hydrl.config import CONFIGS
 def as_typed(text: str) -> str:
     """Commands in a text as this process was started: ``hydrl search`` for ``python scripts/search.py``."""
     if command := os.environ.get("HYDRL_COMMAND"):  # of hydrl.__main__
-        text = re.sub(r"python scripts/(?:wandb/)?(\w+)\.py", rf"{command} \1", text)
+        text = re.sub(r"python scripts/(\w+)\.py", rf"{command} \1", text)
         text = text.replace("python train.py", command)
     return text
 
