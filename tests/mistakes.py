@@ -51,7 +51,7 @@ MISTAKES: dict[str, list[str]] = {
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
     "encoder=lstm": ["encoder=lstm", "encoder@actor=lstm"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
-    "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "a callable of (env, ...)"],
+    "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
     # Wrong types.
     "device=0": ["device=0", "auto, cpu, cuda or cuda:N"],
     "optim.lr=abc": ["optim.lr=abc", "a valid number"],
