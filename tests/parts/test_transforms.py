@@ -98,6 +98,18 @@ def test_observations_are_standardised_by_random_frames_or_by_running_ones_withi
     assert norm._step(far, far)["observation"].unique().tolist() == [LIMIT]
 
 
+def test_observations_that_never_change_are_standardised_to_nothing():
+    """Their mean square is rounded to less than their mean's square for about one number in three."""
+    norm = RunningNorm(["observation"])
+    constant = TensorDict(
+        {"observation": torch.linspace(-3, 3, 100, dtype=torch.float64).expand(64, 100)}, [64]
+    )
+    for _ in range(20):
+        begun = norm._step(constant, constant.clone())["observation"]
+    assert begun.abs().max() < 1e-9
+    assert (norm.to_observation_norm()(constant.clone())["observation"].abs() < 1e-9).all()
+
+
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_running_statistics_take_in_each_observation_once_and_stand_still_in_time(num_envs):
     make = partial(environments.make_env, partial(Toy, short=2, long=5), num_envs=num_envs, seed=0)

@@ -76,6 +76,9 @@ class RunningNorm(VecNormV2):
     def _stateful_update(self, data: TensorDictBase) -> None:
         if self.seen < self.until:
             super()._stateful_update(data)
+            # A constant's mean square may be rounded to less than its mean's square, whose root is no number.
+            for mean, square in zip(self._loc.values(True, True), self._var.values(True, True), strict=True):
+                torch.maximum(square, mean.square(), out=square)
 
     def to_observation_norm(self) -> Compose:
         """The same by its present statistics, without an environment."""
