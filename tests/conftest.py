@@ -18,6 +18,7 @@ from hydra import compose, initialize_config_dir
 import hydrl.loop.metrics
 from hydrl.config import CONFIGS
 from hydrl.config.settings import Settings, load
+from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts.losses import make_loss
 from hydrl.run import checkpoint, process
 from hydrl.run.memory import read
@@ -118,6 +119,20 @@ def run(tmp_path: Path) -> Callable[..., Path]:
         chosen = settings(*overrides, run_dir=tmp_path / folder)
         train(chosen, origin(chosen))
         return tmp_path / folder
+
+    return call
+
+
+@pytest.fixture
+def evaluations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says what evaluations give by their frames: those of the training and the closing ones."""
+
+    def call(training: dict[int, float], closing: dict[int, float]) -> None:
+        def play(self, frames, episodes, drawn):
+            mean = (training if drawn == Episodes.TRAINING else closing)[frames]
+            return Evaluation(torch.full((episodes,), mean), torch.ones(episodes))
+
+        monkeypatch.setattr(Evaluator, "play", play)
 
     return call
 

@@ -15,7 +15,8 @@ from hydrl.config.signatures import HANDED, KINDS
 from hydrl.errors import UserError
 from hydrl.parts.environments import action_kind, make_env
 from hydrl.run.finished import open_run
-from hydrl.study import runs, space
+from hydrl.run.folder import summary
+from hydrl.study import space
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text()
 FAST = ["debug=fast", "total_frames=512", "eval.every_frames=512", "eval.stop_when_solved=false"]
@@ -62,7 +63,7 @@ def test_the_page_says_how_each_part_is_called():
 def test_each_environment_is_trained_in(choice, project, run):
     own.use([project / "conf"])
     folder = run(own.searchpath([project / "conf"]), *choice, *FAST)
-    assert runs.summary(folder)["frames"] == 512
+    assert summary(folder)["frames"] == 512
     losses = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert ("loss/flat" in losses) == ("algo=my_ppo" in choice)
 
@@ -87,7 +88,7 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, monkeypatch)
     process = start(*resumed, "trust=true", script=str(ROOT / "train.py"), cwd="/")
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert (runs.summary(folder)["frames"], runs.summary(folder)["resumed_at_frames"]) == (768, [512])
+    assert (summary(folder)["frames"], summary(folder)["resumed_at_frames"]) == (768, [512])
 
 
 def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(project):

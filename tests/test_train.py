@@ -47,7 +47,9 @@ def test_a_run_leaves_what_it_promises(run):
     assert [row["frames"] for row in rows] == [str(256 * batch) for batch in range(1, 9)]
     evaluated = [row for row in rows if row["eval/return_mean"]]
     assert [row["frames"] for row in evaluated] == ["1024", "2048"]
-    assert summary["best_eval/return_mean"] == max(float(row["eval/return_mean"]) for row in evaluated)
+    means = [(float(row["eval/return_mean"]), int(row["frames"])) for row in evaluated]
+    best = max([*means, (summary["eval/return_mean"], 2048)])
+    assert summary["best_eval/return_mean"] == best[0]
     page, curves = (folder / "run.html").read_text(), (folder / "curves.png").read_bytes()
     assert f'src="data:image/png;base64,{b64encode(curves).decode()}"' in page
     for row in (
@@ -56,8 +58,7 @@ def test_a_run_leaves_what_it_promises(run):
     ):
         assert row in page
     assert checkpoint.find(folder, "last").name == "checkpoint-000000002048.torchrl"
-    best = max(evaluated, key=lambda row: (float(row["eval/return_mean"]), int(row["frames"])))
-    assert checkpoint.frames_of(checkpoint.find(folder, "best")) == int(best["frames"])
+    assert checkpoint.frames_of(checkpoint.find(folder, "best")) == best[1]
 
 
 def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_stops(run):
@@ -67,19 +68,41 @@ def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_s
     assert 0 < summary["solved_at_seconds"] <= summary["wall_seconds"]
 
 
-def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run, monkeypatch):
-    from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
-
-    def lucky(self, frames, episodes, drawn=Episodes.TRAINING):
-        mean = 500.0 if drawn == Episodes.TRAINING else 10.0
-        return Evaluation(torch.full((episodes,), mean), torch.ones(episodes))
-
-    monkeypatch.setattr(Evaluator, "__call__", lucky)
+def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run, evaluations):
+    evaluations({1024: 500.0, 2048: 500.0}, {1024: 10.0, 2048: 10.0})
     folder = run("algo=ppo", "env=cartpole", *FAST, "eval.stop_when_solved=true")
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["frames"] == 2048
     assert summary["solved_at_frames"] == 1024
     assert summary["eval/return_mean"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("training", "closing", "stop", "best", "solved"),
+    [
+        ({256: 30.0, 512: 20.0}, {512: 40.0}, False, (512, 40.0), 512),
+        ({256: 50.0, 512: 20.0}, {512: 45.0}, False, (256, 50.0), 256),
+        ({256: 30.0, 512: 45.0}, {512: 35.0}, False, (512, 45.0), 512),  # the same policy twice
+        ({256: 50.0}, {256: 60.0}, True, (256, 60.0), 256),
+        ({}, {512: 35.0}, False, (512, 35.0), None),
+    ],
+    ids=["the best", "not the best", "at the last one's frames", "that confirms a solution", "the only one"],
+)
+def test_the_closing_evaluation_competes_with_the_others(
+    training, closing, stop, best, solved, run, evaluations
+):
+    evaluations(training, closing)
+    short = ["total_frames=512", "minibatches.epochs=1", "log_every_frames=10_000"]
+    short += [f"eval.every_frames={256 if training else 10_000}"]
+    folder = run(
+        "env=cartpole", *FAST, *short, "eval.solved_at=40", f"eval.stop_when_solved={str(stop).lower()}"
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    found = checkpoint.frames_of(checkpoint.find(folder, "best"))
+    assert (found, summary["best_eval/return_mean"], summary["solved_at_frames"]) == (*best, solved)
+    assert (summary["frames"], summary["eval/return_mean"]) == next(iter(closing.items()))
+    logged = {int(row["frames"]): row.get("eval/return_mean", "") for row in metrics(folder)}
+    assert logged == {frames: str(training.get(frames, "")) for frames in logged}  # of the training alone
 
 
 @pytest.mark.parametrize("pair", [("ppo", "inverted_double_pendulum"), ("dqn", "cartpole")])

@@ -19,10 +19,10 @@ from hydrl.errors import UserError
 # What each section's panels draw against frames; a run without a metric is left out of its panel.
 SECTIONS = {
     "Return": ["eval/return_mean", "eval/return_min", "train/return", "train/episode_length"],
-    "PPO": ["loss/objective", "loss/critic", "loss/entropy", "train/explained_variance"],
+    "PPO": ["loss/objective", "loss/critic", "train/entropy", "train/explained_variance"],
     "PPO's steps": ["loss/kl_approx", "loss/clip_fraction"],
     "DQN": ["loss/loss", "train/q_value", "train/epsilon"],
-    "SAC": ["loss/actor", "loss/qvalue", "loss/alpha", "loss/entropy"],
+    "SAC": ["loss/actor", "loss/qvalue", "train/alpha", "loss/entropy"],
     "Optimizer": ["loss/grad_norm", "train/learning_rate"],
     "Speed": ["time/frames_per_second", "time/elapsed"],
     "Share of the loop's time": ["time/collect", "time/sample", "time/update", "time/evaluate", "time/video"],

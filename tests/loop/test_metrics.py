@@ -3,6 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from conftest import loss_of, settings
 from tensordict import TensorDict
 from torchrl.data import Bounded, OneHot
 from torchrl.envs import RewardScaling, StepCounter
@@ -19,6 +20,7 @@ from hydrl.loop.metrics import (
     timed,
     value_metrics,
 )
+from hydrl.loop.update import Update
 from hydrl.parts import environments
 
 
@@ -83,6 +85,31 @@ def test_loss_metrics_are_means_named_after_the_terms():
     )
     assert loss_metrics([first, second]) == {"loss/critic": 2.0, "loss/grad_norm": 2.0}
     assert loss_metrics([]) == {}
+
+
+def test_the_policy_s_entropy_is_logged_beside_the_loss_s_term_of_it():
+    chosen = settings("algo=ppo", "env=cartpole", "~tuned", "loss.module.entropy_coeff=0.25")
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
+    environments.initialise_normalisers(env, 100)
+    actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
+    loss = loss_of(chosen, env, actor=actor, critic=critic)
+    with torch.no_grad():
+        list(actor.parameters())[-1].copy_(torch.tensor([1.0, -1.0]))  # one action is likelier
+        batch = env.rollout(16, actor, break_when_any_done=False)
+        loss.value_estimator(batch)
+        entropy = actor.get_dist(batch).entropy().mean().item()
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0))
+    row = loss_metrics([update(batch.reshape(-1))])
+    assert row["train/entropy"] == pytest.approx(entropy)
+    assert row["loss/entropy"] == pytest.approx(-0.25 * entropy)
+
+
+def test_a_number_of_hydrl_s_own_keeps_its_name_before_a_loss_s():
+    metrics = Metrics(torch.optim.SGD([torch.zeros(1)], lr=0.5), None)
+    taken = {"return": torch.tensor(7.0), "loss_return": torch.tensor(8.0)}
+    metrics.learned(batch((5,), {(0,): 4}, {(0,): 10.0}), [TensorDict(taken)])
+    row = metrics.row()
+    assert (row["train/return"], row["loss/return"]) == (10.0, 8.0)
 
 
 def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_not(monkeypatch):

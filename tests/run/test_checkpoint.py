@@ -56,6 +56,17 @@ def test_the_newest_and_the_best_stay(tmp_path):
         checkpoint.find(tmp_path, "30")
 
 
+@pytest.mark.parametrize(
+    ("status", "frames", "best"), [("finished", 20, 20), ("finished", 30, 10), ("interrupted", 20, 10)]
+)
+def test_a_finished_run_s_closing_evaluation_is_its_last_checkpoint_s(status, frames, best, tmp_path):
+    save(tmp_path, 10, score=5.0)
+    save(tmp_path, 20, score=2.0)
+    told = {"status": status, "frames": frames, "eval/return_mean": 7.0}
+    (tmp_path / "summary.json").write_text(json.dumps(told))
+    assert checkpoint.frames_of(checkpoint.find(tmp_path, "best")) == best
+
+
 def test_a_damaged_best_is_passed_over_with_a_word(tmp_path, capsys):
     save(tmp_path, 10, score=1.0)
     best = save(tmp_path, 20, score=5.0)

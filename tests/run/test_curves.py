@@ -3,7 +3,7 @@ from matplotlib import image
 from hydrl.run.curves import save_curves
 from hydrl.run.loggers import MetricsFile
 
-ORANGE, BLUE = (230, 159, 0), (0, 114, 178)
+ORANGE, BLUE, GREEN = (230, 159, 0), (0, 114, 178), (0, 158, 115)
 
 
 def coloured(path, colour):
@@ -21,6 +21,9 @@ def test_curves_show_training_and_evaluation(tmp_path):
     save_curves(metrics, path, title="ppo on cartpole", solved_at=150)
     assert coloured(path, ORANGE) > 300
     assert coloured(path, BLUE) > 300
+    assert coloured(path, GREEN) == 0
+    save_curves(metrics, path, title="ppo on cartpole", solved_at=150, closing=(1_000, 190.0, 12.0))
+    assert coloured(path, GREEN) > 50
 
 
 def test_a_run_without_evaluation_still_has_its_picture(tmp_path):

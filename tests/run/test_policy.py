@@ -235,10 +235,15 @@ def test_a_missing_extra_is_named(load, monkeypatch):
         load("dqn").export("p.onnx")
 
 
-def test_a_run_that_was_never_evaluated_gives_its_last_policy_and_says_so(load, trained, capsys):
-    policy = load("td3")
-    assert policy.frames == 256
-    assert f"warning: run={trained('td3')} was not evaluated" in capsys.readouterr().out
+def test_a_run_stopped_before_an_evaluation_gives_its_last_policy_and_says_so(
+    load, trained, tmp_path, capsys
+):
+    assert load("td3").frames == 256  # the closing evaluation was its only one
+    assert "warning" not in capsys.readouterr().out
+    stopped = shutil.copytree(trained("td3"), tmp_path / "run")
+    (stopped / "summary.json").unlink()
+    assert hydrl.load(stopped).frames == 256
+    assert f"warning: run={stopped} was not evaluated" in capsys.readouterr().out
 
 
 def test_a_folder_without_a_run_and_a_wrong_checkpoint_are_named(trained, tmp_path):

@@ -73,6 +73,24 @@ def test_going_on_equals_never_having_stopped(name, run, batches):
     assert ours["resumed_at_frames"] == [stop]
 
 
+def test_a_longer_run_goes_on_as_if_its_closing_evaluation_had_not_been(run, evaluations):
+    evaluations({512: 30.0, 1_024: 20.0}, {512: 90.0, 1_024: 10.0})
+    overrides = [*SMALL, "env=cartpole", "eval.solved_at=40"]
+
+    def reached(folder: Path) -> tuple[int, float, int | None]:
+        summary = json.loads((folder / "summary.json").read_text())
+        best = checkpoint.frames_of(checkpoint.find(folder, "best"))
+        return best, summary["best_eval/return_mean"], summary["solved_at_frames"]
+
+    assert reached(run(*overrides, "total_frames=512", "anneal_frames=1_024")) == (512, 90.0, 512)
+    longer = run(*overrides, "resume=auto")
+    whole = run(*overrides, folder="whole")
+    assert reached(longer) == reached(whole) == (512, 30.0, None)
+    ours, theirs = (saved(folder, "books")["progress"] for folder in (longer, whole))
+    assert ours["counters"] == theirs["counters"]
+    assert logged(longer) == logged(whole)
+
+
 def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, capsys):
     overrides = [*SMALL, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "~schedule"]
     overrides += ["transforms=normalized", "init_stats_frames=1_000"]

@@ -11,6 +11,7 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 from hydrl.errors import UserError
+from hydrl.run.folder import summary
 from hydrl.study import figures, runs
 from hydrl.study.report import number
 from hydrl.study.scores import estimate, improvement, iqm
@@ -175,7 +176,7 @@ def test_a_folder_is_read_as_text(tmp_path, monkeypatch, capsys):
 
 def test_what_is_still_being_written_is_read_as_far_as_it_goes(tmp_path):
     assert runs.evaluations(tmp_path).shape == (0, 3)
-    assert runs.summary(tmp_path) == {}
+    assert summary(tmp_path) == {}
     (tmp_path / "metrics.csv").write_text("frames,time/elapsed,eval/return_mean\n10,1,\n20,2,5.5\n30,3,123")
     assert runs.evaluations(tmp_path).tolist() == [[20, 2, 5.5]]  # 123 may become 123.4
 

@@ -41,8 +41,8 @@ class Metrics:
     def row(self) -> dict[str, float]:
         """``train/`` and ``loss/`` entries of what came in, and begins anew."""
         row = {
+            **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
             **episode_metrics(self.episodes),
-            **loss_metrics(self.losses),
             **self.values,
             "train/learning_rate": self.optimizer.param_groups[0]["lr"],
             **exploration_metrics(self.exploration),
@@ -126,10 +126,17 @@ def exploration_metrics(exploration: Any) -> dict[str, float]:
 
 
 def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:
-    """``loss/`` entries: each of the loss's scalar outputs, averaged over ``losses``."""
+    """``loss/`` entries: each of the loss's scalar outputs, averaged over ``losses``.
+
+    What a term was made of, as PPO's ``entropy`` beside its ``loss_entropy``, is a ``train/`` entry: both
+    would else have one name.
+    """
     if not losses:
         return {}
-    mean = TensorDict.stack(list(losses)).mean(0)
+    mean = dict(TensorDict.stack(list(losses)).mean(0).items())
+    rooms = {key: "train" if f"loss_{key}" in mean else "loss" for key in mean}
     return {
-        f"loss/{key.removeprefix('loss_')}": value.item() for key, value in mean.items() if value.numel() == 1
+        f"{rooms[key]}/{key.removeprefix('loss_')}": value.item()
+        for key, value in mean.items()
+        if value.numel() == 1
     }

@@ -21,6 +21,7 @@ from typing import Any
 
 from hydrl.errors import UserError
 from hydrl.run.files import atomically
+from hydrl.run.folder import summary
 
 NAME = re.compile(r"checkpoint-\d{12,}\.torchrl")
 ROWS = re.compile(r"rows-(\d{12,})-(\d{12,})\.pt")
@@ -119,7 +120,7 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
 
     Args:
         run: its folder.
-        which: of them.
+        which: of them; the best is that of the highest mean return, a finished run's closing one among them.
         or_last: takes the last with a warning, where the run has no best one for want of evaluations.
 
     Raises:
@@ -138,6 +139,9 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
     if which == "last":
         return max(whole)
     scored = [(metadata[SCORE], archive) for archive, metadata in whole.items() if SCORE in metadata]
+    ended = summary(run)
+    if ended.get("status") == "finished":  # its closing evaluation came after its last checkpoint
+        scored += [(ended[SCORE], archive) for archive in whole if frames_of(archive) == ended["frames"]]
     if not scored and or_last:
         print(f"warning: run={run} was not evaluated before it stopped; taking its last checkpoint")
         return max(whole)

@@ -10,8 +10,18 @@ from hydrl.run.loggers import MetricsFile
 COLUMNS = ("frames", "train/return", "eval/return_mean", "eval/return_std")
 
 
-def save_curves(metrics: MetricsFile, path: Path, *, title: str, solved_at: float | None) -> None:
-    """Draws the training and evaluation returns of a run; evaluation with one standard deviation."""
+def save_curves(
+    metrics: MetricsFile,
+    path: Path,
+    *,
+    title: str,
+    solved_at: float | None,
+    closing: tuple[int, float, float] | None = None,
+) -> None:
+    """Draws the training and evaluation returns of a run; evaluation with one standard deviation.
+
+    ``closing`` has frames, mean and standard deviation of the closing evaluation.
+    """
     from matplotlib.figure import Figure
 
     rows = np.array([[row.get(name, np.nan) for name in COLUMNS] for row in metrics.rows])
@@ -25,6 +35,8 @@ def save_curves(metrics: MetricsFile, path: Path, *, title: str, solved_at: floa
         frames, mean, std = frames[known], mean[known], std[known]
         axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)
         axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation (deterministic), mean ± std")
+    if closing is not None:
+        axes.errorbar(*closing, fmt="D", color="#009E73", capsize=3, label="closing evaluation")
     if solved_at is not None:
         axes.axhline(solved_at, color="#666666", linestyle="--", label=f"solved at {solved_at:,g}")
     axes.set(title=title, xlabel="environment frames", ylabel="return of an episode")

@@ -1,11 +1,12 @@
 """A run folder as a place: one process at a time writes to it, and nothing leads out of it."""
 
 import fcntl
+import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -58,6 +59,14 @@ def require_run(run: Path) -> None:
     """
     if not (run / "config_resolved.yaml").is_file():
         raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml)")
+
+
+def summary(run: Path) -> dict[str, Any]:
+    """A run's ``summary.json``; empty where there is none that can be read."""
+    with suppress(OSError, ValueError):
+        found = json.loads((run / "summary.json").read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 @contextmanager

@@ -88,7 +88,9 @@ class Record:
         progress, settings = self.progress, self.settings
         if self.metrics.episodes:  # of batches since the last row
             self.write()
-        reported = closing or progress.evaluation
+        if closing:  # after the last row and checkpoint: a longer run goes on as if it had not been
+            progress.evaluated(closing, self.clock.elapsed)
+        reported = progress.evaluation
         reached = {
             "status": status,
             "eval/return_mean": reported.mean if reported else None,
@@ -112,7 +114,9 @@ class Record:
         with atomically(self.directory / "summary.json") as partial:
             partial.write_text(json.dumps(summary, indent=2) + "\n")
         title = f"{settings.algo} on {settings.task}, seed {settings.seed}"
-        save_curves(self.file, self.directory / "curves.png", title=title, solved_at=progress.solved_at)
+        last = (progress.frames, closing.mean, closing.std) if closing else None
+        picture = self.directory / "curves.png"
+        save_curves(self.file, picture, title=title, solved_at=progress.solved_at, closing=last)
         self.page(title, closing_rows(summary, self.directory))
         self.close(reached)
         print_summary(summary, self.directory)

@@ -4,7 +4,6 @@
 that lies in a run folder is imported or built before :mod:`hydrl.config.trust` has looked at it.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from hydrl.config.overrides import key_of, quoted
 from hydrl.config.settings import Role, Settings, keys
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
-from hydrl.run.folder import lock, refuse_links
+from hydrl.run.folder import lock, refuse_links, summary
 
 # What a resumed run may change.
 FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
@@ -209,10 +208,9 @@ def check_same(settings: Settings, then: Mapping[str, Any]) -> None:
 
 def finished(settings: Settings, start: Origin | None) -> bool:
     """Whether a resumed run has come to its end and is asked for nothing more; says so."""
-    summary = Path(settings.run_dir) / "summary.json"
-    if start is None or not summary.is_file():
+    written = summary(Path(settings.run_dir))
+    if start is None or not written:
         return False
-    written = json.loads(summary.read_text())
     trained = settings.batches * settings.frames_per_batch <= start.frames
     solved = settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]
     if (written["status"], written["frames"]) != ("finished", start.frames) or not (trained or solved):

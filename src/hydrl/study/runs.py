@@ -1,11 +1,9 @@
 """Run folders, read to be compared: what each reached, and groups that differ in more than seed and task."""
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import yaml
@@ -14,6 +12,7 @@ from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValida
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Role, keys
 from hydrl.errors import UserError
+from hydrl.run.folder import summary
 
 # Keys that set no groups apart: algorithm, task and seed are told, the others shape nothing that is learned.
 TOLD = {"algo", "env", "env.id", "env._target_", "seed"}
@@ -54,14 +53,6 @@ class Run(BaseModel, arbitrary_types_allowed=True):
         """The overrides that set groups apart."""
         words = {each for each in self.overrides if key_of(each) not in TOLD}
         return {each for each in words if key_of(each).partition(".")[0] not in NO_DIFFERENCE}
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    """A run's ``summary.json``; empty where there is none that can be read."""
-    with suppress(OSError, ValueError):
-        found = json.loads((folder / "summary.json").read_text())
-        return found if isinstance(found, dict) else {}
-    return {}
 
 
 def evaluations(folder: Path) -> np.ndarray:

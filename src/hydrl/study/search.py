@@ -18,7 +18,7 @@ from hydrl.config.mistakes import find
 from hydrl.config.overrides import as_typed, key_of
 from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
-from hydrl.run.folder import lock
+from hydrl.run.folder import lock, summary
 from hydrl.study import runs
 from hydrl.study.pool import Training, Trainings, side_by_side
 from hydrl.study.space import Plan
@@ -142,7 +142,7 @@ class Search:
                 if pruned:
                     run.stop()
             if run.code == 0:
-                scores.append(runs.summary(run.folder)["eval/return_mean"])
+                scores.append(summary(run.folder)["eval/return_mean"])
             if pruned or run.code == 3 or not all(map(math.isfinite, scores)):
                 return self.tell(trial, run, TrialState.PRUNED)
             if run.code != 0:

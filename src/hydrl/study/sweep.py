@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hydrl.config.settings import Role, keys
+from hydrl.run.folder import summary
 from hydrl.run.screen import console
-from hydrl.study import runs
 from hydrl.study.pool import Training, Trainings, side_by_side
 
 COLUMNS = ("#", "overrides", "status", "frames", "evaluation", "solved", "seconds", "folder or error")
@@ -97,7 +97,7 @@ def show(title: str, rows: Iterable[tuple[int, str, Training]]) -> None:
 def cells(run: Training) -> list[str]:
     """A run's frames, evaluation, when it was solved, and seconds, for the table."""
     # One that was refused may have found an earlier run there.
-    found = runs.summary(run.folder) if run.status in ("finished", "diverged", "interrupted") else {}
+    found = summary(run.folder) if run.status in ("finished", "diverged", "interrupted") else {}
     mean, solved = found.get("eval/return_mean"), found.get("solved_at_frames")
     return [
         f"{found['frames']:,}" if found else "",
