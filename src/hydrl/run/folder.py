@@ -1,6 +1,7 @@
 """A run folder as a place: one process at a time writes to it, and nothing leads out of it."""
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +58,18 @@ def require_run(run: Path) -> None:
         UserError: naming it.
     """
     if not (run / "config_resolved.yaml").is_file():
-        raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml)")
+        raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml){meant(run)}")
+
+
+def meant(place: Path) -> str:
+    """The newest of the runs that lie in a folder, for the end of a sentence."""
+    below = [each for depth in ("*", "*/*", "*/*/*") for each in place.glob(f"{depth}/config_resolved.yaml")]
+    return f"; the newest in it is {max(below, key=os.path.getmtime).parent}" if below else ""
+
+
+def shown(run: Path) -> Path:
+    """A run folder as seen from the working folder, where it lies in it."""
+    return run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from hydrl.run import loggers, process
 from hydrl.run.curves import save_curves
 from hydrl.run.files import atomically
 from hydrl.run.pages import write_page
-from hydrl.run.resume import Origin
+from hydrl.run.resume import Origin, command
 from hydrl.run.screen import Display, closing_rows, print_summary
 
 
@@ -113,9 +113,10 @@ class Record:
             partial.write_text(json.dumps(summary, indent=2) + "\n")
         title = f"{settings.algo} on {settings.task}, seed {settings.seed}"
         save_curves(self.file, self.directory / "curves.png", title=title, solved_at=progress.solved_at)
-        self.page(title, closing_rows(summary, self.directory))
+        stopped = {"go on with": command(settings)} if status in ("interrupted", "failed") else {}
+        self.page(title, closing_rows(summary, self.directory) | stopped)
         self.close(reached)
-        print_summary(summary, self.directory)
+        print_summary(summary, self.directory, *stopped.values())
 
     def page(self, title: str, rows: dict[str, str]) -> None:
         """Writes ``run.html``: the curves, the closing table's rows and the configuration."""

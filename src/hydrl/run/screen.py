@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hydrl.config.overrides import as_typed
+from hydrl.run.folder import shown
 
 # The rows of the closing table, of what stands in summary.json.
 CLOSING = {
@@ -79,13 +79,21 @@ class Display:
         self.progress.stop()
 
 
-def print_summary(summary: dict[str, Any], directory: Path) -> None:
-    """The closing table: what was reached, how long it took, and where everything lies."""
+def print_summary(summary: dict[str, Any], directory: Path, going_on: str = "") -> None:
+    """The closing table: what was reached, how long it took, and where everything lies.
+
+    Args:
+        summary: as in ``summary.json``.
+        directory: the run folder.
+        going_on: the command that goes on with the run, below the table, whose lines could not be copied.
+    """
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
     for row in closing_rows(summary, directory).items():
         table.add_row(*row)
     console().print(table)
+    if going_on:
+        console().print(f"go on with: {going_on}", highlight=False, markup=False, soft_wrap=True)
 
 
 def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
@@ -94,11 +102,7 @@ def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
     for name, text in CLOSING.items():
         with suppress(TypeError):  # of a None, where it was not evaluated or not solved
             rows[name] = text.format(**summary).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
-    folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
-    rows["folder"] = str(folder)
-    if summary["status"] in ("interrupted", "failed"):
-        rows["go on with"] = as_typed(f"python train.py resume={folder}")
-    return rows
+    return rows | {"folder": str(shown(directory))}
 
 
 def console() -> Console:
