@@ -307,7 +307,7 @@ def load(cfg: DictConfig) -> Settings:
         chosen = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
         algo, slash, _ = (chosen.get("tuned") or "").partition("/")
         if slash and algo != chosen["algo"]:
-            told = f"tuned={chosen['tuned']} is for algo={algo}, and this is algo={chosen['algo']}"
+            told = f"tuned={chosen['tuned']} is for algo={algo}, not algo={chosen['algo']}"
             raise UserError(f"{told}: {error}") from None
         raise
 

@@ -67,11 +67,6 @@ def meant(place: Path) -> str:
     return f"; the newest in it is {max(below, key=os.path.getmtime).parent}" if below else ""
 
 
-def shown(run: Path) -> Path:
-    """A run folder as seen from the working folder, where it lies in it."""
-    return run.relative_to(Path.cwd()) if run.is_relative_to(Path.cwd()) else run
-
-
 @contextmanager
 def begun(cfg: DictConfig) -> Iterator[None]:
     """Writes ``.hydra/`` as Hydra does, once the run begins; taken away if it is refused after all."""

@@ -113,10 +113,11 @@ class Record:
             partial.write_text(json.dumps(summary, indent=2) + "\n")
         title = f"{settings.algo} on {settings.task}, seed {settings.seed}"
         save_curves(self.file, self.directory / "curves.png", title=title, solved_at=progress.solved_at)
-        stopped = {"go on with": command(settings)} if status in ("interrupted", "failed") else {}
-        self.page(title, closing_rows(summary, self.directory) | stopped)
+        rows, stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
+        going_on = {"go on with": command(settings, rows["folder"])} if stopped else {}
+        self.page(title, rows | going_on)
         self.close(reached)
-        print_summary(summary, self.directory, *stopped.values())
+        print_summary(summary, self.directory, *going_on.values())
 
     def page(self, title: str, rows: dict[str, str]) -> None:
         """Writes ``run.html``: the curves, the closing table's rows and the configuration."""

@@ -23,7 +23,7 @@ from hydrl.config.overrides import as_typed, key_of, quoted
 from hydrl.config.settings import Role, Settings, check_stranger, keys
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
-from hydrl.run.folder import lock, meant, refuse_links, shown
+from hydrl.run.folder import lock, meant, refuse_links
 
 # What a resumed run may change.
 FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
@@ -106,10 +106,10 @@ def expand(arguments: Sequence[str]) -> list[str]:
     return [*arguments[:first], *resumed, *([own.searchpath(begun)] if begun else [])]
 
 
-def command(settings: Settings) -> str:
-    """What goes on with a run of this process, with all that would be asked for beside ``resume=DIR``."""
-    run = Path(settings.run_dir)
-    words = ["python", "train.py", f"resume={shown(run)}", *own.typed(own.remembered(run))]
+def command(settings: Settings, folder: str) -> str:
+    """What goes on with a run of this process, with all that would be asked for beside ``resume=folder``."""
+    begun = own.remembered(Path(settings.run_dir))
+    words = ["python", "train.py", f"resume={folder}", *own.typed(begun)]
     try:
         check_stranger(settings)
     except UserError:

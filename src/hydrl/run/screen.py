@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hydrl.run.folder import shown
-
 # The rows of the closing table, of what stands in summary.json.
 CLOSING = {
     "evaluation": "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
@@ -80,13 +78,7 @@ class Display:
 
 
 def print_summary(summary: dict[str, Any], directory: Path, going_on: str = "") -> None:
-    """The closing table: what was reached, how long it took, and where everything lies.
-
-    Args:
-        summary: as in ``summary.json``.
-        directory: the run folder.
-        going_on: the command that goes on with the run, below the table, whose lines could not be copied.
-    """
+    """The closing table; what goes on with the run stands below it, where it can be copied whole."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
     for row in closing_rows(summary, directory).items():
@@ -102,7 +94,8 @@ def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
     for name, text in CLOSING.items():
         with suppress(TypeError):  # of a None, where it was not evaluated or not solved
             rows[name] = text.format(**summary).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
-    return rows | {"folder": str(shown(directory))}
+    folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+    return rows | {"folder": str(folder)}
 
 
 def console() -> Console:
