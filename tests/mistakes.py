@@ -106,10 +106,16 @@ MISTAKES: dict[str, list[str]] = {
     "algo=": ["algo=", "dqn", "ppo"],
     "experiment=nosuch": ["experiment=nosuch", "dqn_intro", "quickstart"],
     "tuned=cartpole": ["tuned=cartpole", "try ppo/cartpole, dqn/cartpole"],
+    "algo=dqn env=cartpole tuned=ppo/pendulum": [
+        "error: tuned=ppo/pendulum is for algo=ppo, not algo=dqn: critic={init: null}",
+    ],
+    "algo=ppo env=cartpole tuned=dqn/cartpole": ["tuned=dqn/cartpole is for algo=dqn, not algo=ppo"],
     "hydra/launcher=nosuch": ["hydra/launcher=nosuch: no such choice", "basic"],
     # The environment.
     "env=gym": ["env.id has no value", "env.id=VALUE"],
     "env=custom": ["env._target_ has no value", "env._target_=VALUE"],
+    "env=gym env.id=3": ["error: env.id=3: should be a name, such as CartPole-v1"],
+    "env=custom env._target_=3": ["error: env._target_=3: should be a valid string"],
     "env=gym env.id=NoSuchEnv-v0": ["env.id=NoSuchEnv-v0", "doesn't exist"],
     "env=gym env.id=CartPol-v1": ["env.id=CartPol-v1", "Did you mean", "CartPole"],
     "env=cartpole +env.gravityy=3": ["CartPole-v1", "gravityy"],

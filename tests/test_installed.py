@@ -104,6 +104,7 @@ def test_members_and_workers_start_from_the_wheel(call: Call, folder: Path):
     ("word", "message"),
     [
         ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, report, "),
+        ("foo=1", "foo=1: there is no such key; hydrl --cfg job prints all"),
         ("optim.lrr=1", "optim.lrr=1: there is no such key; did you mean optim.lr?"),
         ("search=ppo", "search=ppo: a search is made by hydrl search, as search=ppo"),
     ],
@@ -148,6 +149,8 @@ def test_help_names_hydrl_and_its_commands_and_the_shell_completes_it(told, monk
     assert told("-sc query=bash") == ""
 
 
-def test_in_the_repository_commands_are_named_as_they_are_there():
+def test_in_the_repository_commands_are_named_as_they_are_there(tmp_path: Path, monkeypatch):
     commands = "python scripts/search.py; python train.py"
     assert as_typed(commands) == commands
+    monkeypatch.chdir(ROOT / "docs" / "my_project")
+    assert as_typed(commands) == "python ../../scripts/search.py; python ../../train.py"

@@ -1,4 +1,4 @@
-"""Measures hydrl beside its peers, interleaved in one call. Needs pip install -e '.[bench]'.
+"""Measures hydrl beside its peers, interleaved in one call. Needs pip install 'hydrl[bench]'.
 
 python scripts/benchmark                    # frames a second at the same work, each loop three times
 python scripts/benchmark speed --repeats 1 --tasks dqn
@@ -574,7 +574,7 @@ def main(chosen: argparse.Namespace) -> None:
         UserError: if what is compared with is not installed.
     """
     if chosen.part != "memory" and importlib.util.find_spec("stable_baselines3") is None:
-        raise UserError("the benchmark needs Stable-Baselines3: pip install -e '.[bench]'")
+        raise UserError("the benchmark needs Stable-Baselines3: pip install 'hydrl[bench]'")
     options = {key: value for key, value in vars(chosen).items() if key != "part"}
     match chosen.part:
         case "speed":

@@ -192,14 +192,26 @@ def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(
     code, output = told(resumed)
     assert code == 2
     assert_short(output)
-    assert f"was begun with choices of one's own; add hydra.searchpath=[file://{own_choices}]" in output
-    typed = (f"--config-dir {own_choices}", f"hydra.searchpath=[file://{own_choices}]", "trust=true")
-    for number, adding in enumerate(typed):
-        code, output = told(f"{adding} {resumed}")
+    assert f"was begun with choices of one's own; add --config-dir={own_choices} or where" in output
+    for number, line in enumerate(
+        [
+            f"--config-dir {own_choices} {resumed}",
+            resumed.replace(" ", f" --config-dir {own_choices} "),
+            f"hydra.searchpath=[file://{own_choices}] {resumed}",
+            f"trust=true {resumed}",
+        ]
+    ):
+        code, output = told(line)
         assert code == 0, output
         assert len(trained) == number + 1
         assert trained[-1].actor["num_cells"] == [8]
         assert trained[-1].total_frames == 4_096
+        command = f"python train.py resume=DIR --config-dir={own_choices}"
+        assert resume.command(trained[-1], "DIR") == command  # what is printed where it is stopped
+    runtime["config_sources"] *= 2
+    (tmp_path / "run" / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"runtime": runtime}}))
+    several = f"'hydra.searchpath=[file://{own_choices},file://{own_choices}]'"
+    assert resume.command(trained[-1], "DIR") == f"python train.py resume=DIR {several}"
 
 
 def test_files_of_one_s_own_that_are_never_read_are_refused(own_choices, told: Told, tmp_path):
@@ -226,17 +238,20 @@ def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_n
     assert told(f"resume={tmp_path / 'run'} env._target_=toys.Toy")[0] == 0
     assert told(f"resume={tmp_path / 'run'} trust=true")[0] == 0
     assert [each.env["_target_"] for each in trained] == ["toys.Toy"] * 2
+    assert resume.command(trained[0], "DIR") == "python train.py resume=DIR trust=true"
 
 
 def test_options_may_stand_anywhere(told: Told, trained: list[Settings]):
     told("algo=ppo hydra/launcher=basic -m seed=1,2")
     assert [each.seed for each in trained] == [1, 2]
+    assert told("algo=dqn --cfg job seed=3 --resolve env=cartpole")[1].splitlines()[0] == "seed: 3"
 
 
 @dataclass
 class Arguments:
     run: str
     episodes: int = 100
+    trust: bool = False
 
 
 def test_a_script_s_arguments_are_told_as_the_configuration_s_are():
@@ -246,6 +261,7 @@ def test_a_script_s_arguments_are_told_as_the_configuration_s_are():
         "episode=3": "episode=3: there is no such key; did you mean episodes?",
         "episodes=many": "episodes=many: Value 'many' of type 'str' could not be converted to Integer",
         "episodes": f"episodes: write key=value, as {example}",
+        "--config-dir=conf": "--config-dir=conf: the run remembers its folders; write trust=true",
         "episodes=3": f"run has no value; give one, as {example}",
     }.items():
         with pytest.raises(UserError, match=f"^{re.escape(message)}"):

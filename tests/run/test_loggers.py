@@ -1,12 +1,13 @@
 import csv
 import json
+import re
 import signal
 import sqlite3
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import start
+from conftest import ROOT, start
 
 from hydrl.run import loggers
 
@@ -103,7 +104,9 @@ def test_trackio_goes_on_with_a_stopped_run_beside_w_and_b_and_leaves_nothing_ru
     assert not [each for each in running if str(folder) in str(each)]
     ((name, before),) = trackio_rows(place).items()
     run(*words, "resume=auto", f"total_frames={before[-1][0] + 512}")
-    assert f"TRACKIO_DIR={place} trackio show --project hydrl" in capsys.readouterr().out
+    (order,) = re.findall("TRACKIO_PLOT_ORDER [?]= (.*)", (ROOT / "Makefile").read_text())
+    shown = f"TRACKIO_DIR={place} TRACKIO_PLOT_ORDER='{order}' HF_HUB_OFFLINE=1 trackio show --project hydrl"
+    assert shown in capsys.readouterr().out
 
     assert name.startswith("ppo-cartpole-seed0-")
     ((again, rows),) = trackio_rows(place).items()

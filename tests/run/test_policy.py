@@ -137,6 +137,7 @@ def test_episodes_begin_where_reset_says_and_nowhere_else(name, load):
 def test_actions_have_the_environment_s_own_form_and_are_drawn_only_where_asked(load):
     dqn, ppo = load("dqn"), load("ppo")
     assert type(dqn.predict(draw(dqn, 1)[0])) is int
+    assert repr(dqn) == "<Policy of dqn on cartpole, seed 0, after 256 frames>"
     assert dqn.predict(draw(dqn, 4)).dtype == np.int64
     assert dqn.predict([0, 0, 0, 0]) in (0, 1)  # lists and integers are numbers too
     seen = draw(ppo, 1)[0]

@@ -22,7 +22,7 @@ import hydrl.run.state
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.run import checkpoint, resume
-from hydrl.run.folder import lock
+from hydrl.run.folder import lock, require_run
 
 SMALL = ["~tuned", "total_frames=1_024", "collector.frames_per_batch=256", "minibatches.size=64"]
 SMALL += ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=50"]
@@ -199,6 +199,18 @@ def test_what_would_make_it_another_run_is_refused_by_name_and_changes_nothing(h
 def test_where_there_is_nothing_to_resume_it_is_said(arguments, message):
     with pytest.raises(UserError, match=message):
         resume.expand(arguments)
+
+
+def test_of_a_folder_that_holds_runs_the_newest_is_named(tmp_path):
+    for age, name in enumerate(["sweeps/now/b", "today/c", "a"]):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config_resolved.yaml").touch()
+        os.utime(tmp_path / name / "config_resolved.yaml", (1_000 - age, 1_000 - age))
+    meant = f"no run lies there .*; the newest in it is {tmp_path}/sweeps/now/b$"
+    with pytest.raises(UserError, match=f"resume={tmp_path}: {meant}"):
+        resume.expand([f"resume={tmp_path}"])
+    with pytest.raises(UserError, match=f"run={tmp_path}: {meant}"):
+        require_run(tmp_path)
 
 
 def test_auto_starts_at_the_beginning_where_there_is_nothing_yet(run, capsys):

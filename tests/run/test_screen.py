@@ -33,8 +33,10 @@ SUMMARY = {
 
 
 def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
-    print_summary(SUMMARY | {"status": "interrupted"}, Path("/somewhere/run"))
+    command = f"python train.py resume=/somewhere/{'long/' * 30}run"  # longer than any table
+    print_summary(SUMMARY | {"status": "interrupted"}, Path("/somewhere/run"), command)
     shown = capsys.readouterr().out
+    assert shown.splitlines()[-1] == f"go on with: {command}"
     for part in (
         "ppo on cartpole, seed 7 (interrupted)",
         "498.2 ± 1.5 over 20 episodes",
@@ -42,7 +44,7 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
         "12,345 frames, 678 updates",
         "9.9 s: 5.0 to start, 2.3 compiling, 3.2 learning, 1.6 evaluating",
         "1,234 frames/s in the loop",
-        "python train.py resume=/somewhere/run",
+        "/somewhere/run",
     ):
         assert part in shown
 

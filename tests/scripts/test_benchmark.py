@@ -207,7 +207,7 @@ def test_a_missing_peer_is_said_before_anything_runs(monkeypatch):
     monkeypatch.setattr(benchmark.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(benchmark, "run", lambda *_: pytest.fail("something ran"))
 
-    with pytest.raises(UserError, match=r"pip install -e '\.\[bench\]'"):
+    with pytest.raises(UserError, match=r"pip install 'hydrl\[bench\]'"):
         benchmark.main(benchmark.arguments([]))
 
 

@@ -165,6 +165,9 @@ def test_a_folder_is_read_as_text(tmp_path, monkeypatch, capsys):
     harm = {"_target_": "os.mkdir", "path": str(tmp_path / "harm")}
     make_run(tmp_path / "runs" / "a", 1, 0, config={"name": "${oc.env:HYDRL_TEST_TOKEN}", "actor": harm})
     make_run(tmp_path / "runs" / "b", 1, 1, env="../x", overrides=["+note='$(touch x) | `y`'"])
+    source = {"path": "mine/a conf", "schema": "file", "provider": "command-line"}
+    begun = {"hydra": {"runtime": {"cwd": "/home/me", "config_sources": [source]}}}
+    (tmp_path / "runs" / "a" / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(begun))
     report.main([str(tmp_path / "runs"), f"out={tmp_path / 'out'}"])
     page = (tmp_path / "out" / "report.md").read_text()
     assert "hush" not in page + capsys.readouterr().out
@@ -172,6 +175,7 @@ def test_a_folder_is_read_as_text(tmp_path, monkeypatch, capsys):
     assert {each.parent for each in tmp_path.rglob("*.png")} == {tmp_path / "out"}
     commands = [shlex.split(line) for line in page.splitlines() if line.startswith("python train.py")]
     assert commands[0][2:] == ["algo=ppo", "env=../x", "seed=1", "+note='$(touch x) | `y`'"]
+    assert commands[1][2:] == ["--config-dir=/home/me/mine/a conf", "algo=ppo", "env=cartpole", "seed=0"]
 
 
 def test_what_is_still_being_written_is_read_as_far_as_it_goes(tmp_path):

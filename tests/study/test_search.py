@@ -75,6 +75,8 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
     told = plan
     assert (told.seeds, told.trials, told.jobs, told.out) == ([4, 5], 7, 1, "here")
     assert space.read(["algo=dqn", "env=cartpole", "seeds=3"]).seeds == [3]
+    without = space.read(["algo=a2c", "env=cartpole", "search=base", "optim.lr=interval(1e-3,2e-3)"])
+    assert without.space == {"optim.lr": FloatDistribution(1e-3, 2e-3)}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,10 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
         ("optim.lr=tag(log,interval(0,1))", "optim.lr=tag"),
         ("optim.lr=interval(1", "cannot read optim.lr=interval"),
         ("search=base", "nothing is left to draw"),
+        (
+            "algo=a2c",
+            "no ranges for algo=a2c; add search=base and .*or write conf/search/a2c.yaml",
+        ),
     ],
 )
 def test_what_a_search_refuses_is_a_line(word: str, answer: str):

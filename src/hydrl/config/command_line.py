@@ -50,7 +50,8 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
     def work() -> None:
         try:
             words = spelled_out(expand(sys.argv[1:]))
-            sys.argv[1:] = sorted(words, key=lambda word: word not in ("-m", "--multirun"))  # Hydra's order
+            # Options first, with what belongs to them: Hydra reads none that stand among overrides.
+            sys.argv[1:] = sorted(words, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
             check_arguments(sys.argv[1:])
             own.use(own.folders(sys.argv[1:]))
             main()
@@ -132,7 +133,7 @@ def remove_unused_folder() -> None:
 
 def complain(message: str, code: int = 2) -> int:
     """Prints what is no defect, as a user's mistake; the exit code for it."""
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {as_typed(message)}", file=sys.stderr)
     return code
 
 
@@ -150,6 +151,8 @@ def read(kind: type[T], words: list[str], example: str) -> T:
     arguments = OmegaConf.structured(kind)
     for word in words:
         key, equals, value = word.partition("=")
+        if "trust" in kind.__annotations__ and own.folders([word]):
+            raise UserError(f"{word}: the run remembers its folders; write trust=true, which takes them")
         if not equals:
             raise UserError(f"{word}: write key=value, as {example}")
         if key not in kind.__annotations__:
@@ -183,8 +186,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         if (CONFIGS / key).is_dir() and re.fullmatch(r"true|false|\d+", value, re.IGNORECASE):
             raise UserError(no_such_choice(key, value, choices(CONFIGS / key)))
         if key.lstrip("+") == "search":
-            command = as_typed("python scripts/search.py")
-            raise UserError(f"{word}: a search is made by {command}, as search={value}")
+            raise UserError(f"{word}: a search is made by python scripts/search.py, as search={value}")
         if key == "tuned" and value not in tuned and re.fullmatch(r"[\w/]+", value):
             raise UserError(no_such_choice(key, value, tuned))
 

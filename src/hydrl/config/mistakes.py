@@ -24,6 +24,7 @@ SHOULD = {
     "model_type": "be a group of keys",
     "model_attributes_type": "be a group of keys",
     "device": "be auto, cpu, cuda or cuda:N",
+    "env.id": "be a name, such as CartPole-v1",
 }
 
 # What other libraries, and newcomers, call a key that is here.
@@ -81,6 +82,8 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
     key = key_of(error.errors()[0])
     value = find(values, key)
     complaints = {each["type"]: each["msg"] for each in error.errors() if key_of(each) == key}
+    if key == "task" and value is not None:  # env=gym and env=custom take it from these
+        key = next((each for each in ("env.id", "env._target_") if find(values, each) == value), key)
     if "extra_forbidden" in complaints:
         return no_such_key(key, show(value), values)
     if "missing" in complaints:

@@ -5,15 +5,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hydrl.config import CONFIGS
+from hydrl.config import CONFIGS, ROOT
 
 
 def as_typed(text: str) -> str:
-    """Commands in a text as this process was started: ``hydrl search`` for ``python scripts/search.py``."""
+    """Commands in a text as they can be typed here: ``hydrl search`` for ``python scripts/search.py``."""
     if command := os.environ.get("HYDRL_COMMAND"):  # of hydrl.__main__
         text = re.sub(r"python scripts/(\w+)\.py", rf"{command} \1", text)
-        text = text.replace("python train.py", command)
-    return text
+        return text.replace("python train.py", command)
+    at = os.path.relpath(ROOT)
+    return text if at == "." else re.sub(r"python ((scripts/\w+|train)\.py)", rf"python {at}/\1", text)
 
 
 def key_of(override: str) -> str:

@@ -41,6 +41,11 @@ def searchpath(own: Iterable[Path]) -> str:
     return f"hydra.searchpath=[{','.join(plain)}]"
 
 
+def typed(own: Sequence[Path]) -> list[str]:
+    """The folders as they are typed: Hydra takes one ``--config-dir``."""
+    return [searchpath(own)] if len(own) > 1 else [f"--config-dir={each}" for each in own]
+
+
 def use(own: Iterable[Path]) -> None:
     """Lets Python import what lies beside the folders, after all that it can import anyway.
 

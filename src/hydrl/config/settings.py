@@ -5,7 +5,7 @@ The only module that sees a ``DictConfig``. What a key may hold is said by the m
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from itertools import pairwise
@@ -301,6 +301,19 @@ def load(cfg: DictConfig) -> Settings:
     Raises:
         UserError: naming the key, the value and what would do.
     """
+    try:
+        return checked(cfg)
+    except UserError as error:
+        chosen = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+        algo, slash, _ = (chosen.get("tuned") or "").partition("/")
+        if slash and algo != chosen["algo"]:
+            told = f"tuned={chosen['tuned']} is for algo={algo}, not algo={chosen['algo']}"
+            raise UserError(f"{told}: {error}") from None
+        raise
+
+
+def checked(cfg: DictConfig) -> Settings:
+    """See :func:`load`."""
     values: dict[str, Any] = {}
     try:
         values = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
@@ -310,18 +323,7 @@ def load(cfg: DictConfig) -> Settings:
     except ValidationError as error:
         raise UserError(explain(error, values)) from None
     if settings.resume not in (None, "auto") and not settings.trust:
-        check_trust(values, f"resume={settings.resume}", typed_now())
-        if "${oc.env:" in str(settings.shown["logger"]):  # which sends it away
-            raise UserError(
-                f"resume={settings.resume}: its logger is given values of the environment; "
-                "add trust=true if you trust it"
-            )
-        scratch = find(values, "buffer.storage.scratch_dir")
-        if scratch and Path(settings.run_dir).resolve() not in Path(scratch).resolve().parents:
-            raise UserError(
-                f"resume={settings.resume}: buffer.storage.scratch_dir={scratch} is outside the run; "
-                "add trust=true to write there"
-            )
+        check_stranger(settings, typed_now())
     check(values)
     settings.choose()
     for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
@@ -330,6 +332,25 @@ def load(cfg: DictConfig) -> Settings:
         except Exception as error:
             raise UserError(f"transforms.{name} cannot be built: {' '.join(str(error).split())}") from error
     return settings
+
+
+def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
+    """Refuses to go on with a run that could do more than train, but for what was ``typed`` now.
+
+    Raises:
+        UserError: naming what ``trust=true`` would allow.
+    """
+    values, told = settings.model_dump(), f"resume={settings.resume}"
+    check_trust(values, told, typed)
+    if "${oc.env:" in str(settings.shown["logger"]):  # which sends it away
+        raise UserError(
+            f"{told}: its logger is given values of the environment; add trust=true if you trust it"
+        )
+    scratch = find(values, "buffer.storage.scratch_dir")
+    if scratch and Path(settings.run_dir).resolve() not in Path(scratch).resolve().parents:
+        raise UserError(
+            f"{told}: buffer.storage.scratch_dir={scratch} is outside the run; add trust=true to write there"
+        )
 
 
 def typed_now() -> list[str]:

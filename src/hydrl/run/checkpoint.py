@@ -140,8 +140,10 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
         return max(whole)
     scored = [(metadata[SCORE], archive) for archive, metadata in whole.items() if SCORE in metadata]
     ended = summary(run)
-    if ended.get("status") == "finished":  # its closing evaluation came after its last checkpoint
-        scored += [(ended[SCORE], archive) for archive in whole if frames_of(archive) == ended["frames"]]
+    if ended.get("status") == "finished" and isinstance(
+        ended.get(SCORE), float
+    ):  # its closing evaluation came after its last checkpoint
+        scored += [(ended[SCORE], archive) for archive in whole if frames_of(archive) == ended.get("frames")]
     if not scored and or_last:
         print(f"warning: run={run} was not evaluated before it stopped; taking its last checkpoint")
         return max(whole)

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -58,7 +59,13 @@ def require_run(run: Path) -> None:
         UserError: naming it.
     """
     if not (run / "config_resolved.yaml").is_file():
-        raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml)")
+        raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml){meant(run)}")
+
+
+def meant(place: Path) -> str:
+    """The newest of the runs that lie in a folder, for the end of a sentence."""
+    below = [each for depth in ("*", "*/*", "*/*/*") for each in place.glob(f"{depth}/config_resolved.yaml")]
+    return f"; the newest in it is {max(below, key=os.path.getmtime).parent}" if below else ""
 
 
 def summary(run: Path) -> dict[str, Any]:

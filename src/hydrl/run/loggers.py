@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
@@ -166,7 +167,10 @@ def trackio(
     """
     os.environ.setdefault("TRACKIO_DIR", str(Path("outputs", "trackio").absolute()))
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it would ask the Hub who is logged in there
-    print(f"trackio shows the run: TRACKIO_DIR={os.environ['TRACKIO_DIR']} trackio show --project {project}")
+    os.environ.setdefault("TRACKIO_PLOT_ORDER", "eval/return_mean,train/return,eval/*,train/*,loss/*")
+    names = ("TRACKIO_DIR", "TRACKIO_PLOT_ORDER", "HF_HUB_OFFLINE")
+    settings = " ".join(f"{each}={shlex.quote(os.environ[each])}" for each in names)
+    print(f"trackio shows the run: {settings} trackio show --project {project}")
     with redirect_stdout(io.StringIO()):
         return TrackioLogger(
             exp_name=run_id or f"{name}-{token_hex(3)}",

@@ -53,6 +53,11 @@ class Policy:
         self.now: TensorDictBase | None = None  # the last observation and action; none where episodes begin
         self.begins = torch.zeros((), dtype=torch.bool)
 
+    def __repr__(self) -> str:
+        """What it is of, for who looks at it."""
+        run = self.settings
+        return f"<Policy of {run.algo} on {run.task}, seed {run.seed}, after {self.frames:,} frames>"
+
     def env(self, num_envs: int = 1) -> TransformedEnv:
         """The run's environment for ``rollout(steps, policy.actor)``, its observation normalisers frozen.
 

@@ -15,7 +15,7 @@ from hydrl.run import loggers, process
 from hydrl.run.curves import save_curves
 from hydrl.run.files import atomically
 from hydrl.run.pages import write_page
-from hydrl.run.resume import Origin
+from hydrl.run.resume import Origin, command
 from hydrl.run.screen import Display, closing_rows, print_summary
 
 
@@ -117,9 +117,11 @@ class Record:
         last = (progress.frames, closing.mean, closing.std) if closing else None
         picture = self.directory / "curves.png"
         save_curves(self.file, picture, title=title, solved_at=progress.solved_at, closing=last)
-        self.page(title, closing_rows(summary, self.directory))
+        rows, stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
+        going_on = {"go on with": command(settings, rows["folder"])} if stopped else {}
+        self.page(title, rows | going_on)
         self.close(reached)
-        print_summary(summary, self.directory)
+        print_summary(summary, self.directory, *going_on.values())
 
     def page(self, title: str, rows: dict[str, str]) -> None:
         """Writes ``run.html``: the curves, the closing table's rows and the configuration."""

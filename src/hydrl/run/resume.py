@@ -5,6 +5,7 @@ that lies in a run folder is imported or built before :mod:`hydrl.config.trust` 
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,11 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import find, paths, show
-from hydrl.config.overrides import key_of, quoted
-from hydrl.config.settings import Role, Settings, keys
+from hydrl.config.overrides import as_typed, key_of, quoted
+from hydrl.config.settings import Role, Settings, check_stranger, keys
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
-from hydrl.run.folder import lock, refuse_links, summary
+from hydrl.run.folder import lock, meant, refuse_links, summary
 
 # What a resumed run may change.
 FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
@@ -89,7 +90,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     begun = [] if own.folders(arguments) else own.remembered(run)
     if begun and "trust=true" not in arguments:
         raise UserError(
-            f"resume={path} was begun with choices of one's own; add {own.searchpath(begun)} or where "
+            f"resume={path} was begun with choices of one's own; add {shlex.join(own.typed(begun))} or where "
             "they lie now, or trust=true if you trust what lies there"
         )
     config, now = run / ".hydra" / "config.yaml", [each for each in arguments if each.startswith("algo=")]
@@ -104,6 +105,17 @@ def expand(arguments: Sequence[str]) -> list[str]:
     return [*arguments[:first], *resumed, *([own.searchpath(begun)] if begun else [])]
 
 
+def command(settings: Settings, folder: str) -> str:
+    """What goes on with a run of this process, with all that would be asked for beside ``resume=folder``."""
+    begun = own.remembered(Path(settings.run_dir))
+    words = ["python", "train.py", f"resume={folder}", *own.typed(begun)]
+    try:
+        check_stranger(settings)
+    except UserError:
+        words.append("trust=true")
+    return as_typed(shlex.join(words))
+
+
 def saved_overrides(run: Path) -> list[str]:
     """What the run was started with; only what chooses and sets, as a stranger may have written it.
 
@@ -113,7 +125,7 @@ def saved_overrides(run: Path) -> list[str]:
     file = run / ".hydra" / "overrides.yaml"
     refuse_links(run)
     if not file.is_file():
-        raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml)")
+        raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml){meant(run)}")
     try:
         found = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
         parsed = OverridesParser.create().parse_overrides(found)

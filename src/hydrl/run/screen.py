@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hydrl.config.overrides import as_typed
-
 # The rows of the closing table, of what stands in summary.json.
 CLOSING = {
     "evaluation": "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
@@ -79,13 +77,15 @@ class Display:
         self.progress.stop()
 
 
-def print_summary(summary: dict[str, Any], directory: Path) -> None:
-    """The closing table: what was reached, how long it took, and where everything lies."""
+def print_summary(summary: dict[str, Any], directory: Path, going_on: str = "") -> None:
+    """The closing table; what goes on with the run stands below it, where it can be copied whole."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
     for row in closing_rows(summary, directory).items():
         table.add_row(*row)
     console().print(table)
+    if going_on:
+        console().print(f"go on with: {going_on}", highlight=False, markup=False, soft_wrap=True)
 
 
 def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
@@ -95,10 +95,7 @@ def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
         with suppress(TypeError):  # of a None, where it was not evaluated or not solved
             rows[name] = text.format(**summary).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
     folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
-    rows["folder"] = str(folder)
-    if summary["status"] in ("interrupted", "failed"):
-        rows["go on with"] = as_typed(f"python train.py resume={folder}")
-    return rows
+    return rows | {"folder": str(folder)}
 
 
 def console() -> Console:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hydrl.config import own
 from hydrl.config.overrides import as_typed
 from hydrl.run.files import atomically
 from hydrl.study import figures
@@ -52,7 +53,8 @@ def save(
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
     parts = [*head(runs, left_out), *(task(env, tasks[env], names, page.parent, pictures) for env in tasks)]
     parts += [more, METHOD, "## Commands"]
-    typed = [f"# {run.folder}\n{shlex.join(['python', 'train.py', *run.overrides])}" for run in runs]
+    words = [["python", "train.py", *own.typed(own.remembered(run.folder)), *run.overrides] for run in runs]
+    typed = [f"# {run.folder}\n{shlex.join(each)}" for run, each in zip(runs, words, strict=True)]
     parts += [as_typed("\n".join(["```", command, *typed, "```"]))]
     text = "\n\n".join(filter(None, parts)) + "\n"
     with atomically(page) as partial:

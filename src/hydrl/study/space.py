@@ -1,5 +1,6 @@
 """What a search draws from: ranges in Hydra's sweep syntax, in ``configs/search`` and on the command line."""
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
@@ -25,6 +26,7 @@ from hydrl.config.own import folders, searchpath, use, without_folders
 from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
 from hydrl.errors import UserError
 
+RANGE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"
 OWN = ("trials", "seeds", "jobs", "out")  # typed without the `search.` that they have in configs/search
 
 
@@ -72,7 +74,11 @@ def read(words: Sequence[str]) -> Plan:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
             cfg = compose("train", [*adding, *chosen])
     except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(translate(error, chosen)) from None
+        told = translate(error, chosen)
+        if (lacking := re.match(r"search=(\w+):", told)) and "search" not in parsed:
+            told = f"there are no ranges for algo={lacking[1]}; add search=base and ranges, as {RANGE}, "
+            told += f"or write conf/search/{lacking[1]}.yaml and add --config-dir=conf"
+        raise UserError(told) from None
     said = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
     with open_dict(cfg):
         del cfg["search"]
@@ -80,7 +86,7 @@ def read(words: Sequence[str]) -> Plan:
     ranges = parse([f"{key}={text}" for key, text in said["space"].items()]) | drawn
     ranges = {key: each for key, each in ranges.items() if key not in single}
     if not ranges:
-        raise UserError("nothing is left to draw; add a range, as 'optim.lr=tag(log,interval(1e-4,1e-2))'")
+        raise UserError(f"nothing is left to draw; add a range, as {RANGE}")
     present = settings.model_dump()
     space = {each.get_key_element(): distribution(each, find(present, key)) for key, each in ranges.items()}
     lines = [each.input_line for each in ranges.values()]
