@@ -52,6 +52,23 @@ MISTAKES: dict[str, list[str]] = {
     "encoder=lstm": ["encoder=lstm", "encoder@actor=lstm"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
+    # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.
+    "--config-dir=docs/my_project/conf algo=dqn env=cartpole actor=q_net": [
+        "actor.num_cells=[128, 128]: my_nets.q_network takes no num_cells, which tuned=dqn/cartpole sets",
+        "add ~actor.num_cells\n",
+    ],
+    "--config-dir=docs/my_project/conf algo=prioritized_dqn env=cartpole actor=q_net": [
+        "which tuned=prioritized_dqn/cartpole sets; add ~actor.num_cells\n",
+    ],
+    "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net": [
+        "actor.init=null: my_nets.actor takes no init, which tuned=ppo/cartpole sets; add tuned=none\n",
+    ],
+    "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net tuned=none": [
+        "which algo=ppo sets; add ~actor.init ~actor.scale ~actor.scale_init\n",
+    ],
+    "--config-dir=docs/my_project/conf algo=my_ppo env=line +env.size=3": [
+        "env.size=3: my_envs.Line takes no size; it takes width",
+    ],
     # Wrong types.
     "device=0": ["device=0", "auto, cpu, cuda or cuda:N"],
     "optim.lr=abc": ["optim.lr=abc", "a valid number"],
@@ -121,7 +138,7 @@ MISTAKES: dict[str, list[str]] = {
     "env=cartpole +env.gravityy=3": ["CartPole-v1", "gravityy"],
     "env=custom env._target_=no.such.Class": [
         "env._target_=no.such.Class",
-        "cannot be imported: No module named 'no'",
+        "cannot be imported: No module named 'no'; put it beside the folder of --config-dir=DIR",
     ],
     "env=custom env._target_=torchrl.envs.Pendulum": [
         "env._target_=torchrl.envs.Pendulum",

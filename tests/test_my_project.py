@@ -59,13 +59,21 @@ def test_the_page_says_how_each_part_is_called():
         assert kind in PAGE
 
 
-@pytest.mark.parametrize("choice", [["env=line", "algo=ppo"], ["env=made", "algo=my_ppo"]])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ["env=line", "algo=ppo"],
+        ["env=made", "algo=my_ppo"],
+        ["env=corridor", "algo=dqn", "actor=q_net", "minibatches.warmup_frames=0"],
+    ],
+)
 def test_each_environment_is_trained_in(choice, project, run):
     own.use([project / "conf"])
     folder = run(own.searchpath([project / "conf"]), *choice, *FAST)
     assert summary(folder)["frames"] == 512
     losses = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert ("loss/flat" in losses) == ("algo=my_ppo" in choice)
+    assert ("train/q_value" in losses) == ("algo=dqn" in choice)
 
 
 def test_a_sweep_is_resumed_and_scored_from_another_folder(project, monkeypatch):
@@ -105,13 +113,16 @@ def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(pr
 
 # What is added to algo=my_ppo env=corridor, and what the answer holds.
 MISTAKES = {
-    "+loss.module.flatt=1": "loss.module.flatt=1: there is no such key; did you mean loss.module.flat?",
+    "+loss.module.flatt=1": "loss.module.flatt=1: my_losses.FlatLoss takes no flatt; did you mean "
+    "loss.module.flat?",
     "+loss.extra=1": "loss.extra=1: there is no such key",
     "+loss.keys.my_key=a": "loss.keys.my_key=a: there is no such key",
     "+loss.networks.other=actor": "loss.networks.other: my_losses.FlatLoss has no such argument",
-    "+actor.widthh=1": "actor.widthh=1: there is no such key; did you mean actor.width?",
-    "+critic.init=null": "critic.init=null: there is no such key",
-    "+transforms.blind.shar=1": "transforms.blind.shar=1: there is no such key",
+    "+actor.widthh=1": "actor.widthh=1: my_nets.actor takes no widthh; did you mean actor.width?",
+    "+actor.num_cells=[3]": "actor.num_cells=[3]: my_nets.actor takes no num_cells; it takes width",
+    "+critic.init=null": "critic.init=null: my_nets.critic takes no init",
+    "+transforms.blind.shar=1": "transforms.blind.shar=1: my_transforms.Blind takes no shar; did you mean "
+    "transforms.blind.share?",
     "+extra=1": "extra=1: there is no such key",
     "+fits.actr=[net]": "fits.actr=[net]: ",
     "action_spaces=[neither]": "action_spaces",
@@ -134,6 +145,14 @@ def test_what_does_not_fit_is_refused(words, project):
     with pytest.raises(UserError) as raised:
         settings(*base, *words.split())
     assert MISTAKES[words] in str(raised.value)
+
+
+def test_fits_may_be_left_out(project):
+    algo = project / "conf" / "algo" / "my_ppo.yaml"
+    algo.write_text(re.sub(r"fits:\n(  .*\n)+", "", algo.read_text()))
+    own.use([project / "conf"])
+    chosen = settings(own.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor", "actor=categorical")
+    assert (chosen.fits, chosen.loss.fits) == ({}, {})
 
 
 def test_what_a_builder_gives_is_looked_at(project):

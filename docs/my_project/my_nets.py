@@ -2,7 +2,7 @@
 
 from tensordict.nn import TensorDictModule
 from torch import nn
-from torchrl.modules import OneHotCategorical, ProbabilisticActor, ValueOperator
+from torchrl.modules import OneHotCategorical, ProbabilisticActor, QValueActor, ValueOperator
 
 from hydrl.parts.actors import materialise
 
@@ -27,6 +27,12 @@ def actor(env, *, width: int):
         net, in_keys=["logits"], spec=spec, distribution_class=OneHotCategorical, return_log_prob=True
     )
     return materialise(acting, env)
+
+
+def q_network(env, *, width: int):
+    """The value of each discrete action; acts by the greatest."""
+    spec = env.action_spec_unbatched
+    return materialise(QValueActor(Net(spec.space.n, width), in_keys=["observation"], spec=spec), env)
 
 
 def critic(env, actor, *, width: int):

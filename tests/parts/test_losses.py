@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -43,6 +44,49 @@ def test_the_action_spec_is_filled_in_where_the_loss_asks_for_it():
 
     asked = make_loss(takes, {"actor": "an actor"}, spec, {"actor_network": "actor"}, {}, None)
     assert asked == ("an actor", spec, 3)
+
+
+# Whose loss, whose actor, what is written instead of what they write, and the answer, if any.
+LACKING = [
+    (
+        "dqn env=cartpole",
+        "ppo",
+        {},
+        "DQNLoss reads action_value, chosen_action_value of it; make it a .*QValueAct",
+    ),
+    (
+        "rainbow env=cartpole",
+        "ppo",
+        {},
+        "Loss reads action_value of it; make it a .*DistributionalQValueActor",
+    ),
+    ("rainbow env=cartpole", "dqn", {}, "no returns to tell apart; make it a .*DistributionalQValueActor"),
+    ("ppo env=cartpole", "dqn", {}, "actor writes action, .*, and ClipPPOLoss reads a distribution of it"),
+    ("sac env=pendulum", "td3", {}, "actor writes param, action, and SACLoss reads a distribution of it"),
+    ("ppo env=cartpole", "ppo", {"actor": ["action"]}, "reads action_log_prob .* with return_log_prob=True"),
+    ("impala env=cartpole", "ppo", {"actor": ["action"]}, "A2CLoss reads action_log_prob of it"),
+    ("a2c env=cartpole", "ppo", {"actor": ["action"]}, None),
+    ("td3 env=pendulum", "sac", {}, None),
+    (
+        "ppo env=cartpole",
+        "ppo",
+        {"critic": ["worth"]},
+        "critic writes worth, .* reads state_value .*ValueOperator",
+    ),
+    ("sac env=pendulum", "sac", {"critic": ["worth"]}, "SACLoss reads state_action_value of it"),
+]
+
+
+@pytest.mark.parametrize(("loss", "actor", "written", "told"), LACKING)
+def test_a_network_that_lacks_what_the_loss_reads_is_refused(loss, actor, written, told):
+    chosen, other = (settings("~tuned", *f"algo={loss} {each}".split()) for each in ("", f"algo={actor}"))
+    env = environments.make_env(chosen.build("env"), [], seed=0)
+    parts = {"actor": other.build("actor")(env)}
+    parts["critic"] = chosen.build("critic")(env, parts["actor"])
+    for part, keys in written.items():
+        parts[part].out_keys = keys
+    with pytest.raises(UserError, match=told) if told else nullcontext():
+        assert loss_of(chosen, env, **parts).out_keys
 
 
 def test_keys_reach_the_loss_and_its_value_estimator():

@@ -3,11 +3,14 @@
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
+from hydrl.config.mistakes import paths
 from hydrl.config.overrides import key_of, quoted
 from hydrl.errors import UserError
 
@@ -58,6 +61,30 @@ def use(own: Iterable[Path]) -> None:
                 raise UserError(f"{file} is never read, as hydrl has one of that name; give it another")
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
+
+
+def sources() -> list[Path]:
+    """The folders that this run's choices are from, hydrl's first."""
+    found = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    return [CONFIGS, *(Path(each.path) for each in found if each.schema == "file")]
+
+
+def setter(key: str) -> str:
+    """What was chosen that sets a dotted ``key`` of other groups, as it is typed, ``tuned=dqn/cartpole``."""
+
+    def has(choice: PurePosixPath) -> bool:
+        """Whether its file, or one that it is made from, has the key."""
+        files = [Path(f"{folder}{choice}.yaml") for folder in sources()]
+        said: list[Any] = [OmegaConf.to_container(OmegaConf.load(each)) for each in files if each.is_file()]
+        made_from = [each for values in said for each in values.get("defaults", []) if isinstance(each, str)]
+        return any(key in paths(values) for values in said) or any(
+            has(choice.parent / each) for each in made_from
+        )
+
+    chosen = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+    groups = [each for each in ("debug", "experiment", "tuned", "algo") if chosen.get(each)]
+    found = [each for each in groups if has(PurePosixPath("/", each, chosen[each]))]
+    return f"{found[0]}={chosen[found[0]]}" if found else ""
 
 
 def remembered(run: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 Read from the signatures themselves, so that TorchRL's own documentation is the list of what may be set.
 """
 
+import difflib
 import inspect
 import json
 import logging
@@ -19,6 +20,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.mistakes import explain, find, no_such_key, show
 from hydrl.config.overrides import key_of
+from hydrl.config.own import setter
 from hydrl.errors import UserError
 
 Part = dict[str, Any]
@@ -170,7 +172,10 @@ def imported(path: str, name: str) -> Any:
     try:
         target = get_object(name)
     except Exception as error:
-        reason = str(error.__cause__ or error).splitlines()[0]
+        cause = error.__cause__ or error
+        reason = str(cause).splitlines()[0]
+        if isinstance(cause, ModuleNotFoundError) and name.startswith(f"{cause.name}."):
+            reason += "; put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
         raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from None
     if not callable(target):
         raise UserError(f"{path}._target_={name} is no class or function")
@@ -227,13 +232,29 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False) 
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
         elif key not in kinds and not open_ended and not key.startswith("_"):
-            words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-            typed = [key_of(each) for each in words]
-            if f"{path}._target_" in typed and f"{path}.{key}" not in typed:  # it came with another class
-                name = find(values, path)["_target_"]
-                raise UserError(f"{path}.{key}={show(value)}: {name} takes no {key}; add ~{path}.{key}")
-            accepted = [f"{path}.{each}" for each in kinds]
-            raise UserError(no_such_key(f"{path}.{key}", show(value), values, accepted))
+            raise UserError(not_taken(path, key, kinds, values))
+
+
+def not_taken(path: str, key: str, kinds: Values, values: Values) -> str:
+    """What a key at ``path`` is told with that is none of ``kinds``; what was chosen may set it."""
+    node = find(values, path)
+    name, line = str(node.get("_target_", "")), f"{path}.{key}={show(node[key])}: "
+    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    typed = [key_of(each) for each in words]
+    by = "" if f"{path}.{key}" in typed else setter(f"{path}.{key}")
+    if by or (f"{path}._target_" in typed and f"{path}.{key}" not in typed):
+        left = [
+            each for each in node if each not in kinds and each[0] != "_" and f"{path}.{each}" not in typed
+        ]
+        drop = " ".join(f"~{path}.{each}" for each in left)
+        if by and None in map(node.get, left):  # which Hydra does not delete
+            drop = f"{by.partition('=')[0]}=none"
+        return f"{line}{name} takes no {key}{f', which {by} sets' * bool(by)}; add {drop}"
+    if name.partition(".")[0] in ("", "hydrl", "torch", "torchrl"):
+        return no_such_key(f"{path}.{key}", show(node[key]), values, [f"{path}.{each}" for each in kinds])
+    near = difflib.get_close_matches(key, kinds, 1, 0.7)
+    advice = f"did you mean {path}.{near[0]}?" if near else f"it takes {', '.join(kinds) or 'none'}"
+    return f"{line}{name} takes no {key}; {advice}"
 
 
 def hold_one(path: str, kind: Any, values: Values) -> None:

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
+from hydrl.config.own import sources
 from hydrl.errors import UserError
 
 PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim")
@@ -25,10 +24,7 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
     Raises:
         UserError: naming the foreign code.
     """
-    sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    # --config-dir is typed, too.
-    folders = [CONFIGS, *(each.path for each in sources if each.schema == "file")]
-    files = {file for folder in folders for file in Path(folder).rglob("*.yaml")}
+    files = {file for folder in sources() for file in folder.rglob("*.yaml")}  # --config-dir is typed, too
     text = "\n".join(file.read_text() for file in files - set(CONFIGS.glob("search/*")))
     own = set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", text, re.MULTILINE))
     own |= {each.partition("=")[2] for each in typed}

@@ -15,6 +15,14 @@ from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
 
+# What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
+READ = {
+    "critic_network": ("value",),
+    "qvalue_network": ("state_action_value", "action_value"),
+    "value_network": ("action_value", "value"),
+}
+DISTRIBUTION = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
+
 
 class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
     """TorchRL's C51 (Bellemare et al. 2017), which takes its discount where other losses do.
@@ -25,6 +33,10 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
     out_keys: ClassVar = ["loss"]
 
     def __init__(self, value_network: nn.Module, *, delay_value: bool = True) -> None:
+        if not hasattr(value_network, "support"):
+            raise UserError(
+                "actor has no returns to tell apart; make it a torchrl.modules.DistributionalQValueActor"
+            )
         super().__init__(value_network, gamma=0.99, delay_value=delay_value)
 
     def make_value_estimator(self, value_type: Any = None, *, gamma: float = 0.99, **others: Any) -> None:
@@ -65,22 +77,59 @@ def make_loss(
         keys: for ``loss.set_keys``; a list is a nested key.
         value_estimator: keywords of ``loss.make_value_estimator``, discount included, and as ``value_type``
             which of them it is where not the loss's own; ``None`` for a loss that has no use for one.
+
+    Raises:
+        UserError: for a network that lacks what the loss reads of it.
     """
     known = {"action_spec": action_spec, "action_space": action_spec}
     known["num_actions"] = getattr(action_spec.space, "n", None)
     asked = inspect.signature(module).parameters
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
+    keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
+    check_networks(getattr(module, "func", module), networks, parts, keys)
     loss = module(**given, **{name: value for name, value in known.items() if name in asked})
     if keys:
-        loss.set_keys(**{name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()})
+        loss.set_keys(**keys)
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
+        reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
+        log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
+        if (
+            hasattr(loss.tensor_keys, "advantage") and log_prob in reading
+        ):  # a log-probability as it was acted
+            require_written("actor", parts["actor"], type(loss), [log_prob], DISTRIBUTION)
         if isinstance(loss.value_estimator, VTrace):
             actor = loss.value_estimator.actor_network
             loss.value_estimator.actor_network = OfTheActionTaken(actor, loss.tensor_keys.action)
     for made_when_asked in ("in_keys", "out_keys", "target_entropy"):
         getattr(loss, made_when_asked, None)  # within a compiled update, that would compile it twice
     return loss
+
+
+def check_networks(
+    loss: Any, networks: Mapping[str, str], parts: Mapping[str, nn.Module], keys: Mapping[str, Any]
+) -> None:
+    """Networks write what the loss reads of them, as far as the keys that it accepts tell.
+
+    Raises:
+        UserError: naming what lacks.
+    """
+    names = vars(loss.default_keys()) | keys if hasattr(loss, "default_keys") else {}
+    for argument, part in networks.items():
+        read = [names[each] for each in READ.get(argument, ()) if each in names]
+        valuing = "QValueActor" if "value" in names else "DistributionalQValueActor"
+        kind = valuing if part == "actor" else "ValueOperator"
+        require_written(part, parts[part], loss, read, f"torchrl.modules.{kind}")
+        asks = argument == "actor_network" and names.keys() & {"log_prob", "sample_log_prob"}
+        if asks and not hasattr(parts[part], "get_dist"):
+            require_written(part, parts[part], loss, ["a distribution"], DISTRIBUTION)
+
+
+def require_written(part: str, network: Any, loss: type, read: Sequence[Any], kind: str) -> None:
+    """Refuses a network that does not write all that is ``read`` of it, and says which ``kind`` does."""
+    if lacking := [each for each in read if each not in network.out_keys]:
+        writes, reads = (", ".join(map(str, each)) for each in (network.out_keys, lacking))
+        raise UserError(f"{part} writes {writes}, and {loss.__name__} reads {reads} of it; make it a {kind}")
 
 
 class OfTheActionTaken(nn.Module):
