@@ -509,8 +509,8 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
                 float(each["return_mean"]) for each in runs if (id, loop) == (each["task"], each["loop"])
             ]
             means += [statistics.mean(found)] if found else []
-            spread = f" ± {written(statistics.pstdev(found))}, {len(found)} seeds" if found else ""
-            cells.append(f"{written(means[-1])}{spread}" if found else "-")
+            several = f" ± {written(statistics.pstdev(found))}, {len(found)} seeds" if len(found) > 1 else ""
+            cells.append(f"{written(means[-1])}{several or ', 1 seed'}" if found else "-")
         lines.append(f"| {id} | " + " | ".join(cells) + " |")
         compared += len(means) == len(loops)
         ahead += len(means) == len(loops) and means[0] > means[1]
