@@ -74,8 +74,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     target = build("target")(loss)
     optimizer = build("optim")(parameter_groups(loss, given.param_groups))
     schedule = build("schedule")(optimizer, settings.anneal_batches)
+    norm, kl = settings.max_grad_norm, settings.target_kl
     update = Update(
-        loss, optimizer, target, given.skip, given.every, max_grad_norm=settings.max_grad_norm, **compiling
+        loss, optimizer, target, given.skip, given.every, max_grad_norm=norm, target_kl=kl, **compiling
     )
     minibatches = build("minibatches")(buffer, loss)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
@@ -104,7 +105,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with learning(parts.values()):
-                    losses = [update(minibatch) for minibatch in timed("time/sample", minibatches(batch))]
+                    losses = update.over(timed("time/sample", minibatches(batch)))
                 progress.learned(len(losses))
                 metrics.learned(batch, losses)
                 anneal(schedule, exploration, batch.numel())

@@ -54,6 +54,23 @@ def test_the_gradient_s_norm_is_clipped_and_none_leaves_it(max_grad_norm, moved)
     assert losses["grad_norm"].item() == pytest.approx(5)  # before clipping
 
 
+def test_a_batch_is_left_where_its_policy_has_moved_too_far_and_before_the_step_that_goes_on():
+    class Moving(Terms):
+        out_keys = ("loss", "kl_approx")
+
+        def forward(self, minibatch):
+            return TensorDict({"loss": self.weight.sum(), "kl_approx": minibatch["x"].detach().clone()})
+
+    loss = Moving()
+    minibatches = [TensorDict({"x": torch.tensor(kl)}) for kl in (0.0, 0.14, 0.16, 0.0)]
+    update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), target_kl=0.1)
+    assert [losses["kl_approx"].item() for losses in update.over(minibatches)] == pytest.approx([0.0, 0.14])
+    assert loss.weight.tolist() == [-2, -2]
+    assert len(Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0)).over(minibatches)) == 4
+    with pytest.raises(UserError, match=r"target_kl=0.1: Terms tells no kl_approx; use target_kl=null"):
+        Update(Terms(), torch.optim.SGD(loss.parameters(), lr=1.0), target_kl=0.1)
+
+
 def test_a_class_that_tensordict_meets_later_compiles_nothing_anew():
     loss, minibatch = Terms(), TensorDict({"x": torch.zeros(2)}, [])
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), compile=True)

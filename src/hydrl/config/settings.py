@@ -133,6 +133,7 @@ class Settings(Strict):
     cudagraph: Annotated[bool, Role.MACHINE]
     init_stats_frames: Annotated[int, Field(gt=1)] | None
     max_grad_norm: PositiveFloat | None
+    target_kl: PositiveFloat | None
     log_every_frames: Annotated[PositiveInt, Role.RECORD]
     checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]
     keep_checkpoints: Annotated[PositiveInt, Role.RECORD]

@@ -1,6 +1,6 @@
 """The update: one step on a minibatch."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,9 +30,14 @@ class Update:
         every: terms trained at every so many updates only, as TD3's ``loss_actor`` at every second; between,
             their networks have no gradient and the optimizer passes over them.
         max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
+        target_kl: a batch is left where its policy has moved 1.5 times so far (in nats, by the minibatch's
+            ``kl_approx``) from the one that acted, as in Stable-Baselines3; ``None`` goes on to its end.
         compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
         cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
             and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).
+
+    Raises:
+        UserError: for a ``target_kl`` of a loss that tells no ``kl_approx``.
     """
 
     def __init__(
@@ -44,10 +49,15 @@ class Update:
         every: Mapping[str, int] | None = None,
         *,
         max_grad_norm: float | None = None,
+        target_kl: float | None = None,
         compile: bool = False,
         cudagraph: bool = False,
     ) -> None:
-        self.optimizer, self.target = optimizer, target
+        if target_kl is not None and "kl_approx" not in loss.out_keys:
+            raise UserError(
+                f"target_kl={target_kl}: {type(loss).__name__} tells no kl_approx; use target_kl=null"
+            )
+        self.optimizer, self.target, self.target_kl = optimizer, target, target_kl
         self.skip, self.every, self.made = tuple(skip), dict(every or {}), 0
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.gradients = make_gradients(loss, parameters, max_grad_norm)
@@ -60,9 +70,18 @@ class Update:
         if cudagraph:
             self.gradients = as_cuda_graphs(self.gradients, parameters)
 
+    def over(self, minibatches: Iterable[TensorDictBase]) -> list[TensorDictBase]:
+        """A step on each, up to the first that ``target_kl`` forbids; the outputs of :meth:`__call__`."""
+        made: list[TensorDictBase] = []
+        for minibatch in minibatches:
+            if (losses := self(minibatch)) is None:
+                break
+            made.append(losses)
+        return made
+
     @timeit("time/update")
-    def __call__(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """The loss's detached outputs, each averaged to a scalar.
+    def __call__(self, minibatch: TensorDictBase) -> TensorDictBase | None:
+        """The loss's detached outputs, each averaged to a scalar; ``None`` without a step by ``target_kl``.
 
         Raises:
             DivergedError: in place of a step that a NaN or an infinity would spoil.
@@ -75,6 +94,8 @@ class Update:
             if term not in losses:
                 given = " or ".join(terms_of(losses))
                 raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {given}")
+        if self.target_kl is not None and losses["kl_approx"] > 1.5 * self.target_kl:
+            return None
         self.optimizer.step()
         if self.target is not None:
             self.target.step()
