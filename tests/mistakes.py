@@ -98,6 +98,7 @@ MISTAKES: dict[str, list[str]] = {
     "eval.video_every_frames=0": ["eval.video_every_frames=0", "greater than 0"],
     "seed=-1": ["seed=-1", "greater than or equal to 0"],
     "max_grad_norm=0": ["max_grad_norm=0", "greater than 0"],
+    "target_kl=0": ["target_kl=0", "greater than 0"],
     "minibatches.epochs=0": ["minibatches.epochs=0", "greater than 0"],
     "loss.module.loss_critic_type=huber": ["loss.module.loss_critic_type=huber", "'l1', 'l2' or 'smooth_l1'"],
     "device=tpu": ["device=tpu", "auto, cpu, cuda or cuda:N"],

@@ -259,6 +259,7 @@ QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"
     "total_frames": 1_000_000,
     "init_stats_frames": 1_000,
     "max_grad_norm": 1.0,
+    "target_kl": None,
     "actor.num_cells": [256, 256, 256],
     "actor.activation": "Tanh",
     "actor.scale": "per_state",
