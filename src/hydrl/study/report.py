@@ -38,6 +38,7 @@ def save(
     command: str,
     more: str = "",
     pictures: str = "",
+    title: str = "",
 ) -> str:
     """Writes a page in Markdown, which it returns, and its pictures, each as PNG and SVG.
 
@@ -46,13 +47,15 @@ def save(
         left_out: as :func:`hydrl.study.runs.load` gives them.
         page: the file, in a folder that exists.
         command: what makes the page again.
-        more: a section of the page's own.
+        more: sections of the page's own, before those of the tasks.
         pictures: what their names begin with, seen from the page, as ``folder/``.
+        title: of the page; else it names the tasks.
     """
     names = sorted({run.group for run in runs})
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
-    parts = [*head(runs, left_out), *(task(env, tasks[env], names, page.parent, pictures) for env in tasks)]
-    parts += [more, METHOD, "## Commands"]
+    parts = [f"# {title or 'Runs on ' + ', '.join(tasks)}", *head(runs, left_out), more]
+    parts += [task(env, tasks[env], names, page.parent, pictures) for env in tasks]
+    parts += [METHOD, "## Commands"]
     words = [["python", "train.py", *own.typed(own.remembered(run.folder)), *run.overrides] for run in runs]
     typed = [f"# {run.folder}\n{shlex.join(each)}" for run, each in zip(runs, words, strict=True)]
     parts += [as_typed("\n".join(["```", command, *typed, "```"]))]
@@ -63,10 +66,9 @@ def save(
 
 
 def head(runs: Sequence[Run], left_out: Mapping[Path, str]) -> list[str]:
-    """Title, warnings, and which runs do not count."""
+    """Versions, warnings, and which runs do not count."""
     used = sorted({" ".join(each) for run in runs for each in run.versions.items()})
-    parts = [f"# Runs on {', '.join(sorted({run.env for run in runs}))}"]
-    parts += [f"{len(runs)} of {len(runs) + len(left_out)} runs count, made with {', '.join(used)}."]
+    parts = [f"{len(runs)} of {len(runs) + len(left_out)} runs count, made with {', '.join(used)}."]
     seeds = Counter(f"{code(run.group)} on {run.env}" for run in runs)
     if few := [f"{name} ({count})" for name, count in seeds.items() if count < FEW]:
         parts += [f"**Too few seeds for an interval**, {FEW} are needed: {', '.join(few)}."]

@@ -120,7 +120,7 @@ def write(said: Mapping[str, Any], found: Mapping[str, Sequence[Run]], page: Pat
     names += said["sources"].values()
     parts = ["## Beside what others published", report.table(names, cells), said["notes"].strip()]
     parts += ["## How each was tuned", "\n".join(how)]
-    report.save(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/")
+    report.save(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/", "Results")
     with atomically(page.with_name("algorithms.md")) as partial:
         partial.write_text(algorithms.page(found.values()))
 
