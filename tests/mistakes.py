@@ -46,6 +46,9 @@ MISTAKES: dict[str, list[str]] = {
     "n_envs=4": ["n_envs=4", "did you mean collector.num_envs?"],
     "collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync"],
     "total_timesteps=9": ["total_timesteps=9", "did you mean total_frames?"],
+    "algo=dqn env=cartpole exploration_fraction=0.1": ["did you mean exploration.annealing_num_steps?"],
+    "algo=dqn env=cartpole end_e=0.1": ["did you mean exploration.eps_end?"],
+    "anneal_lr=true": ["anneal_lr=true", "did you mean schedule?"],
     "ent_coef=0.1": ["ent_coef=0.1", "did you mean loss.module.entropy_coeff?"],
     "environment=cartpole": ["environment=cartpole", "did you mean env?"],
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
@@ -61,7 +64,8 @@ MISTAKES: dict[str, list[str]] = {
         "which tuned=prioritized_dqn/cartpole sets; add ~actor.num_cells\n",
     ],
     "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net": [
-        "actor.init=null: my_nets.actor takes no init, which tuned=ppo/cartpole sets; add tuned=none\n",
+        "actor.init=null: my_nets.actor takes no init, which tuned=ppo/cartpole sets; "
+        "add tuned=none ~actor.init ~actor.scale ~actor.scale_init\n",
     ],
     "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net tuned=none": [
         "which algo=ppo sets; add ~actor.init ~actor.scale ~actor.scale_init\n",

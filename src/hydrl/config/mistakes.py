@@ -59,7 +59,11 @@ CALLED = {
     "loss.module.critic_coeff": "vf_coef",
     "loss.module.clip_epsilon": "clip_range clip_coef",
     "target.tau": "polyak",
-    "target.value_network_update_interval": "target_update_interval",
+    "target.value_network_update_interval": "target_update_interval target_network_frequency",
+    "exploration.eps_init": "exploration_initial_eps start_e eps_start",
+    "exploration.eps_end": "exploration_final_eps end_e",
+    "exploration.annealing_num_steps": "exploration_fraction",
+    "schedule": "anneal_lr lr_schedule",
 }
 
 

@@ -69,7 +69,7 @@ def sources() -> list[Path]:
     return [CONFIGS, *(Path(each.path) for each in found if each.schema == "file")]
 
 
-def setter(key: str) -> str:
+def setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:
     """What was chosen that sets a dotted ``key`` of other groups, as it is typed, ``tuned=dqn/cartpole``."""
 
     def has(choice: PurePosixPath) -> bool:
@@ -82,7 +82,7 @@ def setter(key: str) -> str:
         )
 
     chosen = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
-    groups = [each for each in ("debug", "experiment", "tuned", "algo") if chosen.get(each)]
+    groups = [each for each in among if chosen.get(each)]
     found = [each for each in groups if has(PurePosixPath("/", each, chosen[each]))]
     return f"{found[0]}={chosen[found[0]]}" if found else ""
 

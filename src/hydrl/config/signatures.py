@@ -248,7 +248,8 @@ def not_taken(path: str, key: str, kinds: Values, values: Values) -> str:
         ]
         drop = " ".join(f"~{path}.{each}" for each in left)
         if by and None in map(node.get, left):  # which Hydra does not delete
-            drop = f"{by.partition('=')[0]}=none"
+            again = [f"~{path}.{each}" for each in left if setter(f"{path}.{each}", ["algo"])]
+            drop = " ".join([f"{by.partition('=')[0]}=none", *again])
         return f"{line}{name} takes no {key}{f', which {by} sets' * bool(by)}; add {drop}"
     if name.partition(".")[0] in ("", "hydrl", "torch", "torchrl"):
         return no_such_key(f"{path}.{key}", show(node[key]), values, [f"{path}.{each}" for each in kinds])
