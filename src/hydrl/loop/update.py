@@ -31,13 +31,13 @@ class Update:
             their networks have no gradient and the optimizer passes over them.
         max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
         target_kl: a batch is left where its policy has moved 1.5 times so far (in nats, by the minibatch's
-            ``kl_approx``) from the one that acted, as in Stable-Baselines3; ``None`` goes on to its end.
+            divergence) from the one that acted, as in Stable-Baselines3; ``None`` goes on to its end.
         compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
         cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
             and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).
 
     Raises:
-        UserError: for a ``target_kl`` of a loss that tells no ``kl_approx``.
+        UserError: for a ``target_kl`` of a loss that tells no ``kl_approx`` or ``kl``.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class Update:
         compile: bool = False,
         cudagraph: bool = False,
     ) -> None:
-        if target_kl is not None and "kl_approx" not in loss.out_keys:
-            raise UserError(
-                f"target_kl={target_kl}: {type(loss).__name__} tells no kl_approx; use target_kl=null"
-            )
+        told = [key for key in ("kl_approx", "kl") if target_kl is not None and key in loss.out_keys]
+        if target_kl is not None and not told:
+            raise UserError(f"target_kl={target_kl}: {type(loss).__name__} tells no divergence; use null")
+        self.divergence = told[0] if told else ""
         self.optimizer, self.target, self.target_kl = optimizer, target, target_kl
         self.skip, self.every, self.made = tuple(skip), dict(every or {}), 0
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -94,7 +94,7 @@ class Update:
             if term not in losses:
                 given = " or ".join(terms_of(losses))
                 raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {given}")
-        if self.target_kl is not None and losses["kl_approx"] > 1.5 * self.target_kl:
+        if self.target_kl is not None and losses[self.divergence] > 1.5 * self.target_kl:
             return None
         self.optimizer.step()
         if self.target is not None:
