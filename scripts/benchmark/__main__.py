@@ -515,6 +515,7 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
         compared += len(means) == len(loops)
         ahead += len(means) == len(loops) and means[0] > means[1]
     lines.append(f"\nhydrl is ahead on {ahead} of {compared}; {UNTUNED_FRAMES:,} frames a run.")
+    lines.append("Made by `python scripts/benchmark untuned`.")
     kept.with_suffix(".md").write_text("\n".join(lines) + "\n")
     print(kept.with_suffix(".md").read_text())
 

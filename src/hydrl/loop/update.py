@@ -53,10 +53,9 @@ class Update:
         compile: bool = False,
         cudagraph: bool = False,
     ) -> None:
-        told = [key for key in ("kl_approx", "kl") if target_kl is not None and key in loss.out_keys]
-        if target_kl is not None and not told:
+        self.divergence = next((key for key in ("kl_approx", "kl") if key in loss.out_keys), "")
+        if target_kl is not None and not self.divergence:
             raise UserError(f"target_kl={target_kl}: {type(loss).__name__} tells no divergence; use null")
-        self.divergence = told[0] if told else ""
         self.optimizer, self.target, self.target_kl = optimizer, target, target_kl
         self.skip, self.every, self.made = tuple(skip), dict(every or {}), 0
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -94,9 +94,8 @@ def make_loss(
         loss.make_value_estimator(**value_estimator)
         reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
         log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
-        if (
-            hasattr(loss.tensor_keys, "advantage") and log_prob in reading
-        ):  # a log-probability as it was acted
+        # Of the action as it was acted; what is learned from without an advantage draws its own.
+        if hasattr(loss.tensor_keys, "advantage") and log_prob in reading:
             require_written("actor", parts["actor"], type(loss), [log_prob], DISTRIBUTION)
         if isinstance(loss.value_estimator, VTrace):
             actor = loss.value_estimator.actor_network

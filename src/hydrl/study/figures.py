@@ -26,6 +26,7 @@ LOOK: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "text.parse_math": False,  # names are text, whatever is in them
+    "svg.hashsalt": "hydrl",  # the same runs draw the same file
 }
 
 
@@ -52,7 +53,8 @@ def save(runs: Sequence[Run], names: Sequence[str], *files: Path) -> None:
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 3.5}
     figure.legend(handles, labels, ncols=1 if max(map(len, labels)) > 25 else 4, **place)
     for file in files:
-        figure.savefig(file, dpi=150, bbox_inches="tight")
+        dateless = {"Date": None} if file.suffix == ".svg" else None
+        figure.savefig(file, dpi=150, bbox_inches="tight", metadata=dateless)
 
 
 def curve(
