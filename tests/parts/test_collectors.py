@@ -11,10 +11,11 @@ import psutil
 import pytest
 import torch
 from conftest import settings
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictSequential
 from torch import nn
 from torchrl.collectors import BaseCollector
+from torchrl.data import Bounded
 from torchrl.envs import ObservationNorm, StepCounter, TransformedEnv
 from torchrl.modules import EGreedyModule, OrnsteinUhlenbeckProcessModule
 from torchrl.objectives.value import GAE
@@ -199,6 +200,23 @@ def test_noise_that_remembers_is_told_where_episodes_begin():
     distance = (first["action"] - 0.5).abs()  # from the mean action
     assert distance[begins].max() < 0.5  # one step of noise
     assert distance[~begins].max() > 0.5  # which adds up within an episode
+
+
+def test_noise_that_remembers_pushes_one_way_for_some_steps():
+    torch.manual_seed(0)
+    asked = settings("algo=ddpg", "env=gym", "env.id=Pendulum-v1", "exploration=ornstein_uhlenbeck")
+    noise = asked.build("exploration")(spec=Bounded(-5, 5, (1,)))
+    noise.train()
+    state = TensorDict({"is_init": torch.ones(500, 1, dtype=torch.bool)}, 500)
+    pushed = []
+    for _ in range(60):
+        state = noise(state.set("action", torch.zeros(500, 1)))
+        state["is_init"] = torch.zeros(500, 1, dtype=torch.bool)
+        pushed.append(state["action"][:, 0])
+    now, soon, late = pushed[29], pushed[32], pushed[59]
+    assert now.std() == pytest.approx(0.2 / (1 - 0.85**2) ** 0.5, rel=0.1)  # x becomes 0.85 x + 0.2 N(0, 1)
+    assert torch.corrcoef(torch.stack([now, soon]))[0, 1] == pytest.approx(0.85**3, abs=0.1)
+    assert torch.corrcoef(torch.stack([now, late]))[0, 1] == pytest.approx(0, abs=0.15)
 
 
 @pytest.mark.parametrize(
