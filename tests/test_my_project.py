@@ -117,9 +117,10 @@ MISTAKES = {
     "loss.module.flat?",
     "+loss.extra=1": "loss.extra=1: there is no such key",
     "+loss.keys.my_key=a": "loss.keys.my_key=a: there is no such key",
-    "+loss.networks.other=actor": "loss.networks.other: my_losses.FlatLoss has no such argument",
+    "+loss.networks.other=actor": "my_losses.FlatLoss takes no other; loss.networks has actor_network, "
+    "critic_network",
     "+actor.widthh=1": "actor.widthh=1: my_nets.actor takes no widthh; did you mean actor.width?",
-    "+actor.num_cells=[3]": "actor.num_cells=[3]: my_nets.actor takes no num_cells; it takes width",
+    "+actor.num_cells=[3]": "actor.num_cells=[3]: my_nets.actor takes no num_cells; actor has width",
     "+critic.init=null": "critic.init=null: my_nets.critic takes no init",
     "+transforms.blind.shar=1": "transforms.blind.shar=1: my_transforms.Blind takes no shar; did you mean "
     "transforms.blind.share?",
