@@ -160,8 +160,8 @@ MISTAKES: dict[str, list[str]] = {
     "env=gym env.id=CartPol-v1": ["env.id=CartPol-v1", "Did you mean", "CartPole"],
     "env=cartpole +env.gravityy=3": ["env.gravityy=3: CartPole-v1 takes no gravityy; env has id, observe, "],
     "env=gym env.id=HalfCheetah-v5 +env.wdth=2": ["HalfCheetah-v5 takes no wdth; did you mean env.width?"],
-    "env=gym env.id=toys:Corridor-v0 +env.lenght=3": [
-        "env.lenght=3: toys:Corridor-v0 takes no lenght; did you mean env.length?",
+    "env=gym env.id=toys:Corridor-v0 +env.len=3": [
+        "env.len=3: toys:Corridor-v0 takes no len; did you mean env.length?",
     ],
     "env=cartpole +env.sutton_barto_reward=3": ["env.sutton_barto_reward=3: should be true or false"],
     "env=gym env.id=ALE/Pong-v5": ["pip install ale-py, and write env.id=ale_py:ALE/Pong-v5"],

@@ -178,7 +178,7 @@ def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Pa
     assert code == 2
     assert output.startswith("error: actor=min: no such choice; try mine, ")
     for key, rest in {"eps_start": "", "mean": ". For another argument of torchrl.modules.Additive"}.items():
-        code, output = told(f"{adding} env=pendulum algo=td3 exploration=noise exploration.{key}=1")
+        code, output = told(f"{adding} env=cartpole algo=ppo exploration=noise exploration.{key}=1")
         assert code == 2
         line = f"exploration.{key}=1: there is no such key; exploration has sigma_init"
         assert output.startswith(f"error: {line}{rest}")

@@ -5,7 +5,7 @@ The cheapest checks come first; PyTorch is imported by the last.
 
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -73,12 +73,12 @@ UNGRAPHED = {
 }
 
 # Packages of the extras in pyproject.toml that a part cannot do without.
-NEEDED = (
-    ("logger.tensorboard", "hydrl.run.loggers.tensorboard", "tensorboard"),
-    ("logger.trackio", "hydrl.run.loggers.trackio", "trackio"),
-    ("logger.wandb", "hydrl.run.loggers.wandb", "wandb"),
-    ("env", "torchrl.envs.VmasEnv", "vmas"),
-)
+NEEDED = {
+    "hydrl.run.loggers.tensorboard": "tensorboard",
+    "hydrl.run.loggers.trackio": "trackio",
+    "hydrl.run.loggers.wandb": "wandb",
+    "torchrl.envs.VmasEnv": "vmas",
+}
 
 
 def check(values: Values) -> None:
@@ -197,12 +197,11 @@ def running(transform: Part) -> bool:
 
 def lacking(values: Values) -> Iterator[str]:
     """Packages that are not installed, and a scenario that VMAS does not have."""
-    for group, target, package in NEEDED:
-        part = find(values, group) or {}
-        if part.get("_target_") != target:
+    for path, part in targets(values):
+        if (package := NEEDED.get(str(part["_target_"]))) is None:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
-            asked = f"env={values['task']}" if group == "env" else group.replace(".", "=")
+            asked = f"env={values['task']}" if path == "env" else path.replace(".", "=")
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
             yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
         elif package == "vmas":
@@ -236,12 +235,13 @@ def unheard(values: Values) -> Iterator[str]:
         there = values[group] is not None
         if there == (group in networks.values()):
             continue
-        fitting = values["fits"].get(group, [None, *choices(CONFIGS / group)])
-        able = [each or "null" for each in fitting if there == (each is None)]
+        every: Sequence[str | None] = [None] if there else choices(CONFIGS / group)
+        able = [each for each in values["fits"].get(group, every) if there == (each is None)]
+        algorithms = [] if able else algorithms_with(networks, values)
         reads = " and ".join(f"{part} as {argument}" for argument, part in networks.items())
         loss = named("loss", values["loss"]["module"])
         line = f"{named(group, values[group])} does not fit {loss}, which reads {reads}"
-        yield f"{line}; {use(group, able) if able else use('algo', algorithms_with(networks, values))}"
+        yield f"{line}; {use('algo', algorithms) if algorithms else use(group, able or every)}"
 
 
 def algorithms_with(networks: Values, values: Values) -> list[str]:
@@ -255,9 +255,9 @@ def algorithms_with(networks: Values, values: Values) -> list[str]:
     ]
 
 
-def use(group: str, able: list[str]) -> str:
+def use(group: str, able: Sequence[str | None]) -> str:
     """The choices that would do, for the end of a sentence."""
-    return "use " + " or ".join(f"{group}={each}" for each in able)
+    return "use " + " or ".join(f"{group}={each or 'null'}" for each in able)
 
 
 def named(group: str, node: Part | None) -> str:
@@ -282,4 +282,5 @@ def chosen(group: str, node: Part | None) -> list[str]:
     typed = choices_made().get(group)
     if typed in known and gives(typed):
         return [typed]
-    return [typed] * bool(typed and typed not in known) + [name for name in known if gives(name)]
+    own = [typed] if typed and typed not in known else []
+    return [*own, *(name for name in known if gives(name))]

@@ -210,9 +210,9 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         return f"~{found[1]}: there is no such key{instead(found[1], list(paths(composed(arguments))))}"
     if found := re.search(r"Could not (?:find|load) '((?:hydra/)?[^/']+)/([^']*?)'", text):
         group, choice = found[1], found[2]
-        offered = text.partition("Available options in ")[2].split()[1:] or choices(CONFIGS / group)
+        able = text.partition("Available options in ")[2].split()[1:] or choices(CONFIGS / group)
         typed = (key_of(each) for each in arguments if each.endswith(f"={choice}"))
-        return no_such_choice(next((each for each in typed if "@" in each), group), choice, offered)
+        return no_such_choice(next((each for each in typed if "@" in each), group), choice, able)
     return f"{text}: {str(error.__cause__).splitlines()[0]}" if error.__cause__ else text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 from hydra.utils import get_object
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
@@ -107,14 +107,10 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
     if isinstance(value, float) and value.is_integer() and complaints.keys() & {"int_type", "int_from_float"}:
         return f"{line}; write {key}={int(value)}"
     if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
-        use = " or ".join(f"{key}={each or 'null'}" for each in able)
         # What the algorithm says of one may be there alone.
-        unchosen = "_target_" not in value and key in (find(values, "loss.networks") or {}).values()
-        return (
-            f"algo={values['algo']} needs {'an' * (key == 'actor') or 'a'} {key}; use {use}"
-            if unchosen
-            else f"{line}; use {use}"
-        )
+        if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
+            line = f"algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
+        return f"{line}; use " + " or ".join(f"{key}={each or 'null'}" for each in able)
     if "list_type" in complaints and not isinstance(value, Mapping):
         return f"{line}; write {key}=[{show(value)}]"
     return line
@@ -224,7 +220,7 @@ def choices(group: Path) -> list[str]:
 def content(choice: PurePosixPath | str, folders: Iterable[Path] = (CONFIGS,)) -> dict[str, Any]:
     """What the file of a choice, ``/group/name``, says, over what it is made from."""
     file = next((each for folder in folders if (each := Path(f"{folder}{choice}.yaml")).is_file()), None)
-    own = OmegaConf.load(file or os.devnull)
+    own = cast(DictConfig, OmegaConf.load(file or os.devnull))
     made_from = [each for each in own.pop("defaults", []) if isinstance(each, str)]
     below = [content(PurePosixPath(choice).parent / each, folders) for each in made_from]
     return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(*below, own)))

@@ -31,7 +31,7 @@ from pydantic_core import PydanticCustomError
 
 from hydrl.config import CONFIGS, automatic
 from hydrl.config.checks import check, use
-from hydrl.config.mistakes import explain, find, unresolved
+from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.signatures import Part
 from hydrl.config.trust import check_trust
@@ -394,5 +394,4 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
 def algorithms() -> dict[str, list[str]]:
     """Each algorithm in ``configs/algo`` with the action spaces it declares."""
-    files = sorted((CONFIGS / "algo").glob("*.yaml"))
-    return {file.stem: list(OmegaConf.load(file).action_spaces) for file in files}
+    return {name: content(f"/algo/{name}")["action_spaces"] for name in choices(CONFIGS / "algo")}

@@ -181,8 +181,8 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = Fals
     maker: Any = getattr(make, "func", make)
     if maker is gymnasium_env and render:
         make = partial(make, render_mode="rgb_array")
-    # TorchRL's metaclass hides a class's own signature.
-    constructor = maker.__init__ if isinstance(maker, type) else maker
+    is_class = isinstance(maker, type)
+    constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
     if "num_envs" in signature(constructor).parameters:
         return make(num_envs=num_envs, device=device)
     return make(device=device) if num_envs == 1 else SerialEnv(num_envs, partial(make, device=device))
