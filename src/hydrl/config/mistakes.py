@@ -5,7 +5,8 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -217,8 +218,9 @@ def choices(group: Path) -> list[str]:
     return sorted(str(file.relative_to(group).with_suffix("")) for file in group.rglob("*.yaml"))
 
 
-def content(choice: PurePosixPath | str, folders: Iterable[Path] = (CONFIGS,)) -> dict[str, Any]:
-    """What the file of a choice, ``/group/name``, says, over what it is made from."""
+@cache
+def content(choice: PurePosixPath | str, folders: tuple[Path, ...] = (CONFIGS,)) -> dict[str, Any]:
+    """What the file of a choice, ``/group/name``, says, over what it is made from; read once."""
     file = next((each for folder in folders if (each := Path(f"{folder}{choice}.yaml")).is_file()), None)
     own = cast(DictConfig, OmegaConf.load(file or os.devnull))
     made_from = [each for each in own.pop("defaults", []) if isinstance(each, str)]

@@ -65,10 +65,10 @@ def use(own: Iterable[Path]) -> None:
             sys.path.append(str(folder.parent))
 
 
-def sources() -> list[Path]:
+def sources() -> tuple[Path, ...]:
     """The folders that this run's choices are from, hydrl's first."""
     found = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    return [CONFIGS, *(Path(each.path) for each in found if each.schema == "file")]
+    return CONFIGS, *(Path(each.path) for each in found if each.schema == "file")
 
 
 def setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:

@@ -394,4 +394,4 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
 def algorithms() -> dict[str, list[str]]:
     """Each algorithm in ``configs/algo`` with the action spaces it declares."""
-    return {name: content(f"/algo/{name}")["action_spaces"] for name in choices(CONFIGS / "algo")}
+    return {name: [*content(f"/algo/{name}")["action_spaces"]] for name in choices(CONFIGS / "algo")}
