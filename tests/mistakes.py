@@ -32,7 +32,7 @@ MISTAKES: dict[str, list[str]] = {
     "hydra.run.dirr=x": ["hydra.run.dirr=x", "did you mean hydra.run.dir?"],
     "+loss.module.gamma=0.9": ["loss.module.gamma=0.9", "set loss.value_estimator.gamma"],
     "+collector.seed=3": ["collector.seed=3", "the run fills this in; leave it out"],
-    "+collector.total_frames=3": ["collector.total_frames=3: there is no such key"],
+    "+collector.total_frames=3": ["collector.total_frames=3: hydrl.parts.collectors.make_collector takes no"],
     "+env.num_envs=3": ["env.num_envs=3", "the run fills this in"],
     "+schedule.T_max=3 schedule=cosine": ["schedule.T_max=3", "leave it out"],
     "+optim.lr=1": ["already at 'optim.lr'", "remove + prefix"],
@@ -48,6 +48,17 @@ MISTAKES: dict[str, list[str]] = {
     "total_timesteps=9": ["total_timesteps=9", "did you mean total_frames?"],
     "algo=dqn env=cartpole exploration_fraction=0.1": ["did you mean exploration.annealing_num_steps?"],
     "algo=dqn env=cartpole end_e=0.1": ["did you mean exploration.eps_end?"],
+    "policy_lr=1": ["policy_lr=1", "did you mean optim.lr?"],
+    "norm_adv=true": ["norm_adv=true", "did you mean loss.module.normalize_advantage?"],
+    "adv_norm=true": ["adv_norm=true", "did you mean loss.module.normalize_advantage?"],
+    "num_minibatches=4": ["num_minibatches=4", "did you mean minibatches.size?"],
+    "tau=0.1": ["tau=0.1: there is no such key; target=soft has target.tau"],
+    "algo=sac env=pendulum tau=0.1": ["did you mean target.tau?"],
+    "algo=sac env=pendulum ent_coef=0.1": ["did you mean loss.module.alpha_init?"],
+    "algo=dqn env=cartpole learning_starts=9": ["or minibatches.warmup_frames?"],
+    "algo=dqn env=cartpole update_epochs=4": ["minibatches=epochs has minibatches.epochs"],
+    "algo=dqn env=cartpole clip_coef=0.2": ["loss=clip_ppo and ", " have loss.module.clip_epsilon"],
+    "algo=dqn env=cartpole vf_coef=0.2": ["loss=a2c and ", " have loss.module.critic_coeff"],
     "anneal_lr=true": ["anneal_lr=true", "did you mean schedule?"],
     "ent_coef=0.1": ["ent_coef=0.1", "did you mean loss.module.entropy_coeff?"],
     "environment=cartpole": ["environment=cartpole", "did you mean env?"],
@@ -71,8 +82,14 @@ MISTAKES: dict[str, list[str]] = {
         "which algo=ppo sets; add ~actor.init ~actor.scale ~actor.scale_init\n",
     ],
     "--config-dir=docs/my_project/conf algo=my_ppo env=line +env.size=3": [
-        "env.size=3: my_envs.Line takes no size; it takes width",
+        "env.size=3: my_envs.Line takes no size; env has width",
     ],
+    "--config-dir=docs/my_project/conf algo=dqn env=cartpole loss=flat": [
+        "critic=null does not fit loss=flat, which reads actor as actor_network and critic as critic_network",
+        "use algo=a2c or algo=impala or algo=ppo",
+    ],
+    "--config-dir=docs/my_project/conf algo=my_ppo env=line loss=dqn": ["loss=dqn does not fit algo=my_ppo"],
+    "--config-dir=docs/my_project env=cartpole": ["docs/my_project holds no group of choices, as actor/ or"],
     # Wrong types.
     "device=0": ["device=0", "auto, cpu, cuda or cuda:N"],
     "optim.lr=abc": ["optim.lr=abc", "a valid number"],
@@ -123,6 +140,7 @@ MISTAKES: dict[str, list[str]] = {
     "logger=wandbb": ["logger=wandbb", "try wandb, "],
     "logger=[wandb,trackioo]": ["logger=trackioo", "try trackio, "],
     "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
+    "encoder@actor=transformer": ["encoder@actor=transformer: no such choice; try batch_renorm, gru, lstm"],
     "optim=adm": ["optim=adm", "try adam, adamw"],
     "exploration=nosuch": ["exploration=nosuch", "try e_greedy"],
     "algo=": ["algo=", "dqn", "ppo"],
@@ -134,13 +152,19 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo env=cartpole tuned=dqn/cartpole": ["tuned=dqn/cartpole is for algo=dqn, not algo=ppo"],
     "hydra/launcher=nosuch": ["hydra/launcher=nosuch: no such choice", "basic"],
     # The environment.
-    "env=gym": ["env.id has no value", "env.id=VALUE"],
+    "env=gym": ["env.id has no value; write env.id=VALUE, which should be a name, such as CartPole-v1"],
     "env=custom": ["env._target_ has no value", "env._target_=VALUE"],
     "env=gym env.id=3": ["error: env.id=3: should be a name, such as CartPole-v1"],
     "env=custom env._target_=3": ["error: env._target_=3: should be a valid string"],
     "env=gym env.id=NoSuchEnv-v0": ["env.id=NoSuchEnv-v0", "doesn't exist"],
     "env=gym env.id=CartPol-v1": ["env.id=CartPol-v1", "Did you mean", "CartPole"],
-    "env=cartpole +env.gravityy=3": ["CartPole-v1", "gravityy"],
+    "env=cartpole +env.gravityy=3": ["env.gravityy=3: CartPole-v1 takes no gravityy; env has id, observe, "],
+    "env=gym env.id=HalfCheetah-v5 +env.wdth=2": ["HalfCheetah-v5 takes no wdth; did you mean env.width?"],
+    "env=gym env.id=toys:Corridor-v0 +env.len=3": [
+        "env.len=3: toys:Corridor-v0 takes no len; did you mean env.length?",
+    ],
+    "env=cartpole +env.sutton_barto_reward=3": ["env.sutton_barto_reward=3: should be true or false"],
+    "env=gym env.id=ALE/Pong-v5": ["pip install ale-py, and write env.id=ale_py:ALE/Pong-v5"],
     "env=custom env._target_=no.such.Class": [
         "env._target_=no.such.Class",
         "cannot be imported: No module named 'no'; put it beside the folder of --config-dir=DIR",
@@ -229,6 +253,8 @@ MISTAKES: dict[str, list[str]] = {
         "env.num_envs=3",
         "the run fills this in",
     ],
+    "algo=ppo env=cartpole actor=dueling": ["actor=dueling does not fit algo=ppo; use actor=stochastic or"],
+    "algo=iql env=pendulum": ["collector.path has no value; write collector.path=VALUE", "folder of a run"],
     "algo=dqn env=cartpole actor=categorical": [
         "actor=categorical",
         "algo=dqn",
@@ -246,7 +272,9 @@ MISTAKES: dict[str, list[str]] = {
     "algo=rainbow env=cartpole actor.v_min=10": ["actor.v_min=10 is not less than actor.v_max=1.0"],
     "algo=rainbow env=cartpole actor.atoms=1": ["actor.atoms=1", "greater than 1"],
     "algo=rainbow env=cartpole actor.noisy=0": ["actor.noisy=0", "greater than 0"],
-    "algo=ppo env=cartpole encoder@actor=noisy": ["actor.noisy=0.5: there is no such key"],
+    "algo=ppo env=cartpole encoder@actor=noisy": [
+        "actor.noisy=0.5: hydrl.parts.actors.stochastic takes no noisy; actor has"
+    ],
     "algo=rainbow env=cartpole compile=true": ["compile=true does not work with DistributionalDQNLoss"],
     "algo=ppo env=cartpole actor=q_value": ["actor=q_value", "algo=ppo", "use actor=stochastic"],
     "algo=ppo ~critic": ["algo=ppo needs a critic; use critic=state_value"],
@@ -275,7 +303,7 @@ MISTAKES: dict[str, list[str]] = {
     "actor.activation=Foo": ["actor.activation=Foo", "'Tanh', 'ReLU'"],
     "critic.activation=relu": ["critic.activation=relu", "ReLU"],
     "algo=dqn env=cartpole critic=state_value critic._target_=toys.Toy": [
-        "critic=toys.Toy does not fit algo=dqn: its loss takes none; use critic=null"
+        "critic=toys.Toy does not fit loss=dqn, which reads actor as value_network; use critic=null"
     ],
     # A memory.
     "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],

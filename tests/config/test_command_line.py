@@ -149,6 +149,7 @@ def own_choices(tmp_path: Path) -> Path:
     folder = tmp_path / "choices"
     for name, text in {
         "critic/other": "_target_: my.critic\n",
+        "exploration/noise": "_target_: torchrl.modules.AdditiveGaussianModule\nsigma_init: 0.5\n",
         "actor/mine": "_target_: hydrl.parts.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
         "in_keys: [observation]\n",
         "algo/mine": "# @package _global_\ndefaults: [dqn, override /actor: mine]\n"
@@ -176,6 +177,12 @@ def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Pa
     code, output = told(f"{adding} env=cartpole algo=dqn actor=min")
     assert code == 2
     assert output.startswith("error: actor=min: no such choice; try mine, ")
+    for key, rest in {"eps_start": "", "mean": ". For another argument of torchrl.modules.Additive"}.items():
+        code, output = told(f"{adding} env=cartpole algo=ppo exploration=noise exploration.{key}=1")
+        assert code == 2
+        line = f"exploration.{key}=1: there is no such key; exploration has sigma_init"
+        assert output.startswith(f"error: {line}{rest}")
+        assert rest or output.endswith("sigma_init\n")
 
 
 def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(
@@ -402,8 +409,13 @@ def test_the_shell_completes_choices_and_keys(typed: str, offered: list[str], to
 
 
 def test_a_refused_run_leaves_no_folder_of_its_own_and_the_one_that_was_named(tmp_path: Path):
-    for words in ([], [f"hydra.run.dir={tmp_path}"]):
-        command = [sys.executable, "train.py", "optim.lr=fast", "seed=987654", *words]
+    for words in (
+        ["optim.lr=fast"],
+        ["optim.lr=fast", f"hydra.run.dir={tmp_path}"],
+        ["env=gym", "env.id=ALE/Pong-v5"],  # whose slash makes two folders of one
+    ):
+        command = [sys.executable, "train.py", *words, "seed=987654"]
         assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=200).returncode == 2
     assert not list((ROOT / "outputs").glob("*/*-seed987654"))
+    assert not (ROOT / "outputs" / "ppo-ALE").exists()
     assert tmp_path.is_dir()

@@ -31,8 +31,11 @@ def test_a_wrong_key_is_told_with_what_lies_beside_it():
     assert instead("loss.value_estimator.other", known) == "; loss.value_estimator has gamma"
     assert instead("optim.deep.other", known) == "; optim has lr, eps"
     assert no_such_key("optim.momentum", "0.9", VALUES) == (
-        "optim.momentum=0.9: there is no such key; optim has lr, eps. "
-        "For another argument of torch.optim.Adam write +optim.momentum=0.9"
+        "optim.momentum=0.9: there is no such key; optim has lr, eps"
+    )
+    assert no_such_key("optim.amsgrad", "true", VALUES) == (
+        "optim.amsgrad=true: there is no such key; optim has lr, eps. "
+        "For another argument of torch.optim.Adam write +optim.amsgrad=true"
     )
 
 

@@ -204,7 +204,7 @@ def test_every_key_is_read_by_something(algo: str):
         key = f"{parent}.nonsense".lstrip(".")
         wrong = cfg.copy()
         OmegaConf.update(wrong, key, 1, force_add=True)
-        with pytest.raises(UserError, match=rf"{key}=1: (there is no such key|toys\.Team takes no nonsense)"):
+        with pytest.raises(UserError, match=rf"{key}=1: (there is no such key|\S+ takes no nonsense)"):
             load(wrong)
 
 

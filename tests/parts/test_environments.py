@@ -450,9 +450,3 @@ def test_entries_that_are_no_vectors_of_floats_are_refused(key):
         UserError, match=rf"^in_keys=\['{key}'\]: {key} is torch\..* vectors of floats are read"
     ):
         environments.initialise_normalisers(env, 10)
-
-
-@pytest.mark.parametrize("num_envs", [1, 2])
-def test_a_class_that_is_no_environment_is_refused(num_envs):
-    with pytest.raises(UserError, match="names dict, which is no class of TorchRL environments"):
-        environments.make_env(partial(dict), [], num_envs=num_envs)

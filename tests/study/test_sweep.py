@@ -143,7 +143,7 @@ def test_the_worst_end_is_the_exit_code(seeds: str, code: int, swept):
 
 
 def test_a_member_takes_what_the_sweep_was_told_of_hydra_and_where_configs_are(swept, tmp_path):
-    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "env").mkdir(parents=True)
     line = f"--config-dir {tmp_path / 'more'} -m seed=0 +hydra.job.env_set.X=1 hydra.launcher.n_jobs=2"
     assert swept(f"{line} ~tuned optim.lr=1e-3,2e-3")[0] == 0
     common = f"--config-dir={tmp_path / 'more'} +hydra.job.env_set.X=1 seed=0 ~tuned=null"

@@ -5,21 +5,18 @@ The cheapest checks come first; PyTorch is imported by the last.
 
 import importlib.util
 import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 from pydantic import Field, PositiveInt
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, find, missing, no_such_choice, show
+from hydrl.config.mistakes import choices, content, find, missing, no_such_choice, show
+from hydrl.config.overrides import choices_made
 from hydrl.config.signatures import Part, Values, check_signatures, hold_one, targets
 from hydrl.errors import UserError
 
-TARGET = r"^\s*_target_: (\S+)"  # in a file of configs/
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -76,12 +73,12 @@ UNGRAPHED = {
 }
 
 # Packages of the extras in pyproject.toml that a part cannot do without.
-NEEDED = (
-    ("logger.tensorboard", "hydrl.run.loggers.tensorboard", "tensorboard"),
-    ("logger.trackio", "hydrl.run.loggers.trackio", "trackio"),
-    ("logger.wandb", "hydrl.run.loggers.wandb", "wandb"),
-    ("env", "torchrl.envs.VmasEnv", "vmas"),
-)
+NEEDED = {
+    "hydrl.run.loggers.tensorboard": "tensorboard",
+    "hydrl.run.loggers.trackio": "trackio",
+    "hydrl.run.loggers.wandb": "wandb",
+    "torchrl.envs.VmasEnv": "vmas",
+}
 
 
 def check(values: Values) -> None:
@@ -107,10 +104,8 @@ def check(values: Values) -> None:
 def unfit(values: Values) -> Iterator[str]:
     """Parts that the algorithm or its loss cannot learn with, and a task under another's name."""
     loss = values["loss"]
-    asking = [(f"algo={values['algo']}", group, fitting) for group, fitting in values["fits"].items()]
-    for group, fitting in loss.get("fits", {}).items():
-        name, *_ = [*chosen("loss", loss["module"]), loss["module"]["_target_"]]
-        asking.append((f"loss={name}", group, fitting))
+    asking = [(f"algo={values['algo']}", *each) for each in values["fits"].items()]
+    asking += [(named("loss", loss["module"]), *each) for each in loss["fits"].items()]
     for asks, group, fitting in asking:
         names, able = chosen(group, values[group]), [each or "null" for each in fitting]
         here = {"null", *choices(CONFIGS / group)}
@@ -120,7 +115,7 @@ def unfit(values: Values) -> Iterator[str]:
             yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}"
     task, env = values["task"], values["env"]
     if task in choices(CONFIGS / "env"):
-        own = OmegaConf.load(CONFIGS / "env" / f"{task}.yaml").env
+        own = content(f"/env/{task}")["env"]
         for key, general in (("_target_", "custom"), ("id", "gym"), ("scenario", "vmas")):
             if env.get(key) != own.get(key):
                 given = f"env.{key}={env.get(key)}"
@@ -202,12 +197,11 @@ def running(transform: Part) -> bool:
 
 def lacking(values: Values) -> Iterator[str]:
     """Packages that are not installed, and a scenario that VMAS does not have."""
-    for group, target, package in NEEDED:
-        part = find(values, group) or {}
-        if part.get("_target_") != target:
+    for path, part in targets(values):
+        if (package := NEEDED.get(str(part["_target_"]))) is None:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
-            asked = f"env={values['task']}" if group == "env" else group.replace(".", "=")
+            asked = f"env={values['task']}" if path == "env" else path.replace(".", "=")
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
             yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
         elif package == "vmas":
@@ -237,33 +231,56 @@ def forgetful(values: Values) -> Iterator[str]:
 def unheard(values: Values) -> Iterator[str]:
     """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
     networks = values["loss"]["networks"]
-    for argument, group in networks.items():
-        if values[group] is None:
-            able = choices(CONFIGS / group)
-            yield f"loss.networks.{argument}={group}, and {group} is null; {use(group, able)}"
     for group in ("actor", "critic", "value"):
-        if values[group] is not None and group not in networks.values():
-            name, *_ = [*chosen(group, values[group]), values[group]["_target_"]]
-            yield f"{group}={name} does not fit algo={values['algo']}: its loss takes none; use {group}=null"
+        there = values[group] is not None
+        if there == (group in networks.values()):
+            continue
+        every: Sequence[str | None] = [None] if there else choices(CONFIGS / group)
+        able = [each for each in values["fits"].get(group, every) if there == (each is None)]
+        algorithms = [] if able else algorithms_with(networks, values)
+        reads = " and ".join(f"{part} as {argument}" for argument, part in networks.items())
+        loss = named("loss", values["loss"]["module"])
+        line = f"{named(group, values[group])} does not fit {loss}, which reads {reads}"
+        yield f"{line}; {use('algo', algorithms) if algorithms else use(group, able or every)}"
 
 
-def use(group: str, able: list[str]) -> str:
+def algorithms_with(networks: Values, values: Values) -> list[str]:
+    """The algorithms for the same kinds of actions whose losses read the same networks."""
+    said = {name: content(f"/algo/{name}") for name in choices(CONFIGS / "algo")}
+    return [
+        name
+        for name, each in said.items()
+        if {*each["action_spaces"]} & {*values["action_spaces"]}
+        and networks in [content(f"/loss/{loss}").get("networks") for loss in each["fits"]["loss"]]
+    ]
+
+
+def use(group: str, able: Sequence[str | None]) -> str:
     """The choices that would do, for the end of a sentence."""
-    return "use " + " or ".join(f"{group}={each}" for each in able)
+    return "use " + " or ".join(f"{group}={each or 'null'}" for each in able)
+
+
+def named(group: str, node: Part | None) -> str:
+    """The choice that ``node`` is, as it is typed; a part that is no choice by what it is built from."""
+    name, *_ = [*chosen(group, node), (node or {}).get("_target_")]
+    return f"{group}={name}"
 
 
 def chosen(group: str, node: Part | None) -> list[str]:
-    """The choices of a group that ``node`` may be, the one that was typed first.
+    """The choices of a group that ``node`` may be: what was typed, where that is what it is built from.
 
-    Those in ``configs/`` are told by what they are built from; without any it is a part of one's own.
+    Without any it is a part of one's own.
     """
     if node is None:
         return ["null"]
     wanted = {each["_target_"] for path, each in targets(node) if path != "norm"}  # which is an encoder's
+
+    def gives(name: str) -> bool:
+        return {each["_target_"] for _, each in targets(content(f"/{group}/{name}"))} == wanted
+
     known = choices(CONFIGS / group)
-    texts = {name: (CONFIGS / group / f"{name}.yaml").read_text() for name in known}
-    alike = [name for name in known if set(re.findall(TARGET, texts[name], re.MULTILINE)) == wanted]
-    typed = HydraConfig.get().runtime.choices.get(group) if HydraConfig.initialized() else None
-    if typed and (typed in alike or typed not in known):
-        return [typed, *alike]
-    return alike
+    typed = choices_made().get(group)
+    if typed in known and gives(typed):
+        return [typed]
+    own = [typed] if typed and typed not in known else []
+    return [*own, *(name for name in known if gives(name))]

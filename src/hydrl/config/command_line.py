@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from hydra import compose, initialize_config_dir
@@ -126,9 +125,8 @@ def remove_unused_folder() -> None:
     """Takes away the empty folder that Hydra made for a run which was refused, not one that was named."""
     hydra = HydraConfig.get()
     if not any(each.startswith("hydra.run.dir") for each in hydra.overrides.hydra):
-        for folder in Path(hydra.runtime.output_dir, "_").parents[:2]:
-            with suppress(OSError):  # it holds something
-                folder.rmdir()
+        with suppress(OSError):  # it holds something
+            os.removedirs(os.path.relpath(hydra.runtime.output_dir))
 
 
 def complain(message: str, code: int = 2) -> int:
@@ -210,12 +208,11 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         return f"{found[1]}: more than one value; write [VALUE,VALUE] for a list, or add -m to run them all"
     if found := re.match(r"Could not delete from config\. '(\S+)'", text):
         return f"~{found[1]}: there is no such key{instead(found[1], list(paths(composed(arguments))))}"
-    if found := re.search(
-        r"Could not find '((?:hydra/)?[^/']+)/([^']*)' Available options in '\S+': (.*)", text
-    ):
-        return no_such_choice(found[1], found[2], found[3].split())
-    if found := re.search(r"Could not load '(\S+)/(\S+?)'", text):  # one of a list
-        return no_such_choice(found[1], found[2], choices(CONFIGS / found[1]))
+    if found := re.search(r"Could not (?:find|load) '((?:hydra/)?[^/']+)/([^']*?)'", text):
+        group, choice = found[1], found[2]
+        able = text.partition("Available options in ")[2].split()[1:] or choices(CONFIGS / group)
+        typed = (key_of(each) for each in arguments if each.endswith(f"={choice}"))
+        return no_such_choice(next((each for each in typed if "@" in each), group), choice, able)
     return f"{text}: {str(error.__cause__).splitlines()[0]}" if error.__cause__ else text
 
 

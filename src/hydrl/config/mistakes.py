@@ -1,14 +1,17 @@
 """How a user's mistake is told: the key, the value, and what would do, nearest first."""
 
 import difflib
+import inspect
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
 
 from hydra.utils import get_object
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
@@ -25,6 +28,7 @@ SHOULD = {
     "model_attributes_type": "be a group of keys",
     "device": "be auto, cpu, cuda or cuda:N",
     "env.id": "be a name, such as CartPole-v1",
+    "collector.path": "be the folder of a run that kept its replay memory, or one of its checkpoints",
 }
 
 # What other libraries, and newcomers, call a key that is here.
@@ -46,19 +50,21 @@ CALLED = {
     "collector.num_envs": "n_envs num_envs",
     "collector.frames_per_batch": "n_steps num_steps train_freq",
     "collector.init_random_frames": "learning_starts",
-    "minibatches.size": "batch_size minibatch_size",
+    "minibatches.size": "batch_size minibatch_size num_minibatches",
     "minibatches.epochs": "n_epochs num_epochs update_epochs",
     "minibatches.updates": "gradient_steps",
     "minibatches.n_steps": "n_steps",
     "minibatches.warmup_frames": "learning_starts",
     "buffer.storage.max_size": "buffer_size",
-    "optim.lr": "learning_rate lr",
+    "optim.lr": "learning_rate lr policy_lr q_lr",
     "loss.value_estimator.gamma": "gamma discount",
     "loss.value_estimator.lmbda": "gae_lambda",
     "loss.module.entropy_coeff": "ent_coef entropy_coef",
+    "loss.module.alpha_init": "ent_coef alpha",
     "loss.module.critic_coeff": "vf_coef",
+    "loss.module.normalize_advantage": "norm_adv adv_norm",
     "loss.module.clip_epsilon": "clip_range clip_coef",
-    "target.tau": "polyak",
+    "target.tau": "tau polyak",
     "target.value_network_update_interval": "target_update_interval target_network_frequency",
     "exploration.eps_init": "exploration_initial_eps start_e eps_start",
     "exploration.eps_end": "exploration_final_eps end_e",
@@ -102,14 +108,10 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
     if isinstance(value, float) and value.is_integer() and complaints.keys() & {"int_type", "int_from_float"}:
         return f"{line}; write {key}={int(value)}"
     if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
-        use = " or ".join(f"{key}={each or 'null'}" for each in able)
         # What the algorithm says of one may be there alone.
-        unchosen = "_target_" not in value and key in (find(values, "loss.networks") or {}).values()
-        return (
-            f"algo={values['algo']} needs {'an' * (key == 'actor') or 'a'} {key}; use {use}"
-            if unchosen
-            else f"{line}; use {use}"
-        )
+        if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
+            line = f"algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
+        return f"{line}; use " + " or ".join(f"{key}={each or 'null'}" for each in able)
     if "list_type" in complaints and not isinstance(value, Mapping):
         return f"{line}; write {key}=[{show(value)}]"
     return line
@@ -126,7 +128,8 @@ def unresolved(error: OmegaConfBaseException) -> str:
     _, lacking, key = text.partition("Missing mandatory value: ")
     if lacking:
         key = key if "." in key else error.full_key or key
-        return f"{key} has no value; give one, as {key}=VALUE"
+        advice = f", which should {SHOULD[key]}" if key in SHOULD else ""
+        return f"{key} has no value; write {key}=VALUE{advice}"
     return f"{error.full_key}: {text}" if error.full_key else text
 
 
@@ -154,30 +157,48 @@ def find(values: Any, path: str) -> Any:
     return values
 
 
-def no_such_key(key: str, value: str, values: Mapping[str, Any], accepted: Iterable[str] = ()) -> str:
+def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
     """Names a wrong key and the right ones.
 
     Args:
         key: dotted.
         value: what it was given, as shown.
         values: the configuration it is looked for in.
-        accepted: further keys that could be there.
     """
-    known = [each for each in dict.fromkeys([*paths(values), *accepted]) if each != key]
+    known = [each for each in paths(values) if each != key]
     line = f"{key}={value}: there is no such key{instead(key, known)}"
-    target = find(values, f"{key.rpartition('.')[0]}._target_")
-    if target and "; did you mean" not in line and not accepted:
+    group, _, name = key.rpartition(".")
+    target = find(values, f"{group}._target_")
+    if target and f"; {group} has " in line and name in arguments_of(target):
         line += f". For another argument of {target} write +{key}={value}"
     return line
 
 
-def instead(key: str, known: list[str]) -> str:
-    """What of the ``known`` dotted paths could stand in place of ``key``, for the end of a sentence."""
+def arguments_of(target: str) -> Collection[str]:
+    """What a ``_target_`` takes by name, where it can be imported."""
+    try:
+        return inspect.signature(get_object(target)).parameters
+    except Exception:  # it is told of when it is built
+        return ()
+
+
+def instead(key: str, known: list[str], *, elsewhere: bool = True) -> str:
+    """What could stand in place of a wrong ``key``, for the end of a sentence.
+
+    Args:
+        key: dotted.
+        known: the dotted paths that there are.
+        elsewhere: whether other choices than those made count too.
+    """
     group, _, name = key.replace("/", ".").rpartition(".")
     alike = difflib.get_close_matches(name, " ".join(CALLED.values()).split(), 1, 0.85)
-    meant = [each for each in known if each != group and {*alike} & {*CALLED.get(each, "").split()}]
-    if not meant and (able := choices_with(*key.partition(".")[::2])):
-        return f"; {' and '.join(able)} {'has' if len(able) == 1 else 'have'} it"
+    called = [each for each, names in CALLED.items() if {*alike} & {*names.split()}]
+    meant = [each for each in called if each in known and each != group]
+    if not meant and elsewhere:
+        for each in [key] if group else called:
+            if able := choices_with(each):
+                has = "has" if len(able) == 1 else "have"
+                return f"; {' and '.join(able)} {has} {'it' if each == key else each}"
     beside = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == group}
     near = meant or [beside[each] for each in difflib.get_close_matches(name, beside)]
     near = near or [each for each in known if each.rpartition(".")[2] == name][:4]
@@ -192,22 +213,37 @@ def instead(key: str, known: list[str]) -> str:
     return f"; {group or 'the top level'} has {', '.join(each for each in beside if each[0] != '_')}"
 
 
-def choices_with(group: str, key: str) -> list[str]:
-    """The choices of a group, as they are typed, whose files have ``key``."""
-    found = choices(CONFIGS / group) if group and key else []
-    loaded = {each: OmegaConf.load(CONFIGS / group / f"{each}.yaml") for each in found}
-    return [f"{group}={each}" for each, file in loaded.items() if key in paths(OmegaConf.to_container(file))]
-
-
 def choices(group: Path) -> list[str]:
     """The names a group of ``configs/`` offers; a folder inside it is part of the name."""
     return sorted(str(file.relative_to(group).with_suffix("")) for file in group.rglob("*.yaml"))
 
 
+@cache
+def content(choice: PurePosixPath | str, folders: tuple[Path, ...] = (CONFIGS,)) -> dict[str, Any]:
+    """What the file of a choice, ``/group/name``, says, over what it is made from; read once."""
+    file = next((each for folder in folders if (each := Path(f"{folder}{choice}.yaml")).is_file()), None)
+    own = cast(DictConfig, OmegaConf.load(file or os.devnull))
+    made_from = [each for each in own.pop("defaults", []) if isinstance(each, str)]
+    below = [content(PurePosixPath(choice).parent / each, folders) for each in made_from]
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(*below, own)))
+
+
+def choices_with(key: str, value: Any = None) -> list[str]:
+    """The choices, as they are typed, that have a dotted ``key``, and this ``value`` for it."""
+    group, _, within = key.partition(".")
+    found = []
+    for each in choices(CONFIGS / group) if within else []:
+        said = content(f"/{group}/{each}")
+        said = said.get(group, said)  # where it sets keys of other groups, too
+        if within in paths(said) and value in (None, find(said, within)):
+            found.append(f"{group}={each}")
+    return found
+
+
 def no_such_choice(group: str, choice: str, offered: list[str]) -> str:
     """Lists what a group offers, nearest first."""
     if group == "env" and (known := gymnasium_id(choice)):
-        able = [*files_of(known), f"env=gym env.id={known}"]
+        able = [*choices_with("env.id", known), f"env=gym env.id={known}"]
         return f"{group}={choice}: no such choice; use {' or '.join(able)}"
     near = difflib.get_close_matches(choice.lower(), offered, n=3, cutoff=0.5)
     rest = [each for each in offered if each not in near]
@@ -218,13 +254,3 @@ def gymnasium_id(name: str) -> str | None:
     """The nearest id that is installed, or ``name`` where it looks like one; imports Gymnasium."""
     near = difflib.get_close_matches(name, get_object("gymnasium.registry"), 1, 0.8)
     return near[0] if near else name if re.search(r"-v\d+$", name) else None
-
-
-def files_of(id: str) -> list[str]:
-    """The choices of ``env``, as they are typed, that are this Gymnasium task."""
-    texts = {each: (CONFIGS / "env" / f"{each}.yaml").read_text() for each in choices(CONFIGS / "env")}
-    return [
-        f"env={each}"
-        for each, text in texts.items()
-        if re.search(rf"^  id: {re.escape(id)}$", text, re.MULTILINE)
-    ]

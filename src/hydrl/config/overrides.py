@@ -2,8 +2,10 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
 
 from hydrl.config import CONFIGS, ROOT
 
@@ -20,6 +22,16 @@ def as_typed(text: str) -> str:
 def key_of(override: str) -> str:
     """``+optim.lr=1`` to ``optim.lr``."""
     return override.partition("=")[0].lstrip("+~")
+
+
+def words() -> list[str]:
+    """The overrides of this process' run as they were typed, where Hydra has begun one."""
+    return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+
+
+def choices_made() -> Mapping[str, str]:
+    """The choice of each group in this process' run, where Hydra has begun one."""
+    return HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
 
 
 def quoted(path: Path | str) -> str:

@@ -3,38 +3,37 @@
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import paths
-from hydrl.config.overrides import key_of, quoted
+from hydrl.config.mistakes import content, paths
+from hydrl.config.overrides import choices_made, key_of, quoted
 from hydrl.errors import UserError
 
 
 def folders(words: Sequence[str]) -> list[Path]:
     """What ``--config-dir`` and ``hydra.searchpath`` name among the words of a command line."""
-    found: list[str] = []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    return split(words)[0]
+
+
+def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Those folders, and the words that name none."""
+    named: list[str] = []
+    others = []
+    left = iter(words)
+    for word in left:
         key, equals, value = word.partition("=")
         if key in ("--config-dir", "-cd"):
-            found.append(value if equals else following)
+            named.append(value if equals else next(left, ""))
         elif key_of(word) == "hydra.searchpath":
-            found += [each.strip(" '\"") for each in value.strip("[] ").split(",") if each]
-    plain = [each.removeprefix("file://") for each in found]
-    return [Path(each).absolute() for each in plain if "://" not in each]
-
-
-def without_folders(words: Sequence[str]) -> list[str]:
-    """The words of a command line but those that :func:`folders` reads."""
-    following = [False, *(word in ("--config-dir", "-cd") for word in words)]
-    said = r"(-cd|--config-dir)(=|$)|\+*hydra\.searchpath="
-    return [
-        word for word, taken in zip(words, following, strict=False) if not (taken or re.match(said, word))
-    ]
+            named += [each.strip(" '\"") for each in value.strip("[] ").split(",")]
+        else:
+            others.append(word)
+    plain = [each.removeprefix("file://") for each in named if each]
+    return [Path(each).absolute() for each in plain if "://" not in each], others
 
 
 def searchpath(own: Iterable[Path]) -> str:
@@ -53,9 +52,12 @@ def use(own: Iterable[Path]) -> None:
     """Lets Python import what lies beside the folders, after all that it can import anyway.
 
     Raises:
-        UserError: for a file that Hydra would never read, as hydrl has one of that name.
+        UserError: where Hydra would read none of it, or not a file, as hydrl has one of that name.
     """
+    groups = ["hydra", *(each.name for each in CONFIGS.iterdir() if each.is_dir())]
     for folder in own:
+        if folder.is_dir() and not any((folder / each).is_dir() for each in groups):
+            raise UserError(f"{folder} holds no group of choices, as actor/ or env/; name the one that does")
         for file in sorted(folder.rglob("*.yaml")):
             if (CONFIGS / file.relative_to(folder)).exists():
                 raise UserError(f"{file} is never read, as hydrl has one of that name; give it another")
@@ -63,27 +65,16 @@ def use(own: Iterable[Path]) -> None:
             sys.path.append(str(folder.parent))
 
 
-def sources() -> list[Path]:
+def sources() -> tuple[Path, ...]:
     """The folders that this run's choices are from, hydrl's first."""
     found = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    return [CONFIGS, *(Path(each.path) for each in found if each.schema == "file")]
+    return CONFIGS, *(Path(each.path) for each in found if each.schema == "file")
 
 
 def setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:
     """What was chosen that sets a dotted ``key`` of other groups, as it is typed, ``tuned=dqn/cartpole``."""
-
-    def has(choice: PurePosixPath) -> bool:
-        """Whether its file, or one that it is made from, has the key."""
-        files = [Path(f"{folder}{choice}.yaml") for folder in sources()]
-        said: list[Any] = [OmegaConf.to_container(OmegaConf.load(each)) for each in files if each.is_file()]
-        made_from = [each for values in said for each in values.get("defaults", []) if isinstance(each, str)]
-        return any(key in paths(values) for values in said) or any(
-            has(choice.parent / each) for each in made_from
-        )
-
-    chosen = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
-    groups = [each for each in among if chosen.get(each)]
-    found = [each for each in groups if has(PurePosixPath("/", each, chosen[each]))]
+    chosen = choices_made()
+    found = [each for each in among if key in paths(content(f"/{each}/{chosen.get(each)}", sources()))]
     return f"{found[0]}={chosen[found[0]]}" if found else ""
 
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -32,8 +31,8 @@ from pydantic_core import PydanticCustomError
 
 from hydrl.config import CONFIGS, automatic
 from hydrl.config.checks import check, use
-from hydrl.config.mistakes import explain, find, unresolved
-from hydrl.config.overrides import key_of
+from hydrl.config.mistakes import choices, content, explain, find, unresolved
+from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.signatures import Part
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
@@ -305,7 +304,7 @@ def load(cfg: DictConfig) -> Settings:
     try:
         return checked(cfg)
     except UserError as error:
-        chosen = HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
+        chosen = choices_made()
         algo, slash, _ = (chosen.get("tuned") or "").partition("/")
         if slash and algo != chosen["algo"]:
             told = f"tuned={chosen['tuned']} is for algo={algo}, not algo={chosen['algo']}"
@@ -356,9 +355,8 @@ def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
 
 def typed_now() -> list[str]:
     """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before."""
-    words = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
-    said = [key_of(word) for word in words]
-    return words[said.index("resume") :] if "resume" in said else []
+    said = [key_of(word) for word in words()]
+    return words()[said.index("resume") :] if "resume" in said else []
 
 
 def as_written(cfg: DictConfig) -> dict[str, Any]:
@@ -396,5 +394,4 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
 def algorithms() -> dict[str, list[str]]:
     """Each algorithm in ``configs/algo`` with the action spaces it declares."""
-    files = sorted((CONFIGS / "algo").glob("*.yaml"))
-    return {file.stem: list(OmegaConf.load(file).action_spaces) for file in files}
+    return {name: [*content(f"/algo/{name}")["action_spaces"]] for name in choices(CONFIGS / "algo")}

@@ -3,7 +3,6 @@
 Read from the signatures themselves, so that TorchRL's own documentation is the list of what may be set.
 """
 
-import difflib
 import inspect
 import json
 import logging
@@ -14,12 +13,11 @@ from functools import reduce
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hydra.core.hydra_config import HydraConfig
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hydrl.config.mistakes import explain, find, no_such_key, show
-from hydrl.config.overrides import key_of
+from hydrl.config.mistakes import explain, find, instead, paths, show
+from hydrl.config.overrides import key_of, words
 from hydrl.config.own import setter
 from hydrl.errors import UserError
 
@@ -99,39 +97,65 @@ def targets(values: Any, path: str = "") -> Iterator[tuple[str, Part]]:
 
 def check_target(path: str, node: Part, values: Values) -> None:
     """The target can be imported, and the call it is configured for takes every key and lacks none."""
-    name = node["_target_"]
+    name = of = node["_target_"]
     target = imported(path, name)
     own_sampler = "hydrl.parts.buffers.PrioritizedSampler"
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
-    part = "logger" if path.startswith("logger.") else path
-    positions, handed = HANDED.get(part, ("", set()))
-    if path == "loss.module":
-        handed = set(values["loss"]["networks"])
-    named = ", ".join([*positions.split(), *(f"{each}=…" for each in sorted(handed)), "…"])
-    way = f"{path.partition('.')[0]}({named})"
-    check_kind(path, name, target, way)
-    if path == "loss.module":
-        handed |= check_networks(name, target, values["loss"]["networks"])
     is_class = inspect.isclass(target)
     try:
         call = inspect.signature(target.__init__ if is_class else target)
     except (TypeError, ValueError):  # written in C
         return
-    positional = [None] * (len(positions.split()) + is_class)
-    own = {key for key in node if not key.startswith("_")}
     kinds, open_ended = accepted_parameters(target)
-    if path == "env" and "num_envs" in kinds:
-        handed = handed | {"num_envs"}
+    positions, handed = handed_to(path, kinds, values)
+    named = ", ".join([*positions, *(f"{each}=…" for each in sorted(handed)), "…"])
+    way = f"{path.partition('.')[0]}({named})"
+    check_kind(path, name, target, way)
+    if path == "loss.module":
+        networks = {each: Any for each in kinds if "network" in each or each in values["loss"]["networks"]}
+        hold("loss.networks", networks, values, open_ended=open_ended, of=name)
+    positional = [None] * (len(positions) + is_class)
+    own = {key for key in node if not key.startswith("_")}
     try:
         filled = {*handed, *call.bind_partial(*positional, **dict.fromkeys(handed)).arguments}
         for key in sorted(own & filled):
             raise UserError(f"{path}.{key}={show(node[key])}: the run fills this in; leave it out")
+        if path == "env" and open_ended and "id" in node and own - kinds.keys():
+            of = node["id"]
+            task, open_ended = of_the_task(of)
+            kinds = kinds | task
         free = {key: kind for key, kind in kinds.items() if key not in filled}
-        hold(path, free, values, open_ended=open_ended)
+        hold(path, free, values, open_ended=open_ended, of=of)
         call.bind(*positional, **dict.fromkeys(own | handed))
     except TypeError as error:
         raise UserError(f"{path} cannot be built by {name} as the run does it, {way}: {error}") from None
+
+
+def handed_to(path: str, kinds: Values, values: Values) -> tuple[list[str], set[str]]:
+    """What a part that takes ``kinds`` is handed when it is called: positional arguments, and keywords."""
+    positions, keywords = HANDED.get("logger" if path.startswith("logger.") else path, ("", set()))
+    asked: set[str] = set()  # where it has such an argument
+    if path == "env":
+        asked = {"num_envs"}
+    elif path == "loss.module":
+        keywords, asked = {*values["loss"]["networks"]}, {"action_spec", "action_space", "num_actions"}
+    return positions.split(), keywords | asked & kinds.keys()
+
+
+def of_the_task(id: str) -> tuple[dict[str, Any], bool]:
+    """What a Gymnasium task takes beside its id, as :func:`accepted_parameters` has it."""
+    module, _, name = id.rpartition(":")
+    try:
+        if module:
+            get_object(module)
+        made_by = get_object("gymnasium.spec")(name).entry_point
+        if isinstance(made_by, str):
+            made_by = get_object(made_by.replace(":", "."))
+        task, open_ended = accepted_parameters(made_by)
+        return task | accepted_parameters(get_object("gymnasium.make"))[0], open_ended
+    except Exception:  # it is told of when it is made
+        return {}, True
 
 
 def check_kind(path: str, name: str, target: Any, way: str) -> None:
@@ -153,20 +177,6 @@ def check_kind(path: str, name: str, target: Any, way: str) -> None:
     raise UserError(f"{path}._target_={name} is a class, but no {kind.rpartition('.')[2]}; {advice}")
 
 
-def check_networks(name: str, loss: Any, networks: Values) -> set[str]:
-    """What a loss is handed: its networks, and what is read off the environment where it asks for that.
-
-    Raises:
-        UserError: for a network it has no argument for.
-    """
-    asked, open_ended = accepted_parameters(loss)
-    for argument in networks:
-        if argument not in asked and not open_ended:
-            able = [each for each in asked if "network" in each]
-            raise UserError(f"loss.networks.{argument}: {name} has no such argument; use {' or '.join(able)}")
-    return {*networks, *(each for each in ("action_spec", "action_space", "num_actions") if each in asked)}
-
-
 def imported(path: str, name: str) -> Any:
     """What a ``_target_`` names."""
     try:
@@ -182,20 +192,16 @@ def imported(path: str, name: str) -> Any:
     return target
 
 
-def bases(target: Any) -> list[type]:
-    """A class and all it is made of; nothing for a function."""
-    return list(target.__mro__[:-1]) if inspect.isclass(target) else []
-
-
 def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
     """Parameter names with their annotations, and whether any other keyword is passed on.
 
-    TorchRL's classes hand keywords up to their bases, so those count too and nothing else does.
+    Classes of the libraries hand keywords up to their bases, so those count too and nothing else does.
     """
-    library = getattr(target, "__module__", "").partition(".")[0] in ("torchrl", "torch")
+    library = getattr(target, "__module__", "").partition(".")[0] in ("torchrl", "torch", "gymnasium")
     parameters: dict[str, Any] = {}
     open_ended = False
-    for function in [vars(each).get("__init__") for each in bases(target)] or [target]:
+    made_of = target.__mro__[:-1] if inspect.isclass(target) else ()
+    for function in [vars(each).get("__init__") for each in made_of] or [target]:
         if function is None:
             continue
         try:
@@ -222,8 +228,15 @@ def of_any_length(kind: Any) -> Any:
     return kind
 
 
-def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False) -> None:
+def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False, of: str = "") -> None:
     """Holds the keys at ``path`` to their ``kinds``; a nested part is checked by its own signature.
+
+    Args:
+        path: dotted.
+        kinds: annotations by their keys.
+        values: the whole configuration.
+        open_ended: whether there may be other keys.
+        of: what takes them, for messages.
 
     Raises:
         UserError: naming the key, the value and what would do.
@@ -232,30 +245,26 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False) 
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
         elif key not in kinds and not open_ended and not key.startswith("_"):
-            raise UserError(not_taken(path, key, kinds, values))
+            takes = f"{of} takes no {key}" if of else "there is no such key"
+            known = [f"{path}.{each}" for each in kinds] or list(paths(values))
+            ours = of.partition(".")[0] in ("", "hydrl", "torch", "torchrl")
+            do = left_out(path, key, kinds, values) or instead(f"{path}.{key}", known, elsewhere=ours)
+            raise UserError(f"{path}.{key}={show(value)}: {takes}{do}")
 
 
-def not_taken(path: str, key: str, kinds: Values, values: Values) -> str:
-    """What a key at ``path`` is told with that is none of ``kinds``; what was chosen may set it."""
-    node = find(values, path)
-    name, line = str(node.get("_target_", "")), f"{path}.{key}={show(node[key])}: "
-    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    typed = [key_of(each) for each in words]
-    by = "" if f"{path}.{key}" in typed else setter(f"{path}.{key}")
-    if by or (f"{path}._target_" in typed and f"{path}.{key}" not in typed):
-        left = [
-            each for each in node if each not in kinds and each[0] != "_" and f"{path}.{each}" not in typed
-        ]
-        drop = " ".join(f"~{path}.{each}" for each in left)
-        if by and None in map(node.get, left):  # which Hydra does not delete
-            again = [f"~{path}.{each}" for each in left if setter(f"{path}.{each}", ["algo"])]
-            drop = " ".join([f"{by.partition('=')[0]}=none", *again])
-        return f"{line}{name} takes no {key}{f', which {by} sets' * bool(by)}; add {drop}"
-    if name.partition(".")[0] in ("", "hydrl", "torch", "torchrl"):
-        return no_such_key(f"{path}.{key}", show(node[key]), values, [f"{path}.{each}" for each in kinds])
-    near = difflib.get_close_matches(key, kinds, 1, 0.7)
-    advice = f"did you mean {path}.{near[0]}?" if near else f"it takes {', '.join(kinds) or 'none'}"
-    return f"{line}{name} takes no {key}; {advice}"
+def left_out(path: str, key: str, kinds: Values, values: Values) -> str:
+    """What leaves out a key that is none of ``kinds`` and was chosen with something else, not typed."""
+    typed = {key_of(each) for each in words()}
+    there = {f"{path}.{each}": value for each, value in find(values, path).items() if each[0] != "_"}
+    left = [each for each in there if each not in typed and each.rpartition(".")[2] not in kinds]
+    by = setter(f"{path}.{key}")
+    if f"{path}.{key}" not in left or not (by or f"{path}._target_" in typed):
+        return ""
+    drop = [f"~{each}" for each in left]
+    if by and None in map(there.get, left):  # which Hydra does not delete
+        of_the_algorithm = [f"~{each}" for each in left if setter(each, ["algo"])]
+        drop = [f"{by.partition('=')[0]}=none", *of_the_algorithm]
+    return f", which {by} sets" * bool(by) + f"; add {' '.join(drop)}"
 
 
 def hold_one(path: str, kind: Any, values: Values) -> None:

@@ -75,6 +75,8 @@ def gymnasium_env(
         if is_of_the_task(error):
             raise
         reason = " ".join(str(error).split())
+        if id.startswith("ALE/"):  # which importing the package registers
+            reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
         raise UserError(f"env.id={id} could not be made: {reason}") from error
 
 
@@ -177,11 +179,9 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = Fals
     One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
     """
     maker: Any = getattr(make, "func", make)
-    is_class = isinstance(maker, type)
     if maker is gymnasium_env and render:
         make = partial(make, render_mode="rgb_array")
-    if is_class and not issubclass(maker, EnvBase):
-        raise UserError(f"env._target_ names {maker.__name__}, which is no class of TorchRL environments")
+    is_class = isinstance(maker, type)
     constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
     if "num_envs" in signature(constructor).parameters:
         return make(num_envs=num_envs, device=device)

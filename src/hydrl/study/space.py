@@ -22,7 +22,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.command_line import translate
 from hydrl.config.mistakes import explain, find
 from hydrl.config.overrides import key_of, spelled_out
-from hydrl.config.own import folders, searchpath, use, without_folders
+from hydrl.config.own import searchpath, split, use
 from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
 from hydrl.errors import UserError
 
@@ -58,9 +58,9 @@ def read(words: Sequence[str]) -> Plan:
     Raises:
         UserError: for a word that neither the search nor train.py understands.
     """
-    named = folders(words)
+    named, others = split(words)
     use(named)
-    parsed = parse([own(word) for word in without_folders(words)])
+    parsed = parse([own(word) for word in others])
     for key in parsed:
         if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys(Role.PROCESS)}:
             raise UserError(f"{key}: the search says this for each run; it has search, {', '.join(OWN)}")
