@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,18 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
 
-def records(folder: Path) -> Iterator[Any]:
-    """The records of the offline run below ``folder``.
+def records(folder: Path, seconds: float = 30) -> list[Any]:
+    """The records of the finished offline run below ``folder``; W&B writes the last after it said so."""
+    end = time.monotonic() + seconds
+    while True:
+        found = list(written(folder))
+        if time.monotonic() > end or any(each.WhichOneof("record_type") == "exit" for each in found):
+            return found
+        time.sleep(0.1)
+
+
+def written(folder: Path) -> Iterator[Any]:
+    """The records that are in the file so far.
 
     The file is a LevelDB log: blocks of 32 KiB with chunks of checksum, length, type (1 whole, 2 first,
     3 middle, 4 last) and data, after W&B's own header of 7 bytes.
@@ -49,6 +60,8 @@ def records(folder: Path) -> Iterator[Any]:
             position += left
             continue
         _, length, kind = struct.unpack_from("<IHB", data, position)
+        if position + 7 + length > len(data):  # it is being written
+            return
         parts += data[position + 7 : position + 7 + length]
         position += 7 + length
         if kind in (1, 4):
@@ -232,7 +245,7 @@ def test_without_an_account_it_logs_offline_and_sends_no_artifact_unless_asked(
     monkeypatch.setenv("SECRET_TASK", "CartPole-v1")
     folder = run("algo=dqn", "env=cartpole", "env.id=${oc.env:SECRET_TASK}", *TINY, "logger=wandb")
     assert f"wandb sync {folder}/wandb/offline-run-" in capsys.readouterr().out
-    found = list(records(folder))
+    found = records(folder)
     kinds = {each.artifact.type for each in found if each.WhichOneof("record_type") == "artifact"}
     assert kinds <= {"code"}
     # W&B notes the code twice, and on a busy machine one or the other was missing at times.
