@@ -124,7 +124,8 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
 def remove_unused_folder() -> None:
     """Takes away the empty folder that Hydra made for a run which was refused, not one that was named."""
     hydra = HydraConfig.get()
-    if not any(each.startswith("hydra.run.dir") for each in hydra.overrides.hydra):
+    named = ("hydra.run.dir", "hydra.sweep.dir")
+    if not any(each.lstrip("+").startswith(named) for each in hydra.overrides.hydra):
         with suppress(OSError):  # it holds something
             os.removedirs(os.path.relpath(hydra.runtime.output_dir))
 
