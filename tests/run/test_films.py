@@ -13,8 +13,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import saved
+from conftest import saved, start
 from tensordict.nn import TensorDictModule
+from test_loggers import needs_trackio, trackio_rows
 from test_wandb import records
 from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
 from toys import Toy
@@ -315,3 +316,21 @@ def test_w_and_b_shows_the_films_in_the_rows_of_their_frames(run, monkeypatch, t
     (files,) = folder.glob("wandb/offline-run-*/files")
     for path, name in zip([*shown.values(), final], FILMED, strict=True):
         assert (files / path).read_bytes() == (folder / "videos" / name).read_bytes()
+
+
+@needs_trackio
+def test_trackio_holds_the_films_beside_the_rows_of_their_frames(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    folder = tmp_path / "run"
+    words = ["env=cartpole", *SMALL, "eval.video=true", "logger=trackio", "device=cpu", "compile=false"]
+    with start(*words, f"hydra.run.dir={folder}") as process:
+        process.communicate(timeout=120)
+    assert process.returncode == 0
+    (rows,) = trackio_rows(tmp_path / "trackio").values()
+    shows = ("eval/video", "eval/final_video")
+    sent = [(frames, row[key]) for frames, row in rows for key in row if key in shows]
+    assert [frames for frames, _ in sent] == [768, 1280, 1536]
+    for (_, shown), name in zip(sent, FILMED, strict=True):
+        assert shown["_type"] == "trackio.video"
+        copy = tmp_path / "trackio/media" / shown["file_path"]
+        assert copy.read_bytes() == (folder / "videos" / name).read_bytes()
