@@ -45,7 +45,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, Update, anneal, learning, timed
     from hydrl.parts import collectors, environments
     from hydrl.parts.losses import make_loss, parameter_groups
-    from hydrl.run import process
+    from hydrl.run import memory, process
     from hydrl.run.films import Camera
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
@@ -70,6 +70,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     exploration = build("exploration")(action_spec)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     buffer = build("buffer")()
+    memory.require_memory(buffer, env)
     loss = make_loss(build("loss"), parts, action_spec, given.networks, given.keys, given.value_estimator)
     target = build("target")(loss)
     optimizer = build("optim")(parameter_groups(loss, given.param_groups))
@@ -101,7 +102,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
             if origin:
                 state.load(origin)
             batches = timed("time/collect", collector)
-            while progress.batches_left and not progress.confirmed(evaluate_closing):
+            while progress.batches_left and not progress.confirmed(evaluate_closing, record.say):
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with learning(parts.values()):

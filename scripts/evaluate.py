@@ -71,10 +71,10 @@ def main(arguments: Arguments) -> None:
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
     scores |= {"returns": evaluation.returns.tolist(), "lengths": lengths}
-    with atomically(run / "evaluation.json") as partial:
-        partial.write_text(json.dumps(scores, indent=2) + "\n")
     policy = "policy" if which.isdigit() else f"{which} policy"
     show(scores, f"{settings.algo} on {settings.task}, {policy}")
+    with atomically(run / "evaluation.json") as partial:
+        partial.write_text(json.dumps(scores, indent=2) + "\n")
 
 
 def show(scores: dict[str, Any], title: str) -> None:

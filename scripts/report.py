@@ -30,7 +30,9 @@ def main(words: list[str]) -> None:
     if not places:
         raise UserError("no folder was given; name run folders or those of sweeps, as outputs/… out=DIR")
     if wrong := next((each for each in places if not each.is_dir()), None):
-        raise UserError(f"{wrong}: there is no such folder; the only key is out, as out=DIR")
+        raise UserError(
+            f"{wrong}: there is no such folder; give those of runs or sweeps, and out=DIR for the report"
+        )
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
         raise UserError(f"out={out}: there is something other than a report; name another folder")
     counted, left_out = runs.load(places)

@@ -38,8 +38,11 @@ MISTAKES: dict[str, list[str]] = {
     "+optim.lr=1": ["already at 'optim.lr'", "remove + prefix"],
     # Keys of other libraries.
     "learning_rate=1": ["learning_rate=1", "did you mean optim.lr?"],
-    "n_steps=5": ["n_steps=5", "did you mean collector.frames_per_batch?"],
-    "algo=dqn env=cartpole n_steps=5": ["collector.frames_per_batch or minibatches.n_steps?"],
+    "n_steps=5": [
+        "n_steps=5",
+        "did you mean collector.frames_per_batch (the steps of all environments together)?",
+    ],
+    "algo=dqn env=cartpole n_steps=5": ["environments together) or minibatches.n_steps?"],
     "policy=MlpPolicy": ["policy=MlpPolicy", "did you mean actor?"],
     "batch_size=64": ["batch_size=64", "did you mean minibatches.size?"],
     "minibatches.batch_size=64": ["minibatches.batch_size=64", "did you mean minibatches.size?"],
@@ -86,7 +89,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "--config-dir=docs/my_project/conf algo=dqn env=cartpole loss=flat": [
         "critic=null does not fit loss=flat, which reads actor as actor_network and critic as critic_network",
-        "use algo=a2c or algo=impala or algo=ppo",
+        "use algo=a2c, impala, ppo, recurrent_ppo or reinforce\n",
     ],
     "--config-dir=docs/my_project/conf algo=my_ppo env=line loss=dqn": ["loss=dqn does not fit algo=my_ppo"],
     "--config-dir=docs/my_project env=cartpole": ["docs/my_project holds no group of choices, as actor/ or"],
@@ -98,6 +101,8 @@ MISTAKES: dict[str, list[str]] = {
     "seed=1.5": ["seed=1.5", "an integer"],
     "seed=abc total_frames=1.5": ["seed=abc", "an integer"],
     "actor.num_cells=64": ["actor.num_cells=64", "a list; write actor.num_cells=[64]"],
+    "actor.num_cells=64x64": ["actor.num_cells=64x64", "a list; write actor.num_cells=[64,64]\n"],
+    "action_spaces=discrete": ["a list; write action_spaces=[discrete]\n"],
     "actor.num_cells=[64,abc]": ["actor.num_cells=[64, abc]", "an integer"],
     "actor.num_cells.0=abc": ["actor.num_cells=[abc, ", "an integer"],
     "eval.stop_when_solved=maybe": ["eval.stop_when_solved=maybe", "true or false"],
@@ -156,12 +161,15 @@ MISTAKES: dict[str, list[str]] = {
     "env=custom": ["env._target_ has no value", "env._target_=VALUE"],
     "env=gym env.id=3": ["error: env.id=3: should be a name, such as CartPole-v1"],
     "env=custom env._target_=3": ["error: env._target_=3: should be a valid string"],
-    "env=gym env.id=NoSuchEnv-v0": ["env.id=NoSuchEnv-v0", "doesn't exist"],
+    "env=gym env.id=NoSuchEnv-v0": [
+        "env.id=NoSuchEnv-v0",
+        "doesn't exist. One of your own is env.id=MODULE:NoSuchEnv-v0, whose module registers it\n",
+    ],
     "env=gym env.id=CartPol-v1": ["env.id=CartPol-v1", "Did you mean", "CartPole"],
     "env=cartpole +env.gravityy=3": ["env.gravityy=3: CartPole-v1 takes no gravityy; env has id, observe, "],
     "env=gym env.id=HalfCheetah-v5 +env.wdth=2": ["HalfCheetah-v5 takes no wdth; did you mean env.width?"],
-    "env=gym env.id=toys:Corridor-v0 +env.len=3": [
-        "env.len=3: toys:Corridor-v0 takes no len; did you mean env.length?",
+    "--config-dir=docs/my_project/conf env=gym env.id=my_envs:Corridor-v0 +env.len=3": [
+        "env.len=3: my_envs:Corridor-v0 takes no len; did you mean env.length?",
     ],
     "env=cartpole +env.sutton_barto_reward=3": ["env.sutton_barto_reward=3: should be true or false"],
     "env=gym env.id=ALE/Pong-v5": ["pip install ale-py, and write env.id=ale_py:ALE/Pong-v5"],
@@ -228,7 +236,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=dqn env=cartpole buffer._target_=torchrl.data.TensorDictPrioritizedReplayBuffer": [
         "buffer._target_=torchrl.data.TensorDictPrioritizedReplayBuffer: its priorities cannot be saved",
     ],
-    "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "algo=ppo"],
+    "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "use algo=a2c, ", " or tqc\n"],
     "algo=ppo env=custom env._target_=toys.Team": [
         "algo=ppo",
         "env=toys.Team has multi-agent continuous actions",
@@ -237,7 +245,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=mappo env=cartpole": [
         "algo=mappo",
         "env=cartpole has discrete actions",
-        "use algo=a2c or algo=dqn or",
+        "use algo=a2c, dqn, ",
     ],
     "algo=mappo env=custom env._target_=toys.Team actor=tanh_normal": [
         "actor=tanh_normal",
@@ -253,7 +261,7 @@ MISTAKES: dict[str, list[str]] = {
         "env.num_envs=3",
         "the run fills this in",
     ],
-    "algo=ppo env=cartpole actor=dueling": ["actor=dueling does not fit algo=ppo; use actor=stochastic or"],
+    "algo=ppo env=cartpole actor=dueling": ["actor=dueling does not fit algo=ppo; use actor=stochastic, "],
     "algo=iql env=pendulum": ["collector.path has no value; write collector.path=VALUE", "folder of a run"],
     "algo=dqn env=cartpole actor=categorical": [
         "actor=categorical",

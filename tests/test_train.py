@@ -68,9 +68,10 @@ def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_s
     assert 0 < summary["solved_at_seconds"] <= summary["wall_seconds"]
 
 
-def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run, evaluations):
+def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run, evaluations, capsys):
     evaluations({1024: 500.0, 2048: 500.0}, {1024: 10.0, 2048: 10.0})
     folder = run("algo=ppo", "env=cartpole", *FAST, "eval.stop_when_solved=true")
+    assert "fresh episodes reached 10.0, not 475\n" in capsys.readouterr().out
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["frames"] == 2048
     assert summary["solved_at_frames"] == 1024

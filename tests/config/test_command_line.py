@@ -16,6 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from mistakes import MISTAKES
 from torchrl.envs import EnvBase
 
+import hydrl
 import train
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.command_line import read
@@ -93,6 +94,10 @@ def test_a_mistake_is_told_in_a_line_before_any_environment_starts(line: str, to
     assert not [each for each in MISTAKES[line] if each not in output], output
 
 
+def test_the_version_is_its_own(told: Told):
+    assert told("--version") == (0, f"hydrl {hydrl.__version__}\n")
+
+
 def test_the_table_of_mistakes_is_long():
     assert len(MISTAKES) >= 30
 
@@ -140,7 +145,7 @@ def test_an_environment_whose_package_is_missing_is_refused(told: Told, monkeypa
     assert code == 2
     assert_short(output)
     assert "env.id=LunarLander-v3" in output
-    assert "gymnasium[box2d]" in output
+    assert "pip install 'hydrl[box2d]'\n" in output
 
 
 @pytest.fixture
@@ -168,7 +173,7 @@ def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Pa
     assert trained[-1].actor["num_cells"] == [8]
     code, output = told(f"{adding} env=cartpole algo=ppo actor=mine")
     assert code == 2
-    assert output.startswith("error: actor=mine does not fit algo=ppo; use actor=stochastic or actor=")
+    assert output.startswith("error: actor=mine does not fit algo=ppo; use actor=stochastic, ")
     code, output = told(f"{adding} env=cartpole algo=mine critic=other")
     assert (code, output) == (
         2,

@@ -1,4 +1,5 @@
 import traceback
+import warnings
 from functools import partial
 
 import gymnasium
@@ -386,6 +387,18 @@ REFUSED = {
     "nothing between": (Box(np.float32([0, 1]), np.float32([1, 1])), r"Box\(.*"),
     "integers": (Box(0, 3, (2,), np.int64), r"Box\(0, 3, .*"),
 }
+
+
+@pytest.mark.parametrize(("side", "warned"), [(8, 0), (64, 1)])
+def test_large_pictures_are_read_and_said_to_meet_no_convolutions(side, warned):
+    task = Spaced(observations=Box(0, 255, (side, side, 3), np.uint8), actions=CHOICE)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        seen = environments.adapted(task).observation_space
+    told = [
+        each for each in told if "pictures of 64 x 64 x 3, read as one vector of 12,288" in str(each.message)
+    ]
+    assert (seen.shape, len(told)) == ((side * side * 3,), warned)
 
 
 @pytest.mark.filterwarnings("ignore")  # Gymnasium's, of spaces and rewards it advises against

@@ -2,11 +2,14 @@
 
 import pickle
 import random
+import re
 import shutil
 import zipfile
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from tensordict import TensorDict
@@ -20,6 +23,7 @@ from torchrl.data import (
 )
 
 from hydrl.errors import UserError
+from hydrl.parts import environments
 from hydrl.run import checkpoint, memory
 from hydrl.run.memory import Memory
 
@@ -198,3 +202,13 @@ def test_a_buffer_filled_in_another_order_is_refused(tmp_path):
         Memory(buffer, tmp_path)
     with pytest.raises(UserError, match=r"buffer\.storage=ListStorage: .* use a TensorStorage"):
         Memory(ReplayBuffer(storage=ListStorage(10)), tmp_path)
+
+
+def test_a_buffer_that_outgrows_the_memory_is_refused_with_a_size_that_fits(run, tmp_path):
+    with pytest.raises(UserError, match=r"^buffer.storage.max_size=10{12}: .* or buffer=memmap") as refused:
+        run("algo=dqn", "env=cartpole", f"buffer.storage.max_size={10**12}")
+    assert not (tmp_path / "run/config_resolved.yaml").exists()
+    there = psutil.virtual_memory().total + psutil.swap_memory().total
+    row = memory.row_bytes(environments.make_env(partial(environments.gymnasium_env, "CartPole-v1"), ()))
+    (size,) = re.findall(r"use buffer.storage.max_size=(\d+)", str(refused.value))
+    assert there / 4 < int(size) * row < there

@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import subprocess
@@ -6,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from rich.console import Console
 
+from hydrl.run import screen
 from hydrl.run.screen import Display, print_summary
 
 SUMMARY = {
@@ -40,6 +43,7 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
     for part in (
         "ppo on cartpole, seed 7 (interrupted)",
         "498.2 ± 1.5 over 20 episodes",
+        "first solved",
         "10,240 frames, 8.1 s",
         "12,345 frames, 678 updates",
         "9.9 s: 5.0 to start, 2.3 compiling, 3.2 learning, 1.6 evaluating",
@@ -83,3 +87,16 @@ def test_into_a_pipe_goes_a_line_an_evaluation_and_no_bar(capsys):
     display.update(200, {"eval/return_mean": 123.4, "eval/return_std": 5.6})
     display.close()
     assert capsys.readouterr().out == "ppo cartpole         200 frames  evaluation 123.4 ± 5.6\n"
+
+
+def test_a_terminal_of_eighty_columns_shows_the_bar_and_all_figures(monkeypatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(screen, "console", lambda: Console(file=shown, force_terminal=True, width=80))
+    display = Display("ppo-inverted_double_pendulum-seed0", 1_000_000)
+    display.update(
+        512_345, {"train/return": 9_189.3, "eval/return_mean": 9_359.66, "time/frames_per_second": 1_854.1}
+    )
+    display.progress.refresh()
+    display.close()
+    for part in ("━━━", "512345/1000000", "return 9,189.3", "eval 9,359.7", "1,854 frames/s", "--:--"):
+        assert part in shown.getvalue()

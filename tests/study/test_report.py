@@ -232,7 +232,7 @@ def test_numbers_have_about_three_digits(value, shown):
         ([], "no folder was given"),
         (["{tmp}/none"], "there is no such folder"),
         (["{tmp}/empty"], "no run lies there or below"),
-        (["{tmp}/run", "where=x"], "where=x: there is no such folder; the only key is out"),
+        (["{tmp}/run", "where=x"], "where=x: there is no such folder; give those of runs"),
         (["{tmp}/run", "out={tmp}/run"], "something other than a report"),
         (["{tmp}/run", "out={tmp}/run/summary.json/x"], "cannot be written: Not a directory"),
         (["{tmp}/stopped"], r"none of the runs there can be counted; .*/stopped: interrupted"),

@@ -257,7 +257,10 @@ def algorithms_with(networks: Values, values: Values) -> list[str]:
 
 def use(group: str, able: Sequence[str | None]) -> str:
     """The choices that would do, for the end of a sentence."""
-    return "use " + " or ".join(f"{group}={each or 'null'}" for each in able)
+    names = [each or "null" for each in able]
+    if len(names) > 3:
+        return f"use {group}={', '.join(names[:-1])} or {names[-1]}"
+    return "use " + " or ".join(f"{group}={name}" for name in names)
 
 
 def named(group: str, node: Part | None) -> str:

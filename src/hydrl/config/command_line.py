@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import wraps
+from importlib.metadata import version
 from typing import Any, TypeVar, cast
 
 from hydra import compose, initialize_config_dir
@@ -47,6 +48,8 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
     sys.argv[0] = os.environ.get("HYDRL_COMMAND", sys.argv[0])  # by which Hydra installs completion
 
     def work() -> None:
+        if "--version" in sys.argv[1:]:
+            return print(f"hydrl {version('hydrl')}")
         try:
             words = spelled_out(expand(sys.argv[1:]))
             # Options first, with what belongs to them: Hydra reads none that stand among overrides.

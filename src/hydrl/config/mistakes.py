@@ -71,6 +71,8 @@ CALLED = {
     "exploration.annealing_num_steps": "exploration_fraction",
     "schedule": "anneal_lr lr_schedule",
 }
+# What the same number means here.
+MEANS = {"collector.frames_per_batch": "the steps of all environments together"}
 
 
 def explain(error: ValidationError, values: Any, node: str = "") -> str:
@@ -113,7 +115,8 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
             line = f"algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
         return f"{line}; use " + " or ".join(f"{key}={each or 'null'}" for each in able)
     if "list_type" in complaints and not isinstance(value, Mapping):
-        return f"{line}; write {key}=[{show(value)}]"
+        numbers = re.findall(r"\d+", value) if str(value)[:1].isdigit() and isinstance(value, str) else []
+        return f"{line}; write {key}=[{','.join(numbers) or show(value)}]"
     return line
 
 
@@ -205,7 +208,8 @@ def instead(key: str, known: list[str], *, elsewhere: bool = True) -> str:
     if not near and not (group and beside):
         near = difflib.get_close_matches(key, known, cutoff=0.7)
     if near:
-        return f"; did you mean {' or '.join(near)}?"
+        asked = [f"{each} ({MEANS[each]})" if each in meant and each in MEANS else each for each in near]
+        return f"; did you mean {' or '.join(asked)}?"
     if group and not beside:
         return instead(group, known)
     if not group and len(known) > 30:

@@ -88,13 +88,20 @@ class Progress:
         """Whether the evaluation of this moment is at or above the threshold."""
         return self.evaluation_now is not None and self.reaches_threshold(self.evaluation_now)
 
-    def confirmed(self, evaluate: Callable[[int], Evaluation]) -> bool:
+    def confirmed(self, evaluate: Callable[[int], Evaluation], say: Callable[[str], None]) -> bool:
         """Whether the run ends here: the evaluation of this moment solved the task, and so do fresh episodes.
 
         Args:
             evaluate: plays them with the policy as it is after so many frames.
+            say: takes a line where they do not.
         """
-        return self.stop_when_solved and self.solved and self.reaches_threshold(evaluate(self.frames))
+        if not (self.stop_when_solved and self.solved):
+            return False
+        fresh = evaluate(self.frames)
+        if not self.reaches_threshold(fresh):
+            episodes = len(fresh.returns)
+            say(f"goes on: {episodes} fresh episodes reached {fresh.mean:,.1f}, not {self.solved_at:,g}")
+        return self.reaches_threshold(fresh)
 
     def reaches_threshold(self, evaluation: Evaluation) -> bool:
         """Whether a mean return counts as solved; never, where no threshold is set."""

@@ -1,5 +1,6 @@
 """Environments: one maker per choice, one stack of transforms, seeded before anything looks at them."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
@@ -36,6 +37,7 @@ from hydrl.errors import UserError
 
 MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[[], Transform | None]
+LARGE = 3 * 32 * 32  # numbers in a picture, from which on plain layers learn little of it
 
 
 def gymnasium_env(
@@ -77,6 +79,10 @@ def gymnasium_env(
         reason = " ".join(str(error).split())
         if id.startswith("ALE/"):  # which importing the package registers
             reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
+        elif isinstance(error, gymnasium.error.NameNotFound) and ":" not in id:
+            reason += f" One of your own is env.id=MODULE:{id}, whose module registers it"
+        elif "gymnasium[box2d]" in reason:
+            reason = "it needs Box2D; pip install 'hydrl[box2d]'"
         raise UserError(f"env.id={id} could not be made: {reason}") from error
 
 
@@ -139,6 +145,13 @@ def adapted(env: gymnasium.Env, observe: list[int] | None = None) -> gymnasium.E
         raise TypeError(
             f"its actions are {actions}; what learns here takes a Discrete choice of two or more or a Box of "
             "floats with finite bounds, low below high"
+        )
+    if seen.dtype == np.uint8 and seen.shape and len(seen.shape) == 3 and np.prod(seen.shape) > LARGE:
+        warnings.warn(
+            f"the task shows pictures of {' x '.join(map(str, seen.shape))}, read as one vector of "
+            f"{np.prod(seen.shape):,} numbers from 0 to 255; the networks that come along have no "
+            "convolutions, one of your own may (docs/own_parts.md)",
+            stacklevel=1,  # once, wherever it is made from
         )
     if not (isinstance(seen, Box) and len(seen.shape) == 1 and seen.dtype in (np.float32, np.float64)):
         env = DtypeObservation(FlattenObservation(env), np.float32)

@@ -44,6 +44,6 @@ def save_curves(
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False)
+        axes.legend(edgecolor="none")  # opaque, so that no line strikes it through
     with atomically(path) as partial:
         figure.savefig(partial, format="png")

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from tensordict import TensorDict
 from torch import Tensor
 from torchrl.checkpoint import Checkpoint
-from torchrl.data import ReplayBuffer, RoundRobinWriter, TensorStorage
+from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, RoundRobinWriter, TensorStorage
 from torchrl.envs import EnvBase
 
 from hydrl.errors import UserError
@@ -124,13 +125,37 @@ class Memory:
         """
         if self.buffer is None:
             return ""
-        row = tensor_bytes(env.fake_tensordict().to_dict()) / max(1, env.batch_size.numel())
-        whole = row * self.buffer.storage.max_size
+        whole = row_bytes(env) * self.buffer.storage.max_size
         free = shutil.disk_usage(self.run).free
         if whole < WORTH_SAYING and BOUND * whole < free:
             return ""
-        told = f"the replay memory grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
+        told = f"the buffer grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
         return f"{told} while it is saved; {free / 1e6:,.0f} MB are free"
+
+
+def row_bytes(env: EnvBase) -> float:
+    """What a step of one environment takes, which is about what a row of a buffer does."""
+    return tensor_bytes(env.fake_tensordict().to_dict()) / max(1, env.batch_size.numel())
+
+
+def require_memory(buffer: ReplayBuffer | None, env: EnvBase) -> None:
+    """Refuses a buffer that would outgrow this machine's memory, all of which its first rows already take.
+
+    Raises:
+        UserError: naming a size that would do.
+    """
+    storage = buffer.storage if buffer is not None else None
+    if not isinstance(storage, LazyTensorStorage) or isinstance(storage, LazyMemmapStorage):
+        return
+    if torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
+        return
+    row, there = row_bytes(env), psutil.virtual_memory().total + psutil.swap_memory().total
+    if (wanted := row * storage.max_size) > there:
+        raise UserError(
+            f"buffer.storage.max_size={storage.max_size}: it would take {wanted / 1e6:,.0f} MB of memory, "
+            f"and there are {there / 1e6:,.0f}; use buffer.storage.max_size={int(there / 2 / row)}, or "
+            "buffer=memmap, which lies on disk"
+        )
 
 
 def files_of(archive: Path) -> list[str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 CLOSING = {
     "evaluation": "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
     "best evaluation": "{best_eval/return_mean:,.1f}",
-    "solved": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
+    "first solved": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
     "trained": "{frames:,} frames, {updates:,} updates",
     "time": "{wall_seconds:.1f} s: {start_seconds:.1f} to start, {compile_seconds:.1f} compiling, "
     "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating, {video_seconds:.1f} filming",
@@ -47,15 +47,15 @@ class Display:
 
     def __init__(self, title: str, total_frames: int) -> None:
         self.title, self.console = title, console()
-        wide = self.console.width > 100
+        wide = self.console.width > 120  # else the title would leave the bar no place
         self.progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            *([BarColumn(bar_width=None)] if wide else []),
+            *([TextColumn("[bold]{task.description}")] if wide else []),
+            BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("return {task.fields[train/return]}"),
             TextColumn("eval {task.fields[eval/return_mean]}"),
             TextColumn("{task.fields[time/frames_per_second]} frames/s"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             *([TextColumn("left")] if wide else []),
             console=self.console,
             disable=not self.console.is_terminal,
@@ -69,7 +69,7 @@ class Display:
         if "eval/return_mean" in metrics and not self.console.is_terminal:
             mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
             print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
-        known: Any = {key: f"{value:,.1f}" for key, value in metrics.items()}
+        known: Any = {key: f"{value:,.{0 if 'second' in key else 1}f}" for key, value in metrics.items()}
         self.progress.update(self.task, completed=frames, **known)
 
     def close(self) -> None:

@@ -115,7 +115,10 @@ class Search:
 
     def command(self, trial: FrozenTrial) -> str:
         """What trains with the numbers of a trial."""
-        return as_typed(shlex.join(["python", "train.py", *self.plan.overrides, *self.drawn(trial)]))
+        words = [*self.plan.overrides, *self.drawn(trial)]
+        if not any(key_of(each) == key_of(SAME_LENGTH) for each in words):
+            words.append(SAME_LENGTH)
+        return as_typed(shlex.join(["python", "train.py", *words]))
 
     def evaluate(self, trial: Trial, pool: Trainings) -> Iterator[None]:
         """One run after the other, a seed each; evaluations are reported as the mean over the seeds so far.
@@ -186,7 +189,7 @@ class Search:
                     axes.tick_params("x", which="minor", labelbottom=False)
                 pyplot.savefig(file, dpi=100, bbox_inches="tight")
                 pyplot.close()
-        header = f"# @package _global_\n# {top.value:,.1f} by {self.command(top)} {SAME_LENGTH}\n"
+        header = f"# @package _global_\n# {top.value:,.1f} by {self.command(top)}\n"
         numbers = OmegaConf.from_dotlist([each.lstrip("+") for each in self.drawn(top)])
         experiment = self.out / "experiment.yaml"
         experiment.write_text(header + OmegaConf.to_yaml(numbers))
