@@ -297,6 +297,34 @@ def test_what_gymnasium_cannot_make_is_told_in_one_line(num_envs):
         environments.gymnasium_env("CartPole-v1", num_envs=num_envs, wing_span=3)
 
 
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_task_of_one_s_own_that_no_module_registers_or_of_the_old_api_says_so(
+    num_envs, tmp_path, monkeypatch
+):
+    (tmp_path / "half_done.py").write_text(OLD)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        UserError, match=r'half_done does not register it, as gymnasium.register\("New", CLASS\)'
+    ):
+        environments.gymnasium_env("half_done:New", num_envs=num_envs)
+    with pytest.raises(UserError, match=r"its reset does not take seed and options and give .*check_env"):
+        environments.gymnasium_env("half_done:Old-v0", num_envs=num_envs)
+
+
+OLD = """
+import gymnasium
+
+class Old(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self):
+        return self.observation_space.sample()
+
+gymnasium.register("Old-v0", Old)
+"""
+
+
 class Defective(gymnasium.Env):
     def __init__(self, **kwargs: object) -> None:
         len(5)

@@ -79,8 +79,13 @@ def gymnasium_env(
         reason = " ".join(str(error).split())
         if id.startswith("ALE/"):  # which importing the package registers
             reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
-        elif isinstance(error, gymnasium.error.NameNotFound) and ":" not in id:
-            reason += f" One of your own is env.id=MODULE:{id}, whose module registers it"
+        elif isinstance(error, gymnasium.error.NameNotFound):
+            module, _, name = id.rpartition(":")
+            reason += (
+                f' {module} does not register it, as gymnasium.register("{name}", CLASS) would'
+                if module
+                else f" One of your own is env.id=MODULE:{id}, whose module registers it"
+            )
         elif "gymnasium[box2d]" in reason:
             reason = "it needs Box2D; pip install 'hydrl[box2d]'"
         raise UserError(f"env.id={id} could not be made: {reason}") from error
@@ -131,8 +136,16 @@ def adapted(env: gymnasium.Env, observe: list[int] | None = None) -> gymnasium.E
     are counted from 0, other actions are one vector, and a reward is one number.
 
     Raises:
-        TypeError: for actions that are neither a choice nor numbers within finite bounds.
+        TypeError: for actions that are neither a choice nor numbers within finite bounds, and for a task of
+            Gymnasium's API before 0.26.
     """
+    try:
+        signature(env.unwrapped.reset).bind(seed=0, options={})
+    except TypeError:
+        raise TypeError(
+            "its reset does not take seed and options and give an observation and a dictionary, as Gymnasium "
+            "asks since 0.26; gymnasium.utils.env_checker.check_env(ENV) checks all of it"
+        ) from None
     actions, seen = env.action_space, env.observation_space
     if isinstance(actions, Discrete) and actions.n > 1:
         if actions.start:
