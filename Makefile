@@ -13,7 +13,7 @@ help: ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-train: .venv/ready ## train PPO on the inverted double pendulum, about half a minute
+train: .venv/ready ## train PPO on the inverted double pendulum, a minute and a half
 	$(BIN)/python train.py algo=ppo env=inverted_double_pendulum
 
 test: .venv/ready ## run the fast tests, minutes
