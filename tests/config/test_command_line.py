@@ -315,6 +315,21 @@ def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: lis
     assert scaled == ["torchrl.envs.RewardScaling", "hydrl.parts.transforms.RunningRewardScaling"]
 
 
+def test_a_choice_stands_or_is_refused_where_tuned_numbers_bring_a_part_of_their_own(
+    told: Told, trained: list[Settings]
+):
+    for typed in ("schedule=null", "schedule=cosine"):
+        code, output = told(f"algo=dqn env=acrobot {typed}")
+        assert code == 2
+        assert_short(output)
+        assert f"error: {typed} changes nothing: tuned=dqn/acrobot brings " in output
+        assert "; set schedule.power, or add tuned=null" in output
+    for typed in ("schedule=linear", "schedule.power=0", "schedule=null tuned=null"):
+        assert told(f"algo=dqn env=acrobot {typed}")[0] == 0
+    powers = [each.schedule and each.schedule["power"] for each in trained]
+    assert powers == [1.0, 0.0, None]
+
+
 @pytest.mark.parametrize(
     ("line", "nearest"),
     [

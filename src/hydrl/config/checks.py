@@ -13,7 +13,8 @@ from pydantic import Field, PositiveInt
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, content, find, missing, no_such_choice, show
-from hydrl.config.overrides import choices_made
+from hydrl.config.overrides import choices_made, key_of, words
+from hydrl.config.own import sources
 from hydrl.config.signatures import Part, Values, check_signatures, hold_one, targets
 from hydrl.errors import UserError
 
@@ -33,9 +34,10 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (PositiveInt, "buffer.storage.max_size"),
     (PositiveInt, "exploration.annealing_num_steps target.value_network_update_interval"),
     (Annotated[int, Field(ge=0)], "collector.init_random_frames minibatches.warmup_frames"),
-    (Positive, "optim.lr optim.eps schedule.power loss.module.dtarg"),
+    (Positive, "optim.lr optim.eps loss.module.dtarg"),
     (Positive, "collector.worker_timeout logger.wandb.init_timeout"),
-    (NotNegative, "optim.weight_decay schedule.eta_min exploration.sigma_init exploration.sigma_end"),
+    (NotNegative, "optim.weight_decay schedule.eta_min schedule.power"),
+    (NotNegative, "exploration.sigma_init exploration.sigma_end"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
     (Positive, "loss.value_estimator.rho_thresh loss.value_estimator.c_thresh"),
@@ -185,6 +187,7 @@ def at_odds(values: Values) -> Iterator[str]:
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
     yield from unheard(values)
+    yield from passed_over()
     yield from lacking(values)
 
 
@@ -193,6 +196,19 @@ def running(transform: Part) -> bool:
     *_, name = transform["_target_"].split(".")
     of_observations = name == "normaliser" and transform.get("frames") is None
     return of_observations or name in ("VecNorm", "VecNormV2", "RunningNorm", "RunningRewardScaling")
+
+
+def passed_over() -> Iterator[str]:
+    """A choice that was typed, where tuned numbers, which Hydra reads later, bring a part of their own."""
+    tuned = choices_made().get("tuned")
+    for group, own in content(f"/tuned/{tuned}", sources()).items():
+        choice, target = choices_made().get(group), isinstance(own, dict) and own.get("_target_")
+        if target and group in map(key_of, words()):
+            if content(f"/{group}/{choice}", sources()).get("_target_") == target:
+                continue
+            keys = " or ".join(f"{group}.{key}" for key in own if key != "_target_") or f"{group}._target_"
+            has = f"{group}={choice or 'null'} changes nothing: tuned={tuned} brings {target}"
+            yield f"{has}; set {keys}, or add tuned=null to leave out all its numbers"
 
 
 def lacking(values: Values) -> Iterator[str]:
