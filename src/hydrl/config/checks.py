@@ -200,12 +200,13 @@ def running(transform: Part) -> bool:
 
 def passed_over() -> Iterator[str]:
     """A choice that was typed, where tuned numbers, which Hydra reads later, bring a part of their own."""
-    tuned = choices_made().get("tuned")
+    made, typed = choices_made(), set(map(key_of, words()))
+    tuned = made.get("tuned")
     for group, own in content(f"/tuned/{tuned}", sources()).items():
-        choice, target = choices_made().get(group), isinstance(own, dict) and own.get("_target_")
-        if target and group in map(key_of, words()):
-            if content(f"/{group}/{choice}", sources()).get("_target_") == target:
-                continue
+        if group not in typed or not isinstance(own, dict) or "_target_" not in own:
+            continue
+        choice, target = made.get(group), own["_target_"]
+        if content(f"/{group}/{choice}", sources()).get("_target_") != target:
             keys = " or ".join(f"{group}.{key}" for key in own if key != "_target_") or f"{group}._target_"
             has = f"{group}={choice or 'null'} changes nothing: tuned={tuned} brings {target}"
             yield f"{has}; set {keys}, or add tuned=null to leave out all its numbers"

@@ -18,7 +18,7 @@ Written by `make results` from `configs/algo` and the runs kept in `docs/results
 `train.py`; what differs is their files. Scores are the closing evaluation of the last policy, mean and
 standard deviation over the seeds, after so many frames; [results](results.md) has them beside what others
 published. Cost is wall time a frame of the quickest of those runs, evaluations included, on two CPU cores
-without a GPU, two runs or more side by side: what it takes at most.
+without a GPU, most of them beside other runs.
 """
 
 
