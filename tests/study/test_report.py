@@ -117,6 +117,16 @@ def test_a_curve_carries_a_shorter_run_on(tmp_path):
     assert seeds[0][0, 1] == 20
 
 
+def test_groups_of_a_task_look_unlike_and_a_group_the_same_on_all_of_its_tasks(tmp_path):
+    played = {f"algo{n}": ["hopper"] for n in range(7)} | {"ppo": ["cartpole", "hopper"], "dqn": ["cartpole"]}
+    pairs = [(algo, env) for algo, envs in played.items() for env in envs]
+    folders = [make_run(tmp_path / f"{algo}-{env}", 1, algo=algo, env=env) for algo, env in pairs]
+    places = figures.unlike(runs.load(folders)[0])
+    assert sorted(places[f"algo{n}"] for n in range(7)) == [*range(7)]
+    assert places["ppo"] == 7
+    assert places["dqn"] == 0
+
+
 def test_groups_are_told_apart_by_what_was_typed_but_task_and_seed(tmp_path):
     for seed in (0, 1):
         shared = {"overrides": ["total_frames=20000", "logger=wandb", "resume=auto"][: seed + 1]}

@@ -1,8 +1,8 @@
 """Learning curves, legible at half size and in colours that the colour-blind tell apart as well."""
 
 import textwrap
-from collections.abc import Sequence
-from itertools import cycle
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from hydrl.study.scores import FEW, estimate, iqm
 
 # Okabe and Ito's colours without the yellow, too faint for a line; marker and dashes differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":")
+MARKERS = "osD^vP*X"
 # Matplotlib's settings under which pictures are drawn and saved.
 LOOK: dict[Any, Any] = {
     "font.size": 12,
@@ -31,20 +33,20 @@ LOOK: dict[Any, Any] = {
 
 
 @matplotlib.rc_context(LOOK)
-def save(runs: Sequence[Run], names: Sequence[str], *files: Path) -> None:
+def save(runs: Sequence[Run], places: Mapping[str, int], *files: Path) -> None:
     """Draws the curves of a task, against frames and against seconds.
 
     Args:
         runs: of the task.
-        names: of all groups of a page, so that each looks the same on all of its tasks.
+        places: as :func:`unlike` gives them.
         files: whose names say in which format.
     """
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     for against, axes in enumerate(figure.subplots(1, 2)):
-        looks = zip(names, cycle(COLOURS), cycle(("-", "--", "-.", ":")), cycle("osD^vP*X"), strict=False)
-        for name, *look in looks:
-            if members := [run for run in runs if run.group == name]:
-                curve(axes, members, against, textwrap.fill(name, 90), *look)
+        for name in sorted({run.group for run in runs}, key=lambda name: places[name]):
+            members = [run for run in runs if run.group == name]
+            look = [each[places[name] % len(each)] for each in (COLOURS, DASHES, MARKERS)]
+            curve(axes, members, against, textwrap.fill(name, 90), *look)
         for threshold in filter(None, {run.threshold for run in runs}):
             axes.axhline(threshold, color="#666666", linestyle=":", label="solved")
         axes.set_ylabel("evaluation return, IQM")
@@ -55,6 +57,18 @@ def save(runs: Sequence[Run], names: Sequence[str], *files: Path) -> None:
     for file in files:
         dateless = {"Date": None} if file.suffix == ".svg" else None
         figure.savefig(file, dpi=150, bbox_inches="tight", metadata=dateless)
+
+
+def unlike(runs: Iterable[Run]) -> dict[str, int]:
+    """Of each group the look that it has on all of its tasks, on none of which another group has it."""
+    tasks: dict[str, set[str]] = {}
+    for run in runs:
+        tasks.setdefault(run.group, set()).add(run.env)
+    places: dict[str, int] = {}
+    for name in sorted(tasks):
+        taken = {place for other, place in places.items() if tasks[other] & tasks[name]}
+        places[name] = next(place for place in count() if place not in taken)
+    return places
 
 
 def curve(

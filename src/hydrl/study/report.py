@@ -51,10 +51,10 @@ def save(
         pictures: what their names begin with, seen from the page, as ``folder/``.
         title: of the page; else it names the tasks.
     """
-    names = sorted({run.group for run in runs})
+    places = figures.unlike(runs)
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
     parts = [f"# {title or 'Runs on ' + ', '.join(tasks)}", *head(runs, left_out), more]
-    parts += [task(env, tasks[env], names, page.parent, pictures) for env in tasks]
+    parts += [task(env, tasks[env], places, page.parent, pictures) for env in tasks]
     parts += [METHOD, "## Commands"]
     words = [["python", "train.py", *own.typed(own.remembered(run.folder)), *run.overrides] for run in runs]
     typed = [f"# {run.folder}\n{shlex.join(each)}" for run, each in zip(runs, words, strict=True)]
@@ -79,10 +79,10 @@ def head(runs: Sequence[Run], left_out: Mapping[Path, str]) -> list[str]:
     return parts
 
 
-def task(env: str, runs: Sequence[Run], names: Sequence[str], folder: Path, pictures: str) -> str:
+def task(env: str, runs: Sequence[Run], places: Mapping[str, int], folder: Path, pictures: str) -> str:
     """The curves of a task and its tables, in the environment's own units."""
     picture = f"{pictures}curves-" + re.sub(r"[^\w.-]", "_", env)
-    figures.save(runs, names, *(folder / f"{picture}.{kind}" for kind in ("png", "svg")))
+    figures.save(runs, places, *(folder / f"{picture}.{kind}" for kind in ("png", "svg")))
     scores, rows = {}, []
     for name, group in groupby(runs, lambda run: run.group):
         members = list(group)
