@@ -19,6 +19,7 @@ CHECKS = [
     (("algo=td3", "env=pendulum"), -200, 20, 3),
     (("algo=crossq", "env=pendulum"), -200, 20, 3),
     (("algo=prioritized_dqn", "env=cartpole"), 475, 100, 3),
+    (("algo=a2c", "env=cartpole"), 475, 100, 3),
     (("algo=impala", "env=cartpole"), 475, 100, 3),
     (("algo=impala", "env=cartpole", "collector=overlap"), 475, 100, 1),
     (("algo=reinforce", "env=cartpole"), 400, 100, 3),
@@ -43,7 +44,7 @@ FRAMES = dict.fromkeys(["algo=sac", "algo=td3", "algo=crossq", "algo=ddpg", "alg
 FRAMES |= {"algo=redq": 6_000, "algo=sac_discrete": 20_000}
 FRAMES |= dict.fromkeys(["algo=prioritized_dqn", "algo=rainbow"], 40_000)
 FRAMES |= dict.fromkeys(["algo=mappo", "algo=ippo"], 64_000)
-FRAMES |= {"algo=impala": 150_000, "algo=reinforce": 100_000}
+FRAMES |= {"algo=a2c": 150_000, "algo=impala": 150_000, "algo=reinforce": 100_000}
 
 
 @pytest.mark.slow
@@ -63,17 +64,6 @@ def test_it_learns(overrides, threshold, episodes, seed, run):
     assert reached["eval/return_mean"] >= threshold
     assert reached["eval/episodes"] == episodes
     assert reached["frames"] <= 1.01 * FRAMES.get(overrides[0], 1_000_000)  # whole batches
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a2c_learns_on_the_mean_of_five_seeds(run):
-    """Not on each: one that learns late ends at 409, as its learning rate does at 0."""
-    folders = [run("algo=a2c", "env=cartpole", f"seed={seed}", folder=f"{seed}") for seed in range(100, 105)]
-    reached = [json.loads((folder / "summary.json").read_text()) for folder in folders]
-    assert sum(each["eval/return_mean"] for each in reached) / 5 >= 475
-    assert {each["eval/episodes"] for each in reached} == {100}
-    assert max(each["frames"] for each in reached) <= 150_016  # 150,000 in whole batches
 
 
 @pytest.mark.slow
