@@ -43,7 +43,7 @@ def save(runs: Sequence[Run], places: Mapping[str, int], *files: Path) -> None:
     """
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     for against, axes in enumerate(figure.subplots(1, 2)):
-        for name in sorted({run.group for run in runs}, key=lambda name: places[name]):
+        for name in sorted({run.group for run in runs}):
             members = [run for run in runs if run.group == name]
             look = [each[places[name] % len(each)] for each in (COLOURS, DASHES, MARKERS)]
             curve(axes, members, against, textwrap.fill(name, 90), *look)
