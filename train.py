@@ -102,7 +102,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
             if origin:
                 state.load(origin)
             batches = timed("time/collect", collector)
-            while progress.batches_left and not progress.confirmed(evaluate_closing, record.say):
+            while not progress.confirmed(evaluate_closing, record.say) and progress.batches_left:
+                if progress.improved or progress.due(settings.checkpoint_every_frames):
+                    state.save()
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with learning(parts.values()):
@@ -117,8 +119,6 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 if evaluation_due or progress.due(settings.log_every_frames):
                     record.write()
                 camera.film(record, stop.here)
-                if progress.improved or progress.due(settings.checkpoint_every_frames):
-                    state.save()
                 stop.here()
             state.save()
             camera.film(record, stop.here, final=True)

@@ -85,9 +85,17 @@ def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run
         ({256: 50.0, 512: 20.0}, {512: 45.0}, False, (256, 50.0), 256),
         ({256: 30.0, 512: 45.0}, {512: 35.0}, False, (512, 45.0), 512),  # the same policy twice
         ({256: 50.0}, {256: 60.0}, True, (256, 60.0), 256),
+        ({256: 90.0, 512: 50.0}, {256: 30.0, 512: 45.0}, True, (512, 45.0), 256),
         ({}, {512: 35.0}, False, (512, 35.0), None),
     ],
-    ids=["the best", "not the best", "at the last one's frames", "that confirms a solution", "the only one"],
+    ids=[
+        "the best",
+        "not the best",
+        "at the last one's frames",
+        "that confirms a solution",
+        "that confirms another than the highest",
+        "the only one",
+    ],
 )
 def test_the_closing_evaluation_competes_with_the_others(
     training, closing, stop, best, solved, run, evaluations
@@ -101,7 +109,7 @@ def test_the_closing_evaluation_competes_with_the_others(
     summary = json.loads((folder / "summary.json").read_text())
     found = checkpoint.frames_of(checkpoint.find(folder, "best"))
     assert (found, summary["best_eval/return_mean"], summary["solved_at_frames"]) == (*best, solved)
-    assert (summary["frames"], summary["eval/return_mean"]) == next(iter(closing.items()))
+    assert (summary["frames"], summary["eval/return_mean"]) == list(closing.items())[-1]
     logged = {int(row["frames"]): row.get("eval/return_mean", "") for row in metrics(folder)}
     assert logged == {frames: str(training.get(frames, "")) for frames in logged}  # of the training alone
 

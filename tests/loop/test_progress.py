@@ -9,6 +9,10 @@ def evaluation(mean: float) -> Evaluation:
     return Evaluation(torch.tensor([mean - 2, mean + 2]), torch.tensor([3, 5]))
 
 
+def never(frames: int) -> Evaluation:
+    raise AssertionError(f"nobody asked for fresh episodes, here after {frames} frames")
+
+
 @pytest.mark.parametrize(
     ("before", "frames", "expected"),
     [
@@ -42,6 +46,7 @@ def test_only_a_better_evaluation_is_the_best_and_solved_is_the_first_time_only(
     for mean in (50.0, 40.0, 100.0, 200.0):
         progress.collected(10)
         progress.evaluated(evaluation(mean), seconds=progress.frames / 10)
+        assert not progress.confirmed(never, print)  # which is not asked for
         seen.append((progress.best, progress.best_at, progress.improved, progress.solved))
     assert seen == [
         (50.0, 10, True, False),
@@ -53,6 +58,20 @@ def test_only_a_better_evaluation_is_the_best_and_solved_is_the_first_time_only(
     progress.collected(10)
     assert not progress.solved  # nobody looked at these frames
     assert progress.evaluation_now is None
+
+
+def test_what_fresh_episodes_refuse_is_not_the_best_and_what_they_confirm_may_be():
+    progress = Progress(batches=3, frames_per_batch=10, solved_at=100.0, stop_when_solved=True)
+    seen, said = [], []
+    for mean, fresh in ((120.0, 90.0), (80.0, None), (110.0, 105.0)):
+        progress.collected(10)
+        progress.evaluated(evaluation(mean), seconds=progress.frames / 10)
+        again = never if fresh is None else {progress.frames: evaluation(fresh)}.__getitem__
+        ended = progress.confirmed(again, said.append)
+        seen.append((ended, progress.score, progress.best, progress.best_at))
+    assert seen == [(False, 90.0, 90.0, 10), (False, 80.0, 90.0, 10), (True, 105.0, 105.0, 30)]
+    assert said == ["goes on: 2 fresh episodes reached 90.0, not 100"]
+    assert progress.solved_at_frames == 10
 
 
 def test_without_a_threshold_nothing_is_solved():

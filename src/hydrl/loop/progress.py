@@ -5,7 +5,7 @@ from typing import Any
 
 from hydrl.loop.evaluation import Evaluation
 
-COUNTERS = ["frames", "before", "updates", "evaluated_at", "best", "best_at"]
+COUNTERS = ["frames", "before", "updates", "evaluated_at", "score", "best", "best_at"]
 COUNTERS += ["solved_at_frames", "solved_at_seconds"]
 
 
@@ -22,8 +22,9 @@ class Progress:
         frames: environment frames so far.
         updates: steps of the optimizer so far.
         evaluation: the last one.
-        best: its mean return, of the best evaluation.
-        best_at: frames at the best evaluation.
+        score: the mean return that its policy counts for, see :meth:`confirmed`.
+        best: the highest score.
+        best_at: frames at the best score.
         solved_at_frames: frames at the first evaluation at or above the threshold.
         solved_at_seconds: seconds from the run's beginning to it.
         resumed_at: frames at which the run was resumed.
@@ -37,6 +38,7 @@ class Progress:
         self.frames = self.before = self.updates = 0
         self.evaluation: Evaluation | None = None
         self.evaluated_at: int | None = None
+        self.score: float | None = None
         self.best: float | None = None
         self.best_at: int | None = None
         self.solved_at_frames: int | None = None
@@ -67,15 +69,19 @@ class Progress:
 
     def evaluated(self, evaluation: Evaluation, seconds: float) -> None:
         """Takes in an evaluation, made ``seconds`` after the run began."""
-        self.evaluation, self.evaluated_at = evaluation, self.frames
-        if self.best is None or evaluation.mean > self.best:
-            self.best, self.best_at = evaluation.mean, self.frames
+        self.evaluation, self.evaluated_at, self.score = evaluation, self.frames, evaluation.mean
         if self.solved and self.solved_at_frames is None:
             self.solved_at_frames, self.solved_at_seconds = self.frames, seconds
 
+    def judged(self, evaluation: Evaluation) -> None:
+        """Takes in by what the policy of this moment is compared with others."""
+        self.score = evaluation.mean
+        if self.best is None or self.score > self.best:
+            self.best, self.best_at = self.score, self.frames
+
     @property
     def improved(self) -> bool:
-        """Whether the best evaluation is the one of this moment."""
+        """Whether the policy of this moment has the best score."""
         return self.best_at == self.frames
 
     @property
@@ -91,17 +97,23 @@ class Progress:
     def confirmed(self, evaluate: Callable[[int], Evaluation], say: Callable[[str], None]) -> bool:
         """Whether the run ends here: the evaluation of this moment solved the task, and so do fresh episodes.
 
+        The policy of this moment then counts for what the fresh ones say, which may refuse it: of many
+        evaluations the highest is luck in part. Otherwise it counts for its evaluation.
+
         Args:
             evaluate: plays them with the policy as it is after so many frames.
-            say: takes a line where they do not.
+            say: takes a line where they do not solve it.
         """
-        if not (self.stop_when_solved and self.solved):
+        if (counts := self.evaluation_now) is None:
             return False
-        fresh = evaluate(self.frames)
-        if not self.reaches_threshold(fresh):
-            episodes = len(fresh.returns)
-            say(f"goes on: {episodes} fresh episodes reached {fresh.mean:,.1f}, not {self.solved_at:,g}")
-        return self.reaches_threshold(fresh)
+        if tried := self.stop_when_solved and self.solved:
+            counts = evaluate(self.frames)
+        self.judged(counts)
+        solved = tried and self.reaches_threshold(counts)
+        if tried and not solved and self.batches_left:
+            episodes = len(counts.returns)
+            say(f"goes on: {episodes} fresh episodes reached {counts.mean:,.1f}, not {self.solved_at:,g}")
+        return solved
 
     def reaches_threshold(self, evaluation: Evaluation) -> bool:
         """Whether a mean return counts as solved; never, where no threshold is set."""
@@ -118,8 +130,8 @@ class Progress:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
-        for name in COUNTERS:
-            setattr(self, name, state["counters"][name])
+        for name, value in state["counters"].items():
+            setattr(self, name, value)
         self.evaluation = None if state["evaluation"] is None else Evaluation(*state["evaluation"])
         self.resumed_at = [*state["resumed_at"], self.frames]
 

@@ -101,7 +101,7 @@ class TrainingState:
             "settings": self.settings.shown,
         }
         if progress.evaluation_now:
-            metadata["eval/return_mean"] = progress.evaluation_now.mean
+            metadata["eval/return_mean"] = progress.score
         checkpoint.save(self.record.directory, states, metadata, keep=self.settings.keep_checkpoints)
         self.memory.prune()
         self.saved_at = progress.frames
