@@ -5,7 +5,7 @@ from typing import Any
 
 from hydrl.loop.evaluation import Evaluation
 
-COUNTERS = ["frames", "before", "updates", "evaluated_at", "score", "best", "best_at"]
+COUNTERS = ["frames", "before", "updates", "evaluated_at", "score", "best", "best_at", "earlier"]
 COUNTERS += ["solved_at_frames", "solved_at_seconds"]
 
 
@@ -25,6 +25,7 @@ class Progress:
         score: the mean return that its policy counts for, see :meth:`confirmed`.
         best: the highest score.
         best_at: frames at the best score.
+        earlier: these two as they were before the last evaluation.
         solved_at_frames: frames at the first evaluation at or above the threshold.
         solved_at_seconds: seconds from the run's beginning to it.
         resumed_at: frames at which the run was resumed.
@@ -41,6 +42,7 @@ class Progress:
         self.score: float | None = None
         self.best: float | None = None
         self.best_at: int | None = None
+        self.earlier: tuple[float | None, int | None] = (None, None)
         self.solved_at_frames: int | None = None
         self.solved_at_seconds: float | None = None
         self.resumed_at: list[int] = []
@@ -69,7 +71,9 @@ class Progress:
 
     def evaluated(self, evaluation: Evaluation, seconds: float) -> None:
         """Takes in an evaluation, made ``seconds`` after the run began."""
-        self.evaluation, self.evaluated_at, self.score = evaluation, self.frames, evaluation.mean
+        self.evaluation, self.evaluated_at = evaluation, self.frames
+        self.earlier = self.best, self.best_at
+        self.judged(evaluation)
         if self.solved and self.solved_at_frames is None:
             self.solved_at_frames, self.solved_at_seconds = self.frames, seconds
 
@@ -98,21 +102,21 @@ class Progress:
         """Whether the run ends here: the evaluation of this moment solved the task, and so do fresh episodes.
 
         The policy of this moment then counts for what the fresh ones say, which may refuse it: of many
-        evaluations the highest is luck in part. Otherwise it counts for its evaluation.
+        evaluations the highest is luck in part.
 
         Args:
             evaluate: plays them with the policy as it is after so many frames.
             say: takes a line where they do not solve it.
         """
-        if (counts := self.evaluation_now) is None:
+        if not (self.stop_when_solved and self.solved):
             return False
-        if tried := self.stop_when_solved and self.solved:
-            counts = evaluate(self.frames)
-        self.judged(counts)
-        solved = tried and self.reaches_threshold(counts)
-        if tried and not solved and self.batches_left:
-            episodes = len(counts.returns)
-            say(f"goes on: {episodes} fresh episodes reached {counts.mean:,.1f}, not {self.solved_at:,g}")
+        fresh = evaluate(self.frames)
+        self.best, self.best_at = self.earlier
+        self.judged(fresh)
+        solved = self.reaches_threshold(fresh)
+        if not solved and self.batches_left:
+            episodes = len(fresh.returns)
+            say(f"goes on: {episodes} fresh episodes reached {fresh.mean:,.1f}, not {self.solved_at:,g}")
         return solved
 
     def reaches_threshold(self, evaluation: Evaluation) -> bool:

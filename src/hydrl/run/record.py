@@ -90,7 +90,6 @@ class Record:
             self.write()
         if closing:  # after the last row and checkpoint: a longer run goes on as if it had not been
             progress.evaluated(closing, self.clock.elapsed)
-            progress.judged(closing)
         reported = progress.evaluation
         reached = {
             "status": status,
