@@ -92,3 +92,16 @@ def test_a_resumed_run_counts_on():
     assert (resumed.solved, resumed.solved_at_seconds, resumed.evaluation.mean) == (True, 5.0, 120.0)
     assert resumed.due(10)
     assert resumed.resumed_at == [10]
+
+
+def test_a_resumed_run_takes_back_what_fresh_episodes_refuse_as_the_run_itself_would():
+    options = {"batches": 4, "frames_per_batch": 10, "solved_at": 100.0, "stop_when_solved": True}
+    progress = Progress(**options)
+    for mean in (70.0, 120.0):
+        progress.collected(10)
+        progress.evaluated(evaluation(mean), seconds=1.0)
+    assert (progress.best, progress.best_at) == (120.0, 20)  # stopped before the fresh ones were played
+    resumed = Progress(**options)
+    resumed.load_state_dict(progress.state_dict())
+    assert not resumed.confirmed({20: evaluation(60.0)}.__getitem__, print)
+    assert (resumed.best, resumed.best_at, resumed.improved) == (70.0, 10, False)

@@ -134,8 +134,8 @@ class Progress:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
-        for name, value in state["counters"].items():
-            setattr(self, name, value)
+        for name in COUNTERS:  # those that a checkpoint of an earlier version lacks stay as they are
+            setattr(self, name, state["counters"].get(name, getattr(self, name)))
         self.evaluation = None if state["evaluation"] is None else Evaluation(*state["evaluation"])
         self.resumed_at = [*state["resumed_at"], self.frames]
 
