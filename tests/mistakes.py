@@ -79,10 +79,10 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net": [
         "actor.init=null: my_nets.actor takes no init, which tuned=ppo/cartpole sets; "
-        "add tuned=none ~actor.init ~actor.scale ~actor.scale_init\n",
+        "add tuned=none ~actor.init ~actor.num_cells ~actor.scale ~actor.scale_init\n",
     ],
     "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net tuned=none": [
-        "which algo=ppo sets; add ~actor.init ~actor.scale ~actor.scale_init\n",
+        "which algo=ppo sets; add ~actor.init ~actor.num_cells ~actor.scale ~actor.scale_init\n",
     ],
     "--config-dir=docs/my_project/conf algo=my_ppo env=line +env.size=3": [
         "env.size=3: my_envs.Line takes no size; env has width",

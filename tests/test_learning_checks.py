@@ -7,13 +7,13 @@ from conftest import needs_vmas, saved
 
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
 CHECKS = [
-    (("algo=ppo", "env=inverted_double_pendulum"), 9_300, 100, 5),
+    (("algo=ppo", "env=inverted_double_pendulum"), 9_300, 200, 5),
     (("algo=dqn", "env=cartpole"), 475, 100, 5),
     (("algo=ppo", "env=cartpole"), 475, 100, 5),
     # Data an update old, and a compiled update, learn as well.
-    (("algo=ppo", "env=inverted_double_pendulum", "collector=overlap"), 9_300, 100, 3),
+    (("algo=ppo", "env=inverted_double_pendulum", "collector=overlap"), 9_300, 200, 3),
     (("algo=dqn", "env=cartpole", "collector=overlap"), 475, 100, 3),
-    (("algo=ppo", "env=inverted_double_pendulum", "compile=true"), 9_300, 100, 1),
+    (("algo=ppo", "env=inverted_double_pendulum", "compile=true"), 9_300, 200, 1),
     (("algo=dqn", "env=cartpole", "compile=true"), 475, 100, 1),
     (("algo=sac", "env=pendulum"), -200, 20, 3),
     (("algo=td3", "env=pendulum"), -200, 20, 3),

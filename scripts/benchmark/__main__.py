@@ -476,7 +476,7 @@ UNTUNED = (
     *("InvertedDoublePendulum-v5", "InvertedPendulum-v5", "Reacher-v5", "Pusher-v5", "Swimmer-v5"),
     *("MountainCarContinuous-v0", "Pendulum-v1", "LunarLanderContinuous-v3"),
 )
-UNTUNED_FRAMES, UNTUNED_EPISODES = 300_000, 20
+UNTUNED_FRAMES, UNTUNED_EPISODES = 300_000, 100
 
 
 def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
@@ -501,7 +501,7 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
                 console().print(f"seed {seed}, {id}: {loop}, {written(result['return_mean'])}")
     lines = ["| task | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
     runs = list(csv.DictReader(kept.read_text().splitlines()))
-    ahead, compared = 0, 0
+    differences = []
     for id in UNTUNED:
         cells, means = [], []
         for loop in loops:
@@ -512,10 +512,12 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
             several = f" ± {written(statistics.pstdev(found))}, {len(found)} seeds" if len(found) > 1 else ""
             cells.append(f"{written(means[-1])}{several or ', 1 seed'}" if found else "-")
         lines.append(f"| {id} | " + " | ".join(cells) + " |")
-        compared += len(means) == len(loops)
-        ahead += len(means) == len(loops) and means[0] > means[1]
-    lines.append(f"\nhydrl is ahead on {ahead} of {compared}; {UNTUNED_FRAMES:,} frames a run.")
-    lines.append("Made by `python scripts/benchmark untuned`.")
+        if len(means) == len(loops):
+            differences.append(means[0] - means[1])
+    ahead, level = sum(each > 0 for each in differences), sum(each == 0 for each in differences)
+    lines.append(f"\nhydrl is ahead on {ahead} of {len(differences)} and level on {level}.")
+    lines.append(f"The last policy after {UNTUNED_FRAMES:,} frames, over {UNTUNED_EPISODES} episodes")
+    lines.append("whose starts are the same for both. Made by `python scripts/benchmark untuned`.")
     kept.with_suffix(".md").write_text("\n".join(lines) + "\n")
     print(kept.with_suffix(".md").read_text())
 

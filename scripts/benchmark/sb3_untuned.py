@@ -3,7 +3,7 @@
 python scripts/benchmark/sb3_untuned.py Pendulum-v1 --seed 100 --frames 300000 --episodes 20
 
 One line of JSON comes out: the closing evaluation of the last policy, deterministic and with the statistics
-of training.
+of training, from the starts that a run of train.py with the same seed is evaluated from after as many frames.
 """
 
 import argparse
@@ -16,6 +16,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
+from hydrl.loop.evaluation import Episodes, episode_seed
+
 
 def main(arguments: argparse.Namespace) -> None:
     """Trains, plays one episode in each of as many environments, and prints the returns' mean and spread."""
@@ -23,7 +25,9 @@ def main(arguments: argparse.Namespace) -> None:
     env = VecNormalize(make_vec_env(arguments.id, seed=arguments.seed))
     model = PPO("MlpPolicy", env, seed=arguments.seed, device="cpu")
     model.learn(arguments.frames)
-    played = make_vec_env(arguments.id, n_envs=arguments.episodes, seed=arguments.seed + 1_000)
+    starts = episode_seed(arguments.seed, model.num_timesteps, Episodes.CLOSING)
+    played = make_vec_env(arguments.id, n_envs=arguments.episodes, seed=starts)
+    played.reset()  # as TorchRL does where it seeds; the evaluation's own reset then draws the same starts
     evaluation = VecNormalize(played, training=False, norm_reward=False)
     evaluation.obs_rms = env.obs_rms
     returns, _ = evaluate_policy(model, evaluation, n_eval_episodes=arguments.episodes, deterministic=True)

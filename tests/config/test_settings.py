@@ -69,11 +69,17 @@ def with_file(file: str, run_dir: Path) -> Settings:
     raise AssertionError(refusals)
 
 
+def content(file: str) -> DictConfig:
+    """What a file says, over the tuned numbers it begins from."""
+    own = OmegaConf.load(CONFIGS / f"{file}.yaml")
+    bases = [str(base) for base in own.pop("defaults", [])]
+    return OmegaConf.merge(*(content(base[1:]) for base in bases if base.startswith("/tuned/")), own)
+
+
 def leaves(file: str) -> dict[str, object]:
     """The plain values a file sets, by dotted path."""
-    content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"))
-    content.pop("defaults", None)
-    found = {path: find(content, path) for path in paths(content)}
+    values = OmegaConf.to_container(content(file))
+    found = {path: find(values, path) for path in paths(values)}
     return {
         path: value
         for path, value in found.items()

@@ -17,7 +17,7 @@ from tensordict import TensorDict
 
 import hydrl
 from hydrl.errors import UserError
-from hydrl.loop.evaluation import Episodes
+from hydrl.loop.evaluation import Episodes, episode_seed
 from hydrl.run.resume import origin
 from train import train
 
@@ -86,7 +86,7 @@ def draw(policy, *shape: int) -> np.ndarray:
 def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last_bit(name, many, load):
     policy = load(name)
     wanted = policy.evaluator(policy.frames, many, Episodes.LATER)
-    seed = policy.evaluator.episode_seed(policy.frames, Episodes.LATER)
+    seed = episode_seed(policy.evaluator.seed, policy.frames, Episodes.LATER)
     tasks = [gymnasium.make(policy.settings.env["id"]) for _ in range(many)]
     for place, task in enumerate(tasks):
         task.reset(seed=seed + place)

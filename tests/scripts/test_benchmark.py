@@ -288,4 +288,4 @@ def test_tasks_nobody_tuned_are_run_once_each_and_those_ahead_are_counted(tmp_pa
     page = kept.with_suffix(".md").read_text()
     assert f"| Pendulum-v1 | {benchmark.written(-150.5)} ± {benchmark.written(1.5)}, 2 seeds |" in page
     assert "| Pusher-v5 | - | - |" in page
-    assert "hydrl is ahead on 1 of 2; 300,000 frames a run." in page
+    assert "hydrl is ahead on 1 of 2 and level on 1." in page

@@ -114,16 +114,24 @@ class Evaluator:
                 self.envs[episodes] = self.make_env(num_envs=episodes)
             env = self.envs[episodes]
             load_normaliser(env, self.normaliser())
-            return play(env, self.actor, seed=self.episode_seed(frames, drawn), max_steps=self.max_steps)
-
-    def episode_seed(self, frames: int, drawn: int) -> int:
-        """What the environments of one evaluation are seeded with."""
-        return int(np.random.SeedSequence([self.seed, frames, drawn]).generate_state(1)[0] % 2**31)
+            seed = episode_seed(self.seed, frames, drawn)
+            return play(env, self.actor, seed=seed, max_steps=self.max_steps)
 
     def close(self) -> None:
         """Closes the environments."""
         for env in self.envs.values():
             env.close(raise_if_closed=False)
+
+
+def episode_seed(seed: int, frames: int, drawn: int) -> int:
+    """What the environments of one evaluation are seeded with, the first of them; the next with one more.
+
+    Args:
+        seed: the run's.
+        frames: after which the policy plays.
+        drawn: one of :class:`Episodes`.
+    """
+    return int(np.random.SeedSequence([seed, frames, drawn]).generate_state(1)[0] % 2**31)
 
 
 @torch.no_grad()

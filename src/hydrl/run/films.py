@@ -16,7 +16,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.clock import timeit
-from hydrl.loop.evaluation import Episodes, Evaluator, untouched_randomness
+from hydrl.loop.evaluation import Episodes, Evaluator, episode_seed, untouched_randomness
 from hydrl.parts.environments import load_normaliser
 from hydrl.run import loggers
 from hydrl.run.files import atomically
@@ -44,7 +44,7 @@ def film(
     """
     with untouched_randomness(), closing(evaluator.make_env(render=True)) as env:
         load_normaliser(env, evaluator.normaliser())
-        env.set_seed(evaluator.episode_seed(frames, drawn))
+        env.set_seed(episode_seed(evaluator.seed, frames, drawn))
         start, first = env.reset(), picture(env)
         metadata = getattr(env.base_env, "metadata", None) or {}
         speed = Fraction(metadata.get("render_fps") or SMOOTH).limit_denominator(1_000)
