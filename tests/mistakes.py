@@ -152,7 +152,7 @@ MISTAKES: dict[str, list[str]] = {
     "experiment=nosuch": ["experiment=nosuch", "dqn_intro", "quickstart"],
     "tuned=cartpole": ["tuned=cartpole", "try ppo/cartpole, dqn/cartpole"],
     "algo=dqn env=cartpole tuned=ppo/pendulum": [
-        "error: tuned=ppo/pendulum is for algo=ppo, not algo=dqn: critic={init: null}",
+        "error: tuned=ppo/pendulum is for algo=ppo, not algo=dqn: critic={init: null, num_cells: [64, 64]}",
     ],
     "algo=ppo env=cartpole tuned=dqn/cartpole": ["tuned=dqn/cartpole is for algo=dqn, not algo=ppo"],
     "hydra/launcher=nosuch": ["hydra/launcher=nosuch: no such choice", "basic"],
