@@ -10,7 +10,7 @@ from hydrl.run.resume import check_same
     ("overrides", "chosen", "why"),
     [
         ("algo=ppo env=half_cheetah", True, "it pays in 156,480 updates"),
-        ("algo=ppo env=inverted_double_pendulum", False, "5,120 updates are too few to pay for it"),
+        ("algo=ppo env=inverted_double_pendulum", False, "7,680 updates are too few to pay for it"),
         ("algo=dqn env=cartpole", False, "12,544 updates are too few to pay for it"),
         ("algo=dqn env=cartpole total_frames=100_000", True, "it pays in 25,024 updates"),
         ("algo=dqn env=cartpole loss.compile_from=12_544", True, "it pays in 12,544 updates"),

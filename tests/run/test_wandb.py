@@ -124,7 +124,7 @@ def test_hyperband_looks_at_evaluations_that_the_run_comes_to():
     stop = sweep["early_terminate"]
     assert stop.pop("type") == "hyperband"
     brackets = [stop["min_iter"] * stop["eta"] ** power for power in range(9)]
-    assert [bracket for bracket in brackets if bracket < evaluations] == [4, 8]
+    assert [bracket for bracket in brackets if bracket < evaluations] == [4, 8, 16]
 
 
 def test_an_agents_command_runs_offline_as_part_of_its_sweep(tmp_path: Path):
