@@ -54,13 +54,16 @@ def test_the_gradient_s_norm_is_clipped_and_none_leaves_it(max_grad_norm, moved)
     assert losses["grad_norm"].item() == pytest.approx(5)  # before clipping
 
 
+class Moving(Terms):
+    """A policy that has moved by ``x`` from the one that acted."""
+
+    out_keys = ("loss", "kl_approx")
+
+    def forward(self, minibatch: TensorDict) -> TensorDict:
+        return TensorDict({"loss": self.weight.sum(), "kl_approx": minibatch["x"].detach().clone()})
+
+
 def test_a_batch_is_left_where_its_policy_has_moved_too_far_and_before_the_step_that_goes_on():
-    class Moving(Terms):
-        out_keys = ("loss", "kl_approx")
-
-        def forward(self, minibatch):
-            return TensorDict({"loss": self.weight.sum(), "kl_approx": minibatch["x"].detach().clone()})
-
     loss = Moving()
     minibatches = [TensorDict({"x": torch.tensor(kl)}) for kl in (0.0, 0.14, 0.16, 0.0)]
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), target_kl=0.1)
@@ -69,6 +72,34 @@ def test_a_batch_is_left_where_its_policy_has_moved_too_far_and_before_the_step_
     assert len(Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0)).over(minibatches)) == 4
     with pytest.raises(UserError, match=r"target_kl=0.1: Terms tells no divergence; use null"):
         Update(Terms(), torch.optim.SGD(loss.parameters(), lr=1.0), target_kl=0.1)
+
+
+def test_batches_left_in_a_row_lower_the_learning_rate_until_one_is_not():
+    def moved(*kl: float) -> float:
+        """How far a batch's one step goes; a second one is forbidden."""
+        start = loss.weight[0].item()
+        update.over(TensorDict({"x": torch.tensor(each)}) for each in kl)
+        return start - loss.weight[0].item()
+
+    whole, left = (0.0,), (0.0, 0.2)
+    loss = Moving()
+    optimizer = torch.optim.SGD(loss.parameters(), lr=1.0)
+    update = Update(loss, optimizer, target_kl=0.1)
+    assert [moved(*batch) for batch in (left, whole, left, left, left)] == [1, 1, 1, 1, 0.5]
+    state = update.state_dict()
+    update = Update(loss, optimizer, target_kl=0.1)
+    update.load_state_dict(state)  # as in a resumed run
+    assert [moved(*batch) for batch in (left, whole, whole, left)] == [0.25, 0.125, 0.1875, 0.28125]
+    assert optimizer.param_groups[0]["lr"] == 1.0
+    with pytest.raises(RuntimeError, match="no more"):
+        update.over(broken())
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+def broken():
+    """Minibatches that end in an error."""
+    yield TensorDict({"x": torch.tensor(0.0)})
+    raise RuntimeError("no more")
 
 
 def test_a_class_that_tensordict_meets_later_compiles_nothing_anew():

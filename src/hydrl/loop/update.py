@@ -31,7 +31,8 @@ class Update:
             their networks have no gradient and the optimizer passes over them.
         max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
         target_kl: a batch is left where its policy has moved 1.5 times so far (in nats, by the minibatch's
-            divergence) from the one that acted, as in Stable-Baselines3; ``None`` goes on to its end.
+            divergence) from the one that acted, as in Stable-Baselines3; ``None`` goes on to its end. Where
+            that happens to batches in a row, the learning rate is lowered, see :meth:`over`.
         compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
         cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
             and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).
@@ -58,6 +59,7 @@ class Update:
             raise UserError(f"target_kl={target_kl}: {type(loss).__name__} tells no divergence; use null")
         self.optimizer, self.target, self.target_kl = optimizer, target, target_kl
         self.skip, self.every, self.made = tuple(skip), dict(every or {}), 0
+        self.pace, self.left = 1.0, False  # a share of the learning rate; whether the last batch was left
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.gradients = make_gradients(loss, parameters, max_grad_norm)
         if compile:
@@ -70,12 +72,24 @@ class Update:
             self.gradients = as_cuda_graphs(self.gradients, parameters)
 
     def over(self, minibatches: Iterable[TensorDictBase]) -> list[TensorDictBase]:
-        """A step on each, up to the first that ``target_kl`` forbids; the outputs of :meth:`__call__`."""
+        """A step on each, up to the first that ``target_kl`` forbids; the outputs of :meth:`__call__`.
+
+        Where the actions' deviation has become small, single steps go too far, and batches that are left
+        after a few of them mend nothing. So each that is left right after another halves the learning rate,
+        and each that is not raises it again by half, to the schedule's at most.
+        """
         made: list[TensorDictBase] = []
-        for minibatch in minibatches:
-            if (losses := self(minibatch)) is None:
-                break
-            made.append(losses)
+        before, self.left = self.left, False
+        with slowed(self.optimizer, self.pace):
+            for minibatch in minibatches:
+                if (losses := self(minibatch)) is None:
+                    self.left = True
+                    break
+                made.append(losses)
+        if not self.left:
+            self.pace = min(1.5 * self.pace, 1.0)
+        elif before:
+            self.pace /= 2
         return made
 
     @timeit("time/update")
@@ -102,12 +116,26 @@ class Update:
         return losses
 
     def state_dict(self) -> dict[str, Any]:
-        """Which update comes next."""
-        return {"made": self.made}
+        """Which update comes next, and how fast."""
+        return {"made": self.made, "pace": self.pace, "left": self.left}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
         self.made = state["made"]
+        self.pace, self.left = state.get("pace", 1.0), state.get("left", False)  # older runs have neither
+
+
+@contextmanager
+def slowed(optimizer: Optimizer, pace: float) -> Iterator[None]:
+    """Steps of ``pace`` times the learning rate, which stays the schedule's for all else."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * pace
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 @contextmanager
