@@ -1,8 +1,10 @@
 import os
+import sys
 
 import pytest
 from conftest import settings
 
+from hydrl.errors import UserError
 from hydrl.run.resume import check_same
 
 
@@ -115,3 +117,31 @@ def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is
     assert longer.torch_threads == 2
     check_same(longer, longer.shown | {"torch_threads": "auto"})
     assert longer.torch_threads == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gamma"),
+    [
+        ("env=gym env.id=Reacher-v5", 0.95),  # 50 steps
+        ("env=gym env.id=Pusher-v5", 0.95),  # 100
+        ("env=gym env.id=Pendulum-v1", 0.975),  # 200
+        ("env=gym env.id=Pendulum-v1 +env.max_episode_steps=400", 0.9875),
+        ("env=gym env.id=Swimmer-v5", 0.99),  # 1,000
+        ("env=gym env.id=CliffWalking-v1", 0.99),  # without a limit
+        ("env=gym env.id=probes:Clockwork-v0", 0.95),  # a task of one's own
+        ("env=gym env.id=probes:Clockwork-v0 resume=theirs trust=true", 0.95),
+        ("env=gym env.id=Pusher-v5 loss.value_estimator.gamma=0.98", 0.98),
+        ("env=pendulum", 0.9),  # by its tuned numbers
+        ("experiment=quickstart", 0.99),
+    ],
+)
+def test_the_discount_follows_from_how_long_episodes_are(overrides, gamma):
+    found = settings("algo=ppo", *overrides.split())
+    assert found.loss.value_estimator["gamma"] == found.shown["loss"]["value_estimator"]["gamma"] == gamma
+
+
+def test_no_module_of_a_stranger_s_task_is_imported_for_its_discount():
+    sys.modules.pop("antigravity", None)
+    with pytest.raises(UserError, match="antigravity"):
+        settings("algo=ppo", "env=gym", "env.id=antigravity:Env-v0", "resume=theirs")
+    assert "antigravity" not in sys.modules

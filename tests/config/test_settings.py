@@ -166,8 +166,10 @@ def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task(
     for file in TUNED:
         _, algo, env = file.split("/")
         words = [f"algo={algo}", *data_of(algo)]
-        own = untuned(*words, f"env={env}", "~tuned")
-        assert own == untuned(*words, "env=gym", "env.id=CartPole-v1")
+        own, other = untuned(*words, f"env={env}", "~tuned"), untuned(*words, "env=gym", "env.id=CartPole-v1")
+        if algo == "ppo":  # whose discount follows from the task
+            other["loss"]["value_estimator"]["gamma"] = own["loss"]["value_estimator"]["gamma"]
+        assert own == other
         assert own != untuned(*words, f"env={env}")
 
 
