@@ -63,7 +63,7 @@ def discount(*, _root_: DictConfig) -> float:
     module, _, name = str(OmegaConf.select(_root_, "env.id")).rpartition(":")
     stranger = _root_.resume not in (None, "auto") and not _root_.trust
     try:
-        if module and not stranger:  # whose modules are imported once it is found to be harmless, if at all
+        if module and not stranger:  # whose module could do anything
             get_object(module)
         spec = get_object("gymnasium.spec")(name)
         limit = OmegaConf.select(_root_, "env.max_episode_steps") or spec.max_episode_steps

@@ -79,17 +79,18 @@ class Update:
         and each that is not raises it again by half, to the schedule's at most.
         """
         made: list[TensorDictBase] = []
-        before, self.left = self.left, False
+        left = False
         with slowed(self.optimizer, self.pace):
             for minibatch in minibatches:
                 if (losses := self(minibatch)) is None:
-                    self.left = True
+                    left = True
                     break
                 made.append(losses)
-        if not self.left:
+        if not left:
             self.pace = min(1.5 * self.pace, 1.0)
-        elif before:
+        elif self.left:
             self.pace /= 2
+        self.left = left
         return made
 
     @timeit("time/update")
