@@ -57,8 +57,8 @@ def threads(work: int, *, workers: bool) -> tuple[int, str]:
 def discount(*, _root_: DictConfig) -> float:
     """A discount for tasks that nobody tuned, ``${discount:}`` in YAML.
 
-    It is 1 - 5 / (the steps after which Gymnasium ends an episode), as in TD-MPC2 (Hansen et al. 2024), so
-    that a fifth of an episode is looked ahead; at least 0.95, and at most 0.99, as without such a limit.
+    It is 1 - 5 / (the steps after which Gymnasium ends an episode), at least 0.95 and at most 0.995, as in
+    TD-MPC2 (Hansen et al. 2024), so that a fifth of an episode is looked ahead; 0.99 without such a limit.
     """
     module, _, name = str(OmegaConf.select(_root_, "env.id")).rpartition(":")
     stranger = _root_.resume not in (None, "auto") and not _root_.trust
@@ -67,6 +67,6 @@ def discount(*, _root_: DictConfig) -> float:
             get_object(module)
         spec = get_object("gymnasium.spec")(name)
         limit = OmegaConf.select(_root_, "env.max_episode_steps") or spec.max_episode_steps
-        return min(max(1 - 5 / limit, 0.95), 0.99) if limit else 0.99
+        return min(max(1 - 5 / limit, 0.95), 0.995) if limit else 0.99
     except Exception:  # it is told of when the task is made
         return 0.99

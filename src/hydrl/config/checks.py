@@ -194,8 +194,10 @@ def at_odds(values: Values) -> Iterator[str]:
 def running(transform: Part) -> bool:
     """Whether a transform updates statistics while training collects."""
     *_, name = transform["_target_"].split(".")
-    of_observations = name == "normaliser" and transform.get("frames") is None
-    return of_observations or name in ("VecNorm", "VecNormV2", "RunningNorm", "RunningRewardScaling")
+    standing = {"normaliser": "frames", "reward_scaling": "scale"}  # what is given where nothing runs along
+    if name in standing:
+        return transform.get(standing[name]) is None
+    return name in ("VecNorm", "VecNormV2", "RunningNorm", "RunningRewardScaling")
 
 
 def passed_over() -> Iterator[str]:

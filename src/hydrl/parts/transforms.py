@@ -14,6 +14,7 @@ from torchrl.envs import (
     GymWrapper,
     ObservationNorm,
     RandomTruncationTransform,
+    RewardScaling,
     Transform,
     VecNormV2,
 )
@@ -95,6 +96,11 @@ class RunningNorm(VecNormV2):
             if (value := following.get(key, None)) is not None:
                 following.set(key, value.clamp(-LIMIT, LIMIT))
         return following
+
+
+def reward_scaling(scale: float | None = None, gamma: float = 0.99) -> Transform:
+    """TorchRL's ``RewardScaling`` by ``scale``, or :class:`RunningRewardScaling` where that is ``None``."""
+    return RunningRewardScaling(gamma) if scale is None else RewardScaling(loc=0.0, scale=scale)
 
 
 class RunningRewardScaling(Transform):
