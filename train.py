@@ -86,7 +86,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     evaluate = Evaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
     evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=Episodes.CLOSING)
     progress = Progress(settings.batches, settings.frames_per_batch, score.solved_at, score.stop_when_solved)
-    metrics = Metrics(optimizer, exploration)
+    metrics = Metrics(update, exploration)
     camera = Camera(evaluate, settings)
 
     with (

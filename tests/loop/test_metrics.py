@@ -1,5 +1,6 @@
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def test_the_policy_s_entropy_is_logged_beside_the_loss_s_term_of_it():
 
 
 def test_a_number_of_hydrl_s_own_keeps_its_name_before_a_loss_s():
-    metrics = Metrics(torch.optim.SGD([torch.zeros(1)], lr=0.5), None)
+    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
     taken = {"return": torch.tensor(7.0), "loss_return": torch.tensor(8.0)}
     metrics.learned(batch((5,), {(0,): 4}, {(0,): 10.0}), [TensorDict(taken)])
     row = metrics.row()
@@ -166,10 +167,10 @@ def losses(*values: float) -> list[TensorDict]:
 
 
 def test_a_row_averages_everything_since_the_last():
-    metrics = Metrics(torch.optim.SGD([torch.zeros(1)], lr=0.5), None)
+    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
     metrics.learned(batch((5,), {(0,): 4, (1,): 4}, {(0,): 10.0, (1,): 20.0}), losses(1.0, 3.0))
     state = metrics.state_dict()
-    again = Metrics(metrics.optimizer, None)
+    again = Metrics(metrics.update, None)
     again.load_state_dict(state)
     for each in (metrics, again):  # as well where the process changed in between
         each.learned(batch((5,), {(2,): 4}, {(2,): 60.0}), losses(6.0))

@@ -90,7 +90,7 @@ def test_batches_left_in_a_row_lower_the_learning_rate_until_one_is_not():
     update = Update(loss, optimizer, target_kl=0.1)
     update.load_state_dict(state)  # as in a resumed run
     assert [moved(*batch) for batch in (left, whole, whole, left)] == [0.25, 0.125, 0.1875, 0.28125]
-    assert optimizer.param_groups[0]["lr"] == 1.0
+    assert (update.learning_rate, optimizer.param_groups[0]["lr"]) == (0.28125, 1.0)
     with pytest.raises(RuntimeError, match="no more"):
         update.over(broken())
     assert optimizer.param_groups[0]["lr"] == 1.0

@@ -1,5 +1,6 @@
 import errno
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ def record(tmp_path):
 
 def open_record(folder) -> Record:
     chosen = settings("env=cartpole", "~tuned", "eval.solved_at=100", "resume=auto", run_dir=folder)
-    metrics = Metrics(torch.optim.SGD([torch.zeros(1)], lr=0.5), None)
+    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
     return Record(chosen, Progress(9, 10, solved_at=100), metrics, Clock())
 
 

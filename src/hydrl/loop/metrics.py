@@ -5,9 +5,9 @@ from typing import Any, TypeVar, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch.optim import Optimizer
 
 from hydrl.loop.clock import timeit
+from hydrl.loop.update import Update
 
 Item = TypeVar("Item")
 EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
@@ -17,12 +17,12 @@ class Metrics:
     """What came in since the last log row.
 
     Args:
-        optimizer: its learning rate is logged.
+        update: its learning rate is logged.
         exploration: TorchRL's module, or ``None``.
     """
 
-    def __init__(self, optimizer: Optimizer, exploration: Any) -> None:
-        self.optimizer, self.exploration = optimizer, exploration
+    def __init__(self, update: Update, exploration: Any) -> None:
+        self.update, self.exploration = update, exploration
         self.clear()
 
     def clear(self) -> None:
@@ -44,7 +44,7 @@ class Metrics:
             **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
             **episode_metrics(self.episodes),
             **self.values,
-            "train/learning_rate": self.optimizer.param_groups[0]["lr"],
+            "train/learning_rate": self.update.learning_rate,
             **exploration_metrics(self.exploration),
         }
         self.clear()

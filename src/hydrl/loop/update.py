@@ -93,6 +93,11 @@ class Update:
         self.left = left
         return made
 
+    @property
+    def learning_rate(self) -> float:
+        """Of the next batch, in the optimizer's first group of parameters: the schedule's, lowered."""
+        return float(self.pace * self.optimizer.param_groups[0]["lr"])
+
     @timeit("time/update")
     def __call__(self, minibatch: TensorDictBase) -> TensorDictBase | None:
         """The loss's detached outputs, each averaged to a scalar; ``None`` without a step by ``target_kl``.
