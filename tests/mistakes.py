@@ -303,6 +303,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "collector=multi_sync transforms=running_norm": ["running statistics", "use collector=single"],
     "collector=overlap ~tuned": ["running statistics", "transforms=normalized init_stats_frames=1_000"],
+    "transforms.reward_scaling.scale=wide": ["transforms.reward_scaling.scale=wide", "a valid number"],
+    "env=reacher transforms.reward_scaling.gamma=2": ["transforms.reward_scaling.gamma=2", "equal to 1"],
     "env=pendulum actor.init=xavier": ["actor.init=xavier", "orthogonal"],
     "env=pendulum actor.scale_init=0": ["actor.scale_init=0", "greater than 0.01"],
     "minibatches.draw=all": ["minibatches.draw=all", "should be 'epoch' or 'minibatch'"],

@@ -16,7 +16,14 @@ from toys import Toy
 
 from hydrl.errors import UserError
 from hydrl.parts import environments
-from hydrl.parts.transforms import LIMIT, RunningNorm, RunningRewardScaling, normaliser, random_horizon
+from hydrl.parts.transforms import (
+    LIMIT,
+    RunningNorm,
+    RunningRewardScaling,
+    normaliser,
+    random_horizon,
+    reward_scaling,
+)
 
 PENDULUM = {"num_envs": 4, "vectorization_mode": "sync"}
 
@@ -54,6 +61,13 @@ def test_a_return_begins_anew_with_its_episode_and_what_is_far_out_is_cut_off():
     calm = RunningRewardScaling()
     rewards(calm, torch.zeros(1_000, 2))
     assert rewards(calm, torch.tensor([[9.0, -9.0]])).tolist() == [[LIMIT, -LIMIT]]
+
+
+def test_rewards_are_scaled_by_the_running_deviation_of_the_learner_s_returns_or_by_a_number():
+    running, fixed = reward_scaling(gamma=0.5), reward_scaling(0.25, gamma=0.5)
+    rewards(running, torch.ones(2, 1))
+    assert running.discounted.item() == 1.5
+    assert rewards(fixed, torch.tensor([[8.0], [-400.0]])).tolist() == [[2], [-100]]
 
 
 def test_the_statistics_of_training_go_into_a_state_and_out_again():

@@ -40,6 +40,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (NotNegative, "exploration.sigma_init exploration.sigma_end"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
+    (Fraction, "transforms.reward_scaling.gamma"),
+    (float | None, "transforms.reward_scaling.scale"),
     (Positive, "loss.value_estimator.rho_thresh loss.value_estimator.c_thresh"),
     (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta"),
     (NotNegative, "buffer.sampler.alpha"),
