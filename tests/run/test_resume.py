@@ -162,7 +162,7 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["optim.lr=1"], "optim.lr=1 would make it another run: it was started with optim.lr=0.0003"),
+        (["optim.lr=1"], "optim.lr=1 would make it another run: it was started with optim.lr=0.0006"),
         (
             ["env=pendulum"],
             "env.id=Pendulum-v1 would make it another run: it was started with env.id=CartPole-v1",
