@@ -127,4 +127,4 @@ def test_trackio_goes_on_with_a_stopped_run_beside_w_and_b_and_leaves_nothing_ru
     with sqlite3.connect(place / "hydrl.db") as database:
         (told,) = {text for (text,) in database.execute("select config from configs")}
     config = json.loads(told)
-    assert (config["_Group"], config["optim"]["lr"], config["_Username"]) == ("ppo-cartpole", 3e-4, None)
+    assert (config["_Group"], config["optim"]["lr"], config["_Username"]) == ("ppo-cartpole", 6e-4, None)
