@@ -1,5 +1,7 @@
+import gc
 import traceback
 import warnings
+import weakref
 from functools import partial
 
 import gymnasium
@@ -51,6 +53,20 @@ def configured(*overrides: str, num_envs: int = 1) -> TransformedEnv:
 def by_env(rollout, num_envs):
     """``[time]`` or ``[envs, time]`` to a list of one rollout an environment."""
     return [rollout] if num_envs == 1 else list(rollout.unbind(0))
+
+
+def test_several_environments_leave_the_number_of_threads_closed_or_forgotten(monkeypatch):
+    monkeypatch.setattr("torchrl._THREAD_POOL_INIT", 2)  # what TorchRL goes up to, one where OMP_NUM_THREADS=1
+    for forgotten in (False, True):
+        env = environments.make_env(Toy, [], num_envs=2, seed=0)
+        env.reset()
+        if forgotten:
+            env = weakref.ref(env)
+            gc.collect()
+            assert env() is None
+        else:
+            env.close()
+        assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])

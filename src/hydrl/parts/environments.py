@@ -199,6 +199,19 @@ class OneReward(gymnasium.RewardWrapper):
             raise UserError(f"env.id={id} gave the reward {reward}; it must be one number") from None
 
 
+class SteadySerialEnv(SerialEnv):
+    """Leaves PyTorch its number of threads: TorchRL's takes more when one closes, which rounds sums differently.
+
+    One that nobody closed closes when it is collected, and that may be in the middle of a later run.
+    """
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes every environment."""
+        threads = torch.get_num_threads()
+        super().close(raise_if_closed=raise_if_closed)
+        torch.set_num_threads(threads)
+
+
 def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = False) -> EnvBase:
     """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``.
 
@@ -211,7 +224,7 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = Fals
     constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
     if "num_envs" in signature(constructor).parameters:
         return make(num_envs=num_envs, device=device)
-    return make(device=device) if num_envs == 1 else SerialEnv(num_envs, partial(make, device=device))
+    return make(device=device) if num_envs == 1 else SteadySerialEnv(num_envs, partial(make, device=device))
 
 
 def make_env(
