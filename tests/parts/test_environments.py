@@ -56,7 +56,7 @@ def by_env(rollout, num_envs):
 
 
 def test_several_environments_leave_the_number_of_threads_closed_or_forgotten(monkeypatch):
-    monkeypatch.setattr("torchrl._THREAD_POOL_INIT", 2)  # what TorchRL goes up to, one where OMP_NUM_THREADS=1
+    monkeypatch.setattr("torchrl._THREAD_POOL_INIT", 2)  # up to which TorchRL goes
     for forgotten in (False, True):
         env = environments.make_env(Toy, [], num_envs=2, seed=0)
         env.reset()

@@ -200,7 +200,7 @@ class OneReward(gymnasium.RewardWrapper):
 
 
 class SteadySerialEnv(SerialEnv):
-    """Leaves PyTorch its number of threads: TorchRL's takes more when one closes, which rounds sums differently.
+    """Leaves PyTorch its number of threads: closing, TorchRL's takes more, and these round sums differently.
 
     One that nobody closed closes when it is collected, and that may be in the middle of a later run.
     """
