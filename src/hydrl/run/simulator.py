@@ -25,7 +25,7 @@ from torch import nn
 from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 
-from hydrl.parts.environments import GymVector
+from hydrl.parts.environments import GymVector, SteadySerialEnv
 
 # What an environment is made of and does not change; all the rest has to be plain data.
 CONSTANT = (
@@ -37,6 +37,7 @@ LIBRARIES = ("abc", "builtins", "enum", "gymnasium", "numpy", "tensordict", "tor
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
 HOLDERS = (EnvBase, gymnasium.Env, gymnasium.vector.VectorEnv, type)
 MODULE = {*vars(nn.Module()), "_cache"}  # of every TorchRL environment; its state_dict has what counts
+OURS = (GymVector, SteadySerialEnv)  # among wrappers; they keep nothing of their own
 
 Saved = tuple[Any, ...]  # a tag and plain data
 
@@ -163,7 +164,7 @@ def attributes(holder: Any) -> dict[str, Any]:
 def children(holder: Any) -> dict[str, Any]:
     """What TorchRL's own wrappers and ours hold; they keep nothing else from one step to the next."""
     for kind, name in ((GymWrapper, "_env"), (TransformedEnv, "base_env"), (SerialEnv, "_envs")):
-        if isinstance(holder, kind) and (is_library_s(type(holder)) or type(holder) is GymVector):
+        if isinstance(holder, kind) and (is_library_s(type(holder)) or type(holder) in OURS):
             return {name: getattr(holder, name)}
     return {}
 
