@@ -13,10 +13,10 @@ help: ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-train: .venv/ready ## train PPO on the inverted double pendulum, a minute and a half
+train: .venv/ready ## train PPO on the inverted double pendulum, about a minute
 	$(BIN)/python train.py algo=ppo env=inverted_double_pendulum
 
-test: .venv/ready ## run the fast tests, minutes
+test: .venv/ready ## run the fast tests, about a quarter of an hour
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: .venv/ready ## run the learning checks and a hundred kills, more than an hour

@@ -204,6 +204,28 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "last")) == summary["frames"] > 0
 
 
+def test_ctrl_c_that_ends_the_compiler_too_ends_the_run_as_any_other(tmp_path, monkeypatch):
+    compiler, log = tmp_path / "compiler", tmp_path / "log"
+    compiler.write_text(
+        f"""#!/bin/sh
+case "$*" in *{tmp_path}/cache/*main.cpp*) kill -INT $PPID; echo broken off >> {log}; exit 1;; esac
+exec g++ "$@"
+"""
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    process = start(
+        "env=cartpole", "~tuned", "compile=true", *FIXED, f"hydra.run.dir={tmp_path / 'run'}",
+    )  # fmt: skip
+    output, _ = process.communicate(timeout=200)
+    assert log.exists()
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    assert "(interrupted)" in output
+    assert checkpoint.find(tmp_path / "run", "last")
+
+
 def test_ctrl_c_while_python_imports_ends_it_without_a_traceback(tmp_path):
     (tmp_path / "hydra.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(9)"

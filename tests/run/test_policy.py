@@ -207,6 +207,7 @@ def test_an_exported_file_acts_as_predict_does(name, suffix, load, tmp_path):
             r"observation should be torch.float32 of shape \[4\]; there is",
         ),
         ("dqn", lambda p: p.export("p.tflite"), r"p.tflite should end in .onnx or .pt2"),
+        ("dqn", lambda p: p.export("no/p.onnx"), "no/p.onnx cannot be written: there is no folder no"),
         ("frames", lambda p: p.export("p.pt2"), "export writes policies that act on one array of numbers"),
         ("lstm", lambda p: p.export("p.onnx"), "export writes policies that act on one array of numbers"),
         ("torchrl", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env=torchrl_"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from hydrl.errors import Interrupted, UserError
+from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.run import process
 
 
@@ -88,6 +88,22 @@ def test_a_batch_that_takes_too_long_is_broken_off():
     with pytest.raises(Interrupted) as caught, process.Stop(grace=0.05):
         batch()
     assert (caught.value.exit_code, caught.value.midway) == (143, True)
+
+
+def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not():
+    def batch(error: Exception, signum: int | None = None) -> None:
+        with process.Stop() as stop, stop.blamed():
+            if signum:
+                os.kill(os.getpid(), signum)
+            raise error
+
+    with pytest.raises(Interrupted) as caught:
+        batch(RuntimeError("C++ compile error"), signal.SIGINT)
+    assert (caught.value.exit_code, caught.value.midway) == (130, True)
+    with pytest.raises(RuntimeError, match=r"C\+\+ compile error"):
+        batch(RuntimeError("C++ compile error"))
+    with pytest.raises(RunError, match="the disk is full"):
+        batch(RunError("the disk is full"), signal.SIGINT)
 
 
 def test_a_second_signal_kills_at_once():

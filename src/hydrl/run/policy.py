@@ -170,12 +170,15 @@ class Policy:
                 ``torch.export.load``).
 
         Raises:
-            UserError: for another ending, a missing package, and policies that remember or do not observe
-                a ``Box``: what acts on one array of numbers alone can be written, continuous or discrete.
+            UserError: for another ending, a folder that is not there, a missing package, and policies that
+                remember or do not observe a ``Box``: what acts on one array of numbers alone can be written,
+                continuous or discrete.
         """
         path, form = Path(path), self.own_form("export")
         if path.suffix not in (".onnx", ".pt2"):
             raise UserError(f"export: {path} should end in .onnx or .pt2")
+        if not path.parent.is_dir():
+            raise UserError(f"export: {path} cannot be written: there is no folder {path.parent}")
         if path.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
             raise UserError(f"export: {path} needs ONNX, which is not installed: pip install 'hydrl[export]'")
         if self.remembers or not isinstance(form.seen, Box):

@@ -7,6 +7,8 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 
 from hydrl.config.automatic import compiler
-from hydrl.errors import Interrupted, UserError
+from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 
 SAME = 0.5  # seconds; a signal that comes again within these is the first, sent to process and group
@@ -106,6 +108,22 @@ class Stop:
         if self.signum is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise Interrupted(self.signum)
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """What fails in the block once a signal has come fails by it: Ctrl-C ends the compiler, too.
+
+        Raises:
+            Interrupted: in place of an error that does not say itself what happened.
+        """
+        try:
+            yield
+        except (UserError, RunError):
+            raise
+        except Exception as error:
+            if self.signum is None:
+                raise
+            raise Interrupted(self.signum, midway=True) from error
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
         """The signals' handler."""

@@ -53,7 +53,8 @@ def save(runs: Sequence[Run], places: Mapping[str, int], *files: Path) -> None:
     handles, labels = axes.get_legend_handles_labels()
     # Below the figure, which the picture grows to hold.
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 3.5}
-    figure.legend(handles, labels, ncols=1 if max(map(len, labels)) > 25 else 4, **place)
+    columns = min(4, max(1, 100 // (max(map(len, labels)) + 8)))
+    figure.legend(handles, labels, ncols=columns, **place)
     for file in files:
         dateless = {"Date": None} if file.suffix == ".svg" else None
         figure.savefig(file, dpi=150, bbox_inches="tight", metadata=dateless)

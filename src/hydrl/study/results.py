@@ -48,7 +48,8 @@ def make(declared: Path, names: Sequence[str], jobs: int, out: Path, page: Path)
         took = np.mean([run.curve[-1, 1] for run in known]) if known else 60 * rows[name]["minutes"]
         seconds += float(took) * len(missing)
     total, hours = len(wanted) * len(seeds), seconds / 3600 / max(1, min(jobs, len(lists)))
-    print(f"{total - len(lists)} of {total} runs are kept in {store}; the others take about {hours:.1f} h")
+    ahead = f"the others take about {hours:.1f} h" if lists else "nothing is left to run"
+    print(f"{total - len(lists)} of {total} runs are kept in {store}; {ahead}")
 
     def keep(overrides: Sequence[str], folder: Path) -> None:
         with suppress(UserError):  # of one that has no score, as the closing table says
