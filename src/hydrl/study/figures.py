@@ -51,10 +51,11 @@ def save(runs: Sequence[Run], places: Mapping[str, int], *files: Path) -> None:
             axes.axhline(threshold, color="#666666", linestyle=":", label="solved")
         axes.set_ylabel("evaluation return, IQM")
     handles, labels = axes.get_legend_handles_labels()
+    named = dict(zip(labels, handles, strict=True))  # thresholds that differ have one name
     # Below the figure, which the picture grows to hold.
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 3.5}
-    columns = min(4, max(1, 100 // (max(map(len, labels)) + 8)))
-    figure.legend(handles, labels, ncols=columns, **place)
+    columns = min(4, max(1, 100 // (max(map(len, named)) + 8)))
+    figure.legend(named.values(), named, ncols=columns, **place)
     for file in files:
         dateless = {"Date": None} if file.suffix == ".svg" else None
         figure.savefig(file, dpi=150, bbox_inches="tight", metadata=dateless)
