@@ -117,6 +117,13 @@ def test_a_curve_carries_a_shorter_run_on(tmp_path):
     assert seeds[0][0, 1] == 20
 
 
+def test_two_thresholds_of_a_task_have_one_name_in_its_picture(tmp_path):
+    folders = [make_run(tmp_path / str(n), 5, n, solved_at=100.0 + n) for n in range(2)]
+    loaded = runs.load(folders)[0]
+    figures.save(loaded, figures.unlike(loaded), tmp_path / "curves.svg")
+    assert (tmp_path / "curves.svg").read_text().count("<!-- solved -->") == 1
+
+
 def test_groups_of_a_task_look_unlike_and_a_group_the_same_on_all_of_its_tasks(tmp_path):
     played = {f"algo{n}": ["hopper"] for n in range(7)} | {"ppo": ["cartpole", "hopper"], "dqn": ["cartpole"]}
     pairs = [(algo, env) for algo, envs in played.items() for env in envs]

@@ -119,6 +119,10 @@ def test_each_run_is_kept_as_it_ends_and_a_table_that_lost_its_runs_goes_on_from
     assert "![page/curves-cartpole](page/curves-cartpole.png)" in text
     assert (tmp_path / "page/curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
 
+    results.make(tmp_path / "table.yaml", [file.stem], 1, out, page)
+    assert "2 of 2 runs are kept" in (told := capsys.readouterr().out)
+    assert "; nothing is left to run" in told
+
 
 def test_a_curve_is_kept_in_a_few_points_and_a_run_again_replaces_itself(tmp_path):
     curve = np.array([[frames, 0.1 * frames, 1.0] for frames in range(100)])
