@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,6 +124,7 @@ class Stop:
         except Exception as error:
             if self.signum is None:
                 raise
+            print(f"warning: broken off by the signal: {type(error).__name__}", file=sys.stderr)
             raise Interrupted(self.signum, midway=True) from error
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
