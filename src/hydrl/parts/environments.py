@@ -1,18 +1,14 @@
 """Environments: one maker per choice, one stack of transforms, seeded before anything looks at them."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
-from traceback import walk_tb
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch.nn import UninitializedBuffer
@@ -34,10 +30,11 @@ from torchrl.envs import (
 from torchrl.modules.utils import get_env_transforms_from_module
 
 from hydrl.errors import UserError
+from hydrl.parts.tasks import adapted, copies, has_room, is_of_the_task, tell_of_masks
+from hydrl.parts.transforms import CopiedTensors, FixedNorm
 
 MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[[], Transform | None]
-LARGE = 3 * 32 * 32  # numbers in a picture, from which on plain layers learn little of it
 
 
 def gymnasium_env(
@@ -54,24 +51,23 @@ def gymnasium_env(
         num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
         device: where observations and actions live; the simulator itself runs on the CPU.
         observe: the places of the numbers that are seen, others being hidden; ``None`` shows all.
-        **kwargs: passed on to ``gymnasium.make``.
+        **kwargs: passed on to ``gymnasium.make``, to each environment copies of its own.
 
     Raises:
         UserError: for an id Gymnasium does not know, a missing package, a keyword the task refuses or spaces
             that nothing here learns in.
         Exception: whatever the task's own code raises, as it raised it.
     """
+
+    def make() -> gymnasium.Env:
+        task = gymnasium.make(id, **copies(kwargs))
+        tell_of_masks(task, f"env.id={id}")
+        return adapted(task, observe, f"env.id={id}")
+
     try:
         if num_envs == 1:
-            return GymWrapper(adapted(gymnasium.make(id, **kwargs), observe), device=device)
-        vector = gymnasium.make_vec(
-            id,
-            num_envs=num_envs,
-            vectorization_mode="sync",
-            vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
-            wrappers=[lambda env: adapted(env, observe)],
-            **kwargs,
-        )
+            return GymWrapper(make(), device=device)
+        vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
         return GymVector(vector, device=device)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         if is_of_the_task(error):
@@ -120,85 +116,6 @@ class GymVector(GymWrapper):
         return TensorDict(entries, self.batch_size, device=self.device)
 
 
-def is_of_the_task(error: Exception) -> bool:
-    """Whether a task's own code failed, which its traceback tells best."""
-    if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
-        return False
-    *_, (innermost, _) = walk_tb((error.__cause__ or error).__traceback__)
-    package = innermost.f_globals["__name__"].partition(".")[0]
-    return package not in ("gymnasium", "hydrl", "importlib", "torchrl")
-
-
-def adapted(env: gymnasium.Env, observe: list[int] | None = None) -> gymnasium.Env:
-    """The task as TorchRL and the networks take it.
-
-    It observes one vector of numbers, be they a choice (one-hot), a picture, a tuple or a dictionary; choices
-    are counted from 0, other actions are one vector, and a reward is one number.
-
-    Raises:
-        TypeError: for actions that are neither a choice nor numbers within finite bounds, and for a task of
-            Gymnasium's API before 0.26.
-    """
-    try:
-        signature(env.unwrapped.reset).bind(seed=0, options={})
-    except TypeError:
-        raise TypeError(
-            "its reset does not take seed and options and give an observation and a dictionary, as Gymnasium "
-            "asks since 0.26; gymnasium.utils.env_checker.check_env(ENV) checks all of it"
-        ) from None
-    actions, seen = env.action_space, env.observation_space
-    if isinstance(actions, Discrete) and actions.n > 1:
-        if actions.start:
-            env = TransformAction(env, lambda action: action + actions.start, Discrete(actions.n))
-    elif isinstance(actions, Box) and actions.dtype.kind == "f" and has_room(actions.low, actions.high):
-        if len(actions.shape) != 1:
-            flat = Box(actions.low.ravel(), actions.high.ravel(), dtype=actions.dtype.type)
-            env = TransformAction(env, lambda action: action.reshape(actions.shape), flat)
-    else:
-        raise TypeError(
-            f"its actions are {actions}; what learns here takes a Discrete choice of two or more or a Box of "
-            "floats with finite bounds, low below high"
-        )
-    if seen.dtype == np.uint8 and seen.shape and len(seen.shape) == 3 and np.prod(seen.shape) > LARGE:
-        warnings.warn(
-            f"the task shows pictures of {' x '.join(map(str, seen.shape))}, read as one vector of "
-            f"{np.prod(seen.shape):,} numbers from 0 to 255; the networks that come along have no "
-            "convolutions, one of your own may (docs/own_parts.md)",
-            stacklevel=1,  # once, wherever it is made from
-        )
-    if not (isinstance(seen, Box) and len(seen.shape) == 1 and seen.dtype in (np.float32, np.float64)):
-        env = DtypeObservation(FlattenObservation(env), np.float32)
-    if observe:
-        whole = env.observation_space
-        if not set(observe) <= set(range(whole.shape[0])):
-            raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
-        shown = Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
-        env = TransformObservation(env, lambda observation: observation[observe], shown)
-    return OneReward(env)
-
-
-def has_room(low: Any, high: Any) -> bool:
-    """Whether every action has finite bounds, one above the other."""
-    span = torch.as_tensor(high).float() - torch.as_tensor(low).float()
-    return bool((span.isfinite() & (span > 0)).all())
-
-
-class OneReward(gymnasium.RewardWrapper):
-    """Takes a reward out of an array of one."""
-
-    def reward(self, reward: Any) -> float:
-        """The number.
-
-        Raises:
-            UserError: for several, as of a task with several aims, or none.
-        """
-        try:
-            return float(np.asarray(reward).item())
-        except (TypeError, ValueError):
-            id = self.unwrapped.spec.id
-            raise UserError(f"env.id={id} gave the reward {reward}; it must be one number") from None
-
-
 class SteadySerialEnv(SerialEnv):
     """Leaves PyTorch its number of threads: closing, TorchRL's takes more, and these round sums differently.
 
@@ -223,8 +140,16 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = Fals
     is_class = isinstance(maker, type)
     constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
     if "num_envs" in signature(constructor).parameters:
-        return make(num_envs=num_envs, device=device)
-    return make(device=device) if num_envs == 1 else SteadySerialEnv(num_envs, partial(make, device=device))
+        return fresh(make, num_envs=num_envs, device=device)
+    one = partial(fresh, make, device=device)
+    return one() if num_envs == 1 else SteadySerialEnv(num_envs, one)
+
+
+def fresh(make: MakeEnv, **given: Any) -> EnvBase:
+    """An environment from a copy of its configuration, which it may change as it likes."""
+    if isinstance(make, partial):
+        make = partial(make.func, *make.args, **copies(make.keywords))
+    return make(**given)
 
 
 def make_env(
@@ -263,6 +188,8 @@ def make_env(
     if isinstance(key := base.reward_keys[0], tuple):
         return_key = (*key[:-1], f"episode_{key[-1]}")
         stack.insert(1, UnaryTransform([return_key], ["episode_reward"], fn=mean_over_agents))
+    if getattr(make, "func", make) is not gymnasium_env:  # whose tasks are handed copies already
+        stack.append(CopiedTensors())
     if policy is not None and restarts_with_episodes(policy):
         stack.append(get_env_transforms_from_module(policy))
     env = TransformedEnv(base, Compose(*stack))
@@ -318,6 +245,8 @@ def initialise_normalisers(
                 standardise(transform, env.numel(), frames)
             else:
                 transform.init_stats(num_iter=frames, reduce_dim=0, cat_dim=0)
+                if isinstance(transform, FixedNorm):
+                    leave_constants(transform)
 
 
 def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
@@ -346,10 +275,27 @@ def standardise(transform: ObservationNorm, num_envs: int, frames: int) -> None:
     rollout = transform.parent.rollout(-(-frames // num_envs), break_when_any_done=False)
     observation = rollout[transform.in_keys[0]].flatten(0, rollout.ndim - 1)
     mean, deviation = observation.mean(0), observation.std(0)
-    scale = torch.where(deviation > transform.eps, deviation, 1.0)
+    scale = deviation.where(moved(mean, deviation, transform.eps), 1.0)
     if not transform.standard_normal:  # the transform multiplies by the scale and adds loc
         mean, scale = -mean / scale, 1 / scale
     fill(transform, {"loc": mean, "scale": scale})
+
+
+def leave_constants(transform: ObservationNorm) -> None:
+    """Unscales what never moved: TorchRL divides it by its least deviation, and it would move by millions."""
+    loc, scale = transform.loc, transform.scale
+    if not transform.standard_normal:  # the transform multiplies by the scale and adds loc
+        loc, scale = -loc / scale, 1 / scale
+    constant = ~moved(loc, scale, transform.eps)
+    scale.copy_(scale.where(~constant, 1.0))
+    if not transform.standard_normal:
+        transform.loc.copy_(transform.loc.where(~constant, -loc))
+        transform.scale.copy_(transform.scale.where(~constant, 1.0))
+
+
+def moved(mean: torch.Tensor, deviation: torch.Tensor, eps: float) -> torch.Tensor:
+    """Whether a component moved by more than rounding its mean would have it seem to."""
+    return deviation > 1.001 * eps * mean.abs().clamp_min(1.0)
 
 
 def fill(transform: ObservationNorm, statistics: dict[str, torch.Tensor]) -> None:

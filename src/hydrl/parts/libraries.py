@@ -4,8 +4,18 @@ import logging
 import sys
 import warnings
 from importlib.util import find_spec
+from multiprocessing import parent_process
 
 import mujoco
+
+_told: set[str] = set()
+
+
+def tell(text: str) -> None:
+    """Says once a process what a user should know and need not mend; a worker's run has said it."""
+    if text not in _told and parent_process() is None:
+        _told.add(text)
+        print(f"warning: {text}", file=sys.stderr)
 
 
 def quieten_libraries() -> None:

@@ -14,7 +14,7 @@ from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase
 
 from hydrl.errors import UserError
-from hydrl.parts.environments import adapted
+from hydrl.parts.tasks import adapted, copies
 
 
 class Told(EnvBase):
@@ -84,7 +84,7 @@ class OwnForm:
     """
 
     def __init__(self, make: partial, spec: TensorSpec) -> None:
-        keywords = dict(make.keywords)
+        keywords = copies(make.keywords)
         self.observe, self.spec = keywords.pop("observe", None), spec
         with closing(gymnasium.make(**keywords)) as task:
             self.spaces = Spaces(task)

@@ -1,6 +1,7 @@
-"""Transforms that TorchRL has not, or has otherwise: running statistics, and episodes cut short at random."""
+"""Transforms that TorchRL has not, or has otherwise: statistics, copies, and episodes cut short at random."""
 
 from math import inf
+from typing import Literal
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -26,8 +27,28 @@ LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and 
 NEVER = 2**62  # the longest horizon where there is none
 
 
+class CopiedTensors(Transform):
+    """Hands copies to an environment and copies of what it gives on, so that neither changes the other's.
+
+    One of TorchRL's kind may give the tensor it goes on writing to, and write to the action it is given.
+    """
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        return next_tensordict.clone()
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return tensordict_reset.clone()
+
+    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.clone()
+
+
 def normaliser(
-    in_keys: list[NestedKey], frames: int | None, settle: float = 1.0, over: int | None = None
+    in_keys: list[NestedKey],
+    frames: int | None,
+    settle: float = 1.0,
+    over: int | None = None,
+    constants: Literal["centred", "scaled"] = "centred",
 ) -> Transform:
     """Standardises observations, by statistics of random frames or by running ones.
 
@@ -37,10 +58,16 @@ def normaliser(
             updating while training collects.
         settle: the share of ``over`` after which running statistics stand still.
         over: frames; ``None`` lets them run for ever.
+        constants: what never moved in the random frames of one environment; ``scaled`` is divided by the
+            least deviation of TorchRL, a millionth, as in its tutorial.
     """
     if frames is not None:
-        return ObservationNorm(in_keys=in_keys)
+        return (FixedNorm if constants == "centred" else ObservationNorm)(in_keys=in_keys)
     return RunningNorm(in_keys, inf if over is None else settle * over)
+
+
+class FixedNorm(ObservationNorm):
+    """TorchRL's, by whose statistics a constant is centred and not scaled: it may move later."""
 
 
 class RunningNorm(VecNormV2):

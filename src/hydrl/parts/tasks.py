@@ -1,0 +1,271 @@
+"""Gymnasium's tasks as the networks take them, sharing no memory with the task's own code."""
+
+import warnings
+from copy import deepcopy
+from inspect import signature
+from traceback import walk_tb
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
+
+from hydrl.errors import UserError
+from hydrl.parts.libraries import tell
+
+LARGE = 3 * 32 * 32  # numbers in a picture, from which on plain layers learn little of it
+LOOKED_AT = 1_000  # first steps of a task that are held against what its spaces say
+HUGE = 1e6  # a reward beyond it is more likely a mistake than meant
+CHECKS = "gymnasium.utils.env_checker.check_env(ENV) checks all of it"
+
+
+def adapted(
+    env: gymnasium.Env, observe: list[int] | None = None, named: str = "the environment"
+) -> gymnasium.Env:
+    """The task as TorchRL and the networks take it.
+
+    It observes one vector of numbers, be they a choice (one-hot), a picture, a tuple or a dictionary; choices
+    are counted from 0, other actions are one vector, and a reward is one number.
+
+    Args:
+        env: the task.
+        observe: see :func:`hydrl.parts.environments.gymnasium_env`.
+        named: what a message calls it.
+
+    Raises:
+        TypeError: for actions that are neither a choice nor numbers within finite bounds, for observations of
+            no fixed size, and for a task of Gymnasium's API before 0.26.
+    """
+    try:
+        signature(env.unwrapped.reset).bind(seed=0, options={})
+    except TypeError:
+        raise TypeError(
+            "its reset does not take seed and options and give an observation and a dictionary, as Gymnasium "
+            f"asks since 0.26; {CHECKS}"
+        ) from None
+    actions, seen = env.action_space, env.observation_space
+    if isinstance(actions, Discrete) and actions.n > 1:
+        if actions.start:
+            env = TransformAction(env, lambda action: action + actions.start, Discrete(actions.n))
+    elif isinstance(actions, Box) and actions.dtype.kind == "f" and has_room(actions.low, actions.high):
+        if len(actions.shape) != 1:
+            flat = Box(actions.low.ravel(), actions.high.ravel(), dtype=actions.dtype.type)
+            env = TransformAction(env, lambda action: action.reshape(actions.shape), flat)
+    else:
+        raise TypeError(
+            f"its actions are {actions}; what learns here takes a Discrete choice of two or more or a Box of "
+            "floats with finite bounds, low below high"
+        )
+    if not seen.is_np_flattenable or any(isinstance(each, Text) for each in parts_of(seen)):
+        raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
+    if seen.dtype == np.uint8 and seen.shape and len(seen.shape) == 3 and np.prod(seen.shape) > LARGE:
+        warnings.warn(
+            f"the task shows pictures of {' x '.join(map(str, seen.shape))}, read as one vector of "
+            f"{np.prod(seen.shape):,} numbers from 0 to 255; the networks that come along have no "
+            "convolutions, one of your own may (docs/own_parts.md)",
+            stacklevel=1,  # once, wherever it is made from
+        )
+    if not (isinstance(seen, Box) and len(seen.shape) == 1 and seen.dtype in (np.float32, np.float64)):
+        env = DtypeObservation(FlattenObservation(env), np.float32)
+    if observe:
+        whole = env.observation_space
+        if not set(observe) <= set(range(whole.shape[0])):
+            raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
+        shown = Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
+        env = TransformObservation(env, lambda observation: observation[observe], shown)
+    return CopiedTask(env, named)
+
+
+def has_room(low: Any, high: Any) -> bool:
+    """Whether every action has finite bounds, one above the other."""
+    span = torch.as_tensor(high).float() - torch.as_tensor(low).float()
+    return bool((span.isfinite() & (span > 0)).all())
+
+
+def parts_of(space: gymnasium.Space) -> list[gymnasium.Space]:
+    """A space and all that it is made of."""
+    within = getattr(space, "spaces", ())
+    inner = within.values() if isinstance(within, dict) else within
+    return [space, *(part for each in inner for part in parts_of(each))]
+
+
+class CopiedTask(gymnasium.Wrapper):
+    """Hands copies to a task and copies of what it gives on, so that neither changes the other's arrays.
+
+    A task may return its own array and change it in place at the next step, and may change the action it is
+    given. What is told here, once a process, is no mistake that ends a run: observations outside their space,
+    huge rewards, a mask that nothing reads. ``info`` is not handed on, for nothing here reads it.
+
+    Args:
+        env: observes a vector of floats, as :func:`adapted` sees to.
+        named: what a message calls it.
+    """
+
+    def __init__(self, env: gymnasium.Env, named: str) -> None:
+        super().__init__(env)
+        self.named = named
+        seen = env.observation_space
+        self.kind, self.size = seen.dtype.type, seen.shape
+        # Tasks that work leave their bounds, too.
+        self.observation_space = Box(-np.inf, np.inf, seen.shape, seen.dtype)
+        self.left = LOOKED_AT if self.unwrapped.spec else 0  # steps that are still looked at
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        """Begins an episode; with a seed, what the task's own spaces draw is seeded, too.
+
+        Options are the task's own to be given: an empty dictionary, what a vector makes of a mask, is none.
+        """
+        if seed is not None:
+            seed_spaces(self, seed)
+        given = self.asked("reset", seed=seed, options=options or None)
+        if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)):
+            raise UserError(
+                f"{self.named} gave {told(given)} in reset, and not an observation and a dictionary, as "
+                f"Gymnasium asks since 0.26; {CHECKS}"
+            )
+        observation, info = given
+        if self.left:
+            self.look(observation, 0.0, info)
+        return self.copied(observation), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """One step.
+
+        Raises:
+            UserError: for an observation of another shape or kind than its space, or a reward that is not one
+                number.
+        """
+        given = self.asked("step", action.copy() if isinstance(action, np.ndarray) else action)
+        observation, reward, terminated, truncated, info = given
+        if type(reward) is not float:
+            reward = self.number(reward)
+        if self.left:
+            self.left -= 1
+            self.look(observation, reward, info)
+        return self.copied(observation), reward, bool(terminated), bool(truncated), {}
+
+    def asked(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """What the task answers; where Gymnasium cannot work with it, a line says so.
+
+        Raises:
+            Exception: whatever the task's own code raises, as it raised it.
+            UserError: for what comes of its spaces or of what it returns.
+        """
+        try:
+            return getattr(self.env, method)(*args, **kwargs)
+        except Exception as error:
+            if isinstance(error, UserError) or is_of_the_task(error):
+                raise
+            reason = " ".join(str(error).split())
+            raise UserError(f"{self.named} does not keep to Gymnasium: {reason}; {CHECKS}") from error
+
+    def copied(self, observation: Any) -> np.ndarray:
+        """An array that is the run's own."""
+        try:
+            array = np.array(observation, dtype=self.kind)
+        except (TypeError, ValueError):
+            raise UserError(f"{self.named} gave {told(observation)} to observe; {self.wanted}") from None
+        if array.shape != self.size:
+            raise UserError(f"{self.named} gave {told(observation)} to observe; {self.wanted}")
+        return array
+
+    def number(self, reward: Any) -> float:
+        """A reward, out of an array of one, too.
+
+        Raises:
+            UserError: for several, as of a task with several aims, or none.
+        """
+        try:
+            return float(np.asarray(reward).item())
+        except (TypeError, ValueError):
+            raise UserError(f"{self.named} gave the reward {reward}; it must be one number") from None
+
+    def look(self, observation: Any, reward: float, info: Any) -> None:
+        """Tells what is odd and may be meant."""
+        space = self.env.observation_space
+        if np.shape(observation) == self.size and not within(space, observation):
+            tell(
+                f"{self.named} observes what lies outside its observation_space; it is learned from as it is"
+            )
+        if abs(reward) > HUGE:
+            tell(f"{self.named} pays {reward:g} in a step; losses grow with it, transforms can scale rewards")
+        if isinstance(info, dict) and "action_mask" in info:
+            tell_of_mask(self.named, "info['action_mask']")
+
+    @property
+    def wanted(self) -> str:
+        """What an observation should be."""
+        return f"its observation_space says {self.size[0]} numbers of kind {self.kind.__name__}"
+
+
+def within(space: gymnasium.Space, observation: Any) -> bool:
+    """Whether numbers are within a space's bounds; what is no number is told of elsewhere."""
+    assert isinstance(space, Box)
+    seen = np.asarray(observation)
+    return not bool(((seen < space.low) | (seen > space.high)).any())
+
+
+def told(value: Any) -> str:
+    """What a task gave, in a few words."""
+    kind = type(value).__name__
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {list(value.shape)} of {value.dtype}"
+    return f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else f"a {kind}"
+
+
+def is_of_the_task(error: Exception) -> bool:
+    """Whether a task's own code failed, which its traceback tells best."""
+    if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
+        return False
+    *_, (innermost, _) = walk_tb((error.__cause__ or error).__traceback__)
+    package = innermost.f_globals["__name__"].partition(".")[0]
+    return package not in ("gymnasium", "hydrl", "importlib", "numpy", "torchrl")
+
+
+def levels(env: gymnasium.Env) -> list[gymnasium.Env]:
+    """A task under its wrappers, the outermost first."""
+    found = [env]
+    while isinstance(found[-1], gymnasium.Wrapper):
+        found.append(found[-1].env)
+    return found
+
+
+def seed_spaces(env: gymnasium.Env, seed: int) -> None:
+    """Seeds what a task draws by ``self.action_space.sample()`` and ``self.observation_space.sample()``."""
+    spaces = [space for each in levels(env) for space in (each.action_space, each.observation_space)]
+    unique = list({id(each): each for each in spaces}.values())
+    for space, own in zip(unique, np.random.SeedSequence(seed).generate_state(len(unique)), strict=True):
+        space.seed(int(own))
+
+
+def tell_of_masks(env: gymnasium.Env, named: str) -> None:
+    """Tells of a task that says which actions are forbidden by a method or in what it observes."""
+    seen = env.unwrapped.observation_space
+    methods = [each for each in ("action_masks", "action_mask") if env.has_wrapper_attr(each)]
+    if methods:
+        tell_of_mask(named, f"{methods[0]}()")
+    elif isinstance(seen, Dict) and "action_mask" in seen.spaces:
+        tell_of_mask(named, "its observation's action_mask")
+
+
+def tell_of_mask(named: str, where: str) -> None:
+    """Says that a mask is not heeded, and what would do."""
+    tell(
+        f"{named} says by {where} which actions are forbidden, and no algorithm here heeds it: they are "
+        "tried and learned from; let the task make them costly, or a wrapper put allowed ones in their place"
+    )
+
+
+def copies(values: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of a maker, copied so that each environment may change its own."""
+    return {key: copy_of(value) for key, value in values.items()}
+
+
+def copy_of(value: Any) -> Any:
+    """A copy, or the value itself where it cannot be copied, as an open connection."""
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value
