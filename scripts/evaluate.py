@@ -64,8 +64,8 @@ def main(arguments: Arguments) -> None:
     if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
         path = run / f"video-{which}.mp4"
         with console().status("filming the first episode"):
-            filmed, length = film(evaluator, path, frames, arguments.stream)
-        scores["video"] = {"file": path.name, "return": filmed, "length": length}
+            filmed, length, cut = film(evaluator, path, frames, arguments.stream)
+        scores["video"] = {"file": path.name, "return": filmed, "length": length, "cut": cut}
     with console().status("playing the episodes"):
         evaluation = evaluator(frames, arguments.episodes, arguments.stream)
     lengths = evaluation.lengths.tolist()
@@ -74,7 +74,7 @@ def main(arguments: Arguments) -> None:
     policy = "policy" if which.isdigit() else f"{which} policy"
     show(scores, f"{settings.algo} on {settings.task}, {policy}")
     with atomically(run / "evaluation.json") as partial:
-        partial.write_text(json.dumps(scores, indent=2) + "\n")
+        partial.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
 
 def show(scores: dict[str, Any], title: str) -> None:
@@ -86,9 +86,12 @@ def show(scores: dict[str, Any], title: str) -> None:
     lengths = "{length_mean:,.1f}, {length_min:,} to {length_max:,}"
     table.add_row("episode length", lengths.format(**evaluation))
     table.add_row("episodes", "{episodes:,}".format(**evaluation))
+    if cut := evaluation["cut_episodes"]:
+        table.add_row("cut short", f"{cut:,} of them, still running after {evaluation['length_max']:,} steps")
     table.add_row("trained", f"{scores['frames']:,} frames")
     if video := scores.get("video"):
-        table.add_row("filmed episode", f"return {video['return']:,.1f}, length {video['length']:,}")
+        cut = ", cut short" if video["cut"] else ""
+        table.add_row("filmed episode", f"return {video['return']:,.1f}, length {video['length']:,}{cut}")
         table.add_row("its video", str(Path(scores["run"], video["file"])))
     console().print(table)
 

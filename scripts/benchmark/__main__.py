@@ -199,7 +199,7 @@ def run(words: Sequence[str], **environment: str) -> str:
         env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
         start_new_session=True,
     ) as process:
         try:
@@ -235,11 +235,12 @@ def time_loop(task: Task, loop: Sequence[str] | str, batches: int) -> Times:
 
 def read_run(folder: Path) -> Times:
     """The times of a run that logged every batch, from its ``metrics.csv`` and ``summary.json``."""
-    with (folder / "metrics.csv").open(newline="") as file:
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     frames = [float(row["frames"]) for row in rows]
     elapsed = [float(row["time/elapsed"]) for row in rows]
-    return Times(frames, elapsed, json.loads((folder / "summary.json").read_text())["updates"])
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    return Times(frames, elapsed, summary["updates"])
 
 
 def steady_speed(times: Times, warmup: int) -> Speed:
@@ -375,7 +376,7 @@ def written(value: Any) -> str:
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Writes rows to a CSV file; a column some rows lack stays empty there."""
     path.parent.mkdir(exist_ok=True)
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         for row in rows:
@@ -460,7 +461,7 @@ def trained(*overrides: str) -> dict[str, Any]:
     """The summary of a run, whose folder is not kept."""
     with tempfile.TemporaryDirectory() as folder:
         run(["train.py", *overrides, f"hydra.run.dir={folder}/run"])
-        return json.loads((Path(folder) / "run" / "summary.json").read_text())
+        return json.loads((Path(folder) / "run" / "summary.json").read_text(encoding="utf-8"))
 
 
 def solve_sb3(name: str, seed: int) -> dict[str, Any]:
@@ -487,20 +488,20 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
     kept = ROOT / "docs" / "results" / "untuned.csv"
     kept.parent.mkdir(exist_ok=True)
     if not kept.is_file():
-        kept.write_text("task,loop,seed,frames,return_mean\n")
+        kept.write_text("task,loop,seed,frames,return_mean\n", encoding="utf-8")
     loops = {"hydrl": untuned_hydrl, SB3: untuned_sb3}
     for seed in seeds:
         for id in ids:
             for loop, train in loops.items():
-                made = list(csv.DictReader(kept.read_text().splitlines()))
+                made = list(csv.DictReader(kept.read_text(encoding="utf-8").splitlines()))
                 if any((id, loop, str(seed)) == (each["task"], each["loop"], each["seed"]) for each in made):
                     continue
                 result = train(id, seed)
-                with kept.open("a") as file:
+                with kept.open("a", encoding="utf-8") as file:
                     file.write(f"{id},{loop},{seed},{result['frames']},{result['return_mean']:.2f}\n")
                 console().print(f"seed {seed}, {id}: {loop}, {written(result['return_mean'])}")
     lines = ["| task | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
-    runs = list(csv.DictReader(kept.read_text().splitlines()))
+    runs = list(csv.DictReader(kept.read_text(encoding="utf-8").splitlines()))
     differences = []
     for id in UNTUNED:
         cells, means = [], []
@@ -518,8 +519,8 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
     lines.append(f"\nhydrl is ahead on {ahead} of {len(differences)} and level on {level}.")
     lines.append(f"The last policy after {UNTUNED_FRAMES:,} frames, over {UNTUNED_EPISODES} episodes")
     lines.append("whose starts are the same for both. Made by `python scripts/benchmark untuned`.")
-    kept.with_suffix(".md").write_text("\n".join(lines) + "\n")
-    print(kept.with_suffix(".md").read_text())
+    kept.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(kept.with_suffix(".md").read_text(encoding="utf-8"))
 
 
 def untuned_hydrl(id: str, seed: int) -> dict[str, Any]:

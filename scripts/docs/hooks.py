@@ -21,7 +21,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Adds the pages, and room for lines of code."""
     files.append(File.generated(config, "wide.css", content=".md-grid { max-width: 76rem; }\n"))
     for name, page in PAGES.items():
-        text = (ROOT / name).read_text()
+        text = (ROOT / name).read_text(encoding="utf-8")
         if name == "train.py":
             text = f"# train.py\n\nThe loop of every algorithm.\n\n```python\n{text}```\n"
         files.append(File.generated(config, page, content=text))

@@ -19,6 +19,9 @@ def main() -> int:
     if word in SCRIPTS:
         del sys.argv[1]
     elif re.fullmatch(r"\w[\w-]*", word):
+        from hydrl.run.screen import outlive_readers
+
+        outlive_readers()
         commands = ", ".join(SCRIPTS)
         print(f"error: {word}: neither key=value nor a command; those are {commands}", file=sys.stderr)
         return 2

@@ -5,12 +5,23 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
+from gymnasium.wrappers import TimeLimit
 from tensordict.nn import TensorDictModule
-from torchrl.envs import DoubleToFloat, ObservationNorm, RewardScaling, StepCounter, VecNormV2
+from torchrl.envs import (
+    DoubleToFloat,
+    GymWrapper,
+    ObservationNorm,
+    RewardScaling,
+    StepCounter,
+    TransformedEnv,
+    VecNormV2,
+)
 from toys import Toy
 
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts import actors, collectors, environments
+from hydrl.parts.transforms import episode_limit
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 NORMS = {
@@ -91,6 +102,33 @@ def test_an_episode_still_running_at_the_last_step_counts_as_it_stands():
     evaluation = evaluator(toys(short=2, long=20), max_steps=7)(0, episodes=12)
     assert set(evaluation.lengths.tolist()) == {2, 7}
     assert torch.equal(evaluation.returns, evaluation.lengths.float())
+    assert evaluation.metrics()["eval/cut_episodes"] == evaluation.lengths.tolist().count(7)
+
+
+@pytest.mark.parametrize("episodes", [1, 2])
+@pytest.mark.parametrize(
+    ("make", "counted", "longest", "cut"),
+    [
+        (partial(Toy, 1_600, 1_600), None, 1_000, True),
+        (partial(Toy, 1_600, 1_600), 1_600, 1_600, False),
+        (partial(environments.gymnasium_env, "Pendulum-v1"), None, 200, False),
+        (partial(environments.gymnasium_env, "Pendulum-v1", max_episode_steps=1_001), None, 1_001, False),
+        (partial(environments.gymnasium_env, "Pendulum-v1", max_episode_steps=50), 40, 40, False),
+        (lambda device: GymWrapper(TimeLimit(PendulumEnv(), 80), device=device), None, 80, False),
+        (lambda device: TransformedEnv(Toy(1_600, 1_600, device=device), StepCounter(90)), None, 90, False),
+    ],
+    ids=["endless", "counter", "registered", "long", "both", "TimeLimit", "nested"],
+)
+def test_auto_waits_for_the_task_s_own_limit(make, counted, longest, cut, episodes):
+    made = partial(environments.make_env, make, [DoubleToFloat, partial(StepCounter, counted)])
+    evaluation = evaluator(made, max_steps="auto")(0, episodes=episodes)
+    assert evaluation.lengths.tolist() == [longest] * episodes
+    assert evaluation.cut_episodes == episodes * cut
+
+
+def test_auto_waits_for_thirty_thousand_steps_at_most():
+    env = environments.make_env(Toy, [partial(StepCounter, 108_000)])
+    assert episode_limit(env) == 30_000
 
 
 @pytest.mark.parametrize("episodes", [1, 7])
@@ -216,6 +254,7 @@ def test_an_evaluation_s_numbers():
         "eval/return_max": 8,
         "eval/length_mean": 4,
         "eval/episodes": 3,
+        "eval/cut_episodes": 0,
     }
 
 

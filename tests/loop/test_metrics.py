@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from torchrl.data import Bounded, OneHot
 from torchrl.envs import RewardScaling, StepCounter
 from torchrl.modules import AdditiveGaussianModule, EGreedyModule
-from toys import Toy
+from toys import Team, Toy
 
 from hydrl.loop.clock import Clock
 from hydrl.loop.metrics import (
@@ -181,3 +181,57 @@ def test_a_row_averages_everything_since_the_last():
         assert row["train/learning_rate"] == 0.5
         each.learned(batch((5,), {}, {}), [])
         assert each.row() == {"train/learning_rate": 0.5}
+
+
+def played(steps: int, *transforms) -> TensorDict:
+    """A batch of three environments, 1 a step, whose episodes of 2 and 20 steps begin anew as they end."""
+    env = environments.make_env(Toy, [*transforms, StepCounter], num_envs=3, seed=0)
+    return env.rollout(steps, break_when_any_done=False)
+
+
+def test_before_an_episode_has_ended_a_row_has_the_raw_reward_of_a_step():
+    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    scaled = lambda: RewardScaling(loc=3.0, scale=0.01)  # noqa: E731
+    metrics.learned(played(50, scaled), [])
+    assert metrics.row()["train/reward"] == 1.0
+    metrics.learned(played(1), [])
+    assert metrics.row() == {"train/learning_rate": 0.5, "train/reward": 1.0}  # none ended, and no return
+
+
+def test_the_reward_of_a_step_is_the_mean_over_agents_and_over_all_since_the_last_row():
+    env = environments.make_env(Team, [StepCounter], num_envs=3, seed=0)  # pays 1 and 2
+    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    team, toys = env.rollout(8, break_when_any_done=False), played(8)
+    metrics.learned(team, [])
+    again = Metrics(metrics.update, None)
+    again.load_state_dict(metrics.state_dict())
+    for each in (metrics, again):
+        each.learned(toys, [])
+        assert each.row()["train/reward"] == (1.5 + 1.0) / 2
+        assert "train/reward" not in each.row()
+
+
+def test_what_random_horizon_ended_is_counted_and_no_return():
+    frames = batch((5,), {(1,): 2, (3,): 1, (4,): 3}, {(1,): 5.0, (3,): 1.0, (4,): 7.0})
+    frames["next", "cut_short"] = torch.tensor([0, 1, 0, 1, 0], dtype=torch.bool)[:, None]
+    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics.learned(frames, [])
+    again = Metrics(metrics.update, None)
+    again.load_state_dict(metrics.state_dict())
+    for each in (metrics, again):
+        each.learned(frames, [])
+        row = each.row()
+        assert (row["train/cut_short"], row["train/episodes"], row["train/return"]) == (4, 2, 7.0)
+    frames["next", "cut_short"].zero_()
+    metrics.learned(frames, [])
+    assert metrics.row()["train/cut_short"] == 0
+
+
+def test_an_older_checkpoint_s_open_row_goes_on_without_what_it_lacks():
+    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics.learned(played(1), losses(2.0))
+    state = metrics.state_dict()
+    del state["steps"]
+    metrics.clear()
+    metrics.load_state_dict(state)
+    assert metrics.row() == {"loss/critic": 2.0, "train/learning_rate": 0.5}

@@ -120,7 +120,9 @@ def test_it_is_an_episode_of_the_policy_and_browsers_play_it(id, build, size, fp
     evaluation = evaluate(100, 1, Episodes.LATER)
     path = tmp_path / "film.mp4"
     made = film(evaluate, path, 100, Episodes.LATER)
-    assert made == (evaluation.returns[0].item(), evaluation.lengths[0].item())
+    cut = bool(evaluation.cut_episodes)
+    assert made == (evaluation.returns[0].item(), evaluation.lengths[0].item(), cut)
+    assert cut == (id == "HalfCheetah-v5")
     first, *others, last = frames(path)
     assert len(others) + 2 == 1 + math.ceil(made[1] / (2 if id == "CartPole-v1" else 1))
     with av.open(str(path)) as container:
@@ -138,7 +140,7 @@ def test_it_is_an_episode_of_the_policy_and_browsers_play_it(id, build, size, fp
 def test_odd_sides_are_made_even_and_it_ends_at_max_steps(tmp_path):
     path = tmp_path / "film.mp4"
     made = shoot(still("Striped-v0"), path, max_steps=5)
-    assert made == (5.0, 5)
+    assert made == (5.0, 5, True)
     shown = frames(path)
     assert [frame.shape for frame in shown] == [(34, 52, 3)] * 6
     assert [frame.mean() for frame in shown] == pytest.approx([0, 20, 40, 60, 80, 100], abs=3)
@@ -149,7 +151,7 @@ def test_odd_sides_are_made_even_and_it_ends_at_max_steps(tmp_path):
 def test_a_task_of_many_frames_a_second_is_drawn_at_every_so_many_steps_and_at_its_end(tmp_path):
     path = tmp_path / "film.mp4"
     made = shoot(still("Quick-v0"), path, max_steps=12)
-    assert made == (12.0, 12)
+    assert made == (12.0, 12, True)
     assert [frame.mean() for frame in frames(path)] == pytest.approx([0, 100, 200, 240], abs=3)
     with av.open(str(path)) as container:
         assert container.streams.video[0].average_rate == 25  # 125 steps a second, every fifth drawn

@@ -26,6 +26,16 @@ def test_metrics_file_has_frames_first_and_widens_when_a_metric_appears(tmp_path
     assert rows == [["100", "1.5", ""], ["200", "2.5", "0.25"], ["300", "", "0.125"]]
 
 
+def test_the_training_return_has_a_column_before_an_episode_has_ended(tmp_path):
+    metrics = loggers.MetricsFile(tmp_path / "metrics.csv")
+    metrics.write(100, {"train/reward": 0.5})
+    assert metrics.path.read_text().splitlines() == ["frames,train/return,train/reward", "100,,0.5"]
+    metrics.write(200, {"train/reward": 0.25, "train/return": 3.0})
+    metrics.keep(2)
+    assert metrics.rows[0] == {"frames": 100, "train/reward": 0.5}  # and loggers are sent no empty cell
+    assert metrics.path.read_text().splitlines()[1:] == ["100,,0.5", "200,3.0,0.25"]
+
+
 def test_a_resumed_metrics_file_is_that_of_an_unbroken_run(tmp_path):
     whole, halves = (loggers.MetricsFile(tmp_path / name) for name in ("whole.csv", "halves.csv"))
     rows = [{"train/return": 1.5}, {"time/elapsed": 3.0, "eval/episodes": 2}, {"loss/critic": 0.1}]

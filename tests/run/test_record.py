@@ -52,6 +52,30 @@ def test_an_evaluation_stands_in_the_row_of_its_frames_only(record):
     assert (second["frames"], "eval/return_mean" in second) == (20, False)
 
 
+def test_episodes_that_an_evaluation_cut_are_told_once_and_stand_in_row_summary_and_table(record, capsys):
+    cut = Evaluation(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([7, 1_000, 1_000]), 2)
+    for evaluated in (evaluation(70.0), cut, cut):
+        take(record, 1.0)
+        record.progress.evaluated(evaluated, seconds=1.0)
+        record.write()
+    assert [row["eval/cut_episodes"] for row in record.file.rows] == [0, 2, 2]
+    line = (
+        "2 of 3 episodes were still running after 1,000 steps and count as they stand; "
+        "eval.max_steps=10_000 lets them go on"
+    )
+    assert capsys.readouterr().out.splitlines().count(line) == 1
+    again = Progress(9, 10, solved_at=None)
+    again.load_state_dict(record.progress.state_dict())
+    assert again.evaluation.cut_episodes == 2
+
+    record.finish(cut)
+    assert json.loads((record.directory / "summary.json").read_text())["eval/cut_episodes"] == 2
+    assert "2 of these episodes, still running at eval.max_steps" in capsys.readouterr().out
+    record.finish(evaluation(55.0))
+    assert json.loads((record.directory / "summary.json").read_text())["eval/cut_episodes"] == 0
+    assert "still running" not in capsys.readouterr().out
+
+
 def test_a_resumed_record_drops_the_rows_that_came_after_the_checkpoint(record, tmp_path):
     take(record, 10.0, 1.0)
     record.write()

@@ -81,22 +81,42 @@ def test_a_reader_that_has_left_costs_the_screen_alone(evaluations, tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
 
 
-def test_into_a_pipe_goes_a_line_an_evaluation_and_no_bar(capsys):
+def test_into_a_pipe_goes_a_line_at_first_and_one_an_evaluation_and_no_bar(capsys):
     display = Display("ppo cartpole", 1000)
-    display.update(100, {"train/return": 20.0})
-    display.update(200, {"eval/return_mean": 123.4, "eval/return_std": 5.6})
+    display.update(0, {})
+    display.update(100, {"train/reward": -0.25})
+    display.update(200, {"train/reward": -0.5})
+    display.update(300, {"train/reward": -0.75, "eval/return_mean": 123.4, "eval/return_std": 5.6})
+    display.update(400, {"train/reward": 1.0, "train/return": 20.0})
+    display.update(500, {"train/reward": 1.0, "eval/return_mean": 150.0, "eval/return_std": 0.0})
     display.close()
-    assert capsys.readouterr().out == "ppo cartpole         200 frames  evaluation 123.4 ± 5.6\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "ppo cartpole         100 frames  reward -0.250/step",
+        "ppo cartpole         300 frames  reward -0.750/step  evaluation 123.4 ± 5.6",
+        "ppo cartpole         500 frames  return 20.0  evaluation 150.0 ± 0.0",
+    ]
 
 
 def test_a_terminal_of_eighty_columns_shows_the_bar_and_all_figures(monkeypatch):
     shown = io.StringIO()
     monkeypatch.setattr(screen, "console", lambda: Console(file=shown, force_terminal=True, width=80))
     display = Display("ppo-inverted_double_pendulum-seed0", 1_000_000)
+    display.update(4_096, {"train/reward": 1_234.567})
+    display.progress.refresh()
+    before = len(shown.getvalue())
     display.update(
         512_345, {"train/return": 9_189.3, "eval/return_mean": 9_359.66, "time/frames_per_second": 1_854.1}
     )
     display.progress.refresh()
+    assert "reward" not in shown.getvalue()[before:]
     display.close()
-    for part in ("━━━", "512345/1000000", "return 9,189.3", "eval 9,359.7", "1,854 frames/s", "--:--"):
+    for part in (
+        "━━━",
+        "512345/1000000",
+        "reward 1,234.567/step",
+        "return 9,189.3",
+        "eval 9,359.7",
+        "1,854 frames/s",
+        "--:--",
+    ):
         assert part in shown.getvalue()

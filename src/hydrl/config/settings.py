@@ -96,7 +96,7 @@ class Eval(Strict):
     every_frames: PositiveInt
     episodes: PositiveInt
     final_episodes: PositiveInt
-    max_steps: PositiveInt
+    max_steps: PositiveInt | Literal["auto"]
     solved_at: float | None
     stop_when_solved: bool
     video: bool = False  # these two are not in the files of older runs

@@ -25,7 +25,7 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
         UserError: naming the foreign code.
     """
     files = {file for folder in sources() for file in folder.rglob("*.yaml")}  # --config-dir is typed, too
-    text = "\n".join(file.read_text() for file in files - set(CONFIGS.glob("search/*")))
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files - set(CONFIGS.glob("search/*")))
     own = set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", text, re.MULTILINE))
     own |= {each.partition("=")[2] for each in typed}
     if found := sorted(set(foreign(values, own))):

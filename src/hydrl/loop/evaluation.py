@@ -18,6 +18,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.loop.clock import timeit
 from hydrl.parts.environments import load_normaliser
+from hydrl.parts.transforms import episode_limit
 
 
 class Episodes(IntEnum):
@@ -35,10 +36,12 @@ class Evaluation:
     Attributes:
         returns: ``[episodes]``, undiscounted, before any reward transform.
         lengths: ``[episodes]``, steps.
+        cut_episodes: how many of them were still running after ``eval.max_steps``, and count as they stood.
     """
 
     returns: Tensor
     lengths: Tensor
+    cut_episodes: int = 0
 
     @property
     def mean(self) -> float:
@@ -59,6 +62,7 @@ class Evaluation:
             "eval/return_max": self.returns.max().item(),
             "eval/length_mean": self.lengths.double().mean().item(),
             "eval/episodes": self.returns.numel(),
+            "eval/cut_episodes": self.cut_episodes,
         }
 
 
@@ -73,7 +77,8 @@ class Evaluator:
         normaliser: gives the statistics to evaluate with, see
             :func:`hydrl.parts.environments.normaliser_state`.
         seed: the run's seed.
-        max_steps: an episode that has not ended by then counts as it stands.
+        max_steps: an episode that has not ended by then counts as it stands; ``auto`` waits for the task's
+            own limit, see :func:`hydrl.parts.transforms.episode_limit`.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class Evaluator:
         normaliser: Callable[[], dict[str, Any]],
         *,
         seed: int,
-        max_steps: int,
+        max_steps: int | str,
     ) -> None:
         self.make_env, self.actor, self.normaliser = partial(make_env, policy=actor), actor, normaliser
         self.seed, self.max_steps = seed, max_steps
@@ -115,7 +120,12 @@ class Evaluator:
             env = self.envs[episodes]
             load_normaliser(env, self.normaliser())
             seed = episode_seed(self.seed, frames, drawn)
-            return play(env, self.actor, seed=seed, max_steps=self.max_steps)
+            env.set_seed(seed)
+            return play(env, self.actor, max_steps=self.longest(env))
+
+    def longest(self, env: TransformedEnv) -> int:
+        """Steps after which an episode in ``env``, which is seeded, is not waited for any longer."""
+        return episode_limit(env) if isinstance(self.max_steps, str) else self.max_steps
 
     def close(self) -> None:
         """Closes the environments."""
@@ -135,9 +145,8 @@ def episode_seed(seed: int, frames: int, drawn: int) -> int:
 
 
 @torch.no_grad()
-def play(env: TransformedEnv, actor: TensorDictModuleBase, *, seed: int, max_steps: int) -> Evaluation:
+def play(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
     """One deterministic episode in each environment of ``env``, stopping when the last has finished."""
-    env.set_seed(seed)
     episodes = env.numel()
     returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
     running = torch.ones(episodes, dtype=torch.bool)
@@ -152,7 +161,7 @@ def play(env: TransformedEnv, actor: TensorDictModuleBase, *, seed: int, max_ste
             if not running.any():
                 break
             now = following
-    return Evaluation(returns, lengths)
+    return Evaluation(returns, lengths, int(running.sum()))
 
 
 @contextmanager

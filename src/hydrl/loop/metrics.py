@@ -10,6 +10,7 @@ from hydrl.loop.clock import timeit
 from hydrl.loop.update import Update
 
 Item = TypeVar("Item")
+RETURN = ("episode_reward", ("next", "episode_reward"))  # of an episode so far, before a step and after it
 EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
 
 
@@ -29,11 +30,13 @@ class Metrics:
         """Begins a new row."""
         self.episodes: list[TensorDictBase] = []
         self.losses: list[TensorDictBase] = []
+        self.steps: list[TensorDictBase] = []
         self.values: dict[str, float] = {}
 
     def learned(self, batch: TensorDictBase, losses: Sequence[TensorDictBase]) -> None:
         """Takes in a batch that was learned from and the losses of its updates."""
         self.episodes.append(ended_episodes(batch))
+        self.steps.append(step_metrics(batch))
         self.values |= value_metrics(batch)
         if losses:
             self.losses.append(torch.stack(list(losses)).mean(0))
@@ -43,6 +46,7 @@ class Metrics:
         row = {
             **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
             **episode_metrics(self.episodes),
+            **over_steps(self.steps),
             **self.values,
             "train/learning_rate": self.update.learning_rate,
             **exploration_metrics(self.exploration),
@@ -55,6 +59,7 @@ class Metrics:
         return {
             "episodes": [(len(each), each.to_dict()) for each in self.episodes],
             "losses": [each.to_dict() for each in self.losses],
+            "steps": [each.to_dict() for each in self.steps],
             "values": dict(self.values),
         }
 
@@ -62,6 +67,7 @@ class Metrics:
         """Goes on from :meth:`state_dict`."""
         self.episodes = [TensorDict(each, batch_size=[count]) for count, each in state["episodes"]]
         self.losses = [TensorDict(each) for each in state["losses"]]
+        self.steps = [TensorDict(each) for each in state.get("steps", [])]  # not in those of older runs
         self.values = dict(state["values"])
 
 
@@ -102,6 +108,31 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
     if (step_count := ended.get("step_count", None)) is not None:
         metrics["train/episode_length"] = step_count.double().mean().item()
     return metrics
+
+
+def step_metrics(batch: TensorDictBase) -> TensorDictBase:
+    """What a batch of any shape says of episodes that have not ended: the reward of a step, and what was cut.
+
+    Returns:
+        ``reward``, the mean of a step before any reward transform, and ``cut_short``, how many episodes
+        ``random_horizon`` ended; each where it is known.
+    """
+    known, (before, after) = TensorDict(), (batch.get(key, None) for key in RETURN)
+    if before is not None and after is not None:
+        known["reward"] = (after - before).double().mean()
+    if (cut_short := batch.get(("next", "cut_short"), None)) is not None:
+        known["cut_short"] = cut_short.sum()
+    return known
+
+
+def over_steps(batches: Sequence[TensorDictBase]) -> dict[str, float]:
+    """``train/`` entries over :func:`step_metrics` of some batches, which are of one size."""
+    found = {}
+    if rewards := [each["reward"] for each in batches if "reward" in each]:
+        found["train/reward"] = torch.stack(rewards).mean().item()
+    if cut_short := [each["cut_short"] for each in batches if "cut_short" in each]:
+        found["train/cut_short"] = int(torch.stack(cut_short).sum())
+    return found
 
 
 def value_metrics(batch: TensorDictBase) -> dict[str, float]:

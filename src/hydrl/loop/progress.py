@@ -128,7 +128,7 @@ class Progress:
         last = self.evaluation
         return {
             "counters": {name: getattr(self, name) for name in COUNTERS},
-            "evaluation": None if last is None else (last.returns, last.lengths),
+            "evaluation": None if last is None else (last.returns, last.lengths, last.cut_episodes),
             "resumed_at": self.resumed_at,
         }
 

@@ -48,7 +48,7 @@ class WorkerCollector(FiniteCollector):
         if sys.platform == "linux":  # PR_SET_PDEATHSIG: it ends with the run, even while it loops in C
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         self.worker_timeout, self.of = worker_timeout, f" of worker {worker_idx}"
-        self.report = (folder / str(worker_idx)).open("w")
+        self.report = (folder / str(worker_idx)).open("w", encoding="utf-8")
         faulthandler.enable(self.report, all_threads=False)
         with self.reported():
             super().__init__(*args, worker_idx=worker_idx, **kwargs)
@@ -206,7 +206,7 @@ class Watched:
         """
         worker = min(ended, key=lambda each: ended[each] == -signal.SIGTERM)
         code, file = ended[worker], Path(self.reports.name, str(worker))
-        report = file.read_text(errors="replace").strip() if file.exists() else ""
+        report = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
         if report and code == DivergedError.exit_code:
             return DivergedError(report)
         how = "failed" if report else f"ended with exit code {code}"

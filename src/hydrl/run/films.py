@@ -28,7 +28,7 @@ SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and on
 @torch.no_grad()
 def film(
     evaluator: Evaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
-) -> tuple[float, int]:
+) -> tuple[float, int, bool]:
     """Films one episode, which begins as the first of ``evaluator(frames, ..., drawn)``.
 
     Played alone it may end otherwise, for MuJoCo's contacts magnify how a network rounds. A task of more than
@@ -36,7 +36,8 @@ def film(
     generators are left alone. ``pause`` is called before each picture; where it raises there is no film.
 
     Returns:
-        The episode's return, undiscounted and before any reward transform, and its steps.
+        The episode's return, undiscounted and before any reward transform, its steps, and whether it was
+        still running when ``eval.max_steps`` ended the film.
 
     Raises:
         UserError: if the environment gives no frames.
@@ -61,10 +62,11 @@ def film(
 
             write(first)
             played = env.rollout(
-                evaluator.max_steps, evaluator.actor, draw, auto_reset=False, tensordict=start
+                evaluator.longest(env), evaluator.actor, draw, auto_reset=False, tensordict=start
             )
             write(picture(env))  # of the end, where TorchRL calls nothing
-    return played["next", "episode_reward"][-1].item(), len(played)
+    last = played["next"][-1]
+    return last["episode_reward"].item(), len(played), not last["done"].item()
 
 
 class Camera:
@@ -95,7 +97,9 @@ class Camera:
             path, key, drawn = self.folder / "final.mp4", "eval/final_video", Episodes.CLOSING
         with timeit("time/video"):
             try:
-                film(self.evaluator, path, frames, drawn, pause)
+                _, steps, cut = film(self.evaluator, path, frames, drawn, pause)
+                if cut:
+                    record.say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
                 loggers.show(record.loggers.values(), frames, key, path)
             except Exception as error:  # of graphics, encoder, disk or loggers
                 record.say(f"no film at {frames:,} frames: {error}")

@@ -30,7 +30,7 @@ def lock(run: Path) -> None:
         _held.close()
     try:
         run.mkdir(parents=True, exist_ok=True)
-        _held = (run / ".lock").open("w")
+        _held = (run / ".lock").open("w", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{run} cannot be written: {error.strerror}; choose another folder") from None
     try:
@@ -71,7 +71,7 @@ def meant(place: Path) -> str:
 def summary(run: Path) -> dict[str, Any]:
     """A run's ``summary.json``; empty where there is none that can be read."""
     with suppress(OSError, ValueError):
-        found = json.loads((run / "summary.json").read_text())
+        found = json.loads((run / "summary.json").read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
 

@@ -21,13 +21,18 @@ from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.files import atomically
 
+FIRST = ("frames", "train/return")  # of the columns of metrics.csv
+
 
 class MetricsFile:
-    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column."""
+    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column.
+
+    The training return has its column from the first row on, and no number there until an episode has ended.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.columns = ["frames"]
+        self.columns: list[str] = []
         self.rows: list[dict[str, float]] = []
 
     def write(self, frames: int, metrics: dict[str, float]) -> None:
@@ -35,22 +40,22 @@ class MetricsFile:
         row = {"frames": frames, **metrics}
         self.rows.append(row)
         if row.keys() <= set(self.columns):
-            with self.path.open("a", newline="") as file:
+            with self.path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self.columns).writerow(row)
         else:
             self.rewrite()
 
     def keep(self, count: int) -> None:
         """Goes on after the first ``count`` rows that an earlier process wrote; later ones go."""
-        text = self.path.read_text() if self.path.exists() else ""
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
         found = list(csv.DictReader(text.splitlines()))[:count]
         self.rows = [{key: number(cell) for key, cell in row.items() if cell} for row in found]
         self.rewrite()
 
     def rewrite(self) -> None:
         """Writes the whole file, its columns in the order they came in, resumed or not."""
-        self.columns = list(dict.fromkeys(["frames", *(key for row in self.rows for key in sorted(row))]))
-        with atomically(self.path) as partial, partial.open("w", newline="") as file:
+        self.columns = list(dict.fromkeys([*FIRST, *(key for row in self.rows for key in sorted(row))]))
+        with atomically(self.path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(self.rows)

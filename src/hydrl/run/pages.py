@@ -34,5 +34,6 @@ def write_page(text: str, file: Path) -> None:
     with atomically(file) as partial:
         partial.write_text(
             f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
-            f"<style>\n{STYLE}\n</style>\n{body}</html>\n"
+            f"<style>\n{STYLE}\n</style>\n{body}</html>\n",
+            encoding="utf-8",
         )

@@ -60,9 +60,20 @@ class Record:
             **(evaluation.metrics() if evaluation else {}),
             **self.clock.metrics(frames),
         }
+        if evaluation and not any(each.get("eval/cut_episodes") for each in self.file.rows):
+            self.say_cut(evaluation)
         self.file.write(frames, row)
         loggers.log(self.loggers.values(), frames, row)
         self.display.update(frames, row)
+
+    def say_cut(self, evaluation: Evaluation) -> None:
+        """Says that episodes of an evaluation were cut short, if any were."""
+        if cut := evaluation.cut_episodes:
+            steps = int(evaluation.lengths.max())
+            self.say(
+                f"{cut} of {len(evaluation.returns)} episodes were still running after {steps:,} steps and "
+                f"count as they stand; eval.max_steps={10 * steps:_} lets them go on"
+            )
 
     def say(self, text: str) -> None:
         """A line above the progress bar."""
@@ -96,6 +107,7 @@ class Record:
             "eval/return_mean": reported.mean if reported else None,
             "eval/return_std": reported.std if reported else None,
             "eval/episodes": reported.returns.numel() if reported else 0,
+            "eval/cut_episodes": reported.cut_episodes if reported else 0,
             "best_eval/return_mean": progress.best,
             "solved_at_frames": progress.solved_at_frames,
             "solved_at_seconds": progress.solved_at_seconds,
@@ -112,7 +124,7 @@ class Record:
             "versions": process.versions(),
         }
         with atomically(self.directory / "summary.json") as partial:
-            partial.write_text(json.dumps(summary, indent=2) + "\n")
+            partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         title = f"{settings.algo} on {settings.task}, seed {settings.seed}"
         last = (progress.frames, closing.mean, closing.std) if closing else None
         picture = self.directory / "curves.png"
@@ -126,7 +138,7 @@ class Record:
     def page(self, title: str, rows: dict[str, str]) -> None:
         """Writes ``run.html``: the curves, the closing table's rows and the configuration."""
         table = "\n".join(["| | |", "|---|---|", *(f"| {name} | `{text}` |" for name, text in rows.items())])
-        config = (self.directory / "config_resolved.yaml").read_text()
+        config = (self.directory / "config_resolved.yaml").read_text(encoding="utf-8")
         parts = [f"# {title}", "![curves](curves.png)", table, "## Configuration", f"```yaml\n{config}```"]
         write_page("\n\n".join(parts), self.directory / "run.html")
 

@@ -1,6 +1,7 @@
 """What a person sees: a progress bar while it runs, a table at the end."""
 
 import io
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.table import Table
 # The rows of the closing table, of what stands in summary.json.
 CLOSING = {
     "evaluation": "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
+    "cut short": "{eval/cut_episodes:,} of these episodes, still running at eval.max_steps",
     "best evaluation": "{best_eval/return_mean:,.1f}",
     "first solved": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
     "trained": "{frames:,} frames, {updates:,} updates",
@@ -34,16 +36,31 @@ class Lasting(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Where whoever read the output has gone, as ``| head`` does, this process loses its screen alone."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        with suppress(AttributeError, io.UnsupportedOperation):  # there is none, or no file behind it
-            file = io.BufferedWriter(Lasting(stream.fileno(), "w", closefd=False))
-            setattr(sys, name, io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True))
+    """Lets the screen fail alone, and never this process.
+
+    It fails where whoever read the output has gone, as ``| head`` does, where it was closed from the start,
+    as a daemon's, and where its encoding lacks a letter, in whose place ``?`` is then printed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: this opens the lowest number that is free, and no file of ours gets it
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if (stream := getattr(sys, name)) is None:
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, mode), "utf-8"))
+        elif mode == "w":
+            with suppress(AttributeError, io.UnsupportedOperation):  # there is no file behind it
+                file = io.BufferedWriter(Lasting(stream.fileno(), "w", closefd=False))
+                text = io.TextIOWrapper(file, stream.encoding, "replace", line_buffering=True)
+                setattr(sys, name, text)
 
 
 class Display:
-    """Progress bar on a terminal; one line an evaluation where the output is a file or a pipe."""
+    """Progress bar on a terminal; one line at first and one an evaluation where the output is a file or pipe.
+
+    Until an episode of training has ended, its reward a step stands in the place of its return.
+    """
 
     def __init__(self, title: str, total_frames: int) -> None:
         self.title, self.console = title, console()
@@ -52,7 +69,7 @@ class Display:
             *([TextColumn("[bold]{task.description}")] if wide else []),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("return {task.fields[train/return]}"),
+            TextColumn("{task.fields[training]}"),
             TextColumn("eval {task.fields[eval/return_mean]}"),
             TextColumn("{task.fields[time/frames_per_second]} frames/s"),
             TimeRemainingColumn(compact=True),
@@ -60,17 +77,29 @@ class Display:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        unknown: Any = dict.fromkeys(("train/return", "eval/return_mean", "time/frames_per_second"), "-")
-        self.task = self.progress.add_task(title, total=total_frames, **unknown)
+        self.training, self.told = "reward -", False
+        unknown: Any = dict.fromkeys(("eval/return_mean", "time/frames_per_second"), "-")
+        self.task = self.progress.add_task(title, total=total_frames, training=self.training, **unknown)
         self.progress.start()
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
         """Moves the bar and shows the rate of the whole run so far, the newest return and evaluation."""
-        if "eval/return_mean" in metrics and not self.console.is_terminal:
-            mean, std = metrics["eval/return_mean"], metrics["eval/return_std"]
-            print(f"{self.title}{frames:>12,} frames  evaluation {mean:,.1f} ± {std:,.1f}", flush=True)
+        if "train/return" in metrics:
+            self.training = f"return {metrics['train/return']:,.1f}"
+        elif "train/reward" in metrics and self.training.startswith("reward"):
+            self.training = f"reward {metrics['train/reward']:,.3f}/step"
+        if not self.console.is_terminal:
+            self.print_line(frames, metrics)
         known: Any = {key: f"{value:,.{0 if 'second' in key else 1}f}" for key, value in metrics.items()}
-        self.progress.update(self.task, completed=frames, **known)
+        self.progress.update(self.task, completed=frames, training=self.training, **known)
+
+    def print_line(self, frames: int, metrics: dict[str, float]) -> None:
+        """Says in a line what came in, if it is the first or an evaluation."""
+        if "eval/return_mean" in metrics or (metrics and not self.told):
+            text = "  evaluation {eval/return_mean:,.1f} ± {eval/return_std:,.1f}"
+            evaluation = text.format(**metrics) if "eval/return_mean" in metrics else ""
+            print(f"{self.title}{frames:>12,} frames  {self.training}{evaluation}", flush=True)
+            self.told = True
 
     def close(self) -> None:
         """Leaves the bar as it stands and gives the terminal back."""
@@ -90,10 +119,10 @@ def print_summary(summary: dict[str, Any], directory: Path, going_on: str = "") 
 
 def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
     """The rows of the closing table by their names."""
-    rows = {}
+    rows, known = {}, summary | {"eval/cut_episodes": summary.get("eval/cut_episodes") or None}
     for name, text in CLOSING.items():
-        with suppress(TypeError):  # of a None, where it was not evaluated or not solved
-            rows[name] = text.format(**summary).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
+        with suppress(TypeError):  # of a None, where it was not evaluated, not cut or not solved
+            rows[name] = text.format(**known).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
     folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     return rows | {"folder": str(folder)}
 

@@ -59,6 +59,6 @@ def milliseconds(runs: Sequence[Run]) -> float:
 
 def comment(file: Path) -> str:
     """What a configuration says of itself at its top, below its package."""
-    lines = file.read_text().splitlines()[1:]
+    lines = file.read_text(encoding="utf-8").splitlines()[1:]
     own = lines[: next(n for n, line in enumerate(lines) if not line.startswith("#"))]
     return " ".join(line.removeprefix("# ") for line in own)

@@ -44,7 +44,7 @@ class Training:
         self.folder, self.log = folder, folder.with_name(f"{folder.name}.log")
         self.stopped = False
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("w") as log:
+        with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(TRAIN), *arguments, f"hydra.run.dir={quoted(folder)}"],
                 env=os.environ | {"OMP_NUM_THREADS": str(cores)},
@@ -70,7 +70,8 @@ class Training:
         """Why it failed: the last line that tells an error, or the last line at all."""
         if self.code and self.code < 0:
             return f"killed by {signal.Signals(-self.code).name}"
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()]
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it printed nothing"])[-1]
 

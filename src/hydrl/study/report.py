@@ -61,7 +61,7 @@ def save(
     parts += [as_typed("\n".join(["```", command, *typed, "```"]))]
     text = "\n\n".join(filter(None, parts)) + "\n"
     with atomically(page) as partial:
-        partial.write_text(text)
+        partial.write_text(text, encoding="utf-8")
     return text
 
 

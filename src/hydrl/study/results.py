@@ -34,7 +34,7 @@ def make(declared: Path, names: Sequence[str], jobs: int, out: Path, page: Path)
         UserError: for a name that no row has.
         RunError: if a run failed, once all others have ended and the page is written; to diverge is a result.
     """
-    said = yaml.safe_load(declared.read_text())
+    said = yaml.safe_load(declared.read_text(encoding="utf-8"))
     rows = {folder_name(row["overrides"]): row for row in said["runs"]}
     store, seeds = page.with_suffix(""), said["seeds"]
     store.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def kept(file: Path) -> list[Run]:
         UserError: for a damaged file.
     """
     try:
-        lines = file.read_text().splitlines() if file.is_file() else []
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
         return sorted(map(Run.model_validate_json, lines), key=lambda run: run.seed)
     except ValueError as error:
         raise UserError(f"{file} is damaged: {str(error).splitlines()[0]}; remove it") from None
@@ -96,7 +96,7 @@ def add(file: Path, run: Run) -> None:
     others = [each for each in kept(file) if each.seed != run.seed]
     with atomically(file) as partial:
         lines = [each.model_dump_json(by_alias=True) for each in [*others, short]]
-        partial.write_text("".join(f"{line}\n" for line in lines))
+        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def write(said: Mapping[str, Any], found: Mapping[str, Sequence[Run]], page: Path) -> None:
@@ -123,7 +123,7 @@ def write(said: Mapping[str, Any], found: Mapping[str, Sequence[Run]], page: Pat
     parts += ["## How each was tuned", "\n".join(how)]
     report.save(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/", "Results")
     with atomically(page.with_name("algorithms.md")) as partial:
-        partial.write_text(algorithms.page(found.values()))
+        partial.write_text(algorithms.page(found.values()), encoding="utf-8")
 
 
 def tuned(overrides: Sequence[str]) -> str:

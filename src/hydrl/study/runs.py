@@ -61,7 +61,7 @@ def evaluations(folder: Path) -> np.ndarray:
     None where there is no ``metrics.csv``; a last line that is still being written is left out.
     """
     path = folder / "metrics.csv"
-    text = path.read_text() if path.is_file() else ""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
     lines = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
     names = ("frames", "time/elapsed", "eval/return_mean")
     rows = [[float(line.get(name) or "nan") for name in names] for line in lines]
@@ -84,13 +84,13 @@ def read(folder: Path) -> Run:
         curve = evaluations(folder) - [0.0, start, 0.0]
         if found["solved_at_seconds"] is not None:
             found["solved_at_seconds"] -= start
-        config = yaml.safe_load((folder / "config_resolved.yaml").read_text())
+        config = yaml.safe_load((folder / "config_resolved.yaml").read_text(encoding="utf-8"))
         made = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
             "threshold": config["eval"]["solved_at"],
             "id": config.get("env", {}).get("id"),
-            "overrides": yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text()),
+            "overrides": yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")),
         }
         return Run.model_validate(found | made)
     except Exception as error:  # whatever a damaged file may hold

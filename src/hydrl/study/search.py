@@ -192,5 +192,5 @@ class Search:
         header = f"# @package _global_\n# {top.value:,.1f} by {self.command(top)}\n"
         numbers = OmegaConf.from_dotlist([each.lstrip("+") for each in self.drawn(top)])
         experiment = self.out / "experiment.yaml"
-        experiment.write_text(header + OmegaConf.to_yaml(numbers))
+        experiment.write_text(header + OmegaConf.to_yaml(numbers), encoding="utf-8")
         return [experiment, *files]
