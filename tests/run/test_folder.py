@@ -46,6 +46,7 @@ def test_a_run_that_is_refused_once_its_environment_is_there_leaves_nothing(star
 def test_the_command_is_replaced_whole(started, tmp_path, monkeypatch):
     file, save = tmp_path / ".hydra" / "overrides.yaml", OmegaConf.save
     assert started(1) == 0
+    (tmp_path / "config_resolved.yaml").touch()
 
     def die(config: object, f: object) -> None:
         save(config, f)

@@ -5,6 +5,7 @@ The cheapest checks come first; PyTorch is imported by the last.
 
 import importlib.util
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, content, find, missing, no_such_choice, show
+from hydrl.config.mistakes import choices, choices_with, content, find, missing, no_such_choice, show
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.own import sources
 from hydrl.config.signatures import Part, Values, check_signatures, hold_one, targets
@@ -122,8 +123,11 @@ def unfit(values: Values) -> Iterator[str]:
         own = content(f"/env/{task}")["env"]
         for key, general in (("_target_", "custom"), ("id", "gym"), ("scenario", "vmas")):
             if env.get(key) != own.get(key):
-                given = f"env.{key}={env.get(key)}"
-                yield f"{given}: env={task} is {own.get(key)}, and its numbers too; use env={general} {given}"
+                given, value = f"env.{key}={env.get(key)}", str(env.get(key))
+                able = choices_with(f"env.{key}", value) if key != "_target_" else []
+                able += [f"env={value}" if value in choices(CONFIGS / "env") else f"env={general} {given}"]
+                line = f"{given}: env={task} is {own.get(key)}, and its numbers too"
+                yield f"{line}; use {' or '.join(able)}"
 
 
 def too_large(values: Values) -> Iterator[str]:
@@ -157,7 +161,7 @@ def at_odds(values: Values) -> Iterator[str]:
     started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
     if values["resume"] is None and started:  # a run never writes over another
         there = f"hydra.run.dir={folder} holds a run already"
-        yield f"{there}; go on with it by resume={folder}, or choose another"
+        yield f"{there}; go on with it by {shlex.quote(f'resume={folder}')}, or choose another"
     collector, module = values["collector"], values["loss"]["module"]
     workers, single = collector.get("num_workers"), "sync" not in collector
     if workers and single and collector["_target_"] == "hydrl.parts.collectors.make_collector":

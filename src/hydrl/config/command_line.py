@@ -3,12 +3,16 @@
 import errno
 import os
 import re
+import shlex
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 from hydra import compose, initialize_config_dir
@@ -19,17 +23,34 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import CONFIGS, own
-from hydrl.config.mistakes import choices, instead, missing, no_such_choice, no_such_key, paths, unresolved
-from hydrl.config.overrides import as_typed, key_of, spelled_out
+from hydrl.config.mistakes import (
+    CALLED,
+    INSTEAD,
+    NEEDED_GROUPS,
+    choices,
+    instead,
+    missing,
+    no_such_choice,
+    no_such_key,
+    paths,
+    unresolved,
+)
+from hydrl.config.overrides import as_typed, key_of, plain, quoted, spelled_out, with_paths
 from hydrl.errors import Interrupted, RunError, UserError
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
-# Hydra's own.
-OPTIONS = {"--help", "--hydra-help", "--version", "--multirun", "--run", "--resolve", "--shell-completion"}
-OPTIONS |= {"--package", "--config-path", "--config-name", "--config-dir", "--info", "--cfg"}
-OPTIONS |= {"-h", "-m", "-r", "-sc", "-p", "-cp", "-cn", "-cd", "-i", "-c"}
+# Hydra's own, and what each may be followed by.
+OPTIONS = dict.fromkeys(["--help", "--hydra-help", "--version", "--multirun", "--run", "--resolve"], "")
+OPTIONS |= dict.fromkeys(["-h", "-m", "-r", "--shell-completion", "-sc", "--package", "-p"], "")
+OPTIONS |= dict.fromkeys(["--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"], "")
+OPTIONS |= dict.fromkeys(["--info", "-i"], "|all|config|defaults|defaults-tree|plugins|searchpath")
+OPTIONS |= dict.fromkeys(["--cfg", "-c"], "job|hydra|all")
+DASHES, QUOTES = "\u2010\u2011\u2012\u2013\u2014\u2212", "\u2018\u2019\u201c\u201d"  # as web pages have them
 
 T = TypeVar("T")
+
+# Folders that were there before this process' run, among which its own may be.
+_stood: set[Path] = set()
 
 
 def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = list) -> int:
@@ -51,12 +72,14 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
         if "--version" in sys.argv[1:]:
             return print(f"hydrl {version('hydrl')}")
         try:
-            words = spelled_out(expand(sys.argv[1:]))
+            words = spelled_out(expand(with_paths(sys.argv[1:])))
             # Options first, with what belongs to them: Hydra reads none that stand among overrides.
             sys.argv[1:] = sorted(words, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
             check_arguments(sys.argv[1:])
             own.use(own.folders(sys.argv[1:]))
-            main()
+            remember_folders(sys.argv[1:])
+            with stopped_early():
+                main()
         except UserError:
             raise
         except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
@@ -106,6 +129,9 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
             train(cfg)
         except (UserError, RunError) as error:
             code = complain(str(error), error.exit_code)
+        except (Interrupted, KeyboardInterrupt):
+            remove_unused_folder()
+            raise
         except SystemExit as error:  # of a task's own code, which must not look like a run that finished
             code = complain(f"the environment or a library ended the run by sys.exit({error.code!r})", 1)
         except Exception as error:
@@ -124,13 +150,43 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
     return wrapper
 
 
+def remember_folders(arguments: Sequence[str]) -> None:
+    """Keeps in mind which folders there are already, for :func:`remove_unused_folder`."""
+    named = [
+        each.partition("=")[2] for each in arguments if key_of(each) in ("hydra.run.dir", "hydra.sweep.dir")
+    ]
+    _stood.clear()
+    for folder in (Path.cwd(), *(Path(plain(each)).absolute() for each in named)):
+        _stood.update(each for each in (folder, *folder.parents) if each.is_dir())
+
+
 def remove_unused_folder() -> None:
-    """Takes away the empty folder that Hydra made for a run which was refused, not one that was named."""
-    hydra = HydraConfig.get()
-    named = ("hydra.run.dir", "hydra.sweep.dir")
-    if not any(each.lstrip("+").startswith(named) for each in hydra.overrides.hydra):
-        with suppress(OSError):  # it holds something
-            os.removedirs(os.path.relpath(hydra.runtime.output_dir))
+    """Takes away the empty folder that Hydra made for a run which did not begin, and those it lies in."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    for each in (folder, *folder.parents):
+        if each in _stood:
+            return
+        try:
+            each.rmdir()
+        except OSError:  # it holds something
+            return
+
+
+@contextmanager
+def stopped_early() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what has not begun, and say so; a run takes them over before its loop."""
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signum, signal.SIG_DFL)  # another one kills
+        os.write(2, b"\nstopped before the first batch; nothing was saved\n")
+        raise Interrupted(signum)
+
+    previous = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
 
 
 def complain(message: str, code: int = 2) -> int:
@@ -160,7 +216,10 @@ def read(kind: type[T], words: list[str], example: str) -> T:
         if key not in kind.__annotations__:
             raise UserError(no_such_key(key, value, dict.fromkeys(kind.__annotations__)))
         try:
-            arguments.merge_with_dotlist([word])
+            if kind.__annotations__[key] is str:  # a folder's name may hold what YAML reads otherwise
+                arguments[key] = plain(value)
+            else:
+                arguments.merge_with_dotlist([word])
             OmegaConf.resolve(arguments)
         except (OmegaConfBaseException, YAMLError) as error:
             raise UserError(f"{word}: {str(error).splitlines()[0]}") from None
@@ -177,39 +236,129 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """
     # Optional in configs/train.yaml, so that Hydra would miss none.
     tuned = [name for each in (CONFIGS, *own.folders(arguments)) for name in choices(each / "tuned")]
+    check_options(arguments)
     for word in arguments:
         key, _, value = word.partition("=")
-        if key.startswith("-") and key not in OPTIONS:
-            raise UserError(f"{word}: there is no such option; write key=value, and see --help")
+        if not re.search(r"\w", key):
+            raise UserError(f"cannot read {word}; write KEY=VALUE, without blanks")
         if key in ("hydra.run.dir", "hydra.sweep.dir") and not value:
             raise UserError(f"{word} names no folder; write {key}=DIR")
+        if key == "run_dir":  # which would be another than Hydra's
+            raise UserError(f"{word}: it follows from hydra.run.dir; write hydra.run.dir={value or 'DIR'}")
+        if key in NEEDED_GROUPS and value.startswith("["):
+            several = value.strip("[]")
+            raise UserError(
+                f"{word}: a run has one; write {key}=CHOICE, or -m {key}={several} to run them all"
+            )
         if key in ("~algo", "~env", "~loss", "~collector", "~optim"):
             raise UserError(missing(key[1:]))
         if (CONFIGS / key).is_dir() and re.fullmatch(r"true|false|\d+", value, re.IGNORECASE):
             raise UserError(no_such_choice(key, value, choices(CONFIGS / key)))
+        if (CONFIGS / key).is_dir() and value.endswith((".yaml", ".yml")):  # which no tuned numbers are for
+            name = value.rpartition(".")[0].removeprefix("configs/").removeprefix(f"{key}/")
+            raise UserError(f"{word}: a choice is named without its folder and ending; write {key}={name}")
         if key.lstrip("+") == "search":
             raise UserError(f"{word}: a search is made by python scripts/search.py, as search={value}")
         if key == "tuned" and value not in tuned and re.fullmatch(r"[\w/]+", value):
             raise UserError(no_such_choice(key, value, tuned))
 
 
+def check_options(arguments: Sequence[str]) -> None:
+    """What is typed as an option is one, with what belongs to it.
+
+    Raises:
+        UserError: if it is not.
+    """
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        key, equals, value = word.partition("=")
+        if key[:1] in (*DASHES,) or (key[:1] == "-" and set(key) & set(DASHES)):
+            name = key.strip(DASHES + "-")
+            wanted = f"{'-' if len(name) < 3 else '--'}{name}{equals}{value}"
+            raise UserError(f"{word}: its dash is not that of the keyboard; write {wanted}")
+        if key[:1] != "-":
+            continue
+        if key not in OPTIONS:
+            raise UserError(no_such_option(word, following))
+        given = value if equals else following
+        if able := OPTIONS[key]:
+            if given not in able.split("|"):
+                advice = able.strip("|").replace("|", ", ")
+                raise UserError(f"{key} {given}: it is followed by one of {advice}")
+        elif key in ("--config-dir", "-cd") and not (given and Path(given).is_dir()):
+            told = f"{key}={given}: there is no such folder" if given else f"{key} names no folder"
+            raise UserError(f"{told}; write --config-dir=DIR, of one that holds actor/, env/ or the like")
+        elif key in ("--config-name", "-cn", "--config-path", "-cp"):
+            raise UserError(
+                f"{word}: hydrl has its own; write --config-dir=DIR for files of your own beside it"
+            )
+        elif equals and key in ("--help", "-h", "--multirun", "-m"):
+            raise UserError(f"{word}: it takes no value; write {key}")
+
+
+def no_such_option(word: str, following: str) -> str:
+    """What was meant by an option as other libraries have it, ``--total-timesteps 1000``."""
+    key, equals, value = word.partition("=")
+    name = key.strip("-").replace("-", "_")
+    if not equals:
+        value = following if re.match(r"[^-=]+$", following) else "VALUE"
+    meant = next((each for each, names in CALLED.items() if name in (each, *names.split())), "")
+    example = f", as {meant}={value}" if meant else ""
+    return f"{word}: there is no such option; write key=value{example}, and see --help"
+
+
+def unreadable(word: str) -> str:
+    """A word that Hydra cannot read, with what may have been meant."""
+    key, equals, value = word.partition("=")
+    line = f"cannot read {word or chr(39) * 2}; write KEY=VALUE, without blanks, and quote what has brackets"
+    files = [each for each in CONFIGS.glob(f"*/{word}.yaml") if word.isidentifier()]
+    if word in ("help", "version"):
+        return f"{word}: write --{word}"
+    if groups := sorted({each.parent.name for each in files} - {"search"}):
+        return f"{word}: write {' or '.join(f'{each}={word}' for each in groups)}"
+    if not equals or not re.fullmatch(r"[+~]*[\w./@-]+", key):
+        return line if equals else f"{line}; for the shell quote all of a word with blanks, 'KEY=A VALUE'"
+    if key in INSTEAD:
+        return no_such_key(key, value, {})
+    if set(value) & set(QUOTES):
+        plainly = re.sub(f"[{QUOTES}]", "", value)
+        return f"cannot read {word}: its quotes are not those of the keyboard; write '{key}={plainly}'"
+    if numbers := re.fullmatch(r"[\[({][\d\s,;]*[\])}]?", value) and re.findall(r"\d+", value):
+        return f"{line}; a list is '{key}=[{','.join(numbers)}]'"
+    if re.search(r"\w.*[][=#(){}'\"]|[][=#(){}'\"].*\w", value) and not re.match(r"\w+\(|.*\$", value):
+        whole = f"{key}={quoted(value)}"
+        return f"{line}, as " + (shlex.quote(whole) if set(whole) & set('"\\`!') else f'"{whole}"')
+    return line
+
+
 def translate(error: Exception, arguments: Sequence[str]) -> str:
     """Hydra's complaint in one line, with what was meant where it is a name."""
-    text = " ".join(str(error).split()).partition(" Config search path")[0]
+    text = " ".join(str(error).split()).partition(" Config search path")[0].partition(" full_key")[0]
     if isinstance(error, OverrideParseException):
-        return f"cannot read {error.override}; write KEY=VALUE, without blanks, and quote what has brackets"
+        return unreadable(error.override or "")
     if isinstance(error, OmegaConfBaseException):
         return unresolved(error)
     if found := re.match(r"Could not override '(\S+?)'\. To append to your config use \+[^=]+=(.*)", text):
         return no_such_key(found[1], found[2], composed(arguments))
     if found := re.match(r"Could not override '(\S+?)'\. Did you mean to override (?:one of )?(.+)\?", text):
-        said = next(each for each in arguments if key_of(each) == found[1]).partition("=")[2]
+        said = next((each for each in arguments if key_of(each) == found[1]), "").partition("=")[2]
         offered = " or ".join(f"{each}={said}" for each in found[2].split(", "))
         return f"{found[1]}={said}: there is no such group; did you mean {offered}?"
     if found := re.search(r"(?:Multiple values for |not supported: '\++)([^\s.=]+)", text):
         return f"+{found[1]}: it is chosen already; leave out the +, as {found[1]}=CHOICE"
+    if text.startswith("Config group override must be"):
+        meant = re.compile(r"[\w/]+=" + (r".*\bnull\b.*" if text.endswith("NoneType") else r"\d.*"))
+        word = next((each for each in arguments if meant.fullmatch(each)), "")
+        if not text.endswith("NoneType"):
+            return f"{word}: there is no such choice"
+        return f"{word}: a sweep cannot leave a group out; make a run of {key_of(word)}=null by itself"
     if found := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.+?)'", text):
+        if re.search(r"=[1-9]\d{0,2}(,\d{3})+$", found[1]):  # thousands and decimals with a comma
+            return f"{found[1]}: more than one value; write {found[1].replace(',', '_')}"
+        if re.search(r"=0,\d+$", found[1]):
+            return f"{found[1]}: more than one value; write {found[1].replace(',', '.')}"
         return f"{found[1]}: more than one value; write [VALUE,VALUE] for a list, or add -m to run them all"
+    if found := re.match(r"Error merging override ([^\s=]+)(=\S*)", text):
+        return f"{found[1]}{found[2]}: it is a group of keys; set one of them, as {found[1]}.KEY=VALUE"
     if found := re.match(r"Could not delete from config\. '(\S+)'", text):
         return f"~{found[1]}: there is no such key{instead(found[1], list(paths(composed(arguments))))}"
     if found := re.search(r"Could not (?:find|load) '((?:hydra/)?[^/']+)/([^']*?)'", text):

@@ -5,7 +5,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -41,11 +41,14 @@ CALLED = {
     "hydra.run.dir": "save_dir output_dir log_dir",
     "logger": "wandb tensorboard track",
     "checkpoint_every_frames": "save_freq",
+    "log_every_frames": "log_interval log_freq",
+    "resume": "load load_path load_model trained_agent",
     "eval.every_frames": "eval_freq",
     "eval.episodes": "n_eval_episodes",
     "eval.video": "render render_mode capture_video",
-    "actor": "policy model",
+    "actor": "model",
     "actor.num_cells": "net_arch hidden_sizes",
+    "actor.activation": "activation_fn",
     "collector": "num_workers",
     "collector.num_envs": "n_envs num_envs",
     "collector.frames_per_batch": "n_steps num_steps train_freq",
@@ -62,6 +65,7 @@ CALLED = {
     "loss.module.entropy_coeff": "ent_coef entropy_coef",
     "loss.module.alpha_init": "ent_coef alpha",
     "loss.module.critic_coeff": "vf_coef",
+    "loss.module.num_qvalue_nets": "n_critics",
     "loss.module.normalize_advantage": "norm_adv adv_norm",
     "loss.module.clip_epsilon": "clip_range clip_coef",
     "target.tau": "tau polyak",
@@ -69,19 +73,49 @@ CALLED = {
     "exploration.eps_init": "exploration_initial_eps start_e eps_start",
     "exploration.eps_end": "exploration_final_eps end_e",
     "exploration.annealing_num_steps": "exploration_fraction",
+    "exploration": "action_noise",
+    "exploration.sigma_init": "exploration_noise noise_std",
     "schedule": "anneal_lr lr_schedule",
 }
 # What the same number means here.
 MEANS = {"collector.frames_per_batch": "the steps of all environments together"}
 
+# Keys of Stable-Baselines3 and CleanRL that no key here stands for, and what does it here.
+NETWORKS = "networks are the choices of actor and critic, and actor.num_cells=[64,64] sets their widths"
+SHOWN = "a run always shows a bar, or a line an evaluation where the output is no terminal"
+INSTEAD = {
+    "verbose": SHOWN,
+    "progress_bar": SHOWN,
+    "policy": NETWORKS,
+    "policy_kwargs": f"{NETWORKS}, actor.activation=ReLU what lies between them",
+    "features_extractor_class": "no convolutions come along; docs/own_parts.md has a network of your own",
+    "tensorboard_log": "write logger=tensorboard; it writes into the run folder",
+    "callback": "eval, checkpoint_every_frames and logger say what happens on the way",
+    "torch_deterministic": "leave it out; runs on the CPU with the same seed are equal to the last bit",
+    "exp_name": "a run is named by its folder; write hydra.run.dir=outputs/NAME",
+    "wandb_project_name": "write logger=wandb logger.project=NAME",
+    "normalize": "write transforms=normalized; the transforms of a run are listed by --cfg job",
+    "VecNormalize": "write transforms=normalized; the transforms of a run are listed by --cfg job",
+    "frame_stack": "write +transforms.stack._target_=torchrl.envs.CatFrames, with N, dim and in_keys beside",
+    "use_sde": "exploration and actor.scale say how actions vary; not by a noise that depends on the state",
+    "policy_delay": "write +loss.every.loss_actor=2; the actor then learns at every second update",
+    "policy_frequency": "write +loss.every.loss_actor=2; the actor then learns at every second update",
+    "clip_range_vf": "write +loss.module.clip_value=0.2",
+    "clip_vloss": "write +loss.module.clip_value=0.2",
+}
+NEEDED_GROUPS = ("algo", "env", "loss", "collector", "optim")
 
-def explain(error: ValidationError, values: Any, node: str = "") -> str:
+
+def explain(
+    error: ValidationError, values: Any, node: str = "", nullable: Callable[[str], bool] = lambda key: False
+) -> str:
     """What is wrong with the first wrong key, as one line in the user's terms.
 
     Args:
         error: pydantic's.
         values: the whole configuration.
         node: the dotted path of what of it pydantic was given.
+        nullable: whether a dotted key may be null.
     """
 
     def key_of(complaint: Mapping[str, Any]) -> str:
@@ -94,8 +128,9 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
     key = key_of(error.errors()[0])
     value = find(values, key)
     complaints = {each["type"]: each["msg"] for each in error.errors() if key_of(each) == key}
-    if key == "task" and value is not None:  # env=gym and env=custom take it from these
-        key = next((each for each in ("env.id", "env._target_") if find(values, each) == value), key)
+    if key == "task":  # env=gym and env=custom take it from these
+        given = values.get("env") or {}
+        key = next((f"env.{each}" for each in ("id", "_target_") if given.get(each, key) == value), key)
     if "extra_forbidden" in complaints:
         return no_such_key(key, show(value), values)
     if "missing" in complaints:
@@ -107,6 +142,11 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
     line = f"{key}={show(value)}: should " + " or ".join(dict.fromkeys(should)).replace(" or be ", " or ")
     if value is None:
         return f"{line}; leave it out by ~{key}" if key.startswith("transforms.") else line
+    if str(value).lower() == "none" and nullable(key):
+        return f"{line}; write {key}=null"
+    if short := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", str(value)):
+        number = round(float(short[1]) * {"k": 1_000, "m": 1_000_000}[short[2].lower()])
+        return f"{line}; write {key}={number:_}"
     if isinstance(value, float) and value.is_integer() and complaints.keys() & {"int_type", "int_from_float"}:
         return f"{line}; write {key}={int(value)}"
     if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
@@ -122,7 +162,8 @@ def explain(error: ValidationError, values: Any, node: str = "") -> str:
 
 def missing(key: str) -> str:
     """What a key that must be there is told with."""
-    return f"{key} is missing and cannot be left out"
+    where = "; the file of env=… says it, as `task: NAME` at the top level" if key == "task" else ""
+    return f"{key} is missing and cannot be left out{where}"
 
 
 def unresolved(error: OmegaConfBaseException) -> str:
@@ -133,6 +174,8 @@ def unresolved(error: OmegaConfBaseException) -> str:
         key = key if "." in key else error.full_key or key
         advice = f", which should {SHOULD[key]}" if key in SHOULD else ""
         return f"{key} has no value; write {key}=VALUE{advice}"
+    if "Interpolation key 'task' not found" in text:
+        return missing("task")
     return f"{error.full_key}: {text}" if error.full_key else text
 
 
@@ -168,6 +211,8 @@ def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
         value: what it was given, as shown.
         values: the configuration it is looked for in.
     """
+    if (said := INSTEAD.get(key)) and key not in values:
+        return f"{key}={value}: there is no such key; {said}"
     known = [each for each in paths(values) if each != key]
     line = f"{key}={value}: there is no such key{instead(key, known)}"
     group, _, name = key.rpartition(".")
@@ -193,6 +238,8 @@ def instead(key: str, known: list[str], *, elsewhere: bool = True) -> str:
         known: the dotted paths that there are.
         elsewhere: whether other choices than those made count too.
     """
+    if key.lower() in known:
+        return f"; did you mean {key.lower()}?"
     group, _, name = key.replace("/", ".").rpartition(".")
     alike = difflib.get_close_matches(name, " ".join(CALLED.values()).split(), 1, 0.85)
     called = [each for each, names in CALLED.items() if {*alike} & {*names.split()}]
@@ -249,6 +296,15 @@ def no_such_choice(group: str, choice: str, offered: list[str]) -> str:
     if group == "env" and (known := gymnasium_id(choice)):
         able = [*choices_with("env.id", known), f"env=gym env.id={known}"]
         return f"{group}={choice}: no such choice; use {' or '.join(able)}"
+    if group in ("actor", "critic") and (kind := re.search("cnn|conv|resnet|mlp", choice.lower())):
+        told = NETWORKS if kind[0] == "mlp" else INSTEAD["features_extractor_class"]
+        return f"{group}={choice}: no such choice; {told}; here are {', '.join(offered)}"
+    if (
+        choice in ("None", "NONE", "Null", "false", "False")
+        and group not in NEEDED_GROUPS
+        and "/" not in group
+    ):
+        return f"{group}={choice}: no such choice; write {group}=null, or try {', '.join(offered)}"
     near = difflib.get_close_matches(choice.lower(), offered, n=3, cutoff=0.5)
     rest = [each for each in offered if each not in near]
     return f"{group}={choice}: no such choice; try {', '.join([*near, *rest])}"

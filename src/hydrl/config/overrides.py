@@ -4,10 +4,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString, Sweep
+from hydra.errors import HydraException
 
 from hydrl.config import CONFIGS, ROOT
+
+PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "collector.path", "out")  # keys that name a folder
 
 
 def as_typed(text: str) -> str:
@@ -36,7 +42,43 @@ def choices_made() -> Mapping[str, str]:
 
 def quoted(path: Path | str) -> str:
     """A path as Hydra reads it back, whatever is in it."""
-    return "'" + str(path).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return QuotedString(str(path), Quote.single).with_quotes()
+
+
+def as_hydra_reads(value: str) -> Any:
+    """What Hydra makes of a value, or ``None`` where it makes nothing of it."""
+    try:
+        return OverridesParser.create().parse_override(f"key={value}").value()
+    except HydraException:
+        return None
+
+
+def plain(value: str) -> str:
+    """A folder as it was typed, with or without the quotes that Hydra may ask for; ``~`` is home."""
+    read = value if os.path.exists(value) else as_hydra_reads(value)
+    return os.path.expanduser(read if isinstance(read, str) else value)
+
+
+def with_paths(arguments: Sequence[str]) -> list[str]:
+    """A command line with home in place of ``~``, and quotes around each folder that Hydra needs them for.
+
+    So whatever a folder is called, it is typed as for any other program.
+    """
+    return [with_path(word, several="-m" in arguments or "--multirun" in arguments) for word in arguments]
+
+
+def with_path(word: str, *, several: bool = False) -> str:
+    """See :func:`with_paths`; ``several`` says that data sets with commas between them are many."""
+    key, _, value = word.partition("=")
+    if key in ("--config-dir", "-cd"):
+        return f"{key}={os.path.expanduser(value)}" if value else word
+    if key.lstrip("+") not in PATHS or not value or value == "null":
+        return word
+    read, folder = as_hydra_reads(value), plain(value)
+    swept = several and key == "collector.path" and isinstance(read, Sweep)
+    if swept or read == folder:
+        return word
+    return f"{key}={folder if as_hydra_reads(folder) == folder else quoted(folder)}"
 
 
 def spelled_out(arguments: Sequence[str]) -> list[str]:

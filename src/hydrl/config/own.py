@@ -3,15 +3,19 @@
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
+from yaml import YAMLError
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import content, paths
 from hydrl.config.overrides import choices_made, key_of, quoted
 from hydrl.errors import UserError
+
+WHOLE = "# @package _global_"  # a file that begins so sets keys of the top level
 
 
 def folders(words: Sequence[str]) -> list[Path]:
@@ -52,7 +56,8 @@ def use(own: Iterable[Path]) -> None:
     """Lets Python import what lies beside the folders, after all that it can import anyway.
 
     Raises:
-        UserError: where Hydra would read none of it, or not a file, as hydrl has one of that name.
+        UserError: where Hydra would read none of it, not a file, as hydrl has one of that name, or one
+            whose keys would lie elsewhere.
     """
     groups = ["hydra", *(each.name for each in CONFIGS.iterdir() if each.is_dir())]
     for folder in own:
@@ -61,8 +66,40 @@ def use(own: Iterable[Path]) -> None:
         for file in sorted(folder.rglob("*.yaml")):
             if (CONFIGS / file.relative_to(folder)).exists():
                 raise UserError(f"{file} is never read, as hydrl has one of that name; give it another")
+            check_package(file, file.relative_to(folder).parts[0])
+        for file in (each for group in groups for each in folder.glob(f"{group}/**/*.yml")):
+            raise UserError(f"{file} is never read; give it the ending .yaml")
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
+
+
+def check_package(file: Path, group: str) -> None:
+    """A file says in its first line where its keys lie as those of its group do: at the top level or not.
+
+    Raises:
+        UserError: if it does not.
+    """
+    if not (CONFIGS / group).is_dir():
+        return
+    theirs = [each.read_text().startswith(WHOLE) for each in (CONFIGS / group).rglob("*.yaml")]
+    try:
+        header = re.match(r"(?:\s*#\s*@\w+.*\n)*?\s*#\s*@package\s+(\S+)", file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
+    package = header[1] if header else "_group_"  # as Hydra has it
+    if all(theirs) and package != "_global_" and package.startswith("_"):
+        raise UserError(
+            f"{file} does not begin with the line `{WHOLE}`, as every file of {group}/ does; write it above "
+            f"all else, for without it `KEY:` is read as {group}.KEY"
+        )
+    if not any(theirs) and package == "_global_":
+        with suppress(YAMLError):  # which Hydra tells of
+            known = {*content("/train"), *(each.name for each in CONFIGS.iterdir()), "hydra", "defaults"}
+            if lost := [str(each) for each in OmegaConf.load(file) if each not in known]:
+                raise UserError(
+                    f"{file}: {lost[0]} is no key at the top level; leave out the line `{WHOLE}`, as the "
+                    f"files of {group}/ do"
+                )
 
 
 def sources() -> tuple[Path, ...]:

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -256,6 +256,15 @@ def keys(*roles: Role) -> frozenset[str]:
     )
 
 
+def nullable(key: str) -> bool:
+    """Whether a dotted key of the settings may be null."""
+    kind: Any = Settings
+    for name in key.split("."):
+        field = getattr(kind, "model_fields", {}).get(name)
+        kind = field and field.annotation
+    return type(None) in get_args(kind)
+
+
 def nothing(*_: Any, **__: Any) -> None:
     """Builds a part that is set to none."""
 
@@ -321,7 +330,7 @@ def checked(cfg: DictConfig) -> Settings:
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
     except ValidationError as error:
-        raise UserError(explain(error, values)) from None
+        raise UserError(explain(error, values, nullable=nullable)) from None
     if settings.resume not in (None, "auto") and not settings.trust:
         check_stranger(settings, typed_now())
     check(values)

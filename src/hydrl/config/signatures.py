@@ -267,6 +267,15 @@ def left_out(path: str, key: str, kinds: Values, values: Values) -> str:
     return f", which {by} sets" * bool(by) + f"; add {' '.join(drop)}"
 
 
+def takes_null(held: TypeAdapter[Any]) -> bool:
+    """Whether null is of the kind."""
+    try:
+        held.validate_python(None)
+    except ValidationError:
+        return False
+    return True
+
+
 def hold_one(path: str, kind: Any, values: Values) -> None:
     """Holds a value to its kind as JSON is held to a schema: an integer may be a float.
 
@@ -280,4 +289,4 @@ def hold_one(path: str, kind: Any, values: Values) -> None:
     try:
         held.validate_json(json.dumps(find(values, path)))
     except ValidationError as error:
-        raise UserError(explain(error, values, path)) from None
+        raise UserError(explain(error, values, path, lambda _: takes_null(held))) from None

@@ -12,7 +12,7 @@ from typing import IO, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from hydrl.errors import UserError
+from hydrl.errors import Interrupted, UserError
 from hydrl.run.files import atomically
 
 # The lock of the run folder; the system takes it back from a process that was killed.
@@ -78,18 +78,18 @@ def summary(run: Path) -> dict[str, Any]:
 
 @contextmanager
 def begun(cfg: DictConfig) -> Iterator[None]:
-    """Writes ``.hydra/`` as Hydra does, once the run begins; taken away if it is refused after all."""
+    """Writes ``.hydra/`` as Hydra does, once the run begins; taken away if it ends before its loop."""
     hydra = HydraConfig.get()
     run = Path(hydra.runtime.output_dir)
-    (run / ".hydra").mkdir(exist_ok=True)
     parts = {"config": cfg, "hydra": OmegaConf.create({"hydra": hydra}), "overrides": hydra.overrides.task}
-    for name, part in parts.items():
-        with atomically(run / ".hydra" / f"{name}.yaml") as partial:
-            OmegaConf.save(part, partial)
     try:
+        (run / ".hydra").mkdir(exist_ok=True)
+        for name, part in parts.items():
+            with atomically(run / ".hydra" / f"{name}.yaml") as partial:
+                OmegaConf.save(part, partial)
         yield
-    except UserError:
+    except (UserError, Interrupted, KeyboardInterrupt):
         if not (run / "config_resolved.yaml").exists():
-            shutil.rmtree(run / ".hydra")
-            (run / ".lock").unlink()
+            shutil.rmtree(run / ".hydra", ignore_errors=True)
+            (run / ".lock").unlink(missing_ok=True)
         raise

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import find, paths, show
-from hydrl.config.overrides import as_typed, key_of, quoted
+from hydrl.config.overrides import as_typed, key_of, plain, quoted
 from hydrl.config.settings import Role, Settings, check_stranger, keys
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
@@ -68,7 +68,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         UserError: if no run lies there, or what lies there could do more than say how to train.
     """
     given = [each for each in arguments if each.startswith("resume=")]
-    path = given[-1].partition("=")[2].strip("'\"") if given else "null"
+    path = plain(given[-1].partition("=")[2]) if given else "null"
     if path == "null":
         return list(arguments)
     keys = [key_of(each) for each in arguments]

@@ -6,16 +6,17 @@ import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import optuna
 from omegaconf import OmegaConf
-from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from hydrl.config.mistakes import find
-from hydrl.config.overrides import as_typed, key_of
+from hydrl.config.mistakes import find, show
+from hydrl.config.overrides import as_hydra_reads, as_typed, key_of
 from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
 from hydrl.run.folder import lock, summary
@@ -26,6 +27,15 @@ from hydrl.study.space import Plan
 SAME_LENGTH = "eval.stop_when_solved=false"  # for all runs, unless typed otherwise
 FAILURES = 3  # in a row, after which the next would fail too
 PICTURES = ("optimization_history", "slice", "param_importances")  # Optuna's own
+
+
+def taken(space: BaseDistribution, value: Any) -> Any:
+    """A value as trials have it, or ``None`` where none could draw it."""
+    if isinstance(space, CategoricalDistribution):  # a list among them is as it is typed
+        return next((each for each in space.choices if value in (each, as_hydra_reads(str(each)))), None)
+    assert isinstance(space, IntDistribution | FloatDistribution)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if number and space.low <= value <= space.high else None
 
 
 class Search:
@@ -41,13 +51,17 @@ class Search:
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self.plan, self.say, self.out, self.failures = plan, say, Path(plan.out), 0
+        values = plan.settings.model_dump()
+        self.now = {key: find(values, key_of(key)) for key in plan.space}
+        sampler, pruner = builder(plan.sampler)(), builder(plan.pruner)()
+        self.fresh = [each for each in (self.out, *self.out.parents) if not each.exists()]
         lock(self.out)
         self.study = optuna.create_study(
             study_name="search",
             storage=f"sqlite:///{self.out / 'study.db'}",
             direction="maximize",
-            sampler=builder(plan.sampler)(),
-            pruner=builder(plan.pruner)(),
+            sampler=sampler,
+            pruner=pruner,
             load_if_exists=True,
         )
         now = [*plan.overrides, *plan.ranges, f"seeds={','.join(map(str, plan.seeds))}"]
@@ -58,20 +72,23 @@ class Search:
                 "the folder, or give this one another, as out=DIR"
             )
         self.study.set_user_attr("words", now)
-        if not self.study.trials:
-            self.study.enqueue_trial(self.present())
         for each in self.study.get_trials(states=(TrialState.RUNNING,)):  # as the last process left them
-            self.study.enqueue_trial(each.params, {"folder": self.folder(each).name})
+            if each.params:
+                self.study.enqueue_trial(each.params, {**each.user_attrs, "folder": self.folder(each).name})
             self.study.tell(each.number, state=TrialState.FAIL)
+        first = [each for each in self.study.trials if each.number == 0 or each.user_attrs.get("present")]
+        if all(each.state == TrialState.FAIL for each in first):
+            self.study.enqueue_trial(self.present(), {"present": True})
 
     def present(self) -> dict[str, Any]:
-        """The present numbers, those left out that could not be drawn."""
-        values, found = self.plan.settings.model_dump(), {}
-        for key, space in self.plan.space.items():
-            value = find(values, key_of(key))
-            choices = space.choices if isinstance(space, CategoricalDistribution) else [value]
-            if value is not None and value in choices:
-                found[key] = value
+        """The present numbers; those that no trial could draw are left out, and said."""
+        found = {key: taken(space, self.now[key]) for key, space in self.plan.space.items()}
+        ranges = dict(zip(self.plan.space, self.plan.ranges, strict=True))
+        for key in [key for key, value in found.items() if value is None]:
+            del found[key]
+            self.say(
+                f"the first trial draws {key}: {show(self.now[key])}, as it is, is outside {ranges[key]}"
+            )
         return found
 
     def run(self) -> None:
@@ -81,9 +98,17 @@ class Search:
             UserError: for a mistake that only a run could find.
             RunError: where nothing but failures comes of it.
         """
-        with Trainings(self.plan.jobs) as pool:
-            while self.count < self.plan.trials:  # and once more for each that has failed
-                side_by_side(self.trials(pool), self.plan.jobs)
+        try:
+            with Trainings(self.plan.jobs) as pool:
+                while self.count < self.plan.trials:  # and once more for each that has failed
+                    side_by_side(self.trials(pool), self.plan.jobs)
+        except UserError:
+            if self.fresh and not self.best:  # nothing in it is of use to a corrected search
+                shutil.rmtree(self.out)
+                for each in self.fresh[1:]:
+                    with suppress(OSError):  # somebody has put something there
+                        each.rmdir()
+            raise
 
     def trials(self, pool: Trainings) -> Iterator[Iterator[None]]:
         """Draws trials until there are enough."""
@@ -110,7 +135,7 @@ class Search:
         """What was drawn for a trial, as overrides; of a float four digits say enough."""
         values = {key: trial.params[key] for key in self.plan.space}
         floats = [key for key, each in self.plan.space.items() if isinstance(each, FloatDistribution)]
-        values |= {key: float(f"{values[key]:.4g}") for key in floats}
+        values |= {key: float(f"{values[key]:.4g}") for key in floats if values[key] != self.now[key]}
         return [f"{key}={value}" for key, value in values.items()]
 
     def command(self, trial: FrozenTrial) -> str:

@@ -20,8 +20,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from hydrl.config import CONFIGS
 from hydrl.config.command_line import translate
-from hydrl.config.mistakes import explain, find
-from hydrl.config.overrides import key_of, spelled_out
+from hydrl.config.mistakes import explain, find, unresolved
+from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.own import searchpath, split, use
 from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
 from hydrl.errors import UserError
@@ -58,7 +58,7 @@ def read(words: Sequence[str]) -> Plan:
     Raises:
         UserError: for a word that neither the search nor train.py understands.
     """
-    named, others = split(words)
+    named, others = split(with_paths(words))
     use(named)
     parsed = parse([own(word) for word in others])
     for key in parsed:
@@ -79,7 +79,10 @@ def read(words: Sequence[str]) -> Plan:
             told = f"there are no ranges for algo={lacking[1]}; add search=base and ranges, as {RANGE}, "
             told += f"or write conf/search/{lacking[1]}.yaml and add --config-dir=conf"
         raise UserError(told) from None
-    said = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
+    try:
+        said = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
+    except OmegaConfBaseException as error:  # of a range that names a key of another algorithm
+        raise UserError(unresolved(error)) from None
     with open_dict(cfg):
         del cfg["search"]
     settings = load(cfg)
@@ -127,7 +130,10 @@ def distribution(override: Override, present: Any) -> BaseDistribution:
     value, word = override.value(), override.input_line
     try:
         if not isinstance(value, IntervalSweep):
-            return CategoricalDistribution(list(override.sweep_iterator(Transformer.encode)))
+            choices = dict.fromkeys(
+                override.sweep_iterator(Transformer.encode)
+            )  # the present one may be among them
+            return CategoricalDistribution(list(choices))
         if isinstance(value.start, int) or type(present) is int:
             return IntDistribution(int(value.start), int(value.end), "log" in value.tags)
         return FloatDistribution(value.start, value.end, "log" in value.tags)
