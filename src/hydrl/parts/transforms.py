@@ -1,4 +1,4 @@
-"""Transforms that TorchRL has not, or has otherwise: running statistics, and episodes cut short at random."""
+"""Transforms that TorchRL has not, or has otherwise: running statistics, random episode ends, units of actions."""
 
 from math import inf
 
@@ -6,7 +6,8 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 from torch import Tensor
-from torchrl.data import Binary, Composite
+from torchrl import envs
+from torchrl.data import Binary, Composite, TensorSpec
 from torchrl.envs import (
     ClipTransform,
     Compose,
@@ -207,3 +208,24 @@ def time_limit(env: EnvBase) -> int | None:
         return None
     tasks = env.base_env._env
     return getattr(getattr(tasks, "envs", [tasks])[0].spec, "max_episode_steps", None)
+
+
+class ActionScaling(envs.ActionScaling):
+    """TorchRL's: a policy acts in [-1, 1], whatever unit the task has, and so does all that judges and explores.
+
+    The task is given no number beyond its bounds, which rounding would lead past by a last bit.
+    """
+
+    def _init_from_spec(self, leaf_spec: TensorSpec) -> None:
+        super()._init_from_spec(leaf_spec)
+        self.bounds = leaf_spec.space.low, leaf_spec.space.high
+
+    def _inv_apply_transform(self, action: Tensor) -> Tensor:
+        inside = super()._inv_apply_transform(action)  # first, for it looks for the bounds
+        return inside.clamp(*(each.to(action.device) for each in self.bounds))
+
+    def of_rows(self) -> "ActionScaling":
+        """The same without an environment, for rows ``[rows, ...]`` of single ones."""
+        made = ActionScaling()
+        made._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
+        return made
