@@ -32,7 +32,7 @@ def in_its_own_unit(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayB
 
     What lies on disk can then be read as any other data of the task, by whatever learns from it.
     """
-    for each in env.transform if buffer is not None else ():
-        if isinstance(each, ActionScaling):
+    for each in env.transform:
+        if buffer is not None and isinstance(each, ActionScaling):
             buffer.append_transform(each.of_rows())
     return buffer

@@ -30,6 +30,16 @@ def warn_of_mujoco(message: str) -> None:
         warnings.warn(f"MuJoCo: {message}", stacklevel=2)
 
 
+TOLD: set[str] = set()
+
+
+def tell(text: str) -> None:
+    """Warns in one line, once in a process, without the path and source line of Python's warnings."""
+    if text not in TOLD:
+        TOLD.add(text)
+        print(f"warning: {text}", file=sys.stderr)
+
+
 def remember_missing_packages() -> None:
     """Says once that pandas is not there, where it is not.
 

@@ -1,4 +1,4 @@
-"""Transforms that TorchRL has not, or has otherwise: running statistics, random episode ends, units of actions."""
+"""Transforms that TorchRL has not, or has otherwise: running statistics, random ends, units of actions."""
 
 from math import inf
 
@@ -211,9 +211,9 @@ def time_limit(env: EnvBase) -> int | None:
 
 
 class ActionScaling(envs.ActionScaling):
-    """TorchRL's: a policy acts in [-1, 1], whatever unit the task has, and so does all that judges and explores.
+    """TorchRL's: what acts, explores and judges has actions in [-1, 1], whatever the task's unit.
 
-    The task is given no number beyond its bounds, which rounding would lead past by a last bit.
+    The task is given none beyond its bounds, which rounding would lead past by a last bit.
     """
 
     def _init_from_spec(self, leaf_spec: TensorSpec) -> None:
