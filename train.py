@@ -44,6 +44,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
 
     from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, Update, anneal, learning, timed
     from hydrl.parts import collectors, environments
+    from hydrl.parts.buffers import in_its_own_unit
     from hydrl.parts.losses import make_loss, parameter_groups
     from hydrl.run import memory, process
     from hydrl.run.films import Camera
@@ -69,7 +70,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     parts = {"actor": actor} | {part: net for part in ("critic", "value") if (net := build(part)(env, actor))}
     exploration = build("exploration")(action_spec)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    buffer = build("buffer")()
+    buffer = in_its_own_unit(build("buffer")(), env)
     memory.require_memory(buffer, env)
     loss = make_loss(build("loss"), parts, action_spec, given.networks, given.keys, given.value_estimator)
     target = build("target")(loss)

@@ -1,6 +1,7 @@
 """What hydrl promises of a run, kept by every algorithm in configs/algo: found by listing the folder."""
 
 import json
+import math
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from conftest import data_of, digest, logged, saved, settings, start
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices
+from hydrl.config.mistakes import choices, find
 from hydrl.config.settings import algorithms, check_action_space
 from hydrl.errors import UserError
 from hydrl.loop import Episodes
@@ -89,7 +90,7 @@ def test_going_on_equals_never_having_stopped(algo, data, run, batches, capsys):
 
 @pytest.fixture(scope="module")
 def finished(data, tmp_path_factory):
-    """The folder of a short run of each algorithm, made when it is first asked for."""
+    """The folder of a short run of each algorithm in one environment, made when it is first asked for."""
     from train import train
 
     folders: dict[str, Path] = {}
@@ -97,7 +98,7 @@ def finished(data, tmp_path_factory):
     def of(algo: str) -> Path:
         if algo not in folders:
             folder = tmp_path_factory.mktemp("finished") / algo
-            words = small(algo, data)
+            words = [*small(algo, data), "collector.num_envs=1"]
             train(settings(*words, run_dir=folder))
             (folder / ".hydra").mkdir()
             (folder / ".hydra" / "overrides.yaml").write_text(json.dumps(words))
@@ -114,6 +115,33 @@ def test_the_rebuilt_policy_repeats_the_closing_evaluation(algo, finished):
     with closing(evaluator):
         played = evaluator(frames, 2, Episodes.CLOSING)
     assert played.mean == json.loads((folder / "summary.json").read_text())["eval/return_mean"]
+
+
+SMALLEST = {"minibatches.size": 1, "minibatches.updates": 1, "minibatches.warmup_frames": 1}
+SMALLEST |= {"minibatches.sequence": 1, "collector.init_random_frames": 0}
+# These standardise by what they are given at once, and of one there is no deviation.
+BY_ROWS, BY_FRAMES = ("crossq",), ("mappo", "ippo", "recurrent_ppo")
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_smallest_batch_is_learned_from_or_refused_in_a_line(algo, num_envs, data, run):
+    """A frame of each environment, cut into minibatches of one."""
+    words, least = small(algo, data), num_envs
+    words += [f"{key}={value}" for key, value in SMALLEST.items() if find(settings(*words).model_dump(), key)]
+    words += [f"collector.num_envs={num_envs}", "log_every_frames=1", "eval.max_steps=5", "total_frames=12"]
+    if algo in BY_ROWS:
+        with pytest.raises(UserError, match=r"^minibatches.size=1: .*; use 2 or more$"):
+            run(*words, f"collector.frames_per_batch={least}", folder="refused")
+        words += ["minibatches.size=2"]
+    if algo in BY_FRAMES and num_envs == 1:
+        with pytest.raises(UserError, match=r"^collector.frames_per_batch=1: .*; use 2 or more, or loss\."):
+            run(*words, f"collector.frames_per_batch={least}", folder="refused")
+        least = 2
+    folder = run(*words, f"collector.frames_per_batch={least}")
+    found = [float(each) for row in logged(folder) for each in row.values() if each]
+    assert all(map(math.isfinite, found))
+    assert json.loads((folder / "summary.json").read_text())["updates"] >= 4
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

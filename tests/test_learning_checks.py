@@ -5,6 +5,7 @@ import json
 import pytest
 from conftest import needs_vmas, saved
 
+PENDULUM = ("env=gym", "env.id=toys:PendulumIn-v0", "eval.solved_at=-200")
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
 CHECKS = [
     (("algo=ppo", "env=inverted_double_pendulum"), 9_300, 200, 5),
@@ -30,6 +31,11 @@ CHECKS = [
     (("algo=rainbow", "env=cartpole"), 475, 100, 3),
     (("algo=ppo", "env=pendulum"), -200, 20, 3),
     (("algo=dqn", "env=acrobot"), -85, 100, 3),
+    # Whatever the unit of the actions.
+    (("algo=sac", *PENDULUM, "+env.unit=0.02", "tuned=sac/pendulum"), -200, 20, 1),
+    (("algo=td3", *PENDULUM, "+env.unit=200.0", "tuned=td3/pendulum"), -200, 20, 1),
+    (("algo=ddpg", *PENDULUM, "+env.unit=0.02", "tuned=ddpg/pendulum"), -200, 20, 1),
+    (("algo=ppo", *PENDULUM, "+env.unit=200.0", "tuned=ppo/pendulum"), -200, 20, 1),
     (("algo=mappo", "env=vmas_navigation"), 2.5, 100, 3),
     (("algo=ippo", "env=vmas_navigation"), 2.5, 100, 3),
     (

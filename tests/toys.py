@@ -3,7 +3,9 @@
 import os
 
 import gymnasium
+import numpy as np
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import (
     Binary,
@@ -169,3 +171,17 @@ class Team(EnvBase):
 
     def _set_seed(self, seed: int | None) -> None:
         self.generator.manual_seed(seed)
+
+
+class Pendulum(gymnasium.ActionWrapper):
+    """Gymnasium's pendulum, whose whole force is ``unit`` in place of 2."""
+
+    def __init__(self, unit: float) -> None:
+        super().__init__(PendulumEnv())
+        self.unit, self.action_space = unit, gymnasium.spaces.Box(-unit, unit, (1,), np.float32)
+
+    def action(self, action: np.ndarray) -> np.ndarray:
+        return action * (2 / self.unit)
+
+
+gymnasium.register("PendulumIn-v0", Pendulum, max_episode_steps=200)

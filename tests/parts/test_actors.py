@@ -4,14 +4,17 @@ from functools import partial
 import pytest
 import torch
 from conftest import settings
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
 from torch import nn
+from torchrl.data import Bounded
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
-from toys import Toy
+from toys import ACTIONS, Toy
 
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
-from hydrl.parts import actors, critics, environments
+from hydrl.parts import actors, critics, environments, libraries
 from hydrl.parts.encoders import NoisyLinear
 
 NETWORK = {"num_cells": [16, 8], "activation": "ELU", "in_keys": ["observation"]}
@@ -59,6 +62,32 @@ def test_actions_are_in_the_space_in_random_and_in_deterministic_mode(name, acti
             rollout = env.rollout(20, actor, break_when_any_done=False)
         assert rollout["action"].shape == (2, 20, *spec.shape)
         assert spec.expand(2, 20, *spec.shape).is_in(rollout["action"])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        *[(-half, half, "") for half in (0.02, 2.0, 200.0)],
+        (1_000.0, 1_001.0, ""),
+        (3_000.0, 3_001.0, "between 3,000 and 3,001, where float32 has 4,096 numbers"),
+        (100_000.0, 100_001.0, "between 100,000 and 100,001, where float32 has 128 numbers"),
+    ],
+)
+def test_bounds_between_which_float32_loses_the_probability_of_an_action_are_told(
+    low, high, told, monkeypatch, capsys
+):
+    """An update's probability of a stored action is, before the first step, that of when it was drawn."""
+    monkeypatch.setattr(libraries, "TOLD", set())
+    monkeypatch.setitem(ACTIONS, "continuous", lambda: Bounded(low, high, shape=(1,)))
+    actor = build("independent", toy("continuous"), init="orthogonal", scale_init=0.6)
+    with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+        stored = actor(TensorDict({"observation": torch.randn(20_000, 3)}, [20_000]))
+        again = actor.get_dist(stored.select("observation")).log_prob(stored["action"])
+    agree = ((again - stored["action_log_prob"]).expm1().abs() < 1e-3).double().mean()
+    said = capsys.readouterr().err
+    assert (agree < 0.99) == bool(told)
+    assert told in said
+    assert bool(said) == bool(told)
 
 
 @pytest.mark.parametrize(("name", "actions"), [each for each in EVERY if each[0] not in GREEDY])
@@ -282,3 +311,19 @@ def test_the_deviation_begins_where_it_is_told_to(name):
     env = toy("continuous", num_envs=2)
     actor = build(name, env, init="orthogonal", scale_init=0.6)
     assert actor(env.reset())["scale"].flatten().tolist() == pytest.approx([0.6, 0.6], abs=0.05)
+
+
+def test_sizes_leave_no_trace_in_statistics_and_draw_nothing():
+    env = toy("continuous", num_envs=2)
+
+    def states(*between: nn.Module) -> list[torch.Tensor]:
+        """Of the random number generator, after a critic of one's own was built."""
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.LazyLinear(8), *between, nn.LazyLinear(1))
+        actors.materialise(TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"]), env)
+        return torch.get_rng_state()
+
+    norm = nn.BatchNorm1d(8)
+    assert torch.equal(states(norm, nn.Dropout(0.5)), states())
+    assert (norm.running_mean.tolist(), norm.running_var.tolist()) == ([0] * 8, [1] * 8)
+    assert norm.num_batches_tracked == 0

@@ -17,6 +17,12 @@ def test_a_missing_pandas_is_remembered_and_one_that_is_there_is_left_alone(monk
     monkeypatch.delitem(sys.modules, "pandas", raising=False)
 
 
+def test_a_line_is_told_once(capsys):
+    for text in ("of one", "of one", "of another"):
+        libraries.tell(text)
+    assert capsys.readouterr().err == "warning: of one\nwarning: of another\n"
+
+
 def test_mujoco_warns_through_python_and_not_of_gymnasium_s_own_file(recwarn):
     libraries.warn_of_mujoco("settotalmass is deprecated")
     assert not recwarn.list

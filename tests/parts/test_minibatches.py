@@ -239,13 +239,19 @@ def summed(rewards: list[float], ends: str, first: int, gamma: float, n: int) ->
     return total, last
 
 
-def test_n_step_rows_are_those_of_a_hand_computation_at_before_and_across_ends_in_each_environment():
+@pytest.mark.parametrize("resumed", [False, True])
+def test_n_step_rows_are_those_of_a_hand_computation_at_before_and_across_ends_in_each_environment(resumed):
     rewards = [[1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10], [10.0, 20, 30, 40, 50, 60, 70, 80, 90, 100]]
     ends = ["...t..T...", ".....t...."]
     buffer, gamma, n = ReplayBuffer(storage=LazyTensorStorage(100)), 0.5, 3
     loss = SimpleNamespace(value_estimator=SimpleNamespace(gamma=torch.tensor(gamma)))
-    minibatches = replay(buffer, loss=loss, updates=1, size=1, warmup_frames=0, n_steps=n)
+    make = partial(replay, buffer, loss=loss, updates=1, size=1, warmup_frames=0, n_steps=n)
+    minibatches = make()
     for at in (0, 5):
+        if resumed and at:  # in another process, as frames of both environments wait
+            state, minibatches = minibatches.state_dict(), make()
+            assert state["shape"] == (2, n)
+            minibatches.load_state_dict(state)
         part = slice(at, at + 5)
         list(minibatches(steps([r[part] for r in rewards], [list(e[part]) for e in ends], at)))
     rows = buffer[:]

@@ -193,7 +193,7 @@ TOLD = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", TOLD)
 def test_what_may_be_meant_is_told_once(what, capsys, monkeypatch):
-    monkeypatch.setattr(libraries, "_told", set())
+    monkeypatch.setattr(libraries, "TOLD", set())
     for num_envs in (2, 1):
         env = make_env(partial(ODD, what=what), [], num_envs=num_envs, seed=0)
         env.rollout(12, break_when_any_done=False)

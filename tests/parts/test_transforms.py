@@ -6,18 +6,29 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from conftest import settings
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import NormalizeReward
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
-from torchrl.envs import ObservationNorm, StepCounter
+from torchrl.data import Bounded
+from torchrl.envs import (
+    Compose,
+    ExplorationType,
+    ObservationNorm,
+    StepCounter,
+    TransformedEnv,
+    set_exploration_type,
+)
 from torchrl.envs.utils import check_env_specs
 from toys import Toy
 
 from hydrl.errors import UserError
-from hydrl.parts import environments
+from hydrl.parts import actors, critics, environments
+from hydrl.parts.environments import action_spec
 from hydrl.parts.transforms import (
     LIMIT,
+    ActionScaling,
     RunningNorm,
     RunningRewardScaling,
     normaliser,
@@ -34,7 +45,7 @@ def rewards(transform: RunningRewardScaling, steps: torch.Tensor) -> torch.Tenso
     return torch.stack([each["reward"][:, 0] for each in scaled])
 
 
-def test_scaled_rewards_are_those_of_gymnasium_s_wrapper():
+def test_scaled_rewards_are_those_of_gymnasium_s_wrapper_and_go_on_after_a_resume():
     disabled = {"autoreset_mode": AutoresetMode.DISABLED}
     vector = NormalizeReward(gymnasium.make_vec("Pendulum-v1", **PENDULUM, vector_kwargs=disabled), gamma=0.9)
     vector.reset(seed=3)
@@ -43,8 +54,13 @@ def test_scaled_rewards_are_those_of_gymnasium_s_wrapper():
         _, scaled, *_ = vector.step(actions)
         theirs.append(scaled)
         raw.append(scaled * np.sqrt(vector.return_rms.var + vector.epsilon))
-    transform = RunningRewardScaling(gamma=0.9, limit=1e9)
-    ours = rewards(transform, torch.tensor(np.array(raw)))
+    before, transform = (RunningRewardScaling(gamma=0.9, limit=1e9) for _ in range(2))
+    first = rewards(before, torch.tensor(np.array(raw[:60])))
+    rewards(
+        transform, torch.ones(1, 4, dtype=torch.float64)
+    )  # begun, as a resumed run's are before it goes on
+    transform.load_state_dict(before.state_dict())
+    ours = torch.cat([first, rewards(transform, torch.tensor(np.array(raw[60:])))])
     assert np.array(raw).min() < -5
     assert ours.numpy() == pytest.approx(np.array(theirs), rel=1e-5)  # theirs sums in single precision
     assert transform.variance.item() == pytest.approx(vector.return_rms.var, rel=1e-5)
@@ -202,3 +218,44 @@ def test_episodes_are_counted_before_they_are_cut_and_statistics_may_come_later(
     env = environments.make_env(Toy, [norm, StepCounter, cut], num_envs=2, seed=0)
     environments.initialise_normalisers(env, 100)
     check_env_specs(env)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_policy_explores_and_is_judged_alike_whatever_the_task_s_unit(num_envs):
+    found = []
+    for unit in (2.0, 0.02, 200.0):
+        make = partial(environments.gymnasium_env, "toys:PendulumIn-v0", unit=unit)
+        env = environments.make_env(make, [ActionScaling], num_envs=num_envs, seed=0)
+        check_env_specs(env)
+        torch.manual_seed(0)
+        net = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
+        actor, critic = actors.deterministic(env, **net), critics.action_value(env, **net)
+        noise = settings("algo=td3", "env=gym", "env.id=X-v0").build("exploration")(action_spec(env))
+        start = TensorDict({"observation": torch.randn(5_000, 3)}, [5_000])
+        with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
+            drawn = critic(noise(actor(start)))
+            explored = drawn["action"] - actor(start.select("observation"))["action"]
+        assert explored.std().item() == pytest.approx(0.1, rel=0.05)
+        rewards = env.rollout(50)["next", "reward"]  # at random
+        found.append((drawn["action"], drawn["state_action_value"], rewards))
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+def test_scaled_actions_fill_the_bounds_and_never_pass_them():
+    torch.manual_seed(0)
+    low = torch.randn(1_000)
+    high = low + torch.rand(1_000)
+    env = environments.make_env(Toy, [], seed=0).base_env
+    env.action_spec = Bounded(low, high, shape=(1_000,))
+    scaled = TransformedEnv(env, Compose(ActionScaling()))
+    ends = scaled.action_spec.space
+    assert (ends.low.unique().tolist(), ends.high.unique().tolist()) == ([-1], [1])
+    (transform,) = scaled.transform
+    for each in (transform, transform.of_rows()):
+        for end, bound in ((ends.low, low), (ends.high, high)):
+            given = each.inv(TensorDict({"action": end}))["action"]
+            torch.testing.assert_close(given, bound)
+            assert ((given >= low) & (given <= high)).all()
+    assert ((high + low) / 2 + (high - low) / 2 > high).any()  # where nothing holds them

@@ -48,7 +48,10 @@ def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kep
     run(*IQL, f"collector.path={data}")
     rows = saved(data, "buffer")
     there = {tuple(row.tolist()) for row in torch.cat([rows["observation"], rows["action"]], -1)}
-    drawn = torch.cat([torch.cat([each["observation"], each["action"]], -1) for each in seen])
+    acted = torch.cat([each["action"] for each in seen])
+    assert rows["action"].abs().max() > 1.9  # of 2, the task's own unit
+    assert 0.9 < acted.abs().max() <= 1
+    drawn = torch.cat([torch.cat([each["observation"] for each in seen]), 2 * acted], -1)
     assert len(seen) == 4
     assert drawn.shape == (512, 4)
     assert {tuple(row.tolist()) for row in drawn} <= there

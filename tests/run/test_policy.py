@@ -151,6 +151,14 @@ def test_actions_have_the_environment_s_own_form_and_are_drawn_only_where_asked(
     assert acted["action"].numpy() == likely
 
 
+def test_actions_come_out_in_the_task_s_own_unit(load):
+    policy = load("td3", checkpoint="last")
+    predicted = policy.predict(draw(policy, 100))
+    acted = policy.now["action"].numpy()
+    assert np.array_equal(predicted, 2 * acted)
+    assert 0 < np.abs(acted).max() <= 1
+
+
 def test_pictures_and_other_actions_are_taken_as_the_task_has_them(load, tmp_path):
     policy = load("pictures", trust=True)
     pictures = draw(policy, 5)

@@ -122,6 +122,15 @@ def test_a_longer_run_takes_the_learning_rate_to_its_end_over_the_new_length(run
     assert rates[4:] == pytest.approx([3 / 8 * 1e-3, 2 / 8 * 1e-3, 1 / 8 * 1e-3, 0.0])
 
 
+def test_epsilon_falls_by_the_frames_of_all_environments_and_goes_on_where_it_stood(run):
+    words = [*SMALL, *DQN, "minibatches.updates=1", "exploration.annealing_num_steps=1_000"]
+    for frames in (512, 768):  # of four environments each
+        folder = run(*words, f"total_frames={frames}", "anneal_frames=1_024", "resume=auto")
+        epsilon = pytest.approx(1 - 0.95 * frames / 1_000, abs=1e-4)  # it falls in single precision
+        assert saved(folder, "exploration")["eps"].item() == epsilon
+        assert float(logged(folder)[-1]["train/epsilon"]) == epsilon
+
+
 @pytest.fixture(scope="module")
 def half(tmp_path_factory) -> Path:
     """A run of which half is done, left by a user at the command line."""
@@ -199,6 +208,16 @@ def test_what_would_make_it_another_run_is_refused_by_name_and_changes_nothing(h
 def test_where_there_is_nothing_to_resume_it_is_said(arguments, message):
     with pytest.raises(UserError, match=message):
         resume.expand(arguments)
+
+
+def test_a_run_whose_actions_were_never_scaled_goes_on_so_or_not_at_all(run):
+    small = ["minibatches.updates=2", "minibatches.warmup_frames=256", "collector.init_random_frames=512"]
+    words, as_it_was = [*SMALL, "algo=td3", "env=pendulum", *small], "~transforms.action_scaling"
+    run(*words, as_it_was, "total_frames=512", "anneal_frames=1_024")
+    with pytest.raises(UserError, match=r"^transforms.action_scaling=.* would make it another run"):
+        run(*words, "resume=auto")
+    rows = saved(run(*words, as_it_was, "resume=auto"), "buffer")
+    assert (len(rows["action"]), rows["action"].abs().max() > 1.9) == (1_024, True)
 
 
 def test_of_a_folder_that_holds_runs_the_newest_is_named(tmp_path):

@@ -145,7 +145,7 @@ def value_metrics(batch: TensorDictBase) -> dict[str, float]:
     if (chosen := batch.get("chosen_action_value", None)) is not None:
         return {"train/q_value": chosen.mean().item()}
     target, value = batch.get("value_target", None), batch.get("state_value", None)
-    if target is None or value is None:
+    if target is None or value is None or target.numel() < 2:  # one number does not vary
         return {}
     return {"train/explained_variance": (1 - (target - value).var() / target.var()).item()}
 

@@ -14,7 +14,7 @@ from tensordict.nn import (
 )
 from torch import Tensor, nn
 from torchrl.data import OneHot
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.modules import (
     DistributionalQValueActor,
     OneHotCategorical,
@@ -38,10 +38,12 @@ from hydrl.parts.encoders import (
     reading,
     size_of,
 )
-from hydrl.parts.environments import action_kind, require_entries
+from hydrl.parts.environments import action_kind, action_spec, require_entries
 from hydrl.parts.finite import check_finite
+from hydrl.parts.libraries import tell
 
 Scale = Literal["per_state", "independent"]
+FINE = 8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
 SMALL = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
 
 
@@ -71,6 +73,7 @@ def tanh_normal(
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
         scale_init: the Gaussian's deviation at the start, about, before it is squashed.
     """
+    tell_of_rounding(env)
     spec = env.action_spec_unbatched
     size, inputs = spec.shape[-1], size_of(env, in_keys)
     if scale == "independent":
@@ -94,6 +97,7 @@ def deterministic(
     env: EnvBase, *, num_cells: list[int], activation: str, in_keys: list[str], memory: Memory = None
 ) -> TensorDictSequential:
     """One action for an observation, squashed into the bounds (for DDPG and TD3)."""
+    tell_of_rounding(env)
     spec = env.action_spec_unbatched
     net = reading(mlp(num_cells, spec.shape[-1], activation), ["param"], env, in_keys, memory)
     squash = TanhModule(in_keys=["param"], out_keys=["action"], spec=spec)
@@ -270,10 +274,28 @@ def first_greatest(values: Tensor, returns: Tensor | None = None) -> Tensor:
     return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
 
 
+def tell_of_rounding(env: EnvBase) -> None:
+    """Warns of bounds between which float32, in which actions are kept, has few numbers to tell them apart.
+
+    The probability of a stored action is then not that of the action that was drawn.
+    """
+    bounds = action_spec(env.base_env if isinstance(env, TransformedEnv) else env).space
+    low, high = bounds.low.flatten().float(), bounds.high.flatten().float()
+    far = torch.maximum(low.abs(), high.abs())
+    between = (high - low) / (far.nextafter(far * 2) - far)
+    if (least := between.min()) < FINE:
+        a, b = (each[between.argmin()].item() for each in (low, high))
+        tell(
+            f"an action lies between {a:,.10g} and {b:,.10g}, where float32 has {least:,.0f} numbers, too "
+            "few for its probability; use other bounds in the task, as gymnasium.wrappers.RescaleAction does"
+        )
+
+
 def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleBase:
     """Gives lazy layers their sizes by one forward pass over a reset, as the TorchRL tutorials do.
 
-    The module comes back in ``eval()`` mode, in which it acts and plays; updates are made in ``train()``.
+    That leaves no trace in the statistics of a normalisation, for it is made in ``eval()`` mode, in which the
+    module acts and plays; updates are made in ``train()``.
 
     Raises:
         UserError: if the environment does not give what the module reads.
@@ -282,10 +304,10 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
     actions = env.action_keys
     in_keys = [key for key in module.in_keys if key not in (*actions, *STATES)]
     require_entries(env.observation_spec, in_keys)
-    module.to(env.device)
+    module.to(env.device).eval()
     with torch.no_grad():
         start = env.reset()
         check_finite(start.unsqueeze(-1), in_keys)
         start["is_init"] = torch.ones(*env.batch_size, 1, dtype=torch.bool, device=env.device)
         module(env.rand_action(start) if set(actions) & set(module.in_keys) else start)
-    return module.eval()
+    return module

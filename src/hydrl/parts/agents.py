@@ -9,7 +9,7 @@ from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import MultiAgentMLP, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
 
-from hydrl.parts.actors import materialise
+from hydrl.parts.actors import materialise, tell_of_rounding
 from hydrl.parts.encoders import Joined, activation_class, size_of
 from hydrl.parts.environments import action_kind, action_spec
 
@@ -34,6 +34,7 @@ def actor(
         made, means, bounds = net(spec.space.n), ["logits"], {}
         chosen = OneHotCategorical if isinstance(spec, OneHot) else torch.distributions.Categorical
     else:
+        tell_of_rounding(env)
         made, means = Joined(net(2 * spec.shape[-1]), NormalParamExtractor()), ["loc", "scale"]
         chosen, bounds = TanhNormal, {"low": spec.space.low, "high": spec.space.high}
     *group, _ = key

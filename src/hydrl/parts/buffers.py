@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torchrl.data import ReplayBuffer
 from torchrl.data.replay_buffers import samplers
+from torchrl.envs import TransformedEnv
+
+from hydrl.parts.transforms import ActionScaling
 
 
 class PrioritizedSampler(samplers.PrioritizedSampler):
@@ -21,3 +25,14 @@ class PrioritizedSampler(samplers.PrioritizedSampler):
         every = torch.arange(self.max_size)
         self._sum_tree[every], self._min_tree[every] = state_dict["_sum_tree"], state_dict["_min_tree"]
         super().load_state_dict({**state_dict, "_sum_tree": self._sum_tree, "_min_tree": self._min_tree})
+
+
+def in_its_own_unit(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:
+    """The buffer, which keeps actions in the task's own unit and hands them over as ``env`` takes them.
+
+    What lies on disk can then be read as any other data of the task, by whatever learns from it.
+    """
+    for each in env.transform:
+        if buffer is not None and isinstance(each, ActionScaling):
+            buffer.append_transform(each.of_rows())
+    return buffer

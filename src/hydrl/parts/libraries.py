@@ -8,13 +8,13 @@ from multiprocessing import parent_process
 
 import mujoco
 
-_told: set[str] = set()
+TOLD: set[str] = set()  # lines that were told
 
 
 def tell(text: str) -> None:
     """Says once a process what a user should know and need not mend; a worker's run has said it."""
-    if text not in _told and parent_process() is None:
-        _told.add(text)
+    if text not in TOLD and parent_process() is None:
+        TOLD.add(text)
         print(f"warning: {text}", file=sys.stderr)
 
 

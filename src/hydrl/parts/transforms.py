@@ -1,4 +1,4 @@
-"""Transforms that TorchRL has not, or has otherwise: statistics, copies, and episodes cut short at random."""
+"""Transforms that TorchRL has not, or has otherwise: copies, statistics, random ends, units of actions."""
 
 from collections.abc import Iterator
 from math import inf
@@ -9,7 +9,8 @@ from gymnasium import Env
 from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 from torch import Tensor
-from torchrl.data import Binary, Composite
+from torchrl import envs
+from torchrl.data import Binary, Composite, TensorSpec
 from torchrl.envs import (
     ClipTransform,
     Compose,
@@ -263,3 +264,24 @@ def limits(env: EnvBase) -> Iterator[int]:
         yield from limits(env._envs[0])
     elif limit := time_limit(env):
         yield limit
+
+
+class ActionScaling(envs.ActionScaling):
+    """TorchRL's: what acts, explores and judges has actions in [-1, 1], whatever the task's unit.
+
+    The task is given none beyond its bounds, which rounding would lead past by a last bit.
+    """
+
+    def _init_from_spec(self, leaf_spec: TensorSpec) -> None:
+        super()._init_from_spec(leaf_spec)
+        self.bounds = leaf_spec.space.low, leaf_spec.space.high
+
+    def _inv_apply_transform(self, action: Tensor) -> Tensor:
+        inside = super()._inv_apply_transform(action)  # first, for it looks for the bounds
+        return inside.clamp(*(each.to(action.device) for each in self.bounds))
+
+    def of_rows(self) -> "ActionScaling":
+        """The same without an environment, for rows ``[rows, ...]`` of single ones."""
+        made = ActionScaling()
+        made._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
+        return made

@@ -11,6 +11,7 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer
 from torchrl.envs import TransformedEnv
 
 from hydrl.errors import UserError
+from hydrl.parts.buffers import in_its_own_unit
 from hydrl.parts.environments import normalisers
 from hydrl.run import checkpoint
 from hydrl.run.memory import read
@@ -72,7 +73,8 @@ class DataSet:
                 )
         self.frames_per_batch, self.device = frames_per_batch, device
         self.buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
-        self.buffer.extend(rows)
+        self.buffer.extend(rows)  # which are in the task's own unit, as the buffer keeps them from here on
+        in_its_own_unit(self.buffer, env)
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Batches ``[frames_per_batch]``, without end."""

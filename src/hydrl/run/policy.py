@@ -20,6 +20,7 @@ from hydrl.loop.evaluation import Evaluator, untouched_randomness, without_log_p
 from hydrl.parts import environments
 from hydrl.parts.libraries import quieten_libraries
 from hydrl.parts.told import OwnForm, Told
+from hydrl.parts.transforms import ActionScaling
 from hydrl.run.finished import open_run
 from hydrl.run.process import choose_device
 
@@ -226,6 +227,7 @@ class Network(nn.Module):
                 standard = bool(each.standard_normal)
                 del each.standard_normal
                 each.standard_normal = standard
+        self.scalings = [each for each in env.transform if isinstance(each, ActionScaling)]
         self.key, self.kind = env.action_key, env.base_env.observation_spec["observation"].dtype
         self.observe, self.acted = form.observe, form.acted
 
@@ -236,6 +238,8 @@ class Network(nn.Module):
         for layer in self.layers:
             tensordict = layer(tensordict)
         action = tensordict[self.key]
+        for each in self.scalings:
+            action = each.denormalize(action)
         if isinstance(self.acted, Discrete):
             return action.argmax(-1) + int(self.acted.start)
         return action.reshape(-1, *self.acted.shape)
