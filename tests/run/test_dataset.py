@@ -7,6 +7,7 @@ import torch
 from conftest import saved, settings
 
 from hydrl.errors import UserError
+from hydrl.parts import libraries
 
 SMALL = ["~tuned", "total_frames=512", "collector.frames_per_batch=128", "minibatches.size=32"]
 SMALL += ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=20"]
@@ -56,6 +57,17 @@ def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kep
     assert drawn.shape == (512, 4)
     assert {tuple(row.tolist()) for row in drawn} <= there
     assert len(drawn.unique(dim=0)) > 250  # with replacement, of 512
+
+
+def test_rewards_that_were_scaled_are_said_to_be(kept, run, capsys, monkeypatch):
+    monkeypatch.setattr(libraries, "TOLD", set())
+    scaled = ["+transforms.reward_scaling._target_=torchrl.envs.RewardScaling"]
+    scaled += ["+transforms.reward_scaling.loc=0.0", "+transforms.reward_scaling.scale=0.1"]
+    data = kept(*SAC, *scaled)
+    assert -1.7 < saved(data, "buffer")["next"]["reward"].min() < -0.4  # of -16.3 at the least
+    run(*IQL, f"collector.path={data}")
+    told = f"collector.path={data}: its rewards are as transforms.reward_scaling of that run left them"
+    assert told in capsys.readouterr().err
 
 
 def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):

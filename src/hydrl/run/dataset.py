@@ -13,6 +13,7 @@ from torchrl.envs import TransformedEnv
 from hydrl.errors import UserError
 from hydrl.parts.buffers import in_its_own_unit
 from hydrl.parts.environments import normalisers
+from hydrl.parts.libraries import tell
 from hydrl.run import checkpoint
 from hydrl.run.memory import read
 
@@ -62,6 +63,9 @@ class DataSet:
                 f"collector.path={path}: a normaliser has other statistics here than where the data was "
                 "collected; use transforms=plain in both runs"
             )
+        for name, each in settings["transforms"].items():
+            if "reward" in each["_target_"].rpartition(".")[2].lower():
+                tell(f"collector.path={path}: its rewards are as transforms.{name} of that run left them")
         step = env.fake_tensordict().reshape(-1)[0]
         for key in ("action", *policy.in_keys, *(("next", each) for each in policy.in_keys)):
             wanted, found = step.get(key), rows.get(key, None)
