@@ -130,6 +130,8 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
         ("optim.lr=tag(log,interval(0,1))", "optim.lr=tag"),
         ("optim.lr=interval(1", "cannot read optim.lr=interval"),
         ("search=base", "nothing is left to draw"),
+        ("out=", "out= names no folder; write out=DIR"),
+        ("--config-dir=nosuch", "nosuch: there is no such folder; name one that holds actor/"),
         ("search=ppo", r"search.space.loss.module.clip_epsilon: Interpolation key .* not found"),
         (
             "algo=a2c",
