@@ -507,6 +507,8 @@ def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
     ]
     assert command_line.read(Arguments, ["run=~/x"], "").run == "/home/a b/x"
     assert resume.expand(["resume=null"]) == ["resume=null"]
+    with pytest.raises(UserError, match=r"resume=None names no run; write resume=DIR, or resume=null"):
+        resume.expand(["resume=None"])
     with pytest.raises(UserError, match=r"resume=/home/a b/x: there is no such folder"):
         resume.expand(["resume=~/x"])
 
