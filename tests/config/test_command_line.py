@@ -1,6 +1,7 @@
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,16 +12,17 @@ import hydra
 import pytest
 import torch
 import yaml
-from conftest import ROOT
+from conftest import ROOT, settings
 from hydra.core.hydra_config import HydraConfig
 from mistakes import MISTAKES
 from torchrl.envs import EnvBase
 
 import hydrl
 import train
-from hydrl.config import CONFIGS, command_line
+from hydrl.config import CONFIGS, command_line, own
 from hydrl.config.command_line import read
 from hydrl.config.mistakes import choices
+from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
 from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run import resume
@@ -409,6 +411,170 @@ def test_help_lists_the_groups_and_their_choices_after_three_examples():
     for group in CONFIGS.iterdir():
         assert not list(group.glob("*.yaml")) or f"\n{group.name}: " in output
     assert "_target_" not in output
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("\u2013m seed=1,2", "\u2013m: its dash is not that of the keyboard; write -m"),
+        ("\u2013\u2013multirun", "its dash is not that of the keyboard; write --multirun"),
+        ("\u2013-config-dir=conf", "write --config-dir=conf"),
+        ("--config-dir=README.md", "--config-dir=README.md: there is no such folder; write --config-dir=DIR"),
+        ("--config-dir= seed=1", "--config-dir names no folder"),
+        ("--config-name=mine", "--config-name=mine: leave it out; --config-dir=DIR adds files of your own"),
+        ("--cfg jobs", "--cfg jobs: it is followed by one of job, hydra, all"),
+        ("seed=1 --cfg", "it is followed by one of job, hydra, all"),
+        ("--info nosuch", "it is followed by one of all, config, defaults, defaults-tree, "),
+        ("--help=1", "--help=1: it takes no value; write --help"),
+        ("--env-id CartPole-v1", "write key=value, as env=CartPole-v1, and see --help"),
+        ("--no-cuda", "--no-cuda: there is no such option; write key=value, and see --help"),
+        ("=3", "cannot read =3; write KEY=VALUE"),
+        ("run_dir=here", "run_dir=here: it follows from hydra.run.dir; write hydra.run.dir=here"),
+    ],
+)
+def test_what_hydra_would_answer_at_length_or_not_at_all(words: str, answer: str):
+    with pytest.raises(UserError) as error:
+        command_line.check_arguments(words.split())
+    assert answer in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [
+        ("help", "help: write --help"),
+        ("dqn", "dqn: write algo=dqn or loss=dqn"),
+        (
+            "b",
+            "cannot read b; write KEY=VALUE, without blanks, and quote what has brackets; for the shell",
+        ),
+        ("optim.lr=\u201c1e-3\u201d", "its quotes are not those of the keyboard; write 'optim.lr=1e-3'"),
+        ("actor.num_cells=(64;32", "; a list is 'actor.num_cells=[64,32]'"),
+        ("policy_kwargs=dict(net_arch=[64])", "actor.num_cells=[64,64] sets their widths"),
+        ("env.id=a(b", "and quote what has brackets, as \"env.id='a(b'\""),
+    ],
+)
+def test_a_word_hydra_cannot_read_is_told_with_what_was_meant(word: str, answer: str):
+    assert answer in command_line.unreadable(word)
+
+
+FOLDERS = [
+    "plain",
+    "a=b",
+    "a b#c",
+    "(a)",
+    "[a",
+    "{a}",
+    "a,b",
+    "it's",
+    "x'",
+    'a"b',
+    "a\\b",
+    "a\\\\b",
+    "a\\",
+    "\u00fc",
+    "12",
+]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_of_any_name_is_gone_on_with_by_the_command_the_run_prints(name, tmp_path, monkeypatch):
+    folder = tmp_path / name
+    (folder / ".hydra").mkdir(parents=True)
+    for key in ("hydra.run.dir", "collector.path"):
+        (word,) = with_paths([f"{key}={folder}"])
+        assert as_hydra_reads(word.partition("=")[2]) == str(folder)
+    (folder / ".hydra" / "overrides.yaml").write_text("[env=cartpole]")
+    command = resume.command(
+        settings("env=cartpole").model_copy(update={"run_dir": str(folder)}), str(folder)
+    )
+    told = subprocess.run(
+        ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
+    )
+    _, _, *words = told.stdout.splitlines()
+    read = {key_of(each): as_hydra_reads(each.partition("=")[2]) for each in resume.expand(with_paths(words))}
+    assert read == {"env": "cartpole", "resume": str(folder), "hydra.run.dir": str(folder)}
+    assert command_line.read(Arguments, [f"run={folder}"], "").run == str(folder)
+
+
+def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/a b")
+    assert with_paths(["hydra.run.dir=~/x", "resume='~/x'", "--config-dir=~", "optim.lr=~/x"]) == [
+        "hydra.run.dir=/home/a b/x",
+        "resume=/home/a b/x",
+        "--config-dir=/home/a b",
+        "optim.lr=~/x",
+    ]
+    assert command_line.read(Arguments, ["run=~/x"], "").run == "/home/a b/x"
+    assert resume.expand(["resume=null"]) == ["resume=null"]
+    with pytest.raises(UserError, match=r"resume=None names no run; write resume=DIR, or resume=null"):
+        resume.expand(["resume=None"])
+    with pytest.raises(UserError, match=r"resume=/home/a b/x: there is no such folder"):
+        resume.expand(["resume=~/x"])
+
+
+def test_several_data_sets_stay_several():
+    assert with_paths(["-m", "collector.path=a,b"]) == ["-m", "collector.path=a,b"]
+    assert with_paths(["collector.path=a,b"]) == ["collector.path='a,b'"]
+
+
+def test_a_run_that_does_not_begin_leaves_no_folder_that_was_not_there(told: Told, tmp_path, monkeypatch):
+    new, there = tmp_path / "new" / "er", tmp_path / "there"
+    there.mkdir()
+    for folder in (new, there, there / "in"):
+        assert told(f"optim.lr=fast hydra.run.dir={folder}")[0] == 2
+    assert [each.name for each in tmp_path.iterdir()] == ["there"]
+    monkeypatch.setattr(train, "train", lambda *_: signal.raise_signal(signal.SIGINT))
+    before = signal.getsignal(signal.SIGINT)
+    assert told(f"hydra.run.dir={new}")[0] == 130
+    assert not new.parent.exists()
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_ctrl_c_before_the_loop_says_so(capfd: pytest.CaptureFixture[str]):
+    with pytest.raises(Interrupted), command_line.stopped_early():
+        signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err == "\nstopped before the first batch; nothing was saved\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "answer"),
+    [
+        *(
+            (f"{group}/mine", "optim: {lr: 1}", "does not begin with the line `# @package _global_`")
+            for group in ("env", "algo", "tuned/ppo", "experiment", "debug")
+        ),
+        ("env/mine", "# mine\n# @package _global_\ntask: mine", "write it above all else"),
+        ("env/mine", "# @package _globl_\ntask: mine", "does not begin with the line"),
+        (
+            "actor/mine",
+            "# @package _global_\n_target_: a.b",
+            "_target_ is no key at the top level; leave out the",
+        ),
+        ("loss/mine", "# @package _global_\nmodule: {lmbda: 1}", "module is no key at the top level"),
+    ],
+)
+def test_the_first_line_of_a_file_of_one_s_own_is_that_of_its_group(file, text, answer, tmp_path):
+    path = tmp_path / "conf" / f"{file}.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(UserError, match=rf"^{re.escape(str(path))}.*{re.escape(answer)}"):
+        own.use([tmp_path / "conf"])
+
+
+def test_files_of_one_s_own_that_say_where_their_keys_lie_are_taken(tmp_path):
+    for file, text in {
+        "env/mine": "# @package _global_\ntask: mine",
+        "env/part": "# @package env\nid: A-v0",
+        "logger/mine": "# @package logger.mine\n_target_: a.b",
+        "actor/both": "# @package _global_\nactor: {}\ncritic: {}",
+    }.items():
+        (tmp_path / "conf" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "conf" / f"{file}.yaml").write_text(text)
+    own.use([tmp_path / "conf"])
+    (tmp_path / "conf" / "env" / "other.yml").touch()
+    with pytest.raises(UserError, match=r"other.yml is never read; give it the ending .yaml"):
+        own.use([tmp_path / "conf"])
 
 
 @pytest.mark.parametrize(

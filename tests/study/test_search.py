@@ -40,6 +40,7 @@ ALONE = [*TINY, "search=base", "seeds=0,1", "trials=2", "jobs=1"]  # with a rang
         ("+env.n=int(interval(4,20))", None, IntDistribution(4, 20)),
         ("minibatches.epochs=range(4,20,8)", 10, CategoricalDistribution([4, 12])),  # as in a sweep
         ("minibatches.size=64,128", 64, CategoricalDistribution([64, 128])),
+        ("minibatches.size=64,128,64", 64, CategoricalDistribution([64, 128])),  # the present one, once more
         ("optim.fused=choice(true,false)", True, CategoricalDistribution([True, False])),
         ("actor.num_cells=choice([64,64],[256])", [64], CategoricalDistribution(["[64,64]", "[256]"])),
     ],
@@ -61,6 +62,40 @@ def test_both_ends_of_every_range_of_the_search_files_can_be_trained(algo: str):
         for value in each.choices if discrete else (each.low, each.high):
             taken = find(settings(*plan.overrides, f"{key}={value}").model_dump(), key)
             assert (taken, type(taken)) == (value, type(value))
+
+
+NOW = sorted(
+    (file.parent.name, file.stem) for algo in TASKS for file in (CONFIGS / "tuned" / algo).glob("*.yaml")
+)
+NOW += [(algo, f"{env} tuned=none") for algo, env in TASKS.items()]
+NOW += [("ppo", "mountain_car_continuous tuned=none")]  # whose discount is none that somebody wrote down
+
+
+@pytest.mark.parametrize(("algo", "env"), NOW)
+def test_a_search_begins_with_the_present_numbers_of_every_task(algo: str, env: str):
+    plan = space.read([f"algo={algo}", *f"env={env}".split()])
+    values = plan.settings.model_dump()
+    assert {key: search.taken(each, find(values, key)) for key, each in plan.space.items()} == {
+        key: find(values, key) for key in plan.space
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "taken"),
+    [
+        ("optim.lr=tag(log,interval(1e-4,1e-2))", 0.0, None),
+        ("optim.lr=tag(log,interval(1e-4,1e-2))", 1e-4, 1e-4),
+        ("optim.lr=interval(1e-4,1e-2)", 2e-2, None),
+        ("optim.lr=interval(0.0,2.0)", True, None),
+        ("optim.lr=interval(0.0,2.0)", None, None),
+        ("minibatches.size=64,128", 256, None),
+        ("optim.fused=choice(true,false)", False, False),
+        ("actor.num_cells=choice([64,64],[256])", [64, 64], "[64,64]"),
+    ],
+)
+def test_a_value_is_drawn_as_it_is_or_not_at_all(word: str, value: Any, taken: Any):
+    (override,) = space.parse([word]).values()
+    assert search.taken(space.distribution(override, value), value) == taken
 
 
 def test_the_command_line_changes_adds_fixes_and_leaves_out():
@@ -95,6 +130,9 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
         ("optim.lr=tag(log,interval(0,1))", "optim.lr=tag"),
         ("optim.lr=interval(1", "cannot read optim.lr=interval"),
         ("search=base", "nothing is left to draw"),
+        ("out=", "out= names no folder; write out=DIR"),
+        ("--config-dir=nosuch", "nosuch: there is no such folder; name one that holds actor/"),
+        ("search=ppo", r"search.space.loss.module.clip_epsilon: Interpolation key .* not found"),
         (
             "algo=a2c",
             "no ranges for algo=a2c; add search=base and .*or write conf/search/a2c.yaml",
@@ -174,6 +212,53 @@ def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(mo
         searched(monkeypatch, tmp_path / "b", outcome=lambda trial, seed: ({}, 5.0, -9))
     with pytest.raises(UserError, match="it was killed"):
         searched(monkeypatch, tmp_path / "c", "jobs=2", outcome=lambda trial, seed: ({}, 5.0, 2))
+
+
+def test_the_present_numbers_are_tried_again_where_they_failed_and_told_where_they_cannot_be(
+    monkeypatch, tmp_path
+):
+    code = {0: -9, 1: 0, 2: 0}
+    read = lambda trial, seed: ({}, 5.0, code[trial])  # noqa: E731
+    study, *_ = searched(monkeypatch, tmp_path, "trials=1", outcome=read)
+    assert [each.state.name for each in study.trials] == ["FAIL", "COMPLETE"]
+    assert study.trials[0].params == {"optim.lr": 2e-3}
+    assert study.trials[1].params != {"optim.lr": 2e-3}
+    study, started, lines = searched(monkeypatch, tmp_path, "trials=2", outcome=read)
+    assert started == ["2/0", "2/1"]
+    assert study.trials[2].params == {"optim.lr": 2e-3}
+    assert lines == ["#2  5.0  lr=0.002"]
+    assert len(searched(monkeypatch, tmp_path, "trials=2", outcome=read)[0].trials) == 3  # nothing waits
+    _, _, lines = searched(
+        monkeypatch,
+        tmp_path / "b",
+        "trials=1",
+        "optim.eps=interval(1e-6,1e-5)",
+        outcome=lambda *_: ({}, 5.0, 0),
+    )
+    outside = "for the present 1e-08 is not in optim.eps=interval(1e-6,1e-5)"
+    assert lines[0] == f"the first trial draws optim.eps too, {outside}"
+    assert lines[1].startswith("#0  5.0  lr=0.002 eps=")
+
+
+def test_a_number_of_many_digits_is_tried_as_it_is(monkeypatch, tmp_path):
+    read = lambda trial, seed: ({}, 5.0, 0)  # noqa: E731
+    experiment = "loss.value_estimator.gamma=interval(0.9,0.9999)"
+    monkeypatch.setattr(
+        search, "find", lambda values, key: 0.994994 if key.endswith("gamma") else find(values, key)
+    )
+    _, _, lines = searched(monkeypatch, tmp_path, "trials=1", experiment, outcome=read)
+    assert lines == ["#0  5.0  lr=0.002 gamma=0.994994"]
+
+
+def test_a_search_that_is_refused_leaves_nothing(monkeypatch, tmp_path):
+    out = tmp_path / "new" / "er"
+    with pytest.raises(UserError, match="it was killed"):
+        searched(monkeypatch, out, outcome=lambda trial, seed: ({}, 5.0, 2))
+    assert list(tmp_path.iterdir()) == []
+    code = {0: 0, 1: 2}
+    with pytest.raises(UserError, match="it was killed"):
+        searched(monkeypatch, out, outcome=lambda trial, seed: ({}, 5.0, code[trial]))
+    assert (out / "study.db").is_file()  # a whole trial is there
 
 
 def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monkeypatch, tmp_path):

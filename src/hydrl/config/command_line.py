@@ -288,9 +288,7 @@ def check_options(arguments: Sequence[str]) -> None:
             told = f"{key}={given}: there is no such folder" if given else f"{key} names no folder"
             raise UserError(f"{told}; write --config-dir=DIR, of one that holds actor/, env/ or the like")
         elif key in ("--config-name", "-cn", "--config-path", "-cp"):
-            raise UserError(
-                f"{word}: hydrl has its own; write --config-dir=DIR for files of your own beside it"
-            )
+            raise UserError(f"{word}: leave it out; --config-dir=DIR adds files of your own")
         elif equals and key in ("--help", "-h", "--multirun", "-m"):
             raise UserError(f"{word}: it takes no value; write {key}")
 
@@ -300,7 +298,7 @@ def no_such_option(word: str, following: str) -> str:
     key, equals, value = word.partition("=")
     name = key.strip("-").replace("-", "_")
     if not equals:
-        value = following if re.match(r"[^-=]+$", following) else "VALUE"
+        value = following if re.match(r"[^-=][^=]*$", following) else "VALUE"
     meant = next((each for each, names in CALLED.items() if name in (each, *names.split())), "")
     example = f", as {meant}={value}" if meant else ""
     return f"{word}: there is no such option; write key=value{example}, and see --help"
@@ -324,7 +322,7 @@ def unreadable(word: str) -> str:
         return f"cannot read {word}: its quotes are not those of the keyboard; write '{key}={plainly}'"
     if numbers := re.fullmatch(r"[\[({][\d\s,;]*[\])}]?", value) and re.findall(r"\d+", value):
         return f"{line}; a list is '{key}=[{','.join(numbers)}]'"
-    if re.search(r"\w.*[][=#(){}'\"]|[][=#(){}'\"].*\w", value) and not re.match(r"\w+\(|.*\$", value):
+    if re.search(r"\w.*[][=#(){}'\"]|[][=#(){}'\"].*\w", value) and not re.match(r"\w+\(.*\)$|.*\$", value):
         whole = f"{key}={quoted(value)}"
         return f"{line}, as " + (shlex.quote(whole) if set(whole) & set('"\\`!') else f'"{whole}"')
     return line
@@ -357,7 +355,9 @@ def translate(error: Exception, arguments: Sequence[str]) -> str:
         if re.search(r"=0,\d+$", found[1]):
             return f"{found[1]}: more than one value; write {found[1].replace(',', '.')}"
         return f"{found[1]}: more than one value; write [VALUE,VALUE] for a list, or add -m to run them all"
-    if found := re.match(r"Error merging override ([^\s=]+)(=\S*)", text):
+    if "Cannot merge" in str(error.__cause__) and (
+        found := re.match(r"Error merging override ([^\s=]+)(=\S*)", text)
+    ):
         return f"{found[1]}{found[2]}: it is a group of keys; set one of them, as {found[1]}.KEY=VALUE"
     if found := re.match(r"Could not delete from config\. '(\S+)'", text):
         return f"~{found[1]}: there is no such key{instead(found[1], list(paths(composed(arguments))))}"

@@ -61,7 +61,11 @@ def use(own: Iterable[Path]) -> None:
     """
     groups = ["hydra", *(each.name for each in CONFIGS.iterdir() if each.is_dir())]
     for folder in own:
-        if folder.is_dir() and not any((folder / each).is_dir() for each in groups):
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder}: there is no such folder; name one that holds actor/, env/ or the like"
+            )
+        if not any((folder / each).is_dir() for each in groups):
             raise UserError(f"{folder} holds no group of choices, as actor/ or env/; name the one that does")
         for file in sorted(folder.rglob("*.yaml")):
             if (CONFIGS / file.relative_to(folder)).exists():

@@ -71,6 +71,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
     path = plain(given[-1].partition("=")[2]) if given else "null"
     if path == "null":
         return list(arguments)
+    if path.lower() in ("", "none"):
+        raise UserError(f"resume={path} names no run; write resume=DIR, or resume=null for none")
     keys = [key_of(each) for each in arguments]
     if path == "auto":
         if "hydra.run.dir" not in keys and "hydra.sweep.dir" not in keys:

@@ -86,9 +86,8 @@ class Search:
         ranges = dict(zip(self.plan.space, self.plan.ranges, strict=True))
         for key in [key for key, value in found.items() if value is None]:
             del found[key]
-            self.say(
-                f"the first trial draws {key}: {show(self.now[key])}, as it is, is outside {ranges[key]}"
-            )
+            outside = f"for the present {show(self.now[key])} is not in {ranges[key]}"
+            self.say(f"the first trial draws {key} too, {outside}")
         return found
 
     def run(self) -> None:

@@ -60,6 +60,8 @@ def read(words: Sequence[str]) -> Plan:
     """
     named, others = split(with_paths(words))
     use(named)
+    if "out=" in others:
+        raise UserError("out= names no folder; write out=DIR")
     parsed = parse([own(word) for word in others])
     for key in parsed:
         if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys(Role.PROCESS)}:
