@@ -2,7 +2,7 @@ import errno
 
 import pytest
 
-from hydrl.errors import SaveError
+from hydrl.errors import RunError, SaveError
 from hydrl.run.files import atomically
 
 
@@ -33,9 +33,17 @@ def test_a_failure_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("reason", ["No space left on device", "Is a directory", "No such file or directory"])
+def test_of_a_folder_that_is_gone_its_name_is_told(tmp_path):
+    path = tmp_path / "gone" / "too" / "scores.json"
+    with pytest.raises(RunError) as caught:
+        write(path, None)
+    assert str(caught.value) == f"{path} cannot be written: {tmp_path / 'gone'} is gone, deleted or moved"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("reason", ["No space left on device", "Is a directory"])
 def test_what_cannot_be_written_is_told_in_a_line(tmp_path, reason):
-    path = tmp_path / ("gone/too/scores.json" if reason.startswith("No such") else "scores.json")
+    path = tmp_path / "scores.json"
     if reason.startswith("Is"):
         path.mkdir()
     with pytest.raises(SaveError) as caught:

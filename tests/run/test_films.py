@@ -192,7 +192,7 @@ def test_a_film_cut_short_leaves_the_old_one(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
-    with pytest.raises(RunError, match=r"film\.mp4 cannot be written: No such file"):
+    with pytest.raises(RunError, match=r"film\.mp4 cannot be written: .*gone is gone"):
         shoot(still("Striped-v0"), tmp_path / "gone" / "too" / "film.mp4", max_steps=5)
 
 

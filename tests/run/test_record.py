@@ -1,5 +1,6 @@
 import errno
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -96,6 +97,34 @@ def test_a_resumed_record_drops_the_rows_that_came_after_the_checkpoint(record, 
         resumed.close()
     assert [row["train/return"] for row in resumed.file.rows] == [10.0, 50.0]
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("write", [Record.write, Record.finish])
+def test_a_run_folder_deleted_under_the_run_is_named_and_not_begun_anew(record, write):
+    take(record, 1.0)
+    record.write()
+    shutil.rmtree(record.directory)
+    take(record, 1.0)
+    with pytest.raises(RunError, match=rf"^{record.directory} is gone or not whole: it was deleted"):
+        write(record)
+    assert not record.directory.exists()
+
+
+@pytest.mark.parametrize(("ids", "told"), [({"wandb": "abc123"}, 1), ({}, 0)])
+def test_a_logger_that_goes_on_is_said_to_keep_the_rows_that_come_anew(record, capsys, ids, told):
+    take(record, 10.0)
+    record.write()
+    state = record.state_dict()
+    for _ in range(2):
+        take(record, 20.0)
+        record.write()
+    record.run_ids = ids
+    capsys.readouterr()
+    record.load_state_dict(state)
+    record.load_state_dict(state)  # there are none ahead any more
+    said = capsys.readouterr().out
+    assert said.count("wandb: keeps 2 log rows that it was sent after this checkpoint") == told
+    assert said.count("keeps") == told
 
 
 def test_a_full_disk_is_blamed_where_a_file_is_written(record, monkeypatch):

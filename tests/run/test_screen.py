@@ -81,6 +81,56 @@ def test_a_reader_that_has_left_costs_the_screen_alone(evaluations, tmp_path):
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
 
 
+def run_in_shell(words: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["bash", "-c", f"{sys.executable} {words}"],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+
+
+TINY = "debug=fast env=cartpole tuned=null total_frames=256 eval.every_frames=256"
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_what_a_poor_terminal_cannot_show_is_replaced_and_files_are_utf_8_all_the_same(tmp_path):
+    done = run_in_shell(f"train.py {TINY} hydra.run.dir={tmp_path}", **ASCII)
+    assert (done.returncode, done.stderr) == (0, b"")
+    shown = done.stdout.decode("ascii")
+    assert "ppo on cartpole, seed 0" in shown
+    assert "| evaluation      | 12.0 ? 2.0 over 2 episodes" in shown
+    assert "12.0 ± 2.0 over 2 episodes" in (tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+def test_a_run_whose_screen_was_closed_from_the_start_ends_as_any_other(tmp_path):
+    done = run_in_shell(f"train.py {TINY} hydra.run.dir={tmp_path} <&- >&- 2>&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize("screen", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full", "2>&-"])
+@pytest.mark.parametrize(
+    "words", ["train.py env=cartpol", "scripts/evaluate.py run=nowhere", "-m hydrl nonsense"]
+)
+def test_a_mistake_has_its_exit_code_where_nobody_can_be_told(words, screen):
+    done = run_in_shell(f"{words} {screen}")
+    assert (done.returncode, done.stdout, done.stderr) == (2, b"", b"")
+
+
+def test_no_file_is_opened_in_the_place_of_a_closed_screen(tmp_path):
+    """What a library prints there would else be written into it."""
+    code = (
+        "from hydrl.run.screen import outlive_readers as o; o(); f = open(OUT, 'w'); f.write(str(f.fileno()))"
+    )
+    code += "; import os; os.system('echo spilt; echo spilt >&2')"
+    done = run_in_shell(f"""-c "OUT='{tmp_path}/file'; {code}" <&- >&- 2>&-""")
+    assert done.returncode == 0
+    assert int((tmp_path / "file").read_text()) > 2
+
+
 def test_into_a_pipe_goes_a_line_at_first_and_one_an_evaluation_and_no_bar(capsys):
     display = Display("ppo cartpole", 1000)
     display.update(0, {})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hydrl.errors import SaveError
+from hydrl.errors import RunError, SaveError
 
 # In errors of PyTorch's that do not say why it could not write.
 PYTORCH_WRITES = ("PytorchStreamWriter", "inline_container", "iostream")
@@ -24,6 +24,7 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
 
     Raises:
         SaveError: where it cannot be written.
+        RunError: where the folder that its own lies in is gone.
     """
     partial, free = path.with_name(f".{path.name}"), 0
     try:
@@ -34,6 +35,8 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
         os.replace(partial, path)
         to_disk(path.parent)
     except OSError as error:
+        if lost := [each for each in path.parents if not each.exists()]:
+            raise RunError(f"{path} cannot be written: {lost[-1]} is gone, deleted or moved") from error
         raise SaveError(path, needed, free, error.strerror or str(error)) from error
     except RuntimeError as error:
         if not any(each in str(error) for each in PYTORCH_WRITES):

@@ -72,5 +72,9 @@ def open_run(
     actor = build("actor")(env)
     actor.load_state_dict(state["actor"])
     env.close()
-    scored: dict[str, Any] = {"seed": settings.seed, "max_steps": settings.eval.max_steps}
-    return settings, frames_of(archive), Evaluator(make_env, actor, lambda: state["normaliser"], **scored)
+    limit, known = settings.eval.max_steps, lambda: state["normaliser"]
+    return (
+        settings,
+        frames_of(archive),
+        Evaluator(make_env, actor, known, seed=settings.seed, max_steps=limit),
+    )

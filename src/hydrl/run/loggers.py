@@ -45,12 +45,17 @@ class MetricsFile:
         else:
             self.rewrite()
 
-    def keep(self, count: int) -> None:
-        """Goes on after the first ``count`` rows that an earlier process wrote; later ones go."""
+    def keep(self, count: int) -> int:
+        """Goes on after the first ``count`` rows that an earlier process wrote; later ones go.
+
+        Returns:
+            How many went.
+        """
         text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
-        found = list(csv.DictReader(text.splitlines()))[:count]
-        self.rows = [{key: number(cell) for key, cell in row.items() if cell} for row in found]
+        found = list(csv.DictReader(text.splitlines()))
+        self.rows = [{key: number(cell) for key, cell in row.items() if cell} for row in found[:count]]
         self.rewrite()
+        return len(found) - len(self.rows)
 
     def rewrite(self) -> None:
         """Writes the whole file, its columns in the order they came in, resumed or not."""

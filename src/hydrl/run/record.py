@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from hydrl.config.settings import Settings
+from hydrl.errors import RunError
 from hydrl.loop.clock import Clock
 from hydrl.loop.evaluation import Evaluation
 from hydrl.loop.metrics import Metrics
@@ -37,7 +38,8 @@ class Record:
         self.directory = Path(settings.run_dir)
         self.directory.mkdir(parents=True, exist_ok=True)
         config = settings.shown
-        with atomically(self.directory / "config_resolved.yaml") as partial:
+        self.configuration = self.directory / "config_resolved.yaml"
+        with atomically(self.configuration) as partial:
             OmegaConf.save(OmegaConf.create(config), partial)
         self.file = loggers.MetricsFile(self.directory / "metrics.csv")
         name = f"{settings.algo}-{settings.task}-seed{settings.seed}"
@@ -54,6 +56,7 @@ class Record:
 
     def write(self) -> None:
         """Writes one log row of everything that came in since the last."""
+        self.require_folder()
         frames, evaluation = self.progress.frames, self.progress.evaluation_now
         row = {
             **self.metrics.row(),
@@ -65,6 +68,15 @@ class Record:
         self.file.write(frames, row)
         loggers.log(self.loggers.values(), frames, row)
         self.display.update(frames, row)
+
+    def require_folder(self) -> None:
+        """Refuses to begin the run folder anew where it was deleted, without what was in it.
+
+        Raises:
+            RunError: naming it.
+        """
+        if not self.configuration.exists():
+            raise RunError(f"{self.directory} is gone or not whole: it was deleted or moved under the run")
 
     def say_cut(self, evaluation: Evaluation) -> None:
         """Says that episodes of an evaluation were cut short, if any were."""
@@ -85,7 +97,11 @@ class Record:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on after the rows of :meth:`state_dict`; later ones go, and the summary."""
-        self.file.keep(state["rows"])
+        if (again := self.file.keep(state["rows"])) and self.run_ids:
+            self.say(
+                f"{', '.join(self.run_ids)}: keeps {again} log rows that it was sent after this checkpoint; "
+                "where they come otherwise now, metrics.csv is right"
+            )
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.display.update(self.progress.frames, {})
 
@@ -96,6 +112,7 @@ class Record:
             closing: the closing evaluation; a run that was cut short has none and reports its last.
             status: ``finished``, or how it was cut short.
         """
+        self.require_folder()
         progress, settings = self.progress, self.settings
         if self.metrics.episodes:  # of batches since the last row
             self.write()
@@ -138,7 +155,7 @@ class Record:
     def page(self, title: str, rows: dict[str, str]) -> None:
         """Writes ``run.html``: the curves, the closing table's rows and the configuration."""
         table = "\n".join(["| | |", "|---|---|", *(f"| {name} | `{text}` |" for name, text in rows.items())])
-        config = (self.directory / "config_resolved.yaml").read_text(encoding="utf-8")
+        config = self.configuration.read_text(encoding="utf-8")
         parts = [f"# {title}", "![curves](curves.png)", table, "## Configuration", f"```yaml\n{config}```"]
         write_page("\n\n".join(parts), self.directory / "run.html")
 
