@@ -187,6 +187,13 @@ def at_odds(values: Values) -> Iterator[str]:
         if values[key] is True:
             yield f"{key}=true does not work with {loss}, which {UNGRAPHED[loss]}; use {key}=false"
     norms = [group for group in ("actor", "critic") if (values[group] or {}).get("norm")]
+    if norms and values["minibatches"].get("size") == 1:  # one row has no deviation
+        yield f"minibatches.size=1: {norms[0]}.norm standardises by the minibatch; use minibatches.size=2"
+    if find(values, "loss.value_estimator.average_gae") and collector["frames_per_batch"] == 1:
+        yield (
+            "collector.frames_per_batch=1: advantages are standardised by the batch; use "
+            "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false"
+        )
     if values["compile"] is True and norms:
         yield f"compile=true does not work with {norms[0]}.norm, which counts its batches; use compile=false"
     yield from forgetful(values)

@@ -66,13 +66,7 @@ class BatchRenorm(BatchRenorm1d):
     """TorchRL's (Ioffe 2017), for a batch of any shape, and done with its warm-up where that ends."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch.
-
-        Raises:
-            UserError: in ``train()`` mode for a single row, which does not vary.
-        """
-        if self.training and x.numel() == x.shape[-1]:
-            raise UserError("minibatches.size=1: batch renormalisation compares rows; use 2 or more")
+        """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
         self.num_batches_tracked.clamp_max_(self.warmup_steps)  # TorchRL's own would count on: 2, 3, ...
         return super().forward(x.reshape(-1, x.shape[-1])).reshape(x.shape)
 

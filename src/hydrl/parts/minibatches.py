@@ -60,15 +60,7 @@ class Epochs(Minibatches):
         """Minibatches of ``[size]`` or ``[size // sequence, sequence]``.
 
         The batch, ``[time]`` or ``[envs, time]``, gets its advantages whole.
-
-        Raises:
-            UserError: for a batch of one frame whose advantage is to be standardised.
         """
-        if batch.numel() < 2 and getattr(self.loss.value_estimator, "average_gae", False):
-            raise UserError(
-                "collector.frames_per_batch=1: advantages are standardised over the batch; use 2 or more, or "
-                "loss.value_estimator.average_gae=false"
-            )
         count, row = batch.numel() // self.size, math.prod(self.row)
         rows, size = batch.numel() // row, self.size // row
         for epoch in range(self.epochs):
