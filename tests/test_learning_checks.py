@@ -35,7 +35,6 @@ CHECKS = [
     (("algo=sac", *PENDULUM, "+env.unit=0.02", "tuned=sac/pendulum"), -200, 20, 1),
     (("algo=td3", *PENDULUM, "+env.unit=200.0", "tuned=td3/pendulum"), -200, 20, 1),
     (("algo=ddpg", *PENDULUM, "+env.unit=0.02", "tuned=ddpg/pendulum"), -200, 20, 1),
-    (("algo=ppo", *PENDULUM, "+env.unit=200.0", "tuned=ppo/pendulum"), -200, 20, 1),
     (("algo=mappo", "env=vmas_navigation"), 2.5, 100, 3),
     (("algo=ippo", "env=vmas_navigation"), 2.5, 100, 3),
     (
