@@ -98,7 +98,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     ):
         learner = {"actor": actor, "loss": loss, "target": target, "optimizer": optimizer, "update": update}
         learner |= {"exploration": exploration, "schedule": schedule, "minibatches": minibatches}
-        state = TrainingState(record, env, collector, buffer, learner)
+        state = TrainingState(record, env, collector, buffer, learner, make_worker_env)
         with state.saved_if_cut_short(), stop.blamed():
             if origin:
                 state.load(origin)

@@ -48,16 +48,18 @@ class FiniteCollector(Collector):
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, what one step hands to the next."""
-        carrier = self._carrier.to_dict() if running else None
+        carrier = self._carrier.clone().to_dict() if running else None
         return {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
 
     def go_on(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state`."""
         self.load_state_dict(state["own"])
-        if state["carrier"] is not None:
+        self._frames, self._iter = state["frames"], state["iter"]
+        if state["carrier"] is None:  # episodes start anew
+            self._make_carrier()
+        else:
             # What several agents share an entry for has a batch size of its own, which a dictionary has not.
             self._carrier = self._carrier.empty(recurse=True).update(state["carrier"])
-        self._frames, self._iter = state["frames"], state["iter"]
 
     def iterator(self) -> Iterator[TensorDictBase]:
         """TorchRL's batches.

@@ -1,7 +1,7 @@
 """Everything that decides how a run goes on, gathered from the parts and put back into them."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,9 @@ from hydrl.parts.environments import normaliser_state
 from hydrl.run import checkpoint
 from hydrl.run.memory import Memory
 from hydrl.run.record import Record
+from hydrl.run.rehearsal import CannotGoOnError, Rehearsal
 from hydrl.run.resume import Origin
-from hydrl.run.simulator import NotCapturedError, load_simulator, simulator_state
+from hydrl.run.simulator import NotCapturedError, simulator_state
 
 
 class TrainingState:
@@ -31,6 +32,7 @@ class TrainingState:
         buffer: with all it holds; ``None`` where nothing is kept.
         learner: what else has a ``state_dict``, by name: actor, loss with its target networks,
             exploration, target updater, optimizer, update, minibatches, schedule; ``None`` is left out.
+        make_env: makes environments as ``env`` is, in which its state is tried.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class TrainingState:
         collector: Collector,
         buffer: ReplayBuffer | None,
         learner: Mapping[str, Any],
+        make_env: Callable[[], TransformedEnv],
     ) -> None:
         self.record, self.settings, self.progress = record, record.settings, record.progress
         self.env, self.collector = env, collector
@@ -53,6 +56,8 @@ class TrainingState:
             "clock": record.clock,
         }
         self.books["record"] = record
+        self.rehearsal = Rehearsal(env, make_env)
+        self.restarts: str | None = None  # why the environments will start anew, once that was found
         self.saved_at: int | None = None
 
     @contextmanager
@@ -89,7 +94,8 @@ class TrainingState:
         states |= {
             "collector": self.collector.state(running=simulator is not None) | {"simulator": simulator},
             "normaliser": normaliser_state(self.env),
-            "books": {name: each.state_dict() for name, each in self.books.items()},
+            "books": {name: each.state_dict() for name, each in self.books.items()}
+            | {"rehearsal": self.rehearsal.first},
             "rng": GlobalRNGState().state_dict(),
         }
         metadata: dict[str, Any] = {
@@ -111,9 +117,25 @@ class TrainingState:
         if not self.collector.steps:
             return None, self.collector.restarts
         try:
-            return simulator_state(self.env), None
+            if not self.rehearsal.tried and self.restarts is None:
+                self.rehearse()
+            if self.restarts is not None:
+                return None, self.restarts
+            return simulator_state(self.env, self.rehearsal.fresh), None
         except NotCapturedError as error:
             return None, f"{error} is neither plain data nor known to be constant"
+
+    def rehearse(self) -> None:
+        """Tries, before anything is kept, whether the running episodes can go on from it."""
+        standing = self.collector.state(running=True)
+        try:
+            self.rehearsal.before_saving(standing["carrier"])
+            self.collector.go_on(standing)
+        except CannotGoOnError as error:
+            self.restarts = str(error)
+            self.record.say(f"where this run is resumed the environments start anew: {error}")
+            if self.rehearsal.stepped:
+                self.collector.go_on(standing | {"carrier": None})
 
     def load(self, origin: Origin) -> None:
         """Puts a checkpoint's parts back; the random number generators come last.
@@ -124,7 +146,7 @@ class TrainingState:
         """
         states = checkpoint.load(origin.checkpoint, [*self.learner, "collector", "books", "rng"])
         try:
-            self.put_back(states, origin)
+            lost = self.put_back(states, origin)
         except (UserError, RunError):
             raise
         except OSError as error:
@@ -136,12 +158,12 @@ class TrainingState:
                 f"{origin.checkpoint} does not fit this run: {type(error).__name__}: {reason}"
             ) from error
         self.saved_at = self.progress.frames
-        anew = f"the environments start anew: {origin.restarts}"
-        how = anew if origin.restarts else "all goes on as it stood"
+        restarts = lost or origin.restarts
+        how = f"the environments start anew: {restarts}" if restarts else "all goes on as it stood"
         self.record.say(f"resumed after {origin.frames:,} frames from {origin.checkpoint}; {how}")
 
-    def put_back(self, states: Mapping[str, Any], origin: Origin) -> None:
-        """Gives every part its state."""
+    def put_back(self, states: Mapping[str, Any], origin: Origin) -> str | None:
+        """Gives every part its state, and says why the running episodes are lost where they are."""
         stretched = origin.settings["anneal_frames"] != self.settings.anneal_frames
         self.memory.load(origin.memory, self.env.device)  # first, for a sampler hears of what is written
         for name, each in self.learner.items():
@@ -151,11 +173,23 @@ class TrainingState:
                 each.load_state_dict(states[name])
         for name, book in self.books.items():
             book.load_state_dict(states["books"][name])
+        self.rehearsal.first = states["books"].get("rehearsal")
         self.collector.go_on(states["collector"])
-        if (simulator := states["collector"]["simulator"]) is not None:
-            load_simulator(self.env, simulator)
+        lost = self.put_back_simulator(states["collector"])
         self.collector.publish()
         GlobalRNGState().load_state_dict(states["rng"])
+        return lost
+
+    def put_back_simulator(self, state: dict[str, Any]) -> str | None:
+        """Lets the running episodes go on, or says why they cannot; that costs them and never the run."""
+        if state["simulator"] is None:
+            return None
+        try:
+            self.rehearsal.before_loading(state["simulator"], state["carrier"])
+        except CannotGoOnError as error:
+            self.collector.go_on(state | {"carrier": None})
+            return str(error)
+        return None
 
 
 def fast_forward(schedule: LRScheduler, optimizer: Optimizer, batches: int) -> None:
