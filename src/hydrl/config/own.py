@@ -85,9 +85,11 @@ def check_package(file: Path, group: str) -> None:
     """
     if not (CONFIGS / group).is_dir():
         return
-    theirs = [each.read_text().startswith(WHOLE) for each in (CONFIGS / group).rglob("*.yaml")]
+    theirs = [
+        each.read_text(encoding="utf-8").startswith(WHOLE) for each in (CONFIGS / group).rglob("*.yaml")
+    ]
     try:
-        header = re.match(r"(?:\s*#\s*@\w+.*\n)*?\s*#\s*@package\s+(\S+)", file.read_text())
+        header = re.match(r"(?:\s*#\s*@\w+.*\n)*?\s*#\s*@package\s+(\S+)", file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}") from None
     package = header[1] if header else "_group_"  # as Hydra has it
