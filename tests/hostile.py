@@ -149,6 +149,8 @@ class Odd(gymnasium.Env):
             "text": "a" if self.steps % 2 else 3,
             "nested": {"deep": [np.ones(self.steps)]},
         }
+        if self.what == "four answers":
+            return self.seen(), 1.0, False, {}
         reward = 1e9 if self.what == "huge reward" else 1.0
         return self.seen(), reward, self.steps == LONG, False, info if self.what == "odd infos" else {}
 

@@ -10,6 +10,7 @@ import torch
 from conftest import logged, saved, settings
 from hostile import KINDS, LONG
 from torchrl.collectors import Collector
+from torchrl.data import Binary
 
 import hydrl
 import hydrl.loop.metrics
@@ -168,6 +169,7 @@ ODDITIES = {
     "shape": r"^env\.id=hostile:Odd-v0 gave an array of shape \[3\] of float32 to observe; .* says 2 numbers",
     "words": r"^env\.id=hostile:Odd-v0 gave a str to observe; .* says 2 numbers of kind float32$",
     "nothing": r"^env\.id=hostile:Odd-v0 gave a NoneType to observe; .* says 2 numbers of kind float32$",
+    "four answers": r"^env\.id=hostile:Odd-v0 does not keep to Gymnasium: .* \(expected 5, got 4\); .*check_env",
     "reset without info": r"^env\.id=hostile:Odd-v0 gave an array of shape \[2\] .* in reset, .*check_env",
 }
 
@@ -201,6 +203,19 @@ def test_what_may_be_meant_is_told_once(what, capsys, monkeypatch):
     assert len(lines) == 1
     assert lines[0].startswith("warning: env.id=hostile:Odd-v0 ")
     assert TOLD[what] in lines[0]
+
+
+def test_a_mask_of_torchrl_s_kind_is_told_too(capsys, monkeypatch):
+    class Masked(hostile.Shared):
+        def __init__(self, device="cpu"):
+            super().__init__(device)
+            self.observation_spec["action_mask"] = Binary(3, (3,))
+
+    monkeypatch.setattr(libraries, "TOLD", set())
+    make_env(Masked, [])
+    assert (
+        "Masked says by its observation's action_mask which actions are forbidden" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -30,7 +30,7 @@ from torchrl.envs import (
 from torchrl.modules.utils import get_env_transforms_from_module
 
 from hydrl.errors import UserError
-from hydrl.parts.tasks import adapted, copies, has_room, is_of_the_task, tell_of_masks
+from hydrl.parts.tasks import adapted, copies, has_room, is_of_the_task, tell_of_mask, tell_of_masks
 from hydrl.parts.transforms import CopiedTensors, FixedNorm
 
 MakeEnv = Callable[..., EnvBase]
@@ -185,6 +185,8 @@ def make_env(
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
     base = make_base_env(make, num_envs, device, render)
+    if any("action_mask" in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
+        tell_of_mask(f"{type(base).__name__}", "its observation's action_mask")
     if isinstance(key := base.reward_keys[0], tuple):
         return_key = (*key[:-1], f"episode_{key[-1]}")
         stack.insert(1, UnaryTransform([return_key], ["episode_reward"], fn=mean_over_agents))

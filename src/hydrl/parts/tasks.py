@@ -134,7 +134,7 @@ class CopiedTask(gymnasium.Wrapper):
         """One step.
 
         Raises:
-            UserError: for an observation of another shape or kind than its space, or a reward that is not one
+            UserError: for an observation of another shape or kind than its space, a reward that is not one
                 number.
         """
         given = self.asked("step", action.copy() if isinstance(action, np.ndarray) else action)
