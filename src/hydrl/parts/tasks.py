@@ -119,16 +119,20 @@ class CopiedTask(gymnasium.Wrapper):
         """
         if seed is not None:
             seed_spaces(self, seed)
-        given = self.asked("reset", seed=seed, options=options or None)
+        try:
+            given = self.env.reset(seed=seed, options=options or None)
+        except Exception as error:
+            self.blame(error)
+            raise
         if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)):
             raise UserError(
                 f"{self.named} gave {told(given)} in reset, and not an observation and a dictionary, as "
                 f"Gymnasium asks since 0.26; {CHECKS}"
             )
-        observation, info = given
+        observation, info = self.copied(given[0]), given[1]
         if self.left:
             self.look(observation, 0.0, info)
-        return self.copied(observation), {}
+        return observation, {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One step.
@@ -137,27 +141,28 @@ class CopiedTask(gymnasium.Wrapper):
             UserError: for an observation of another shape or kind than its space, a reward that is not one
                 number.
         """
-        given = self.asked("step", action.copy() if isinstance(action, np.ndarray) else action)
-        observation, reward, terminated, truncated, info = given
+        if isinstance(action, np.ndarray):
+            action = action.copy()
+        try:
+            seen, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            self.blame(error)
+            raise
+        observation = self.copied(seen)
         if type(reward) is not float:
             reward = self.number(reward)
         if self.left:
             self.left -= 1
             self.look(observation, reward, info)
-        return self.copied(observation), reward, bool(terminated), bool(truncated), {}
+        return observation, reward, bool(terminated), bool(truncated), {}
 
-    def asked(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """What the task answers; where Gymnasium cannot work with it, a line says so.
+    def blame(self, error: Exception) -> None:
+        """Tells in a line of what Gymnasium cannot work with; the task's own errors are shown as they are.
 
         Raises:
-            Exception: whatever the task's own code raises, as it raised it.
             UserError: for what comes of its spaces or of what it returns.
         """
-        try:
-            return getattr(self.env, method)(*args, **kwargs)
-        except Exception as error:
-            if isinstance(error, UserError) or is_of_the_task(error):
-                raise
+        if not (isinstance(error, UserError) or is_of_the_task(error)):
             reason = " ".join(str(error).split())
             raise UserError(f"{self.named} does not keep to Gymnasium: {reason}; {CHECKS}") from error
 
@@ -182,10 +187,11 @@ class CopiedTask(gymnasium.Wrapper):
         except (TypeError, ValueError):
             raise UserError(f"{self.named} gave the reward {reward}; it must be one number") from None
 
-    def look(self, observation: Any, reward: float, info: Any) -> None:
+    def look(self, observation: np.ndarray, reward: float, info: Any) -> None:
         """Tells what is odd and may be meant."""
         space = self.env.observation_space
-        if np.shape(observation) == self.size and not within(space, observation):
+        assert isinstance(space, Box)
+        if ((observation < space.low) | (observation > space.high)).any():
             tell(
                 f"{self.named} observes what lies outside its observation_space; it is learned from as it is"
             )
@@ -198,13 +204,6 @@ class CopiedTask(gymnasium.Wrapper):
     def wanted(self) -> str:
         """What an observation should be."""
         return f"its observation_space says {self.size[0]} numbers of kind {self.kind.__name__}"
-
-
-def within(space: gymnasium.Space, observation: Any) -> bool:
-    """Whether numbers are within a space's bounds; what is no number is told of elsewhere."""
-    assert isinstance(space, Box)
-    seen = np.asarray(observation)
-    return not bool(((seen < space.low) | (seen > space.high)).any())
 
 
 def told(value: Any) -> str:
