@@ -152,7 +152,7 @@ def test_a_film_is_of_the_policy_that_was_trained(algo, finished, tmp_path):
             with pytest.raises(UserError, match="cannot be filmed"):
                 film(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
             return
-        value, steps = film(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
+        value, steps, _ = film(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
     assert value == pytest.approx(played.mean, rel=1e-4)
     assert steps == played.lengths.item()
     assert (tmp_path / "film.mp4").stat().st_size > 1_000

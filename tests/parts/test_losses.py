@@ -36,7 +36,7 @@ def test_each_part_goes_into_the_argument_it_is_named_for():
 
 def test_the_action_spec_is_filled_in_where_the_loss_asks_for_it():
     _, env, _, loss = built("algo=td3", "env=pendulum")
-    assert loss.max_action.item() == env.action_spec.space.high.item() == 2.0
+    assert loss.max_action.item() == env.action_spec.space.high.item() == 1.0  # of scaled actions
     spec = OneHot(3)
 
     def takes(actor_network, *, action_space, num_actions):

@@ -131,7 +131,7 @@ def test_what_cannot_be_filmed_is_said_before_an_episode_is_played(run):
         (["run=nowhere", "episodes=0"], "episodes=0: give 1 or more"),
         (["run=nowhere", "checkpoint=first"], "checkpoint=first: use last, best or a number of frames"),
         (["run=nowhere", "checkpoint=-5"], "checkpoint=-5: use last, best or a number of frames"),
-        (["run=nowhere", "checkpoint={"], "while parsing"),
+        (["run=nowhere", "checkpoint={"], "checkpoint={: use last, best or a number of frames"),
         (["run=nowhere", "stream=-1"], "stream=-1: give 0 or more"),
         (["run=nowhere", "video=maybe"], "'maybe' is not a valid bool"),
         (["run=${nothing}"], "'nothing' not found"),

@@ -201,7 +201,7 @@ def test_what_would_make_it_another_run_is_refused_by_name_and_changes_nothing(h
     [
         (["resume=nowhere"], "resume=nowhere: there is no such folder"),
         (["resume=tests"], "resume=tests: no run lies there"),
-        (["resume="], "resume=.: no run lies there"),
+        (["resume="], "resume= names no run; write resume=DIR, or resume=null for none"),
         (["resume=auto"], "resume=auto looks into the run's own folder"),
     ],
 )
