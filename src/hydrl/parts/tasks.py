@@ -16,7 +16,7 @@ from hydrl.errors import UserError
 from hydrl.parts.libraries import tell
 
 LARGE = 3 * 32 * 32  # numbers in a picture, from which on plain layers learn little of it
-LOOKED_AT = 1_000  # first steps of a task that are held against what its spaces say
+LOOKED_AT = 100  # first steps of a task that are held against what its spaces say
 HUGE = 1e6  # a reward beyond it is more likely a mistake than meant
 CHECKS = "gymnasium.utils.env_checker.check_env(ENV) checks all of it"
 
