@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
+from rich.markup import escape
 
 from hydrl.config.command_line import read, script
 from hydrl.errors import UserError
@@ -92,7 +93,7 @@ def show(scores: dict[str, Any], title: str) -> None:
     if video := scores.get("video"):
         cut = ", cut short" if video["cut"] else ""
         table.add_row("filmed episode", f"return {video['return']:,.1f}, length {video['length']:,}{cut}")
-        table.add_row("its video", str(Path(scores["run"], video["file"])))
+        table.add_row("its video", escape(str(Path(scores["run"], video["file"]))))
     console().print(table)
 
 

@@ -99,6 +99,18 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, monkeypatch)
     assert (summary(folder)["frames"], summary(folder)["resumed_at_frames"]) == (768, [512])
 
 
+def test_a_run_of_an_own_task_whose_discount_follows_from_its_length_is_resumed_as_the_page_says(project):
+    """The page's own words; the task's module must be looked at again for the same discount."""
+    begun = ["--config-dir=conf", "algo=ppo", "env=corridor", *FAST, "hydra.run.dir=out"]
+    for line in (begun, ["resume=out", "--config-dir=conf", "total_frames=768"]):
+        process = start(*line, script=str(ROOT / "train.py"), cwd=project)
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+    assert "all goes on as it stood" in output
+    assert "gamma: 0.95" in (project / "out" / "config_resolved.yaml").read_text()
+    assert summary(project / "out")["frames"] == 768
+
+
 def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(project):
     for words in (["--config-dir", "conf"], ["hydra.searchpath=[file://conf]"]):
         plan = space.read([*words, "algo=my_ppo", "env=corridor"])

@@ -51,7 +51,10 @@ def threads(work: int, *, workers: bool) -> tuple[int, str]:
     """
     if work < SECOND_THREAD or workers or cores() < 2:
         return 1, ""
-    return 2, "a second core is faster for networks and minibatches of this size"
+    return 2, (
+        "a second core is faster for networks and minibatches of this size; where other work needs it, "
+        "torch_threads=1 is"
+    )
 
 
 def discount(*, _root_: DictConfig) -> float:
@@ -60,8 +63,11 @@ def discount(*, _root_: DictConfig) -> float:
     It is 1 - 5 / (the steps after which Gymnasium ends an episode), at least 0.95 and at most 0.995, as in
     TD-MPC2 (Hansen et al. 2024), so that a fifth of an episode is looked ahead; 0.99 without such a limit.
     """
-    module, _, name = str(OmegaConf.select(_root_, "env.id")).rpartition(":")
-    stranger = _root_.resume not in (None, "auto") and not _root_.trust
+    from hydrl.config.trust import named_in_files  # which needs this package
+
+    id = str(OmegaConf.select(_root_, "env.id"))
+    module, _, name = id.rpartition(":")
+    stranger = _root_.resume not in (None, "auto") and not _root_.trust and id not in named_in_files()
     try:
         if module and not stranger:  # whose module could do anything
             get_object(module)

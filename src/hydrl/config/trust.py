@@ -24,15 +24,19 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
     Raises:
         UserError: naming the foreign code.
     """
-    files = {file for folder in sources() for file in folder.rglob("*.yaml")}  # --config-dir is typed, too
-    text = "\n".join(file.read_text(encoding="utf-8") for file in files - set(CONFIGS.glob("search/*")))
-    own = set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", text, re.MULTILINE))
-    own |= {each.partition("=")[2] for each in typed}
+    own = named_in_files() | {each.partition("=")[2] for each in typed}
     if found := sorted(set(foreign(values, own))):
         raise UserError(
             f"{told}: its configuration names {', '.join(found)}, which is not one of hydrl's parts; "
             "add trust=true if you trust that code"
         )
+
+
+def named_in_files() -> set[str]:
+    """What the choices that there are name: those of hydrl, and of each ``--config-dir``, which is typed."""
+    files = {file for folder in sources() for file in folder.rglob("*.yaml")}
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files - set(CONFIGS.glob("search/*")))
+    return set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", text, re.MULTILINE))
 
 
 def foreign(values: Any, own: Collection[str]) -> Iterator[str]:

@@ -24,6 +24,8 @@ def quieten_libraries() -> None:
     # Compiling for a CPU needs no CUDA, whose absence this one reports.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     for text in (
+        r".*share an object, therefore, modifying one will modify the other.*",  # each is copied
+        r".*Box (low|high)'s precision lowered by casting.*",  # to what networks read
         r".*inline_inbuilt_nn_modules is deprecated.*",  # tensordict asks for it when it is compiled
         r".*environment .* is out of date.*",  # the documented task is version 4 on purpose
         r".*Support of \w+ for (unbatched )?container.*",  # VecNormV2, whose statistics are tested

@@ -13,7 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
 
 from hydrl.errors import UserError
-from hydrl.parts.libraries import tell
+from hydrl.parts.libraries import TOLD, tell
 
 LARGE = 3 * 32 * 32  # numbers in a picture, from which on plain layers learn little of it
 LOOKED_AT = 100  # first steps of a task that are held against what its spaces say
@@ -250,7 +250,9 @@ def tell_of_masks(env: gymnasium.Env, named: str) -> None:
 
 
 def tell_of_mask(named: str, where: str) -> None:
-    """Says that a mask is not heeded, and what would do."""
+    """Says that a mask is not heeded, and what would do; once, where a task tells it in two ways."""
+    if any(each.startswith(f"{named} says by ") for each in TOLD):
+        return
     tell(
         f"{named} says by {where} which actions are forbidden, and no algorithm here heeds it: they are "
         "tried and learned from; let the task make them costly, or a wrapper put allowed ones in their place"

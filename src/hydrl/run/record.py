@@ -89,7 +89,7 @@ class Record:
 
     def say(self, text: str) -> None:
         """A line above the progress bar."""
-        self.display.console.print(text, highlight=False, soft_wrap=True)
+        self.display.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def state_dict(self) -> dict[str, Any]:
         """How much of ``metrics.csv`` there is."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -111,7 +112,7 @@ def print_summary(summary: dict[str, Any], directory: Path, going_on: str = "") 
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
     table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
     for row in closing_rows(summary, directory).items():
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console().print(table)
     if going_on:
         console().print(f"go on with: {going_on}", highlight=False, markup=False, soft_wrap=True)

@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,8 @@ class Search:
         then = self.study.user_attrs.get("words", now)
         if set(then) != set(now):
             raise UserError(
-                f"out={self.out} holds another search, {shlex.join(then)}; go on with it as it was, remove "
-                "the folder, or give this one another, as out=DIR"
+                f"out={self.out} holds another search, with {beside(now, then)} where this has "
+                f"{beside(then, now)}; go on with it as it was, remove the folder, or name another by out=DIR"
             )
         self.study.set_user_attr("words", now)
         for each in self.study.get_trials(states=(TrialState.RUNNING,)):  # as the last process left them
@@ -218,3 +218,8 @@ class Search:
         experiment = self.out / "experiment.yaml"
         experiment.write_text(header + OmegaConf.to_yaml(numbers), encoding="utf-8")
         return [experiment, *files]
+
+
+def beside(others: Sequence[str], words: Sequence[str]) -> str:
+    """Those of the words that are not among others."""
+    return shlex.join(each for each in words if each not in others) or "nothing"
