@@ -142,13 +142,10 @@ def explain(
     line = f"{key}={show(value)}: should " + " or ".join(dict.fromkeys(should)).replace(" or be ", " or ")
     if value is None:
         return f"{line}; leave it out by ~{key}" if key.startswith("transforms.") else line
+    if meant := number_meant(value, whole=bool(complaints.keys() & {"int_type", "int_from_float"})):
+        return f"{line}; write {key}={meant}"
     if str(value).lower() == "none" and nullable(key):
         return f"{line}; write {key}=null"
-    if short := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", str(value)):
-        number = round(float(short[1]) * {"k": 1_000, "m": 1_000_000}[short[2].lower()])
-        return f"{line}; write {key}={number:_}"
-    if isinstance(value, float) and value.is_integer() and complaints.keys() & {"int_type", "int_from_float"}:
-        return f"{line}; write {key}={int(value)}"
     if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
         # What the algorithm says of one may be there alone.
         if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
@@ -158,6 +155,13 @@ def explain(
         numbers = re.findall(r"\d+", value) if str(value)[:1].isdigit() and isinstance(value, str) else []
         return f"{line}; write {key}=[{','.join(numbers) or show(value)}]"
     return line
+
+
+def number_meant(value: Any, *, whole: bool) -> str:
+    """A number as it is written here, for ``1M`` and, where it should be ``whole``, for ``1e6``."""
+    if short := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", str(value)):
+        return f"{round(float(short[1]) * {'k': 1_000, 'm': 1_000_000}[short[2].lower()]):_}"
+    return str(int(value)) if whole and isinstance(value, float) and value.is_integer() else ""
 
 
 def missing(key: str) -> str:

@@ -1,6 +1,5 @@
 """Gymnasium's tasks as the networks take them, sharing no memory with the task's own code."""
 
-import warnings
 from copy import deepcopy
 from inspect import signature
 from traceback import walk_tb
@@ -58,15 +57,7 @@ def adapted(
             f"its actions are {actions}; what learns here takes a Discrete choice of two or more or a Box of "
             "floats with finite bounds, low below high"
         )
-    if not seen.is_np_flattenable or any(isinstance(each, Text) for each in parts_of(seen)):
-        raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
-    if seen.dtype == np.uint8 and seen.shape and len(seen.shape) == 3 and np.prod(seen.shape) > LARGE:
-        warnings.warn(
-            f"the task shows pictures of {' x '.join(map(str, seen.shape))}, read as one vector of "
-            f"{np.prod(seen.shape):,} numbers from 0 to 255; the networks that come along have no "
-            "convolutions, one of your own may (docs/own_parts.md)",
-            stacklevel=1,  # once, wherever it is made from
-        )
+    check_sight(seen, named)
     if not (isinstance(seen, Box) and len(seen.shape) == 1 and seen.dtype in (np.float32, np.float64)):
         env = DtypeObservation(FlattenObservation(env), np.float32)
     if observe:
@@ -76,6 +67,22 @@ def adapted(
         shown = Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
         env = TransformObservation(env, lambda observation: observation[observe], shown)
     return CopiedTask(env, named)
+
+
+def check_sight(seen: gymnasium.Space, named: str) -> None:
+    """Refuses what has no fixed size, and says of pictures what reads them.
+
+    Raises:
+        TypeError: for such observations.
+    """
+    if not seen.is_np_flattenable or any(isinstance(each, Text) for each in parts_of(seen)):
+        raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
+    if seen.dtype == np.uint8 and seen.shape and len(seen.shape) == 3 and np.prod(seen.shape) > LARGE:
+        tell(
+            f"{named} shows pictures of {' x '.join(map(str, seen.shape))}, read as one vector of "
+            f"{np.prod(seen.shape):,} numbers from 0 to 255; the networks that come along have no "
+            "convolutions, one of your own may (docs/own_parts.md)"
+        )
 
 
 def has_room(low: Any, high: Any) -> bool:
