@@ -132,9 +132,7 @@ def distribution(override: Override, present: Any) -> BaseDistribution:
     value, word = override.value(), override.input_line
     try:
         if not isinstance(value, IntervalSweep):
-            choices = dict.fromkeys(
-                override.sweep_iterator(Transformer.encode)
-            )  # the present one may be among them
+            choices = dict.fromkeys(override.sweep_iterator(Transformer.encode))  # the present one once
             return CategoricalDistribution(list(choices))
         if isinstance(value.start, int) or type(present) is int:
             return IntDistribution(int(value.start), int(value.end), "log" in value.tags)
