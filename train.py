@@ -43,8 +43,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from torchrl.envs.utils import check_env_specs
 
     from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, Update, anneal, learning, timed
-    from hydrl.parts import collectors, environments
-    from hydrl.parts.buffers import in_its_own_unit
+    from hydrl.parts import environments, specs
+    from hydrl.parts.experience import collectors
+    from hydrl.parts.experience.buffers import in_its_own_unit
     from hydrl.parts.losses import make_loss, parameter_groups
     from hydrl.run import memory, process
     from hydrl.run.films import Camera
@@ -59,14 +60,14 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
     make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)
     env = make_env(num_envs=settings.num_envs)
-    check_action_space(settings, environments.action_kind(env))
+    check_action_space(settings, specs.action_kind(env))
     env.set_seed(seed)
     environments.initialise_normalisers(env, settings.init_stats_frames, resume.normaliser(origin))
     check_env_specs(env)
     normaliser = partial(environments.normaliser_state, env)
 
     # A part that was not chosen builds None.
-    actor, action_spec = build("actor")(env), environments.action_spec(env)
+    actor, action_spec = build("actor")(env), specs.action_spec(env)
     parts = {"actor": actor} | {part: net for part in ("critic", "value") if (net := build(part)(env, actor))}
     exploration = build("exploration")(action_spec)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor

@@ -32,7 +32,9 @@ MISTAKES: dict[str, list[str]] = {
     "hydra.run.dirr=x": ["hydra.run.dirr=x", "did you mean hydra.run.dir?"],
     "+loss.module.gamma=0.9": ["loss.module.gamma=0.9", "set loss.value_estimator.gamma"],
     "+collector.seed=3": ["collector.seed=3", "the run fills this in; leave it out"],
-    "+collector.total_frames=3": ["collector.total_frames=3: hydrl.parts.collectors.make_collector takes no"],
+    "+collector.total_frames=3": [
+        "collector.total_frames=3: hydrl.parts.experience.collectors.make_collector takes no"
+    ],
     "+env.num_envs=3": ["env.num_envs=3", "the run fills this in"],
     "+schedule.T_max=3 schedule=cosine": ["schedule.T_max=3", "leave it out"],
     "+optim.lr=1": ["already at 'optim.lr'", "remove + prefix"],
@@ -296,7 +298,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=rainbow env=cartpole actor.atoms=1": ["actor.atoms=1", "greater than 1"],
     "algo=rainbow env=cartpole actor.noisy=0": ["actor.noisy=0", "greater than 0"],
     "algo=ppo env=cartpole encoder@actor=noisy": [
-        "actor.noisy=0.5: hydrl.parts.actors.stochastic takes no noisy; actor has"
+        "actor.noisy=0.5: hydrl.parts.networks.actors.stochastic takes no noisy; actor has"
     ],
     "algo=rainbow env=cartpole compile=true": ["compile=true does not work with DistributionalDQNLoss"],
     "algo=ppo env=cartpole actor=q_value": ["actor=q_value", "algo=ppo", "use actor=stochastic"],

@@ -20,7 +20,7 @@ import hydrl.loop
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
 from hydrl.config.settings import algorithms
-from hydrl.parts.minibatches import Epochs
+from hydrl.parts.experience.minibatches import Epochs
 
 SPACES = {"discrete": lambda: Discrete(2), "continuous": lambda: Box(-1, 1, (1,), np.float32)}
 

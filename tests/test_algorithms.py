@@ -16,7 +16,7 @@ from hydrl.config.mistakes import choices, find
 from hydrl.config.settings import algorithms, check_action_space
 from hydrl.errors import UserError
 from hydrl.loop import Episodes
-from hydrl.parts import environments
+from hydrl.parts import environments, specs
 from hydrl.run import checkpoint
 from hydrl.run.films import film
 from hydrl.run.finished import open_run
@@ -166,7 +166,7 @@ def test_actions_it_cannot_take_are_told_in_a_line(algo, data):
     chosen = settings(*words, f"env={env_of(algo, fits=False)}")
     env = environments.make_env(chosen.build("env"), chosen.transform_builders)
     with pytest.raises(UserError, match=f"^algo={algo} acts in .* action spaces and env=.* use algo="):
-        check_action_space(chosen, environments.action_kind(env))
+        check_action_space(chosen, specs.action_kind(env))
 
 
 def test_a_report_compares_them_all(finished, tmp_path):

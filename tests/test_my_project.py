@@ -13,7 +13,8 @@ from hydrl.config import own
 from hydrl.config.settings import check_action_space, network
 from hydrl.config.signatures import HANDED, KINDS
 from hydrl.errors import UserError
-from hydrl.parts.environments import action_kind, make_env
+from hydrl.parts.environments import make_env
+from hydrl.parts.specs import action_kind
 from hydrl.run.finished import open_run
 from hydrl.run.folder import summary
 from hydrl.study import space

@@ -157,7 +157,7 @@ def own_choices(tmp_path: Path) -> Path:
     for name, text in {
         "critic/other": "_target_: my.critic\n",
         "exploration/noise": "_target_: torchrl.modules.AdditiveGaussianModule\nsigma_init: 0.5\n",
-        "actor/mine": "_target_: hydrl.parts.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
+        "actor/mine": "_target_: hydrl.parts.networks.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
         "in_keys: [observation]\n",
         "algo/mine": "# @package _global_\ndefaults: [dqn, override /actor: mine]\n"
         "algo: mine\nfits: {actor: [mine], critic: [null, mine]}\n",

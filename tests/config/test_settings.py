@@ -241,7 +241,7 @@ def test_a_builder_is_called_with_what_is_configured():
     build = settings(
         "algo=dqn", "env=cartpole", "collector.num_envs=4", "collector.frames_per_batch=64"
     ).build
-    from hydrl.parts.collectors import make_collector
+    from hydrl.parts.experience.collectors import make_collector
 
     collector = build("collector")
     assert collector.func is make_collector
@@ -276,7 +276,7 @@ QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"
     "critic.num_cells": [256, 256, 256],
     "critic.activation": "Tanh",
     "exploration": None,
-    "collector._target_": "hydrl.parts.collectors.make_collector",
+    "collector._target_": "hydrl.parts.experience.collectors.make_collector",
     "collector.frames_per_batch": 1_000,
     "collector.num_envs": 1,
     "collector.init_random_frames": 0,
@@ -300,7 +300,7 @@ DQN_INTRO = {  # the tutorial "Introduction to TorchRL"
     "env": {"_target_": "hydrl.parts.environments.gymnasium_env", "id": "CartPole-v1"},
     "total_frames": 2_000,
     "max_grad_norm": None,
-    "actor._target_": "hydrl.parts.actors.q_value",
+    "actor._target_": "hydrl.parts.networks.actors.q_value",
     "actor.num_cells": [128],
     "actor.activation": "Tanh",
     "critic": None,

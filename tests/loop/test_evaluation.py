@@ -20,8 +20,10 @@ from torchrl.envs import (
 from toys import Toy
 
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
-from hydrl.parts import actors, collectors, environments
-from hydrl.parts.transforms import episode_limit
+from hydrl.parts import environments
+from hydrl.parts.experience import collectors
+from hydrl.parts.limits import episode_limit
+from hydrl.parts.networks import actors
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 NORMS = {

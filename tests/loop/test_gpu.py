@@ -5,7 +5,7 @@ import torch
 from test_update import COMPILED, agree, twenty_updates
 
 import hydrl.loop
-from hydrl.parts.minibatches import Epochs, Replay
+from hydrl.parts.experience.minibatches import Epochs, Replay
 from hydrl.run import checkpoint
 
 pytestmark = [

@@ -14,8 +14,9 @@ from toys import Toy
 
 from hydrl.errors import DivergedError, UserError
 from hydrl.loop.update import Update, learning, make_gradients
-from hydrl.parts import actors, critics, environments
-from hydrl.parts.minibatches import Epochs
+from hydrl.parts import environments
+from hydrl.parts.experience.minibatches import Epochs
+from hydrl.parts.networks import actors, critics
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 

@@ -12,8 +12,9 @@ from torchrl.objectives import ClipPPOLoss
 
 from hydrl.errors import UserError
 from hydrl.loop.update import learning
-from hydrl.parts import actors, environments
+from hydrl.parts import environments
 from hydrl.parts.losses import make_loss, parameter_groups
+from hydrl.parts.networks import actors
 
 
 def built(*overrides: str):

@@ -24,8 +24,10 @@ from torchrl.envs.utils import check_env_specs
 from toys import Toy
 
 from hydrl.errors import UserError
-from hydrl.parts import actors, critics, environments
-from hydrl.parts.environments import action_spec
+from hydrl.parts import environments
+from hydrl.parts.environments import normalisers
+from hydrl.parts.networks import actors, critics
+from hydrl.parts.specs import action_spec
 from hydrl.parts.transforms import (
     LIMIT,
     ActionScaling,
@@ -118,7 +120,7 @@ def test_observations_are_standardised_by_random_frames_or_by_running_ones_withi
     assert isinstance(normaliser(["observation"], 100), ObservationNorm)
     running = partial(normaliser, ["observation"], None)
     env = environments.make_env(Toy, [running], num_envs=2, seed=0)
-    (norm,) = environments.normalisers(env)
+    (norm,) = normalisers.normalisers(env)
     assert isinstance(norm, RunningNorm)
     env.rollout(50, break_when_any_done=False)
     far = TensorDict(
@@ -150,7 +152,7 @@ def test_running_statistics_take_in_each_observation_once_and_stand_still_in_tim
     begun = plain["observation"][..., 0] == 0
     taken = torch.cat([plain["observation"][begun], plain["next", "observation"].flatten(0, -2)])
     env = make([partial(normaliser, ["observation"], None, settle=0.75, over=240)])
-    (norm,) = environments.normalisers(env)
+    (norm,) = normalisers.normalisers(env)
     env.rollout(40, **play)
     assert norm.seen == len(taken) == plain.numel() + begun.sum()
     assert norm.loc["observation"].tolist() == pytest.approx(taken.mean(0).tolist(), rel=1e-5)

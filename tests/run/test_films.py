@@ -22,7 +22,8 @@ from toys import Toy
 
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.loop import Episodes, Evaluator
-from hydrl.parts import actors, environments
+from hydrl.parts import environments
+from hydrl.parts.networks import actors
 from hydrl.run import checkpoint, headless
 from hydrl.run.films import film
 

@@ -164,7 +164,7 @@ def at_odds(values: Values) -> Iterator[str]:
         yield f"{there}; go on with it by {shlex.quote(f'resume={folder}')}, or choose another"
     collector, module = values["collector"], values["loss"]["module"]
     workers, single = collector.get("num_workers"), "sync" not in collector
-    if workers and single and collector["_target_"] == "hydrl.parts.collectors.make_collector":
+    if workers and single and collector["_target_"] == "hydrl.parts.experience.collectors.make_collector":
         yield (
             f"collector.num_workers={workers}: collector=single collects in this process; "
             "use collector=multi_sync or collector=multi_async"

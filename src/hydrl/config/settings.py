@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -32,13 +32,14 @@ from pydantic_core import PydanticCustomError
 from hydrl.config import CONFIGS, automatic
 from hydrl.config.checks import check, use
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
+from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.signatures import Part
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
-# Of hydrl.parts.actors, those that act in one kind of action space only.
+# Of hydrl.parts.networks.actors, those that act in one kind of action space only.
 ACTS_IN = {
     "tanh_normal": "continuous",
     "deterministic": "continuous",
@@ -325,7 +326,7 @@ def checked(cfg: DictConfig) -> Settings:
     """See :func:`load`."""
     values: dict[str, Any] = {}
     try:
-        values = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        values = renamed(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
         settings = Settings.of(values, as_written(cfg))
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
@@ -380,7 +381,7 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 
     copy = OmegaConf.create(escape(OmegaConf.to_container(cfg)))
     OmegaConf.copy_cache(cfg, copy)
-    return cast(dict[str, Any], OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
+    return renamed(OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
 
 
 def check_action_space(settings: Settings, kind: str) -> None:
@@ -396,7 +397,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
         advice = use("algo", able) if able else "no algorithm here can"
         spaces = " and ".join(settings.action_spaces)
         raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
-    actor = settings.actor["_target_"].removeprefix("hydrl.parts.actors.")
+    actor = settings.actor["_target_"].removeprefix("hydrl.parts.networks.actors.")
     if (only := ACTS_IN.get(actor, kind)) != kind:
         raise UserError(f"actor={actor} acts in {only} action spaces and {has}; use actor=stochastic")
 

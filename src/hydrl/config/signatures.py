@@ -99,7 +99,7 @@ def check_target(path: str, node: Part, values: Values) -> None:
     """The target can be imported, and the call it is configured for takes every key and lacks none."""
     name = of = node["_target_"]
     target = imported(path, name)
-    own_sampler = "hydrl.parts.buffers.PrioritizedSampler"
+    own_sampler = "hydrl.parts.experience.buffers.PrioritizedSampler"
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
     is_class = inspect.isclass(target)

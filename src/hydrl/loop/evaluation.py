@@ -18,7 +18,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.loop.clock import timeit
 from hydrl.parts.environments import load_normaliser
-from hydrl.parts.transforms import episode_limit
+from hydrl.parts.limits import episode_limit
 
 
 class Episodes(IntEnum):

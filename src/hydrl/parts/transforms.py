@@ -1,11 +1,9 @@
 """Transforms that TorchRL has not, or has otherwise: copies, statistics, random ends, units of actions."""
 
-from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
 import torch
-from gymnasium import Env
 from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 from torch import Tensor
@@ -15,24 +13,19 @@ from torchrl.envs import (
     ClipTransform,
     Compose,
     EnvBase,
-    GymWrapper,
     ObservationNorm,
     RandomTruncationTransform,
     RewardScaling,
-    SerialEnv,
-    StepCounter,
     Transform,
-    TransformedEnv,
     VecNormV2,
 )
 from torchrl.envs.transforms.utils import _get_reset
 
 from hydrl.errors import UserError
+from hydrl.parts.limits import time_limit
 
 LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
 NEVER = 2**62  # the longest horizon where there is none
-LONGEST = 30_000  # steps of an evaluation's episode, whatever the task's limit
-ENDLESS = 1_000  # the same where the task has none
 
 
 class CopiedTensors(Transform):
@@ -234,36 +227,6 @@ class RandomHorizon(RandomTruncationTransform):
         shape = (*observation_spec.shape, 1)
         observation_spec["cut_short"] = Binary(1, shape, device=observation_spec.device, dtype=torch.bool)
         return observation_spec
-
-
-def time_limit(env: EnvBase) -> int | None:
-    """Steps after which Gymnasium ends an episode of the task below ``env``, if it is one and has a limit."""
-    below = env.base_env if isinstance(env, TransformedEnv) else env
-    if not isinstance(below, GymWrapper):
-        return None
-    tasks = below._env
-    task, name = getattr(tasks, "envs", [tasks])[0], "_max_episode_steps"
-    if limit := getattr(task.spec, "max_episode_steps", None):
-        return limit
-    # Of a wrapper TimeLimit around a task that is not registered.
-    return task.get_wrapper_attr(name) if isinstance(task, Env) and task.has_wrapper_attr(name) else None
-
-
-def episode_limit(env: EnvBase) -> int:
-    """Steps that ``eval.max_steps=auto`` lets an episode of ``env`` last: its own limit, where it has one."""
-    return min(LONGEST, *found) if (found := list(limits(env))) else ENDLESS
-
-
-def limits(env: EnvBase) -> Iterator[int]:
-    """The time limits of an environment that has begun: those of its transforms, and the task's own."""
-    if isinstance(env, TransformedEnv):
-        counters = [each for each in env.transform.modules() if isinstance(each, StepCounter)]
-        yield from (each.max_steps for each in counters if each.max_steps)
-        yield from limits(env.base_env)
-    elif isinstance(env, SerialEnv):
-        yield from limits(env._envs[0])
-    elif limit := time_limit(env):
-        yield limit
 
 
 class ActionScaling(envs.ActionScaling):

@@ -11,8 +11,8 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer
 from torchrl.envs import TransformedEnv
 
 from hydrl.errors import UserError
-from hydrl.parts.buffers import in_its_own_unit
-from hydrl.parts.environments import normalisers
+from hydrl.parts.environments.normalisers import normalisers
+from hydrl.parts.experience.buffers import in_its_own_unit
 from hydrl.parts.libraries import tell
 from hydrl.run import checkpoint
 from hydrl.run.memory import read

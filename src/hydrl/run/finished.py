@@ -11,6 +11,7 @@ from yaml import YAMLError
 
 from hydrl.config import own
 from hydrl.config.mistakes import explain
+from hydrl.config.moved import renamed
 from hydrl.config.settings import Settings
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
@@ -36,8 +37,8 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     values: Any = {}
     try:
         loaded = OmegaConf.load(run / "config_resolved.yaml")
-        saved: Any = OmegaConf.to_container(loaded)
-        values = OmegaConf.to_container(loaded, resolve=True)
+        saved: Any = renamed(OmegaConf.to_container(loaded))
+        values = renamed(OmegaConf.to_container(loaded, resolve=True))
         if trust:
             own.use(own.remembered(run))
         else:

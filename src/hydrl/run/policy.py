@@ -17,9 +17,9 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, untouched_randomness, without_log_probabilities
-from hydrl.parts import environments
+from hydrl.parts import environments, specs
+from hydrl.parts.environments.told import OwnForm, Told
 from hydrl.parts.libraries import quieten_libraries
-from hydrl.parts.told import OwnForm, Told
 from hydrl.parts.transforms import ActionScaling
 from hydrl.run.finished import open_run
 from hydrl.run.process import choose_device
@@ -48,7 +48,7 @@ class Policy:
         self.actor = evaluator.actor.requires_grad_(False)
         self.like = self.env()
         remembering = any(isinstance(each, CatFrames) for each in self.like.transform)
-        self.remembers = remembering or environments.restarts_with_episodes(self.actor)
+        self.remembers = remembering or specs.restarts_with_episodes(self.actor)
         self.form: OwnForm | None = None
         self.told: TransformedEnv = None
         self.now: TensorDictBase | None = None  # the last observation and action; none where episodes begin

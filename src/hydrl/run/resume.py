@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import find, paths, show
+from hydrl.config.moved import renamed
 from hydrl.config.overrides import as_typed, key_of, plain, quoted
 from hydrl.config.settings import Role, Settings, check_stranger, keys
 from hydrl.errors import UserError
@@ -167,7 +168,7 @@ def origin(settings: Settings) -> Origin | None:
     named, there = Path(settings.resume), checkpoint.archives(run)
     if settings.resume == "auto" and not there:
         if (begun := run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
-            check_same(settings, cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(begun))))
+            check_same(settings, renamed(OmegaConf.to_container(OmegaConf.load(begun))))
         print(f"nothing to resume in {run}; starting at the beginning")
         return None
     if named.suffix == ".torchrl":
@@ -181,7 +182,7 @@ def origin(settings: Settings) -> Origin | None:
     frames, total = metadata["frames"], settings.total_frames
     if total < frames and total != metadata["settings"]["total_frames"]:
         raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
-    check_same(settings, metadata["settings"])
+    check_same(settings, renamed(metadata["settings"]))
     if ahead := [f"{checkpoint.frames_of(each):,}" for each in there if checkpoint.frames_of(each) > frames]:
         print(f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(ahead)}")
     restarts, memory = metadata["restarts"], metadata["memory"]

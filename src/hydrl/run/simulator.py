@@ -31,7 +31,8 @@ from torch import nn
 from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 
-from hydrl.parts.environments import GymVector, SteadySerialEnv
+from hydrl.parts.environments.gymnasium import GymVector
+from hydrl.parts.environments.stack import SteadySerialEnv
 
 # What an environment is made of and does not change; all the rest has to be plain data.
 CONSTANT = (

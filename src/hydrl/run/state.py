@@ -12,8 +12,8 @@ from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
-from hydrl.parts.collectors import Collector
 from hydrl.parts.environments import normaliser_state
+from hydrl.parts.experience.collectors import Collector
 from hydrl.run import checkpoint
 from hydrl.run.memory import Memory
 from hydrl.run.record import Record

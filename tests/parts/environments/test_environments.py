@@ -27,7 +27,8 @@ from toys import Toy
 
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
-from hydrl.parts import environments, libraries
+from hydrl.parts import environments, libraries, specs
+from hydrl.parts.environments import spaces
 
 OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
 VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
@@ -292,7 +293,7 @@ def test_a_user_s_own_environment_class_will_do(num_envs):
 )
 def test_action_kind_is_read_without_a_reset(actions, kind):
     make = partial(Toy, actions=actions, resettable=False)
-    assert environments.action_kind(environments.make_env(make, [OBSERVATION_NORM])) == kind
+    assert specs.action_kind(environments.make_env(make, [OBSERVATION_NORM])) == kind
 
 
 @pytest.mark.parametrize(
@@ -300,7 +301,7 @@ def test_action_kind_is_read_without_a_reset(actions, kind):
     [("binary", "Binary"), ("several", "MultiCategorical"), ("half_bounded", "not finitely bounded")],
 )
 def test_an_unusual_action_space_is_called_by_its_name(actions, name):
-    assert environments.action_kind(environments.make_env(partial(Toy, actions=actions), [])) == name
+    assert specs.action_kind(environments.make_env(partial(Toy, actions=actions), [])) == name
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
@@ -437,7 +438,7 @@ def test_large_pictures_are_read_and_said_to_meet_no_convolutions(side, warned, 
     monkeypatch.setattr(libraries, "TOLD", set())
     task = Spaced(observations=Box(0, 255, (side, side, 3), np.uint8), actions=CHOICE)
     for _ in range(2):
-        seen = environments.adapted(task).observation_space
+        seen = spaces.adapted(task).observation_space
     told = capsys.readouterr().err.count("pictures of 64 x 64 x 3, read as one vector of 12,288")
     assert (seen.shape, told) == ((side * side * 3,), warned)
 

@@ -11,8 +11,10 @@ from torchrl.envs.utils import check_env_specs
 from toys import Team
 
 from hydrl.errors import DivergedError, UserError
-from hydrl.parts import agents, collectors, environments
+from hydrl.parts import environments, specs
+from hydrl.parts.experience import collectors
 from hydrl.parts.losses import make_loss
+from hydrl.parts.networks import agents
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": [("agents", "observation")]}
 OBSERVATION = ("agents", "observation")
@@ -41,7 +43,7 @@ def test_the_return_is_the_mean_of_the_agents_own(num_envs):
 @pytest.mark.parametrize("share_params", [True, False])
 def test_each_agent_acts_on_what_it_observes_itself(actions, kind, share_params):
     env = team(actions=actions, agents=3)
-    assert environments.action_kind(env) == f"multi-agent {kind}"
+    assert specs.action_kind(env) == f"multi-agent {kind}"
     actor = agents.actor(env, **NETWORK, share_params=share_params)
     start = env.reset()
     names = ("loc", "scale") if kind == "continuous" else ("logits",)
@@ -81,7 +83,7 @@ def test_targets_are_each_agent_s_own_and_a_time_limit_bootstraps(algo, limit, b
     env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
     parts = {part: chosen.build(part)(env) for part in ("actor", "critic")}
     given = chosen.loss
-    spec = environments.action_spec(env)
+    spec = specs.action_spec(env)
     loss = make_loss(chosen.build("loss"), parts, spec, given.networks, given.keys, given.value_estimator)
     with torch.no_grad():
         batch = env.rollout(4, parts["actor"], break_when_any_done=False)

@@ -14,7 +14,8 @@ from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase
 
 from hydrl.errors import UserError
-from hydrl.parts.tasks import adapted, copies
+from hydrl.parts.environments.spaces import adapted
+from hydrl.parts.environments.tasks import copies
 
 
 class Told(EnvBase):

@@ -26,7 +26,9 @@ from torchrl.modules import (
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
-from hydrl.parts.encoders import (
+from hydrl.parts.finite import check_finite
+from hydrl.parts.libraries import tell
+from hydrl.parts.networks.encoders import (
     STATES,
     Joined,
     Memory,
@@ -38,9 +40,7 @@ from hydrl.parts.encoders import (
     reading,
     size_of,
 )
-from hydrl.parts.environments import action_kind, action_spec, require_entries
-from hydrl.parts.finite import check_finite
-from hydrl.parts.libraries import tell
+from hydrl.parts.specs import action_kind, action_spec, require_entries
 
 Scale = Literal["per_state", "independent"]
 FINE = 8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
@@ -66,9 +66,9 @@ def tanh_normal(
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
         in_keys: observation entries the network reads.
-        norm: see :func:`hydrl.parts.encoders.mlp`.
+        norm: see :func:`hydrl.parts.networks.encoders.mlp`.
         memory: ``{"lstm": 64}`` or ``{"gru": 64}`` lets it remember, in as many units.
-        init: see :func:`hydrl.parts.encoders.initialise`.
+        init: see :func:`hydrl.parts.networks.encoders.initialise`.
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
         scale_init: the Gaussian's deviation at the start, about, before it is squashed.
@@ -163,7 +163,7 @@ def q_value(
 
     Args:
         env: and the others as for :func:`tanh_normal`.
-        noisy: see :func:`hydrl.parts.encoders.noisy_layers`.
+        noisy: see :func:`hydrl.parts.networks.encoders.noisy_layers`.
         dueling: action values are state value plus advantage (Wang et al. 2016). The last of ``num_cells``
             is the width of the two heads, the others are the shared trunk.
     """
@@ -254,7 +254,7 @@ def greedy(
     Args:
         values: writes ``action_value``, ``[..., actions]``, or scores of returns, ``[..., atoms, actions]``.
         env: gives the actions.
-        noisy: see :func:`hydrl.parts.encoders.noisy_layers`.
+        noisy: see :func:`hydrl.parts.networks.encoders.noisy_layers`.
         returns: ``[atoms]``, where their distribution is learned.
     """
     spec = env.action_spec_unbatched

@@ -14,10 +14,10 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import TransformedEnv
 
-from hydrl.parts.environments import restarts_with_episodes
-from hydrl.parts.finite import FiniteCollector
+from hydrl.parts.experience.finite import FiniteCollector
+from hydrl.parts.experience.workers import AsyncWorkers, SyncWorkers
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
-from hydrl.parts.workers import AsyncWorkers, SyncWorkers
+from hydrl.parts.specs import restarts_with_episodes
 
 
 class Collector(Protocol):

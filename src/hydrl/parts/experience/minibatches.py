@@ -85,8 +85,8 @@ class Epochs(Minibatches):
 class Replay(Minibatches):
     """DQN, DDPG, TD3, SAC: store the batch, then draw random minibatches from all that is kept.
 
-    With a :class:`~hydrl.parts.buffers.PrioritizedSampler` the loss's errors go back as priorities after each
-    update (Schaul et al. 2016).
+    With a :class:`~hydrl.parts.experience.buffers.PrioritizedSampler` the loss's errors go back as priorities
+    after each update (Schaul et al. 2016).
 
     Args:
         buffer: the replay memory.

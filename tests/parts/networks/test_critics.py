@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from toys import Toy
 
-from hydrl.parts import critics, environments
+from hydrl.parts import environments
+from hydrl.parts.networks import critics
 
 NETWORK = {"num_cells": [16, 8], "activation": "SiLU", "in_keys": ["observation"]}
 

@@ -12,9 +12,10 @@ from torchrl.objectives import A2CLoss, ClipPPOLoss
 from toys import Toy
 
 from hydrl.errors import UserError
-from hydrl.parts import actors, critics, environments
+from hydrl.parts import environments
+from hydrl.parts.experience.minibatches import Epochs, Replay
 from hydrl.parts.losses import make_loss
-from hydrl.parts.minibatches import Epochs, Replay
+from hydrl.parts.networks import actors, critics
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 GAMMA, LAMBDA = 0.9, 0.7

@@ -17,10 +17,11 @@ import hydrl.loop.evaluation
 from hydrl.errors import UserError
 from hydrl.loop import Update
 from hydrl.loop.evaluation import Evaluator
-from hydrl.parts import actors, critics, environments
-from hydrl.parts.encoders import BatchRenorm, NoisyLinear
+from hydrl.parts import environments
+from hydrl.parts.experience.minibatches import Epochs
 from hydrl.parts.losses import make_loss
-from hydrl.parts.minibatches import Epochs
+from hydrl.parts.networks import actors, critics
+from hydrl.parts.networks.encoders import BatchRenorm, NoisyLinear
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 GAMMA, LAMBDA, SEQUENCE = 0.9, 0.7, 5

@@ -4,8 +4,8 @@ from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torchrl.envs import EnvBase
 from torchrl.modules import MLP, ValueOperator
 
-from hydrl.parts.actors import materialise
-from hydrl.parts.encoders import Norm, activation_class, initialise, mlp, sharing_memory, size_of
+from hydrl.parts.networks.actors import materialise
+from hydrl.parts.networks.encoders import Norm, activation_class, initialise, mlp, sharing_memory, size_of
 
 
 def state_value(

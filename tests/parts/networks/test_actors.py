@@ -14,8 +14,9 @@ from toys import ACTIONS, Toy
 
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
-from hydrl.parts import actors, critics, environments, libraries
-from hydrl.parts.encoders import NoisyLinear
+from hydrl.parts import environments, libraries
+from hydrl.parts.networks import actors, critics
+from hydrl.parts.networks.encoders import NoisyLinear
 
 NETWORK = {"num_cells": [16, 8], "activation": "ELU", "in_keys": ["observation"]}
 CONTINUOUS = {

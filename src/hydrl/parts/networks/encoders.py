@@ -14,7 +14,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl.modules import BatchRenorm1d, GRUModule, LSTMModule
 
 from hydrl.errors import UserError
-from hydrl.parts.environments import require_entries
+from hydrl.parts.specs import require_entries
 
 NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
 CELLS = {"lstm": LSTMModule, "gru": GRUModule}

@@ -12,7 +12,9 @@ from torchrl.envs import StepCounter
 from toys import Spoilt
 
 from hydrl.errors import DivergedError
-from hydrl.parts import actors, collectors, environments
+from hydrl.parts import environments
+from hydrl.parts.experience import collectors
+from hydrl.parts.networks import actors
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 POLICIES = {

@@ -23,7 +23,7 @@ from tensordict import TensorDictBase
 from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 
 from hydrl.errors import DivergedError, RunError, WorkerError
-from hydrl.parts.finite import FiniteCollector
+from hydrl.parts.experience.finite import FiniteCollector
 
 TICK = 0.5  # seconds between two looks at the workers while the run waits for them
 SHUTDOWN = 5.0  # seconds workers are given to close their environments before they are killed

@@ -9,9 +9,9 @@ from torchrl.data import OneHot
 from torchrl.envs import EnvBase
 from torchrl.modules import MultiAgentMLP, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
 
-from hydrl.parts.actors import materialise, tell_of_rounding
-from hydrl.parts.encoders import Joined, activation_class, size_of
-from hydrl.parts.environments import action_kind, action_spec
+from hydrl.parts.networks.actors import materialise, tell_of_rounding
+from hydrl.parts.networks.encoders import Joined, activation_class, size_of
+from hydrl.parts.specs import action_kind, action_spec
 
 Keys = list[str | tuple[str, ...]]
 

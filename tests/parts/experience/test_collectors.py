@@ -21,8 +21,10 @@ from torchrl.modules import EGreedyModule, OrnsteinUhlenbeckProcessModule
 from torchrl.objectives.value import GAE
 from toys import Toy
 
-from hydrl.parts import actors, collectors, critics, environments
-from hydrl.parts.workers import AsyncWorkers
+from hydrl.parts import environments
+from hydrl.parts.experience import collectors
+from hydrl.parts.experience.workers import AsyncWorkers
+from hydrl.parts.networks import actors, critics
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)

@@ -22,7 +22,9 @@ from torchrl.envs import TransformedEnv
 from toys import Toy
 
 from hydrl.errors import DivergedError, Interrupted, WorkerError
-from hydrl.parts import actors, collectors, environments, workers
+from hydrl.parts import environments
+from hydrl.parts.experience import collectors, workers
+from hydrl.parts.networks import actors
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 KINDS = {

@@ -1,0 +1,96 @@
+"""Gymnasium's tasks as environments, one or several stepped together in this process."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from tensordict import TensorDict, TensorDictBase
+from torchrl.envs import (
+    EnvBase,
+    GymWrapper,
+)
+
+from hydrl.errors import UserError
+from hydrl.parts.environments.spaces import adapted
+from hydrl.parts.environments.tasks import copies, is_of_the_task, tell_of_masks
+
+
+def gymnasium_env(
+    id: str, num_envs: int = 1, device: str = "cpu", observe: list[int] | None = None, **kwargs: Any
+) -> EnvBase:
+    """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
+
+    TorchRL pays its cost per step of the whole vector, so ten environments cost little more than one.
+    ``GymEnv(id, num_envs=k)`` is not used: it resets inside ``step`` and returns all-zero observations
+    at episode ends.
+
+    Args:
+        id: a registered Gymnasium id, such as ``CartPole-v1``.
+        num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
+        device: where observations and actions live; the simulator itself runs on the CPU.
+        observe: the places of the numbers that are seen, others being hidden; ``None`` shows all.
+        **kwargs: passed on to ``gymnasium.make``, to each environment copies of its own.
+
+    Raises:
+        UserError: for an id Gymnasium does not know, a missing package, a keyword the task refuses or spaces
+            that nothing here learns in.
+        Exception: whatever the task's own code raises, as it raised it.
+    """
+
+    def make() -> gymnasium.Env:
+        task = gymnasium.make(id, **copies(kwargs))
+        tell_of_masks(task, f"env.id={id}")
+        return adapted(task, observe, f"env.id={id}")
+
+    try:
+        if num_envs == 1:
+            return GymWrapper(make(), device=device)
+        vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+        return GymVector(vector, device=device)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        if is_of_the_task(error):
+            raise
+        reason = " ".join(str(error).split())
+        if id.startswith("ALE/"):  # which importing the package registers
+            reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
+        elif isinstance(error, gymnasium.error.NameNotFound):
+            module, _, name = id.rpartition(":")
+            reason += (
+                f' {module} does not register it, as gymnasium.register("{name}", CLASS) would'
+                if module
+                else f" One of your own is env.id=MODULE:{id}, whose module registers it"
+            )
+        elif "gymnasium[box2d]" in reason:
+            reason = "it needs Box2D; pip install 'hydrl[box2d]'"
+        raise UserError(f"env.id={id} could not be made: {reason}") from error
+
+
+class GymVector(GymWrapper):
+    """Tasks stepped together, of one observation vector and one reward each, as :func:`adapted` makes them.
+
+    It gives TorchRL's numbers. The two methods of TorchRL's own class look anew at each step for the kind of
+    every space; with these acting takes 7 % (ten double pendulums) to 14 % (16 CartPoles) less time.
+    """
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = self.read_action(tensordict.get(self.action_key))
+        observation, reward, terminated, truncated, _ = self._env.step(action)
+        return self.told(observation, terminated, truncated, reward=torch.as_tensor(reward).float())
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        if tensordict is not None and (chosen := tensordict.get("_reset", None)) is not None:
+            kwargs["options"] = {"reset_mask": chosen.view(self.batch_size).numpy(force=True)}
+        observation, _ = self._env.reset(**kwargs)
+        return self.told(observation, *np.zeros((2, *self.batch_size), dtype=bool))
+
+    def told(
+        self, observation: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, **more: torch.Tensor
+    ) -> TensorDictBase:
+        """What Gymnasium says, ``[num_envs, ...]``, as TorchRL has it: a number is ``[num_envs, 1]``."""
+        ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
+        entries = {name: torch.as_tensor(each) for name, each in ends.items()} | more
+        entries = {name: each.unsqueeze(-1) for name, each in entries.items()}
+        entries["observation"] = torch.as_tensor(observation)
+        return TensorDict(entries, self.batch_size, device=self.device)

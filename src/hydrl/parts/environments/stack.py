@@ -1,0 +1,123 @@
+"""One maker per choice under one stack of transforms, seeded before anything looks at it."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torchrl.envs import (
+    Compose,
+    EnvBase,
+    RandomTruncationTransform,
+    RewardSum,
+    SerialEnv,
+    Transform,
+    TransformedEnv,
+    UnaryTransform,
+)
+from torchrl.modules.utils import get_env_transforms_from_module
+
+from hydrl.parts.environments.gymnasium import gymnasium_env
+from hydrl.parts.environments.normalisers import load_normaliser
+from hydrl.parts.environments.tasks import (
+    copies,
+    tell_of_mask,
+)
+from hydrl.parts.specs import restarts_with_episodes
+from hydrl.parts.transforms import CopiedTensors
+
+MakeEnv = Callable[..., EnvBase]
+MakeTransform = Callable[[], Transform | None]
+
+
+def make_env(
+    make: MakeEnv,
+    transforms: Sequence[MakeTransform],
+    *,
+    num_envs: int = 1,
+    device: str = "cpu",
+    normaliser: dict[str, Any] | None = None,
+    seed: int | None = None,
+    render: bool = False,
+    policy: TensorDictModuleBase | None = None,
+) -> TransformedEnv:
+    """An environment under its transforms.
+
+    Args:
+        make: builds the base environment.
+        transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
+            where none is named, because returns are reported raw; what builds ``None`` is left out. The
+            return of several agents, which all else reads as ``episode_reward``, is the mean of theirs.
+        num_envs: environments stepped together.
+        device: where the tensors live.
+        normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
+            normalisers then use these statistics instead of collecting their own.
+        seed: seeds the environment here, before anything can reset it.
+        render: a Gymnasium task is made so that ``render()`` gives its picture.
+        policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
+            of episodes there.
+    """
+    left_out = type(None) if policy is None else (type(None), RandomTruncationTransform)
+    made = [each for transform in transforms if not isinstance(each := transform(), left_out)]
+    stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
+    if not (stack and isinstance(stack[0], RewardSum)):
+        stack.insert(0, RewardSum())
+    base = make_base_env(make, num_envs, device, render)
+    if any("action_mask" in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
+        tell_of_mask(f"{type(base).__name__}", "its observation's action_mask")
+    if isinstance(key := base.reward_keys[0], tuple):
+        return_key = (*key[:-1], f"episode_{key[-1]}")
+        stack.insert(1, UnaryTransform([return_key], ["episode_reward"], fn=mean_over_agents))
+    if getattr(make, "func", make) is not gymnasium_env:  # whose tasks are handed copies already
+        stack.append(CopiedTensors())
+    if policy is not None and restarts_with_episodes(policy):
+        stack.append(get_env_transforms_from_module(policy))
+    env = TransformedEnv(base, Compose(*stack))
+    if normaliser is not None:
+        load_normaliser(env, normaliser)
+    if seed is not None:
+        env.set_seed(seed)
+    return env
+
+
+def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = False) -> EnvBase:
+    """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``.
+
+    One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
+    """
+    maker: Any = getattr(make, "func", make)
+    if maker is gymnasium_env and render:
+        make = partial(make, render_mode="rgb_array")
+    is_class = isinstance(maker, type)
+    constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
+    if "num_envs" in signature(constructor).parameters:
+        return fresh(make, num_envs=num_envs, device=device)
+    one = partial(fresh, make, device=device)
+    return one() if num_envs == 1 else SteadySerialEnv(num_envs, one)
+
+
+def fresh(make: MakeEnv, **given: Any) -> EnvBase:
+    """An environment from a copy of its configuration, which it may change as it likes."""
+    if isinstance(make, partial):
+        make = partial(make.func, *make.args, **copies(make.keywords))
+    return make(**given)
+
+
+class SteadySerialEnv(SerialEnv):
+    """Leaves PyTorch its number of threads: closing, TorchRL's takes more, and these round sums differently.
+
+    One that nobody closed closes when it is collected, and that may be in the middle of a later run.
+    """
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes every environment."""
+        threads = torch.get_num_threads()
+        super().close(raise_if_closed=raise_if_closed)
+        torch.set_num_threads(threads)
+
+
+def mean_over_agents(values: torch.Tensor) -> torch.Tensor:
+    """``[..., agents, 1]`` to ``[..., 1]``."""
+    return values.mean(-2)

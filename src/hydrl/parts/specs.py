@@ -1,0 +1,71 @@
+"""What environments, networks and collectors know of each other: specs, and what a policy must be told."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import NestedKey
+from tensordict.nn import TensorDictModuleBase
+from torchrl.data import Bounded, Categorical, Composite, OneHot, TensorSpec
+from torchrl.envs import (
+    EnvBase,
+)
+
+from hydrl.errors import UserError
+
+
+def action_spec(env: EnvBase) -> TensorSpec:
+    """What one environment takes: ``[agents, ...]`` of several, a ``Composite`` of several groups of them."""
+    try:
+        spec = env.action_spec_unbatched
+    except RuntimeError:  # a normaliser without statistics yet hides the specs above it
+        spec = env.base_env.action_spec_unbatched
+    keys = spec.keys(True, True) if isinstance(spec, Composite) else []
+    return spec[next(iter(keys))] if len(keys) == 1 else spec
+
+
+def action_kind(env: EnvBase) -> str:
+    """``discrete``, ``continuous``, the same for several agents, or what no algorithm here can act in.
+
+    It resets nothing.
+    """
+    spec = action_spec(env)
+    if type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
+        kind = "discrete"
+    elif isinstance(spec, Bounded) and spec.dtype.is_floating_point:
+        kind = "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
+    else:
+        kind = type(spec).__name__
+    return f"multi-agent {kind}" if isinstance(env.base_env.action_keys[0], tuple) else kind
+
+
+def has_room(low: Any, high: Any) -> bool:
+    """Whether every action has finite bounds, one above the other."""
+    span = torch.as_tensor(high).float() - torch.as_tensor(low).float()
+    return bool((span.isfinite() & (span > 0)).all())
+
+
+def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
+    """Refuses entries that are not there, or that normalisers and networks cannot read.
+
+    Raises:
+        UserError: naming those there are.
+    """
+    given = spec.keys(True, True)
+    for key in in_keys:
+        if key not in given:
+            raise UserError(f"in_keys={in_keys}: the environment gives {', '.join(map(str, given))}")
+        kind, shape = spec[key].dtype, list(spec[key].shape)
+        if not kind.is_floating_point or len(shape) <= spec.ndim:
+            raise UserError(
+                f"in_keys={in_keys}: {key} is {kind} of shape {shape}, and vectors of floats are read; make "
+                "it one with the transform DTypeCastTransform, OneHotTransform or UnsqueezeTransform"
+            )
+
+
+def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
+    """Whether it must be told where episodes begin, as a memory and Ornstein-Uhlenbeck noise must.
+
+    TorchRL then adds what it needs to an environment: ``InitTracker``, and primers of hidden states.
+    """
+    return "is_init" in policy.in_keys or any(hasattr(each, "is_init_key") for each in policy.modules())
