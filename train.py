@@ -66,9 +66,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     check_env_specs(env)
     normaliser = partial(environments.normaliser_state, env)
 
-    # A part that was not chosen builds None.
+    # The loss learns these networks; another part that was not chosen builds None.
     actor, action_spec = build("actor")(env), specs.action_spec(env)
-    parts = {"actor": actor} | {part: net for part in ("critic", "value") if (net := build(part)(env, actor))}
+    parts = {part: actor if part == "actor" else build(part)(env, actor) for part in settings.networks}
     exploration = build("exploration")(action_spec)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     buffer = in_its_own_unit(build("buffer")(), env)

@@ -343,11 +343,14 @@ MISTAKES: dict[str, list[str]] = {
         "use minibatches.sequence=16",
     ],
     "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
-    "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory", "at most 1"],
-    "algo=recurrent_ppo +actor.memory.rnn=8": ["actor.memory", "'lstm' or 'gru'"],
+    "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory={lstm: 64, gru: 8}", "give one of them"],
+    "algo=recurrent_ppo +actor.memory.rnn=8": [
+        "actor.memory.rnn=8",
+        "takes no rnn; actor.memory has lstm, gru",
+    ],
     "algo=recurrent_ppo encoder@critic=lstm": ["encoder@critic", "use encoder@critic=shared"],
-    "algo=crossq compile=true": ["compile=true does not work with actor.norm", "use compile=false"],
-    "algo=recurrent_ppo compile=true": ["compile=true does not work with a memory", "use compile=false"],
+    "algo=crossq compile=true": ["compile=true does not work with critic.norm", "use compile=false"],
+    "algo=recurrent_ppo compile=true": ["compile=true does not work with actor.memory", "use compile=false"],
     "algo=recurrent_ppo encoder@actor=mlp": ["encoder@critic=shared", "use encoder@actor=lstm"],
     "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],
     # Deleting.

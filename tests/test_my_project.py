@@ -10,8 +10,8 @@ from conftest import ROOT, settings, start
 from hydra.core.hydra_config import HydraConfig
 
 from hydrl.config import own
+from hydrl.config.schema import ROWS, WITHIN
 from hydrl.config.settings import check_action_space, network
-from hydrl.config.signatures import HANDED, KINDS
 from hydrl.errors import UserError
 from hydrl.parts.environments import make_env
 from hydrl.parts.specs import action_kind
@@ -53,11 +53,14 @@ def test_the_page_shows_the_files_as_they_are():
 
 
 def test_the_page_says_how_each_part_is_called():
-    for part, (positions, keywords) in HANDED.items():
-        call = ", ".join([*positions.split(), *(f"{each}=…" for each in sorted(keywords))])
-        assert f"`{part.rpartition('.')[2]}({call})`" in PAGE or part == "value", part
-    for kind in KINDS.values():
-        assert kind in PAGE
+    calls = 0
+    for part, row in (ROWS | WITHIN).items():
+        call = ", ".join([*row.handed.split(), *(f"{each}=…" for each in sorted(row.keywords))])
+        said = f"`{part.removesuffix('s') if part == 'transforms' else part}({call})`" in PAGE
+        assert said or part == "value", part
+        assert row.gives is None or row.gives in PAGE
+        calls += said
+    assert calls == len(ROWS) + len(WITHIN) - 1
 
 
 @pytest.mark.parametrize(

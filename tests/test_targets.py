@@ -15,7 +15,7 @@ from torchrl.modules import DistributionalQValueActor, QValueActor
 from torchrl.objectives import DiscreteSACLoss, LossModule, REDQLoss, TQCLoss
 
 import hydrl.parts.losses
-from hydrl.config.settings import Loss
+from hydrl.config.schema import Loss
 
 GAMMA = 0.9
 NUMBERS = {

@@ -6,8 +6,9 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
 from hydrl.config.checks import LIMITS, RANGES, chosen
-from hydrl.config.mistakes import CALLED, choices, paths
-from hydrl.config.settings import ACTS_IN, algorithms
+from hydrl.config.mistakes import CALLED, choices, find, paths
+from hydrl.config.schema import ASKED, NETWORKS, Keys
+from hydrl.config.settings import algorithms
 from hydrl.errors import UserError
 
 
@@ -22,10 +23,11 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
         known |= set(paths(content)) | {f"{said[1] if said else group}.{each}" for each in paths(content)}
     for name in choices(CONFIGS / "encoder"):  # mounted in each network
         content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"encoder/{name}.yaml"))
-        known |= {f"{network}.{key}" for network in ("actor", "critic") for key in content}
+        known |= {f"{network}.{key}" for network in NETWORKS for key in paths(content)}
     known |= set(paths(OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml"))))
     assert CALLED.keys() <= known | {each.name for each in CONFIGS.iterdir()}
-    ranges = [key for _, keys in RANGES for key in keys.split()]
+    ranges = [key.replace("NETWORK", "actor") for _, keys in RANGES for key in keys.split()]
+    assert {*ASKED.values()} <= known
     assert {*ranges, *(key for pair in LIMITS for key in pair)} <= known
     assert len(ranges) == len(set(ranges))
     assert len(ranges) >= 30
@@ -49,8 +51,39 @@ def test_a_choice_is_told_by_what_it_is_built_from():
     assert chosen("critic", None) == ["null"]
 
 
-def test_actors_named_in_the_table_exist():
-    assert ACTS_IN.keys() <= set(choices(CONFIGS / "actor"))
+def test_what_is_needed_of_another_key_can_be_set():
+    """As ``needs`` stand in the files of choices; ``action_spaces`` are an environment's."""
+    found = 0
+    for file in CONFIGS.rglob("*.yaml"):
+        content = OmegaConf.to_container(OmegaConf.load(file))
+        for key in (each for each in paths(content) if each.rpartition(".")[2] == "needs"):
+            needs = find(content, key)
+            assert needs.keys() <= Keys.model_fields.keys(), file
+            found += len(needs)
+    assert found >= 12
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "algo=crossq env=pendulum compile=true",
+            "compile=true does not work with critic.norm; use compile=false",
+        ),
+        (
+            "algo=rainbow env=cartpole compile=true",
+            "does not work with DistributionalDQNLoss; use compile=false",
+        ),
+        (
+            "algo=ppo env=hopper actor=tanh_normal encoder@actor=batch_renorm",
+            "actor.norm standardises by the minibatch, by which the probability of an action that was taken "
+            "changes; use encoder@actor=mlp",
+        ),
+    ],
+)
+def test_what_a_choice_needs_is_told(words: str, told: str):
+    with pytest.raises(UserError, match=re.escape(told)):
+        settings(*words.split())
 
 
 def test_a_run_never_writes_over_another(tmp_path):

@@ -32,3 +32,9 @@ def test_other_values_stay_as_they_are():
         "sizes": [1, None],
     }
     assert renamed(values) == values
+
+
+def test_a_memory_of_earlier_is_the_part_that_it_became():
+    found = renamed({"actor": {"memory": {"gru": 5}, "num_cells": [8]}})
+    memory = {"_target_": "hydrl.parts.networks.memory.Memory", "_partial_": True, "gru": 5}
+    assert found == {"actor": {"memory": memory, "num_cells": [8]}}

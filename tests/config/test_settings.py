@@ -10,7 +10,8 @@ from torchrl.envs import Transform
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find, paths
-from hydrl.config.settings import Role, Settings, algorithms, check_action_space, keys, load
+from hydrl.config.schema import Role, keys
+from hydrl.config.settings import Settings, algorithms, check_action_space, load
 from hydrl.config.signatures import accepted_parameters, targets
 from hydrl.errors import UserError
 from hydrl.parts.environments import make_env
@@ -206,7 +207,9 @@ def test_every_key_is_read_by_something(algo: str):
     open_ended = set()
     for path, node in nodes.items():
         parameters, passes_on = accepted_parameters(import_(node["_target_"]))
-        assert {key for key in node if key not in ("_target_", "_partial_")} <= parameters.keys(), path
+        assert {key for key in node if key not in ("_target_", "_partial_", "needs")} <= parameters.keys(), (
+            path
+        )
         open_ended |= {path} if passes_on else set()
     assert open_ended <= {"env"}  # its keywords go to gymnasium.make, which refuses what it does not know
 

@@ -6,6 +6,7 @@ from torchrl.objectives import ClipPPOLoss, DQNLoss, TD3Loss
 from hydrl.config.signatures import accepted_parameters, check_target, hold, targets
 from hydrl.errors import UserError
 from hydrl.parts.environments import gymnasium_env
+from hydrl.parts.networks.actors import q_value
 
 
 def test_torchrl_keywords_handed_up_to_a_base_count_and_no_others():
@@ -15,6 +16,23 @@ def test_torchrl_keywords_handed_up_to_a_base_count_and_no_others():
     assert not open_ended
     assert "double_dqn" in accepted_parameters(DQNLoss)[0]
     assert accepted_parameters(gymnasium_env)[1]
+
+
+def test_keywords_that_are_unpacked_count_by_their_names_and_none_may_lack():
+    parameters, open_ended = accepted_parameters(q_value)
+    assert {"noisy", "dueling", "num_cells", "activation", "in_keys", "memory", "norm"} <= parameters.keys()
+    assert not open_ended
+    node = {
+        "_target_": "hydrl.parts.networks.actors.q_value",
+        "activation": "ReLU",
+        "in_keys": ["observation"],
+    }
+    with pytest.raises(
+        UserError, match=r"actor cannot be built .*: missing a required argument: 'num_cells'"
+    ):
+        check_target("actor", node, {"actor": node, "loss": {"networks": {}}})
+    whole = node | {"num_cells": [8]}
+    check_target("actor", whole, {"actor": whole, "loss": {"networks": {}}})
 
 
 @pytest.mark.parametrize(

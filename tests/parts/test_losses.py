@@ -14,7 +14,7 @@ from hydrl.errors import UserError
 from hydrl.loop.update import learning
 from hydrl.parts import environments
 from hydrl.parts.losses import make_loss, parameter_groups
-from hydrl.parts.networks import actors
+from hydrl.parts.networks import heads
 
 
 def built(*overrides: str):
@@ -135,7 +135,7 @@ def c51(v_min: float = 0.0, v_max: float = 2.0, atoms: int = 3, gamma: float = 0
     )
     net = nn.Sequential(nn.Linear(1, 2 * atoms, bias=False), nn.Unflatten(-1, (atoms, 2)))
     spec = OneHot(2)
-    actor = DistributionalQValueActor(net, actors.support(v_min, v_max, atoms), spec=spec)
+    actor = DistributionalQValueActor(net, heads.support(v_min, v_max, atoms), spec=spec)
     return loss_of(chosen, spec, actor=actor)
 
 

@@ -16,7 +16,8 @@ from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, choices_with, content, find, missing, no_such_choice, show
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.own import sources
-from hydrl.config.signatures import Part, Values, check_signatures, hold_one, targets
+from hydrl.config.schema import ASKED, NETWORKS, WITHIN, Part, Values, asked
+from hydrl.config.signatures import check_signatures, hold_one, targets
 from hydrl.errors import UserError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -25,7 +26,6 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Distance = Literal["l1", "l2", "smooth_l1"]
 # Those of torch.nn that make sense between layers and need no arguments.
 Activation = Literal["Tanh", "ReLU", "ELU", "SiLU", "GELU", "SELU", "CELU", "Mish", "LeakyReLU", "Softplus"]
-Memory = Annotated[dict[Literal["lstm", "gru"], PositiveInt], Field(min_length=1, max_length=1)]
 
 # Ranges of what TorchRL and PyTorch would accept in silence, or refuse late.
 RANGES: tuple[tuple[Any, str], ...] = (
@@ -48,13 +48,13 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (NotNegative, "buffer.sampler.alpha"),
     (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon"),
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
-    (list[PositiveInt], "actor.num_cells critic.num_cells"),
-    (Activation, "actor.activation critic.activation"),
-    (Memory, "actor.memory"),
+    (list[PositiveInt], "NETWORK.num_cells"),
+    (Activation, "NETWORK.activation"),
+    (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru"),
     (PositiveInt | None, "minibatches.sequence"),
     (Literal["per_state", "independent"], "actor.scale"),
     (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
-    (Literal["orthogonal"] | None, "actor.init critic.init"),
+    (Literal["orthogonal"] | None, "NETWORK.init"),
     (Positive | None, "actor.noisy"),
     (Annotated[float, Field(gt=0, le=1)], "transforms.normalize.settle"),
     (Annotated[int, Field(gt=1)], "actor.atoms"),
@@ -70,12 +70,6 @@ LIMITS = (
     ("minibatches.warmup_frames", "buffer.storage.max_size"),
     ("collector.frames_per_batch", "buffer.storage.max_size"),
 )
-
-# Losses that are no graph, and why.
-UNGRAPHED = {
-    "KLPENPPOLoss": "changes its own beta",
-    "DistributionalDQNLoss": "computes its target with numbers outside the graph",
-}
 
 # Packages of the extras in pyproject.toml that a part cannot do without.
 NEEDED = {
@@ -93,14 +87,14 @@ def check(values: Values) -> None:
         UserError: naming the key, the value and what would do.
     """
     for kind, keys in RANGES:
-        for key in keys.split():
+        for key in dict.fromkeys(each.replace("NETWORK", net) for each in keys.split() for net in NETWORKS):
             part, _, name = key.rpartition(".")
             if isinstance(node := find(values, part), Mapping) and name in node:
                 hold_one(key, kind, values)
-    for key in ("collector.frames_per_batch", "collector.num_envs"):  # train.py asks every collector for them
-        if find(values, key) is None:
-            raise UserError(missing(key))
-    for rule in (unfit, too_large, at_odds):
+    for each in ("frames", "envs"):  # train.py asks every collector for them
+        if asked(values, each) is None:
+            raise UserError(missing(ASKED[each]))
+    for rule in (unfit, in_need, too_large, at_odds):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -130,24 +124,34 @@ def unfit(values: Values) -> Iterator[str]:
                 yield f"{line}; use {' or '.join(able)}"
 
 
+def in_need(values: Values) -> Iterator[str]:
+    """Values of other keys that a part or the loss cannot do without."""
+    loss = values["loss"]
+    needing = [(loss["module"]["_target_"].rpartition(".")[2], loss.get("needs", {}))]
+    needing += [(path, node["needs"]) for path, node in targets(values) if "needs" in node]
+    for what, needs in needing:
+        for key in (each for each in needs if each != "action_spaces"):  # which the environment tells
+            if (value := find(values, key)) not in needs[key]:
+                yield f"{key}={show(value)} does not work with {what}; use {key}={show(needs[key][0])}"
+
+
 def too_large(values: Values) -> Iterator[str]:
     """Numbers that do not fit each other."""
     for small, large in LIMITS:
         least, most = find(values, small), find(values, large)
-        if large == "collector.frames_per_batch" and "warmup_frames" in values["minibatches"]:
+        if large == ASKED["frames"] and asked(values, "warmup") is not None:
             continue  # drawn from all that is kept
         if None not in (least, most) and least > most:
             advice = f"use {small}={most} or less, or {large}={least} or more"
             yield f"{small}={least} is more than {large}={most}; {advice}"
-    frames, envs = find(values, "collector.frames_per_batch"), find(values, "collector.num_envs")
-    envs *= find(values, "collector.num_workers") or 1
+    frames, envs = asked(values, "frames"), asked(values, "envs") * (asked(values, "workers") or 1)
     if over := frames % envs:
         yield (
             f"collector.frames_per_batch={frames} is not a multiple of {envs}, the environments "
             f"(collector.num_envs in each worker); use collector.frames_per_batch={frames - over + envs}"
         )
-    if sequence := values["minibatches"].get("sequence"):
-        steps, size = frames // envs, values["minibatches"]["size"]
+    if sequence := asked(values, "sequence"):
+        steps, size = frames // envs, asked(values, "size")
         if (fitting := math.gcd(sequence, steps, size)) != sequence:
             yield (
                 f"minibatches.sequence={sequence} does not divide both minibatches.size={size} and the "
@@ -163,7 +167,7 @@ def at_odds(values: Values) -> Iterator[str]:
         there = f"hydra.run.dir={folder} holds a run already"
         yield f"{there}; go on with it by {shlex.quote(f'resume={folder}')}, or choose another"
     collector, module = values["collector"], values["loss"]["module"]
-    workers, single = collector.get("num_workers"), "sync" not in collector
+    workers, single = asked(values, "workers"), "sync" not in collector
     if workers and single and collector["_target_"] == "hydrl.parts.experience.collectors.make_collector":
         yield (
             f"collector.num_workers={workers}: collector=single collects in this process; "
@@ -182,20 +186,19 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
-    loss = module["_target_"].rpartition(".")[2]
-    for key in ("compile", "cudagraph") if loss in UNGRAPHED else ():
-        if values[key] is True:
-            yield f"{key}=true does not work with {loss}, which {UNGRAPHED[loss]}; use {key}=false"
-    norms = [group for group in ("actor", "critic") if (values[group] or {}).get("norm")]
-    if norms and values["minibatches"].get("size") == 1:  # one row has no deviation
+    norms = [group for group in NETWORKS if (values[group] or {}).get("norm")]
+    if norms and asked(values, "size") == 1:  # one row has no deviation
         yield f"minibatches.size=1: {norms[0]}.norm standardises by the minibatch; use minibatches.size=2"
     if find(values, "loss.value_estimator.average_gae") and collector["frames_per_batch"] == 1:
         yield (
             "collector.frames_per_batch=1: advantages are standardised by the batch; use "
             "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false"
         )
-    if values["compile"] is True and norms:
-        yield f"compile=true does not work with {norms[0]}.norm, which counts its batches; use compile=false"
+    if norms and asked(values, "epochs"):
+        yield (
+            f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
+            f"taken changes; use encoder@{norms[0]}=mlp"
+        )
     yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
@@ -244,17 +247,19 @@ def lacking(values: Values) -> Iterator[str]:
 
 def forgetful(values: Values) -> Iterator[str]:
     """What a memory cannot do without."""
-    actor, critic = values["actor"], values["critic"] or {}
-    if "memory" in critic:
-        yield "encoder@critic: a critic has no memory of its own; use encoder@critic=shared, the actor's"
-    if "memory" in actor and not values["minibatches"].get("sequence"):
-        advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
-        yield f"actor.memory={show(actor['memory'])} learns from whole sequences; {advice}"
-    if "memory" in actor and (values["compile"] is True or values["cudagraph"]):
-        key = "cudagraph" if values["cudagraph"] else "compile"
-        yield f"{key}=true does not work with a memory, which is cut where episodes end; use {key}=false"
+    memory, critic = asked(values, "memory"), values["critic"] or {}
+    for network in NETWORKS:
+        if network != "actor" and "memory" in (values[network] or {}):
+            yield f"encoder@{network}: it has no memory of its own; use encoder@{network}=shared, the actor's"
+    if memory:
+        units = {each: memory[each] for each in ("lstm", "gru") if each in memory}
+        if len(units) > 1:
+            yield f"actor.memory={show(units)}: give one of them"
+        if not asked(values, "sequence"):
+            advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
+            yield f"actor.memory={show(units or memory)} learns from whole sequences; {advice}"
     if "memory" in critic.get("in_keys", []):
-        if "memory" not in actor:
+        if not memory:
             yield "encoder@critic=shared reads the actor's memory, and it has none; use encoder@actor=lstm"
         if not find(values, "loss.value_estimator.deactivate_vmap"):
             yield "encoder@critic=shared needs loss.value_estimator.deactivate_vmap=true"
@@ -263,7 +268,7 @@ def forgetful(values: Values) -> Iterator[str]:
 def unheard(values: Values) -> Iterator[str]:
     """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
     networks = values["loss"]["networks"]
-    for group in ("actor", "critic", "value"):
+    for group in NETWORKS:
         there = values[group] is not None
         if there == (group in networks.values()):
             continue
@@ -308,7 +313,7 @@ def chosen(group: str, node: Part | None) -> list[str]:
     """
     if node is None:
         return ["null"]
-    wanted = {each["_target_"] for path, each in targets(node) if path != "norm"}  # which is an encoder's
+    wanted = {each["_target_"] for path, each in targets(node) if path not in WITHIN}
 
     def gives(name: str) -> bool:
         return {each["_target_"] for _, each in targets(content(f"/{group}/{name}"))} == wanted

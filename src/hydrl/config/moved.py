@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-NETWORKS = "actors|critics|agents|encoders"
+NETWORKS = "actors|critics|agents|layers"
 EXPERIENCE = "buffers|collectors|minibatches"
 
 
@@ -13,11 +13,14 @@ def renamed(values: Any) -> Any:
         return [renamed(each) for each in values]
     if not isinstance(values, dict):
         return values
+    if set(values) in ({"lstm"}, {"gru"}):  # a memory, before it was a part
+        return {"_target_": "hydrl.parts.networks.memory.Memory", "_partial_": True, **values}
     return {key: now(each) if key == "_target_" else renamed(each) for key, each in values.items()}
 
 
 def now(target: Any) -> Any:
     """A dotted path as it is now; others as they are."""
+    target = str(target).replace("hydrl.parts.encoders.", "hydrl.parts.layers.")
     for room, names in (("networks", NETWORKS), ("experience", EXPERIENCE)):
-        target = re.sub(rf"^hydrl\.parts\.({names})\.", rf"hydrl.parts.{room}.\1.", str(target))
+        target = re.sub(rf"^hydrl\.parts\.({names})\.", rf"hydrl.parts.{room}.\1.", target)
     return target

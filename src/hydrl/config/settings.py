@@ -6,156 +6,34 @@ The only module that sees a ``DictConfig``. What a key may hold is said by the m
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Self
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    PositiveInt,
     PrivateAttr,
     ValidationError,
 )
-from pydantic_core import PydanticCustomError
 
 from hydrl.config import CONFIGS, automatic
-from hydrl.config.checks import check, use
+from hydrl.config.checks import check, named, use
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.signatures import Part
+from hydrl.config.schema import NETWORKS, Keys, Part, asked, nullable
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
-# Of hydrl.parts.networks.actors, those that act in one kind of action space only.
-ACTS_IN = {
-    "tanh_normal": "continuous",
-    "deterministic": "continuous",
-    "categorical": "discrete",
-    "q_value": "discrete",
-    "distributional": "discrete",
-}
 
 
-def names_a_target(node: Part) -> Part:
-    """A part says what it is built from."""
-    if not isinstance(node.get("_target_"), str):
-        raise PydanticCustomError(
-            "part", "A part should have _target_, the dotted path of a class or function"
-        )
-    return node
-
-
-Fitting = Literal[
-    "transforms", "actor", "critic", "value", "exploration", "collector", "buffer", "minibatches",
-    "loss", "target", "optim", "schedule", "logger",
-]  # fmt: skip
-Fits = dict[Fitting, list[str | None]]
-
-
-def by_name(node: Any) -> Any:
-    """Several parts by name, or one by itself, as files of older runs have their logger."""
-    return {"logger": node} if isinstance(node, dict) and "_target_" in node else node
-
-
-Built = Annotated[Part, AfterValidator(names_a_target)]
-
-
-class Role(Enum):
-    """What a key is for, where it shapes nothing that is learned from one batch to the next.
-
-    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``; any other key would make it another run.
-    """
-
-    PROCESS = "said for each process anew"
-    RECORD = "what is written down, and how often"
-    LENGTH = "how long a run goes, and how it is scored on the way"
-    MACHINE = "what it runs on"
-
-
-class Strict(BaseModel):
-    """Unknown keys and wrong types are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Eval(Strict):
-    """When and how long to evaluate; counts are frames, episodes and steps."""
-
-    every_frames: PositiveInt
-    episodes: PositiveInt
-    final_episodes: PositiveInt
-    max_steps: PositiveInt | Literal["auto"]
-    solved_at: float | None
-    stop_when_solved: bool
-    video: bool = False  # these two are not in the files of older runs
-    video_every_frames: PositiveInt = 50_000
-
-
-class Loss(Strict):
-    """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.parts.losses`."""
-
-    module: Built
-    networks: dict[str, Literal["actor", "critic", "value"]]
-    keys: dict[str, str | list[str]]
-    value_estimator: dict[str, Any] | None
-    skip: list[str]
-    every: dict[str, PositiveInt]
-    param_groups: dict[str, dict[str, Any]]
-    fits: Fits = {}  # not in the files of older runs
-    compile_from: PositiveInt | None
-
-
-class Settings(Strict):
-    """The whole configuration, resolved: numbers as they are, parts as plain dictionaries."""
-
-    seed: Annotated[int, Field(ge=0, lt=2**31)]
-    run_dir: Annotated[str, Role.PROCESS]
-    resume: Annotated[str | None, Role.PROCESS]
-    trust: Annotated[bool, Role.PROCESS]
-    total_frames: Annotated[PositiveInt, Role.LENGTH]
-    anneal_frames: Annotated[PositiveInt, Role.LENGTH]
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Role.MACHINE]
-    torch_threads: Annotated[PositiveInt | Literal["auto"], Role.MACHINE]
-    compile: Annotated[bool | Literal["auto"], Role.MACHINE]
-    cudagraph: Annotated[bool, Role.MACHINE]
-    init_stats_frames: Annotated[int, Field(gt=1)] | None
-    max_grad_norm: PositiveFloat | None
-    target_kl: PositiveFloat | None
-    log_every_frames: Annotated[PositiveInt, Role.RECORD]
-    checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]
-    keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
-    eval: Annotated[Eval, Role.LENGTH]
-    algo: str
-    action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
-    fits: Fits
-    task: str
-    env: Built
-    transforms: dict[str, Built]
-    actor: Built
-    critic: Built | None
-    value: Built | None
-    exploration: Built | None
-    collector: Built
-    buffer: Built | None
-    minibatches: Built
-    loss: Loss
-    target: Built | None
-    optim: Built
-    schedule: Built | None
-    logger: Annotated[dict[str, Built] | None, BeforeValidator(by_name), Role.RECORD]
+class Settings(Keys):
+    """The keys of a run with what follows from them, and the builders of its parts."""
 
     _shown: dict[str, Any] = PrivateAttr(default_factory=dict)
     _chosen: dict[str, str] = PrivateAttr(default_factory=dict)  # what stood at auto, and its line
@@ -175,11 +53,11 @@ class Settings(Strict):
     def choose(self) -> None:
         """Puts in place of ``auto`` what it comes to here."""
         if self.compile == "auto":
-            loss, memory = self.loss.module["_target_"].rpartition(".")[2], "memory" in self.actor
-            found = automatic.compiling(loss, self.updates, self.loss.compile_from, memory=memory)
+            loss, memory = self.loss.module["_target_"].rpartition(".")[2], asked(vars(self), "memory")
+            found = automatic.compiling(loss, self.updates, self.loss.compile_from, memory=bool(memory))
             self._put("compile", *found)
         if self.torch_threads == "auto":
-            workers = "num_workers" in self.collector
+            workers = asked(vars(self), "workers") is not None
             self._put("torch_threads", *automatic.threads(self.work, workers=workers))
 
     def keep(self, then: Mapping[str, Any]) -> None:
@@ -200,12 +78,12 @@ class Settings(Strict):
     @property
     def frames_per_batch(self) -> int:
         """Frames the collector hands over at once."""
-        return self.collector["frames_per_batch"]
+        return asked(vars(self), "frames")
 
     @property
     def num_envs(self) -> int:
         """Environments stepped together in a process."""
-        return self.collector["num_envs"]
+        return asked(vars(self), "envs")
 
     @property
     def batches(self) -> int:
@@ -215,15 +93,22 @@ class Settings(Strict):
     @property
     def updates(self) -> int:
         """Updates in the run, where its minibatches say how many a batch they are."""
-        numbers = self.minibatches
-        cut = numbers.get("epochs", 1) * (self.frames_per_batch // numbers.get("size", self.frames_per_batch))
-        return self.batches * numbers.get("updates", cut)
+        epochs, size, updates = (asked(vars(self), each) for each in ("epochs", "size", "updates"))
+        return self.batches * (
+            updates or (epochs or 1) * (self.frames_per_batch // (size or self.frames_per_batch))
+        )
 
     @property
     def work(self) -> int:
         """Rows of a minibatch times the products of neighbouring hidden widths, of all networks."""
-        nets = [part.get("num_cells", []) for part in (self.actor, self.critic, self.value) if part]
-        return self.minibatches.get("size", 0) * sum(a * b for net in nets for a, b in pairwise(net))
+        widths = [part.get("num_cells", []) for part in self.networks.values()]
+        products = sum(a * b for each in widths for a, b in pairwise(each))
+        return (asked(vars(self), "size") or 0) * products
+
+    @property
+    def networks(self) -> dict[str, Part]:
+        """What the loss learns, by its name; what was not chosen is left out."""
+        return {name: part for name in NETWORKS if (part := getattr(self, name)) is not None}
 
     @property
     def anneal_batches(self) -> int:
@@ -236,7 +121,7 @@ class Settings(Strict):
         if node is None:
             return nothing
         make = builder(node)
-        return partial(network, part, make) if part in ("actor", "critic", "value") else make
+        return partial(network, part, make) if part in NETWORKS else make
 
     @property
     def logger_builders(self) -> dict[str, Builder]:
@@ -248,22 +133,6 @@ class Settings(Strict):
         """The transforms' builders in the order they apply; a share of the run is told what it is of."""
         over = {"over": self.anneal_frames}
         return [builder(over | node if "settle" in node else node) for node in self.transforms.values()]
-
-
-def keys(*roles: Role) -> frozenset[str]:
-    """The top-level keys that have one of ``roles``."""
-    return frozenset(
-        name for name, field in Settings.model_fields.items() if set(field.metadata) & set(roles)
-    )
-
-
-def nullable(key: str) -> bool:
-    """Whether a dotted key of the settings may be null."""
-    kind: Any = Settings
-    for name in key.split("."):
-        field = getattr(kind, "model_fields", {}).get(name)
-        kind = field and field.annotation
-    return type(None) in get_args(kind)
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -291,11 +160,20 @@ def builder(node: Part) -> Builder:
     checked once, and calling the plain partial costs nothing.
     """
     try:
-        made = instantiate(node, _partial_=True, _convert_="all")
+        made = instantiate(plain(node), _partial_=True, _convert_="all")
     except InstantiationException as error:
         reason = str(error.__cause__ or error).split("full_key")[0]
         raise UserError(f"_target_={node['_target_']} cannot be built: {' '.join(reason.split())}") from error
     return partial(made.func, *made.args, **{key: nested(key, value) for key, value in made.keywords.items()})
+
+
+def plain(node: Any) -> Any:
+    """A part without what it needs of others, which is no argument."""
+    if isinstance(node, list):
+        return [plain(each) for each in node]
+    if isinstance(node, dict):
+        return {key: plain(each) for key, each in node.items() if key != "needs" or "_target_" not in node}
+    return node
 
 
 def nested(key: str, value: Any) -> Any:
@@ -397,9 +275,9 @@ def check_action_space(settings: Settings, kind: str) -> None:
         advice = use("algo", able) if able else "no algorithm here can"
         spaces = " and ".join(settings.action_spaces)
         raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
-    actor = settings.actor["_target_"].removeprefix("hydrl.parts.networks.actors.")
-    if (only := ACTS_IN.get(actor, kind)) != kind:
-        raise UserError(f"actor={actor} acts in {only} action spaces and {has}; use actor=stochastic")
+    if kind not in (only := settings.actor.get("needs", {}).get("action_spaces", [kind])):
+        actor = named("actor", settings.actor)
+        raise UserError(f"{actor} acts in {' and '.join(only)} action spaces and {has}; use actor=stochastic")
 
 
 def algorithms() -> dict[str, list[str]]:

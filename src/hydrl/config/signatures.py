@@ -7,11 +7,10 @@ import inspect
 import json
 import logging
 import operator
-import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NotRequired, Union, Unpack, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -19,40 +18,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from hydrl.config.mistakes import explain, find, instead, paths, show
 from hydrl.config.overrides import key_of, words
 from hydrl.config.own import setter
+from hydrl.config.schema import Part, Values, row_of
 from hydrl.errors import UserError
 
-Part = dict[str, Any]
-Values = Mapping[str, Any]
-
 logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it logs, it raises as well
-
-# What train.py hands each part when it calls it: positional arguments by their names, and keywords.
-HANDED: dict[str, tuple[str, set[str]]] = {
-    "env": ("", {"device"}),
-    "actor": ("env", set()),
-    "actor.norm": ("features", set()),
-    "critic": ("env actor", set()),
-    "critic.norm": ("features", set()),
-    "value": ("env actor", set()),
-    "exploration": ("action_spec", set()),
-    "collector": ("env make_env policy", {"seed", "device", "stop"}),
-    "minibatches": ("buffer loss", set()),
-    "target": ("loss", set()),
-    "optim": ("parameters", set()),
-    "schedule": ("optimizer batches", set()),
-    "logger": ("", {"directory", "config", "name", "run_id"}),
-}
-
-# What each gives: a class is one of these, a function makes one.
-KINDS = {
-    "env": "torchrl.envs.EnvBase",
-    **dict.fromkeys(("actor", "critic", "value", "exploration"), "tensordict.nn.TensorDictModuleBase"),
-    "buffer": "torchrl.data.ReplayBuffer",
-    "loss.module": "torchrl.objectives.LossModule",
-    "target": "torchrl.objectives.TargetNetUpdater",
-    "optim": "torch.optim.Optimizer",
-    "transforms": "torchrl.envs.Transform",
-}
 
 
 def check_signatures(values: Values) -> None:
@@ -116,7 +85,7 @@ def check_target(path: str, node: Part, values: Values) -> None:
         networks = {each: Any for each in kinds if "network" in each or each in values["loss"]["networks"]}
         hold("loss.networks", networks, values, open_ended=open_ended, of=name)
     positional = [None] * (len(positions) + is_class)
-    own = {key for key in node if not key.startswith("_")}
+    own = {key for key in node if not key.startswith("_") and key != "needs"}
     try:
         filled = {*handed, *call.bind_partial(*positional, **dict.fromkeys(handed)).arguments}
         for key in sorted(own & filled):
@@ -128,19 +97,22 @@ def check_target(path: str, node: Part, values: Values) -> None:
         free = {key: kind for key, kind in kinds.items() if key not in filled}
         hold(path, free, values, open_ended=open_ended, of=of)
         call.bind(*positional, **dict.fromkeys(own | handed))
+        if lacking := sorted(needed_by(target) - own):
+            raise TypeError(f"missing a required argument: '{lacking[0]}'")
     except TypeError as error:
         raise UserError(f"{path} cannot be built by {name} as the run does it, {way}: {error}") from None
 
 
 def handed_to(path: str, kinds: Values, values: Values) -> tuple[list[str], set[str]]:
     """What a part that takes ``kinds`` is handed when it is called: positional arguments, and keywords."""
-    positions, keywords = HANDED.get("logger" if path.startswith("logger.") else path, ("", set()))
+    row = row_of(path)
+    keywords: set[str] = set(row.keywords)
     asked: set[str] = set()  # where it has such an argument
     if path == "env":
         asked = {"num_envs"}
     elif path == "loss.module":
         keywords, asked = {*values["loss"]["networks"]}, {"action_spec", "action_space", "num_actions"}
-    return positions.split(), keywords | asked & kinds.keys()
+    return row.handed.split(), keywords | asked & kinds.keys()
 
 
 def of_the_task(id: str) -> tuple[dict[str, Any], bool]:
@@ -164,7 +136,7 @@ def check_kind(path: str, name: str, target: Any, way: str) -> None:
     Raises:
         UserError: saying in which ``way`` a function that makes one is called.
     """
-    kind = KINDS.get("transforms" if re.fullmatch(r"transforms\.\w+", path) else path)
+    kind = row_of(path).gives
     if kind is None or not inspect.isclass(target) or issubclass(target, get_object(kind)):
         return
     advice = f"name one, or a function that makes one when called as {way}"
@@ -192,6 +164,29 @@ def imported(path: str, name: str) -> Any:
     return target
 
 
+def keywords_of(kind: Any) -> dict[str, Any]:
+    """The keywords of ``**name: Unpack[kind]`` with their annotations."""
+    (named,) = get_args(kind)
+    hints = get_type_hints(named, include_extras=True)
+    return {
+        key: get_args(each)[0] if get_origin(each) is NotRequired else each for key, each in hints.items()
+    }
+
+
+def hints_of(function: Any) -> dict[str, Any]:
+    """The annotations of a function; none where they exist only for type checkers."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except Exception:
+        return {}
+
+
+def needed_by(target: Any) -> frozenset[str]:
+    """The keywords without which ``**name: Unpack[...]`` cannot do."""
+    unpacked = [get_args(each)[0] for each in hints_of(target).values() if get_origin(each) is Unpack]
+    return frozenset().union(*(each.__required_keys__ for each in unpacked))
+
+
 def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
     """Parameter names with their annotations, and whether any other keyword is passed on.
 
@@ -204,16 +199,16 @@ def accepted_parameters(target: Any) -> tuple[dict[str, Any], bool]:
     for function in [vars(each).get("__init__") for each in made_of] or [target]:
         if function is None:
             continue
-        try:
-            hints = get_type_hints(function, include_extras=True)
-        except Exception:  # annotations that exist only for type checkers
-            hints = {}
+        hints = hints_of(function)
         found = inspect.signature(function).parameters.values()
         for each in found:
-            if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and each.name != "self":
-                kind = hints.get(each.name, Any)
+            kind = hints.get(each.name, Any)
+            if get_origin(kind) is Unpack:  # keywords that a TypedDict names
+                parameters |= keywords_of(kind)
+            elif each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and each.name != "self":
                 parameters.setdefault(each.name, of_any_length(kind) if library else kind)
-        open_ended = any(each.kind is each.VAR_KEYWORD for each in found)
+        named = [each for each in found if get_origin(hints.get(each.name)) is Unpack]
+        open_ended = not named and any(each.kind is each.VAR_KEYWORD for each in found)
         if not open_ended:
             break
     return parameters, open_ended and not library
@@ -244,7 +239,7 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False, 
     for key, value in find(values, path).items():
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
-        elif key not in kinds and not open_ended and not key.startswith("_"):
+        elif key not in kinds and not open_ended and not key.startswith("_") and key != "needs":
             takes = f"{of} takes no {key}" if of else "there is no such key"
             known = [f"{path}.{each}" for each in kinds] or list(paths(values))
             ours = of.partition(".")[0] in ("", "hydrl", "torch", "torchrl")

@@ -63,6 +63,16 @@ def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
             )
 
 
+def size_of(spec: Composite, in_keys: Sequence[NestedKey]) -> int:
+    """How many numbers the observation entries have together.
+
+    Raises:
+        UserError: if the environment does not give them.
+    """
+    require_entries(spec, in_keys)
+    return sum(spec[key].shape[-1] for key in in_keys)
+
+
 def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
     """Whether it must be told where episodes begin, as a memory and Ornstein-Uhlenbeck noise must.
 

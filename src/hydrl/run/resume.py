@@ -20,7 +20,8 @@ from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import find, paths, show
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import as_typed, key_of, plain, quoted
-from hydrl.config.settings import Role, Settings, check_stranger, keys
+from hydrl.config.schema import Role, keys
+from hydrl.config.settings import Settings, check_stranger
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.folder import lock, meant, refuse_links, summary
@@ -208,7 +209,7 @@ def check_same(settings: Settings, then: Mapping[str, Any]) -> None:
             old = old.replace(then["run_dir"], now["run_dir"])
         if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
             continue
-        if "fits" in key.split("."):  # what may be chosen at all, not what was
+        if {"fits", "needs"} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
         if key.partition(".")[0] not in FREE:
             raise UserError(

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValidator
 
 from hydrl.config.overrides import key_of
-from hydrl.config.settings import Role, keys
+from hydrl.config.schema import Role, keys
 from hydrl.errors import UserError
 from hydrl.run.folder import summary
 

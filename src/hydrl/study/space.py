@@ -23,7 +23,8 @@ from hydrl.config.command_line import translate
 from hydrl.config.mistakes import explain, find, unresolved
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.own import searchpath, split, use
-from hydrl.config.settings import Built, Role, Settings, Strict, keys, load
+from hydrl.config.schema import Built, Role, Strict, keys
+from hydrl.config.settings import Settings, load
 from hydrl.errors import UserError
 
 RANGE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"

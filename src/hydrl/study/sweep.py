@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from hydrl.config.settings import Role, keys
+from hydrl.config.schema import Role, keys
 from hydrl.run.folder import summary
 from hydrl.run.screen import console
 from hydrl.study.pool import Training, Trainings, side_by_side

@@ -15,8 +15,8 @@ from toys import ACTIONS, Toy
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.parts import environments, libraries
-from hydrl.parts.networks import actors, critics
-from hydrl.parts.networks.encoders import NoisyLinear
+from hydrl.parts.networks import actors, critics, heads, materialise
+from hydrl.parts.networks.layers import NoisyLinear
 
 NETWORK = {"num_cells": [16, 8], "activation": "ELU", "in_keys": ["observation"]}
 CONTINUOUS = {
@@ -184,11 +184,11 @@ def test_the_greatest_return_falls_on_the_last_atom():
     """As TorchRL's projection computes it: a float32 beyond is a row too far, or an IndexError."""
     for v_min, v_max in ((-10.0, 10.0), (-10.0, 200.0), (-0.1, 0.6), (-21.0, 0.2), (0.0, 1.0)):
         for atoms in range(2, 202):
-            returns = actors.support(v_min, v_max, atoms)
+            returns = heads.support(v_min, v_max, atoms)
             least, greatest = returns.min().item(), returns.max().item()
             assert (returns[-1] - least) / ((greatest - least) / (atoms - 1)) <= atoms - 1
             assert (least, greatest) == pytest.approx((v_min, v_max), rel=1e-5)
-    assert torch.equal(actors.support(-10.0, 10.0, 51), torch.linspace(-10, 10, 51))
+    assert torch.equal(heads.support(-10.0, 10.0, 51), torch.linspace(-10, 10, 51))
 
 
 @pytest.mark.parametrize("name", GREEDY)
@@ -321,7 +321,7 @@ def test_sizes_leave_no_trace_in_statistics_and_draw_nothing():
         """Of the random number generator, after a critic of one's own was built."""
         torch.manual_seed(0)
         net = nn.Sequential(nn.LazyLinear(8), *between, nn.LazyLinear(1))
-        actors.materialise(TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"]), env)
+        materialise(TensorDictModule(net, in_keys=["observation"], out_keys=["state_value"]), env)
         return torch.get_rng_state()
 
     norm = nn.BatchNorm1d(8)

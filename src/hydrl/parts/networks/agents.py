@@ -2,16 +2,16 @@
 
 from functools import partial
 
-import torch
-from tensordict.nn import NormalParamExtractor, TensorDictModule
+from tensordict.nn import TensorDictModuleBase
 from torch import nn
-from torchrl.data import OneHot
 from torchrl.envs import EnvBase
-from torchrl.modules import MultiAgentMLP, OneHotCategorical, ProbabilisticActor, TanhNormal, ValueOperator
+from torchrl.modules import MultiAgentMLP, ProbabilisticActor
 
-from hydrl.parts.networks.actors import materialise, tell_of_rounding
-from hydrl.parts.networks.encoders import Joined, activation_class, size_of
-from hydrl.parts.specs import action_kind, action_spec
+from hydrl.parts.networks import heads
+from hydrl.parts.networks.actors import tell_of_rounding
+from hydrl.parts.networks.layers import activation_class
+from hydrl.parts.networks.network import materialise
+from hydrl.parts.specs import action_kind, action_spec, size_of
 
 Keys = list[str | tuple[str, ...]]
 
@@ -28,28 +28,12 @@ def actor(
         in_keys: entries of the agents that the network reads.
         share_params: one network for all agents instead of one for each.
     """
-    spec, key = action_spec(env), env.action_key
-    net = partial(network, env, in_keys, num_cells, activation, share_params, centralized=False)
-    if action_kind(env).endswith("discrete"):
-        made, means, bounds = net(spec.space.n), ["logits"], {}
-        chosen = OneHotCategorical if isinstance(spec, OneHot) else torch.distributions.Categorical
-    else:
+    discrete = action_kind(env).endswith("discrete")
+    if not discrete:
         tell_of_rounding(env)
-        made, means = Joined(net(2 * spec.shape[-1]), NormalParamExtractor()), ["loc", "scale"]
-        chosen, bounds = TanhNormal, {"low": spec.space.low, "high": spec.space.high}
-    *group, _ = key
-    parameters = [(*group, each) for each in means]
-    acting = ProbabilisticActor(
-        TensorDictModule(made, in_keys=in_keys, out_keys=parameters),
-        in_keys=parameters,
-        out_keys=[key],
-        spec=spec,
-        distribution_class=chosen,
-        distribution_kwargs=bounds,
-        return_log_prob=True,
-        log_prob_key=(*group, "action_log_prob"),
-    )
-    return materialise(acting, env)
+    head = (heads.categorical if discrete else heads.tanh_normal)(action_spec(env), env.action_key)
+    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
+    return materialise(head.over(layers, in_keys), env)
 
 
 def critic(
@@ -61,7 +45,7 @@ def critic(
     in_keys: Keys,
     share_params: bool,
     centralized: bool,
-) -> ValueOperator:
+) -> TensorDictModuleBase:
     """The value of a state for each agent, ``[..., agents, 1]``.
 
     Args:
@@ -73,19 +57,18 @@ def critic(
         share_params: one network for all agents instead of one for each.
         centralized: from what all agents observe (Yu et al. 2022) or each from its own (de Witt et al. 2020).
     """
-    net = network(env, in_keys, num_cells, activation, share_params, 1, centralized=centralized)
-    return materialise(ValueOperator(net, in_keys=in_keys), env)
+    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, centralized)
+    return materialise(heads.state_value().over(layers, in_keys), env)
 
 
-def network(
+def of_agents(
     env: EnvBase,
     in_keys: Keys,
     num_cells: list[int],
     activation: str,
     share_params: bool,
-    outputs: int,
-    *,
     centralized: bool,
+    outputs: int,
 ) -> MultiAgentMLP:
     """Reads ``in_keys`` joined, ``[..., agents, size]``, and gives ``[..., agents, outputs]``.
 
@@ -93,7 +76,7 @@ def network(
         UserError: for entries that are not there.
     """
     return MultiAgentMLP(
-        n_agent_inputs=size_of(env, in_keys),
+        n_agent_inputs=size_of(env.observation_spec, in_keys),
         n_agent_outputs=outputs,
         n_agents=action_spec(env).shape[0],
         centralized=centralized,

@@ -1,59 +1,39 @@
-"""Critics: what the losses use to judge states and actions, sized from the environment's specs."""
+"""Critics: what the losses use to judge states and actions, over a network of one's choice."""
 
-from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from typing import Unpack
+
+from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase
-from torchrl.modules import MLP, ValueOperator
 
-from hydrl.parts.networks.actors import materialise
-from hydrl.parts.networks.encoders import Norm, activation_class, initialise, mlp, sharing_memory, size_of
+from hydrl.parts.networks import heads
+from hydrl.parts.networks.network import Net, network
 
 
 def state_value(
-    env: EnvBase,
-    actor: TensorDictModuleBase | None = None,
-    *,
-    num_cells: list[int],
-    activation: str,
-    in_keys: list[str],
-    init: str | None = None,
+    env: EnvBase, actor: TensorDictModuleBase | None = None, **net: Unpack[Net]
 ) -> TensorDictModuleBase:
-    """The value of a state, ``[..., 1]``; where ``in_keys`` say ``memory``, of what the actor remembers."""
-    critic = ValueOperator(mlp(num_cells, 1, activation), in_keys=in_keys)
-    whole = materialise(sharing_memory(critic, actor), env)
-    initialise(critic, init, 1.0)
-    return whole
+    """The value of a state, ``[..., 1]``; where ``in_keys`` say ``memory``, of what the actor remembers.
+
+    Args:
+        env: gives, by one reset, the size of the observation.
+        actor: see :func:`hydrl.parts.networks.network.network`.
+        **net: what lies before, see :class:`hydrl.parts.networks.network.Net`.
+    """
+    return network(env, heads.state_value(), actor, **net)
 
 
 def action_value(
-    env: EnvBase,
-    actor: TensorDictModuleBase | None = None,
-    *,
-    num_cells: list[int],
-    activation: str,
-    in_keys: list[str],
-    norm: Norm = None,
-    outputs: int = 1,
+    env: EnvBase, actor: TensorDictModuleBase | None = None, *, outputs: int = 1, **net: Unpack[Net]
 ) -> TensorDictModuleBase:
     """The value of an action in a state, ``[..., outputs]``, of both joined (for SAC, TD3, DDPG, CrossQ).
 
     Several outputs are quantiles of the return (for TQC).
     """
-    if norm is None:
-        net = MLP(out_features=outputs, num_cells=num_cells, activation_class=activation_class(activation))
-    else:
-        inputs = size_of(env, in_keys) + env.action_spec_unbatched.shape[-1]
-        net = mlp(num_cells, outputs, activation, norm, inputs)
-    return materialise(ValueOperator(net, in_keys=[*in_keys, "action"]), env)
+    return network(env, heads.action_value(outputs), actor, **net)
 
 
 def action_values(
-    env: EnvBase,
-    actor: TensorDictModuleBase | None = None,
-    *,
-    num_cells: list[int],
-    activation: str,
-    in_keys: list[str],
+    env: EnvBase, actor: TensorDictModuleBase | None = None, **net: Unpack[Net]
 ) -> TensorDictModuleBase:
     """The value of each choice in a state, ``[..., actions]`` (for discrete SAC)."""
-    net = mlp(num_cells, env.action_spec_unbatched.space.n, activation)
-    return materialise(TensorDictModule(net, in_keys=in_keys, out_keys=["action_value"]), env)
+    return network(env, heads.action_values(env.action_spec_unbatched), actor, **net)

@@ -1,0 +1,222 @@
+"""The keys of a run: what each may hold and is for, and what each part is handed; all else reads it here.
+
+Adding a network is a row of :class:`Parts` and a folder of choices.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+)
+from pydantic_core import PydanticCustomError
+
+from hydrl.config.mistakes import find
+
+Part = dict[str, Any]
+Values = Mapping[str, Any]
+
+MODULE = "tensordict.nn.TensorDictModuleBase"
+
+
+def names_a_target(node: Part) -> Part:
+    """A part says what it is built from."""
+    if not isinstance(node.get("_target_"), str):
+        raise PydanticCustomError(
+            "part", "A part should have _target_, the dotted path of a class or function"
+        )
+    return node
+
+
+def by_name(node: Any) -> Any:
+    """Several parts by name, or one by itself, as files of older runs have their logger."""
+    return {"logger": node} if isinstance(node, dict) and "_target_" in node else node
+
+
+Built = Annotated[Part, AfterValidator(names_a_target)]
+Fits = dict[str, list[str | None]]  # the choices of a group that may be chosen
+Needs = dict[str, list[Any]]  # the values of a dotted key that may be set
+
+
+class Role(Enum):
+    """What a key is for, where it shapes nothing that is learned from one batch to the next.
+
+    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``; any other key would make it another run.
+    """
+
+    PROCESS = "said for each process anew"
+    RECORD = "what is written down, and how often"
+    LENGTH = "how long a run goes, and how it is scored on the way"
+    MACHINE = "what it runs on"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What train.py hands a part when it calls it, and what the part gives.
+
+    Attributes:
+        handed: positional arguments, by their names.
+        keywords: keyword arguments.
+        gives: the class of what is made; ``None`` where a call says nothing of it.
+        network: whether the loss learns it.
+    """
+
+    handed: str = ""
+    keywords: frozenset[str] = field(default_factory=frozenset)
+    gives: str | None = None
+    network: bool = False
+
+
+class Strict(BaseModel):
+    """Unknown keys and wrong types are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Eval(Strict):
+    """When and how long to evaluate; counts are frames, episodes and steps."""
+
+    every_frames: PositiveInt
+    episodes: PositiveInt
+    final_episodes: PositiveInt
+    max_steps: PositiveInt | Literal["auto"]
+    solved_at: float | None
+    stop_when_solved: bool
+    video: bool = False  # these two are not in the files of older runs
+    video_every_frames: PositiveInt = 50_000
+
+
+class Parts(Strict):
+    """What is built: a row each."""
+
+    env: Annotated[Built, Row("", frozenset({"device"}), "torchrl.envs.EnvBase")]
+    transforms: Annotated[dict[str, Built], Row(gives="torchrl.envs.Transform")]
+    actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
+    critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
+    value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
+    exploration: Annotated[Built | None, Row("action_spec", gives=MODULE)]
+    collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
+    buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
+    minibatches: Annotated[Built, Row("buffer loss")]
+    target: Annotated[Built | None, Row("loss", gives="torchrl.objectives.TargetNetUpdater")]
+    optim: Annotated[Built, Row("parameters", gives="torch.optim.Optimizer")]
+    schedule: Annotated[Built | None, Row("optimizer batches")]
+    logger: Annotated[
+        dict[str, Built] | None,
+        BeforeValidator(by_name),
+        Role.RECORD,
+        Row("", frozenset({"directory", "config", "name", "run_id"})),
+    ]
+
+
+ROWS = {
+    name: row for name, info in Parts.model_fields.items() for row in info.metadata if isinstance(row, Row)
+}
+NETWORKS = [name for name, row in ROWS.items() if row.network]
+# What may lie within a network, and what it is handed.
+WITHIN = {
+    "encoder": Row("env in_keys", gives=MODULE),
+    "memory": Row("in_keys size", gives=MODULE),
+    "norm": Row("features"),
+}
+
+# Keys of parts that a run itself reads; a part of one's own that has none of them is taken at its word.
+ASKED = {
+    "memory": "actor.memory",
+    "workers": "collector.num_workers",
+    "frames": "collector.frames_per_batch",
+    "envs": "collector.num_envs",
+    "size": "minibatches.size",
+    "epochs": "minibatches.epochs",
+    "updates": "minibatches.updates",
+    "sequence": "minibatches.sequence",
+    "warmup": "minibatches.warmup_frames",
+}
+
+
+def asked(values: Values, what: str) -> Any:
+    """What a part says of ``what``; ``None`` where it says nothing."""
+    return find(values, ASKED[what])
+
+
+def row_of(path: str) -> Row:
+    """What the part at a dotted path is handed; one that only others read is handed nothing by the run."""
+    head, _, below = path.partition(".")
+    if head in NETWORKS and below:
+        return WITHIN.get(below, Row())
+    if head in ("transforms", "logger") and "." not in below:
+        return ROWS[head]
+    return Row(gives="torchrl.objectives.LossModule") if path == "loss.module" else ROWS.get(path, Row())
+
+
+def is_a_network(name: str) -> str:
+    """A loss reads what is learned."""
+    if name not in NETWORKS:
+        raise PydanticCustomError("network", f"Input should be one of the networks {', '.join(NETWORKS)}")
+    return name
+
+
+class Loss(Strict):
+    """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.parts.losses`."""
+
+    module: Built
+    networks: dict[str, Annotated[str, AfterValidator(is_a_network)]]
+    keys: dict[str, str | list[str]]
+    value_estimator: dict[str, Any] | None
+    skip: list[str]
+    every: dict[str, PositiveInt]
+    param_groups: dict[str, dict[str, Any]]
+    fits: Fits = {}  # these two are not in the files of older runs
+    needs: Needs = {}
+    compile_from: PositiveInt | None
+
+
+class Keys(Parts):
+    """The whole configuration, resolved: numbers as they are, parts as plain dictionaries."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**31)]
+    run_dir: Annotated[str, Role.PROCESS]
+    resume: Annotated[str | None, Role.PROCESS]
+    trust: Annotated[bool, Role.PROCESS]
+    total_frames: Annotated[PositiveInt, Role.LENGTH]
+    anneal_frames: Annotated[PositiveInt, Role.LENGTH]
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Role.MACHINE]
+    torch_threads: Annotated[PositiveInt | Literal["auto"], Role.MACHINE]
+    compile: Annotated[bool | Literal["auto"], Role.MACHINE]
+    cudagraph: Annotated[bool, Role.MACHINE]
+    init_stats_frames: Annotated[int, Field(gt=1)] | None
+    max_grad_norm: PositiveFloat | None
+    target_kl: PositiveFloat | None
+    log_every_frames: Annotated[PositiveInt, Role.RECORD]
+    checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]
+    keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
+    eval: Annotated[Eval, Role.LENGTH]
+    algo: str
+    action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
+    fits: Fits
+    task: str
+    loss: Loss
+
+
+def keys(*roles: Role) -> frozenset[str]:
+    """The top-level keys that have one of ``roles``."""
+    return frozenset(
+        name for name, info in Keys.model_fields.items() if any(each in roles for each in info.metadata)
+    )
+
+
+def nullable(key: str) -> bool:
+    """Whether a dotted key of the settings may be null."""
+    kind: Any = Keys
+    for name in key.split("."):
+        info = getattr(kind, "model_fields", {}).get(name)
+        kind = info and info.annotation
+    return type(None) in get_args(kind)

@@ -1,0 +1,221 @@
+"""Heads: what networks end in. A head knows an action spec and its distribution, and nothing before it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from tensordict import NestedKey
+from tensordict.nn import (
+    AddStateIndependentNormalScale,
+    NormalParamExtractor,
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictSequential,
+)
+from torch import Tensor, nn
+from torchrl.data import OneHot, TensorSpec
+from torchrl.modules import (
+    DistributionalQValueActor,
+    OneHotCategorical,
+    ProbabilisticActor,
+    QValueActor,
+    TanhModule,
+    TanhNormal,
+)
+from torchrl.modules.models import DuelingMlpDQNet
+
+from hydrl.errors import UserError
+from hydrl.parts.networks.layers import Joined, Layers, activation_class
+
+Scale = Literal["per_state", "independent"]
+SMALL = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
+
+Build = Callable[[int], nn.Module]  # layers with an output of so many numbers
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a network ends in.
+
+    Attributes:
+        net: hidden layers with their output to the module whose results are the entries ``out_keys``. It is
+            given what builds the layers, called with the size of their output, ``[..., size]``.
+        out_keys: what that module writes.
+        whole: what writes these to what acts or judges by them.
+        gain: of the last layer, where layers are drawn orthogonal.
+        of_actions: whether it is read off an observation and an action together.
+    """
+
+    net: Callable[[Any], nn.Module]
+    out_keys: Sequence[NestedKey]
+    whole: Callable[[TensorDictModuleBase], TensorDictModuleBase] = lambda net: net
+    gain: float = 1.0
+    of_actions: bool = False
+
+    def over(
+        self, layers: Build, in_keys: Sequence[NestedKey], before: Sequence[TensorDictModuleBase] = ()
+    ) -> TensorDictModuleBase:
+        """What acts or judges, by ``layers`` over ``in_keys``, some of which what is ``before`` writes."""
+        net = TensorDictModule(self.net(layers), in_keys=in_keys, out_keys=self.out_keys)
+        return self.whole(TensorDictSequential(*before, net) if before else net)
+
+
+def tanh_normal(
+    spec: TensorSpec, key: NestedKey = "action", *, scale: Scale = "per_state", scale_init: float = 1.0
+) -> Head:
+    """A Gaussian squashed into the action bounds.
+
+    Args:
+        spec: of the action, ``[..., size]``.
+        key: of the action; the parameters of the distribution stand beside it.
+        scale: see :func:`hydrl.parts.networks.actors.tanh_normal`, as ``scale_init``.
+    """
+    size = spec.shape[-1]
+
+    def per_state(layers: Build) -> nn.Module:
+        net, mapped = layers(2 * size), NormalParamExtractor(f"biased_softplus_{scale_init}")
+        return Joined(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
+
+    def independent(layers: Build) -> nn.Module:
+        return Joined(layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init)))
+
+    net = independent if scale == "independent" else per_state
+    bounds = {"low": spec.space.low, "high": spec.space.high}
+    return drawn(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
+
+
+def categorical(spec: TensorSpec, key: NestedKey = "action") -> Head:
+    """One logit an action; one-hot or integer, as ``spec`` says."""
+    chosen = OneHotCategorical if isinstance(spec, OneHot) else torch.distributions.Categorical
+    return drawn(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, {})
+
+
+def drawn(
+    net: Callable[[Build], nn.Module],
+    parameters: list[str],
+    spec: TensorSpec,
+    key: NestedKey,
+    distribution: type,
+    bounds: dict[str, Tensor],
+) -> Head:
+    """A distribution over actions, whose ``parameters`` the network writes beside ``key``."""
+    group = key[:-1] if isinstance(key, tuple) else ()
+    beside: list[NestedKey] = [(*group, each) if group else each for each in parameters]
+    acting = partial(
+        ProbabilisticActor,
+        in_keys=beside,
+        out_keys=[key],
+        spec=spec,
+        distribution_class=distribution,
+        distribution_kwargs=bounds,
+        return_log_prob=True,
+        log_prob_key=(*group, "action_log_prob") if group else "action_log_prob",
+    )
+    return Head(net, beside, acting, SMALL)
+
+
+def deterministic(spec: TensorSpec) -> Head:
+    """One action, squashed into the bounds."""
+
+    def whole(net: TensorDictModuleBase) -> TensorDictSequential:
+        return TensorDictSequential(net, TanhModule(in_keys=["param"], out_keys=["action"], spec=spec))
+
+    return Head(lambda layers: layers(spec.shape[-1]), ["param"], whole)
+
+
+def q_value(spec: TensorSpec, *, dueling: bool = False) -> Head:
+    """One value an action; acts by the greatest, by the first of several that are equal.
+
+    TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
+    """
+    actions = spec.space.n
+
+    def net(layers: Any) -> nn.Module:
+        return two_heads(layers, actions, 1) if dueling else layers(actions)
+
+    return Head(net, ["action_value"], lambda values: greedy(QValueActor(values, spec=spec), first_greatest))
+
+
+def distributional(spec: TensorSpec, returns: Tensor, *, dueling: bool) -> Head:
+    """Log-probabilities of ``returns``, ``[..., atoms, actions]``; acts by the greatest mean."""
+    actions, atoms = spec.space.n, len(returns)
+
+    def net(layers: Any) -> nn.Module:
+        if dueling:
+            return two_heads(layers, (atoms, actions), (atoms, 1))
+        return Joined(layers(atoms * actions), nn.Unflatten(-1, (atoms, actions)))
+
+    def whole(scores: TensorDictModuleBase) -> QValueActor:
+        acting = DistributionalQValueActor(scores, spec=spec, support=returns)
+        return greedy(acting, partial(first_greatest, returns=returns))
+
+    return Head(net, ["action_value"], whole)
+
+
+def state_value() -> Head:
+    """The value of a state, ``[..., 1]``."""
+    return Head(lambda layers: layers(1), ["state_value"])
+
+
+def action_value(outputs: int = 1) -> Head:
+    """The value of an action in a state, ``[..., outputs]``; several are quantiles of the return."""
+    return Head(lambda layers: layers(outputs), ["state_action_value"], of_actions=True)
+
+
+def action_values(spec: TensorSpec) -> Head:
+    """The value of each choice in a state, ``[..., actions]``."""
+    return Head(lambda layers: layers(spec.space.n), ["action_value"])
+
+
+def two_heads(layers: Layers, advantages: int | Sequence[int], values: int | Sequence[int]) -> nn.Module:
+    """A trunk with a head for the advantage of each action and one for the state's value, added."""
+    if len(layers.num_cells) < 2:
+        raise UserError(
+            f"actor.num_cells={layers.num_cells} is too short for actor=dueling; give trunk and heads, as "
+            "[64,64]"
+        )
+    cls = activation_class(layers.activation)
+    *trunk, head = layers.num_cells
+    net = DuelingMlpDQNet(
+        out_features=advantages,
+        out_features_value=values,
+        mlp_kwargs_feature={
+            "num_cells": trunk[:-1],
+            "out_features": trunk[-1],
+            "activation_class": cls,
+            "activate_last_layer": True,
+        },
+        mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
+    )
+    return Joined(net)
+
+
+def support(v_min: float, v_max: float, atoms: int) -> Tensor:
+    """The returns that are told apart, ``[atoms]``, evenly from ``v_min`` to ``v_max``.
+
+    TorchRL's projection divides by their distance in float32, and for one support in fifteen that puts the
+    greatest return past the last atom, into the next row or out of the minibatch. There ``v_max`` is lowered
+    by its last bits.
+    """
+    while True:
+        returns = torch.linspace(v_min, v_max, atoms)
+        least, greatest = returns[0].item(), returns[-1].item()
+        if (returns[-1] - least) / ((greatest - least) / (atoms - 1)) <= atoms - 1:
+            return returns
+        v_max = torch.nextafter(returns[-1], returns[0]).item()
+
+
+def greedy(actor: QValueActor, choice: Callable[[Tensor], Tensor]) -> QValueActor:
+    """The actor, whose one-hot actions are made by ``choice``."""
+    actor[-1].action_func_mapping["one_hot"] = choice
+    return actor
+
+
+def first_greatest(values: Tensor, returns: Tensor | None = None) -> Tensor:
+    """One-hot, ``[..., actions]``, of ``values`` of that shape, or of log-probabilities of ``returns``."""
+    if returns is not None:
+        values = (values.exp() * returns.unsqueeze(-1)).sum(-2)
+    return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
