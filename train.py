@@ -36,26 +36,23 @@ def main(cfg: DictConfig) -> None:
 
 def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     """Builds the parts in the documents' order, then acts, learns, publishes, evaluates, logs and saves."""
-    if settings.eval.video:
-        headless.prepare("eval.video")  # before anything below imports MuJoCo
+    headless.prepare("eval.video", wanted=settings.eval.video)  # before anything below imports MuJoCo
     # Imported here so that a typo is answered at once, and not after PyTorch's seconds.
     from tensordict.nn import TensorDictSequential
     from torchrl.envs.utils import check_env_specs
 
-    from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, Update, anneal, learning, timed
+    from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, anneal, learning, timed
+    from hydrl.loop.learner import make_learners
     from hydrl.parts import environments, specs
-    from hydrl.parts.experience import collectors
-    from hydrl.parts.experience.buffers import in_its_own_unit
-    from hydrl.parts.losses import make_loss, parameter_groups
+    from hydrl.parts.experience import buffers, collectors
     from hydrl.run import memory, process
     from hydrl.run.films import Camera
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
 
-    clock, build, given, score = Clock(), settings.build, settings.loss, settings.eval
+    clock, build, score = Clock(), settings.build, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
-    compiling = {"compile": settings.compile is True, "cudagraph": settings.cudagraph}
-    device = process.prepare(seed, settings.device, int(settings.torch_threads), **compiling)
+    device = process.prepare(seed, settings.device, int(settings.torch_threads), **settings.compiling)
 
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
     make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)
@@ -71,24 +68,18 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     parts = {part: actor if part == "actor" else build(part)(env, actor) for part in settings.networks}
     exploration = build("exploration")(action_spec)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    buffer = in_its_own_unit(build("buffer")(), env)
+    buffer = buffers.in_its_own_unit(build("buffer")(), env)
     memory.require_memory(buffer, env)
-    loss = make_loss(build("loss"), parts, action_spec, given.networks, given.keys, given.value_estimator)
-    target = build("target")(loss)
-    optimizer = build("optim")(parameter_groups(loss, given.param_groups))
-    schedule = build("schedule")(optimizer, settings.anneal_batches)
-    norm, kl = settings.max_grad_norm, settings.target_kl
-    update = Update(
-        loss, optimizer, target, given.skip, given.every, max_grad_norm=norm, target_kl=kl, **compiling
-    )
-    minibatches = build("minibatches")(buffer, loss)
+    learners = make_learners(settings.learners, parts, action_spec, buffer, build("data")(env, actor))
+    learner = learners[-1]  # by the run's own loss; others, where it says so, learn before
+    schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
 
     evaluate = Evaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
     evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=Episodes.CLOSING)
     progress = Progress(settings.batches, settings.frames_per_batch, score.solved_at, score.stop_when_solved)
-    metrics = Metrics(update, exploration)
+    metrics = Metrics(learner.update, exploration, [each.name for each in learners[:-1]])
     camera = Camera(evaluate, settings)
 
     with (
@@ -97,12 +88,11 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         closing(evaluate),
         closing(Record(settings, progress, metrics, clock, origin)) as record,
     ):
-        learner = {"actor": actor, "loss": loss, "target": target, "optimizer": optimizer, "update": update}
-        learner |= {"exploration": exploration, "schedule": schedule, "minibatches": minibatches}
-        state = TrainingState(record, env, collector, buffer, learner, make_worker_env)
+        learns = {"actor": actor, **learner.parts, "exploration": exploration, "schedule": schedule}
+        learns |= {f"before_{each.name}": each for each in learners[:-1]}
+        state = TrainingState(record, env, collector, buffer, learns, make_worker_env)
         with state.saved_if_cut_short(), stop.blamed():
-            if origin:
-                state.load(origin)
+            state.load(origin)
             batches = timed("time/collect", collector)
             while not progress.confirmed(evaluate_closing, record.say) and progress.batches_left:
                 if progress.improved or progress.due(settings.checkpoint_every_frames):
@@ -110,9 +100,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with learning(parts.values()):
-                    losses = update.over(timed("time/sample", minibatches(batch)))
+                    *before, losses = (each.learn(batch) for each in learners)
                 progress.learned(len(losses))
-                metrics.learned(batch, losses)
+                metrics.learned(batch, losses, *before)
                 anneal(schedule, exploration, batch.numel())
                 collector.publish()
 

@@ -11,14 +11,13 @@ from torchrl.envs import RewardScaling, StepCounter
 from torchrl.modules import AdditiveGaussianModule, EGreedyModule
 from toys import Team, Toy
 
-from hydrl.loop.clock import Clock
+from hydrl.loop.clock import Clock, timed
 from hydrl.loop.metrics import (
     Metrics,
     ended_episodes,
     episode_metrics,
     exploration_metrics,
     loss_metrics,
-    timed,
     value_metrics,
 )
 from hydrl.loop.update import Update

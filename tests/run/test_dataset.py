@@ -93,3 +93,53 @@ def test_data_that_does_not_fit_is_told_in_a_line(words, message, kept, run, tmp
         UserError, match=f"^collector.path={path}: .*{message}|^collector.path={path} {message}"
     ):
         run(*IQL, f"collector.path={path}")
+
+
+MIXED = ["algo=sac", *REPLAY, "env=pendulum", "minibatches=mixed", "data=run", "minibatches.share=0.25"]
+
+
+def test_a_minibatch_is_of_the_memory_and_of_the_data_in_the_share_asked_for(kept, run, monkeypatch):
+    from hydrl.loop.update import Update
+
+    seen = []
+    update = Update.__call__
+
+    def spy(self, minibatch):
+        seen.append(minibatch.select("observation", "action", ("next", "reward")).clone())
+        return update(self, minibatch)
+
+    data = kept(*SAC)
+    monkeypatch.setattr(Update, "__call__", spy)
+    folder = run(*MIXED, f"data.path={data}", "seed=1", "minibatches.updates=2")
+
+    def rows(which):
+        there = saved(which, "buffer")
+        return {tuple(row) for row in torch.cat([there["observation"], there["next"]["reward"]], -1).tolist()}
+
+    given, own = rows(data), rows(folder)
+    assert len(seen) == 8
+    for each in seen:
+        drawn = torch.cat([each["observation"], each["next", "reward"]], -1).tolist()
+        assert [tuple(row) in own for row in drawn] == [True] * 24 + [False] * 8
+        assert [tuple(row) in given for row in drawn] == [False] * 24 + [True] * 8
+        assert each["action"].abs().max() <= 1  # scaled, of both
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["~data"], "minibatches=mixed needs data=run data.path=DIR"),
+        (["minibatches.share=0.01"], "minibatches.share=0.01 of minibatches.size=32 leaves one of both out"),
+        (["minibatches.n_steps=3"], "minibatches.n_steps=3 is for a memory alone"),
+        (["data.path=nowhere"], "data.path=nowhere: there is no such folder"),
+    ],
+)
+def test_what_cannot_be_mixed_is_told_before_anything_is_learned(kept, run, words, told):
+    path = [] if "~data" in words or "data.path=nowhere" in words else [f"data.path={kept(*SAC)}"]
+    with pytest.raises(UserError, match=told):
+        run(*MIXED, *path, *words)
+
+
+def test_data_that_nothing_reads_is_told(kept):
+    with pytest.raises(UserError, match="data: nothing reads it; use minibatches=mixed, or data=null"):
+        settings(*SAC, "data=run", f"data.path={kept(*SAC)}")

@@ -268,9 +268,11 @@ def forgetful(values: Values) -> Iterator[str]:
 def unheard(values: Values) -> Iterator[str]:
     """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
     networks = values["loss"]["networks"]
+    others = [each["loss"]["networks"] for each in values.get("before", {}).values()]
+    learned = {group for each in (networks, *others) for group in each.values()}
     for group in NETWORKS:
         there = values[group] is not None
-        if there == (group in networks.values()):
+        if there == (group in learned):
             continue
         every: Sequence[str | None] = [None] if there else choices(CONFIGS / group)
         able = [each for each in values["fits"].get(group, every) if there == (each is None)]

@@ -3,6 +3,7 @@
 Adding a network is a row of :class:`Parts` and a folder of choices.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -65,12 +66,14 @@ class Row:
     Attributes:
         handed: positional arguments, by their names.
         keywords: keyword arguments.
+        asked: the same, where it has such arguments.
         gives: the class of what is made; ``None`` where a call says nothing of it.
         network: whether the loss learns it.
     """
 
     handed: str = ""
     keywords: frozenset[str] = field(default_factory=frozenset)
+    asked: frozenset[str] = field(default_factory=frozenset)
     gives: str | None = None
     network: bool = False
 
@@ -97,7 +100,7 @@ class Eval(Strict):
 class Parts(Strict):
     """What is built: a row each."""
 
-    env: Annotated[Built, Row("", frozenset({"device"}), "torchrl.envs.EnvBase")]
+    env: Annotated[Built, Row("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")]
     transforms: Annotated[dict[str, Built], Row(gives="torchrl.envs.Transform")]
     actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
@@ -105,7 +108,8 @@ class Parts(Strict):
     exploration: Annotated[Built | None, Row("action_spec", gives=MODULE)]
     collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
     buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
-    minibatches: Annotated[Built, Row("buffer loss")]
+    data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None
+    minibatches: Annotated[Built, Row("buffer loss", asked=frozenset({"data"}))]
     target: Annotated[Built | None, Row("loss", gives="torchrl.objectives.TargetNetUpdater")]
     optim: Annotated[Built, Row("parameters", gives="torch.optim.Optimizer")]
     schedule: Annotated[Built | None, Row("optimizer batches")]
@@ -149,7 +153,10 @@ def asked(values: Values, what: str) -> Any:
 
 def row_of(path: str) -> Row:
     """What the part at a dotted path is handed; one that only others read is handed nothing by the run."""
+    path = re.sub(r"^before\.\w+\.", "", path)
     head, _, below = path.partition(".")
+    if path == "writes":
+        return Row("networks")
     if head in NETWORKS and below:
         return WITHIN.get(below, Row())
     if head in ("transforms", "logger") and "." not in below:
@@ -169,14 +176,25 @@ class Loss(Strict):
 
     module: Built
     networks: dict[str, Annotated[str, AfterValidator(is_a_network)]]
-    keys: dict[str, str | list[str]]
-    value_estimator: dict[str, Any] | None
-    skip: list[str]
-    every: dict[str, PositiveInt]
-    param_groups: dict[str, dict[str, Any]]
-    fits: Fits = {}  # these two are not in the files of older runs
+    # As train.yaml has them; one that learns before says what it needs of them.
+    keys: dict[str, str | list[str]] = {}
+    value_estimator: dict[str, Any] | None = None
+    skip: list[str] = []
+    every: dict[str, PositiveInt] = {}
+    param_groups: dict[str, dict[str, Any]] = {}
+    fits: Fits = {}
     needs: Needs = {}
-    compile_from: PositiveInt | None
+    compile_from: PositiveInt | None = None
+
+
+class Before(Strict):
+    """A loss that learns from each batch before the run's own, by its own optimizer and minibatches."""
+
+    loss: Loss
+    optim: Built
+    minibatches: Built
+    target: Built | None = None
+    writes: Annotated[Built | None, Row("networks")] = None  # called with the batch that was learned from
 
 
 class Keys(Parts):
@@ -202,6 +220,7 @@ class Keys(Parts):
     algo: str
     action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
     fits: Fits
+    before: dict[Annotated[str, Field(pattern=r"^[a-z_]+$")], Before] = {}
     task: str
     loss: Loss
 

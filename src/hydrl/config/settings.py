@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
@@ -25,7 +25,7 @@ from hydrl.config.checks import check, named, use
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import NETWORKS, Keys, Part, asked, nullable
+from hydrl.config.schema import NETWORKS, Keys, Loss, Part, asked, nullable
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
@@ -117,11 +117,19 @@ class Settings(Keys):
 
     def build(self, part: str) -> Builder:
         """The builder of a part, its configured arguments filled in; a part set to none builds ``None``."""
-        node = self.loss.module if part == "loss" else getattr(self, part)
-        if node is None:
-            return nothing
-        make = builder(node)
-        return partial(network, part, make) if part in NETWORKS else make
+        return build(self, part)
+
+    @property
+    def compiling(self) -> dict[str, bool]:
+        """What is made of an update before it runs."""
+        return {"compile": self.compile is True, "cudagraph": self.cudagraph}
+
+    @property
+    def learners(self) -> dict[str, "Learning"]:
+        """What learns from each batch, in order; the run's own loss comes last."""
+        own = {"max_grad_norm": self.max_grad_norm, "target_kl": self.target_kl, **self.compiling}
+        before = {name: Learning(partial(build, each), each.loss, {}) for name, each in self.before.items()}
+        return before | {"": Learning(self.build, self.loss, own)}
 
     @property
     def logger_builders(self) -> dict[str, Builder]:
@@ -133,6 +141,23 @@ class Settings(Keys):
         """The transforms' builders in the order they apply; a share of the run is told what it is of."""
         over = {"over": self.anneal_frames}
         return [builder(over | node if "settle" in node else node) for node in self.transforms.values()]
+
+
+class Learning(NamedTuple):
+    """What :func:`hydrl.loop.make_learners` is told of a learner."""
+
+    build: Callable[[str], Builder]
+    loss: Loss
+    options: dict[str, Any]
+
+
+def build(given: Any, part: str) -> Builder:
+    """See :meth:`Settings.build`; what ``given`` has no such part of is none."""
+    node = given.loss.module if part == "loss" else getattr(given, part, None)
+    if node is None:
+        return nothing
+    make = builder(node)
+    return partial(network, part, make) if part in NETWORKS else make
 
 
 def nothing(*_: Any, **__: Any) -> None:

@@ -32,25 +32,38 @@ def check_signatures(values: Values) -> None:
     """
     for path, node in targets(values):
         check_target(path, node, values)
+    check_loss("", values)
+    for name in values.get("before", {}):
+        check_loss(f"before.{name}.", values)
+    if values.get("data") is not None and not any(
+        "data" in accepted_parameters(get_object(node["_target_"]))[0]
+        for path, node in targets(values)
+        if path.rpartition(".")[2] == "minibatches"
+    ):
+        raise UserError("data: nothing reads it; use minibatches=mixed, or data=null")
+
+
+def check_loss(of: str, values: Values) -> None:
+    """What is told of a loss is what it takes; ``of`` is empty, or leads to one that learns before."""
     # ``make_value_estimator`` hands its keywords to the loss's own estimator.
-    loss = get_object(values["loss"]["module"]["_target_"])
-    kind, given = getattr(loss, "default_value_estimator", None), values["loss"]["value_estimator"]
+    loss = get_object(find(values, f"{of}loss.module._target_"))
+    kind, given = getattr(loss, "default_value_estimator", None), find(values, f"{of}loss.value_estimator")
     if kind is not None and given is not None:
         if "value_type" in given:
             names = tuple(each.name.lower() for each in loss.SUPPORTED_VALUE_ESTIMATORS)
-            hold_one("loss.value_estimator.value_type", Literal.__getitem__(names), values)
+            hold_one(f"{of}loss.value_estimator.value_type", Literal.__getitem__(names), values)
             kind = given["value_type"]
         estimator = get_object("torchrl.objectives.utils.get_value_estimator_entry")(kind).cls
         parameters, open_ended = accepted_parameters(estimator)
         parameters["value_type"] = Any
         for network in ("value_network", "actor_network"):
             parameters.pop(network, None)
-        hold("loss.value_estimator", parameters, values, open_ended=open_ended)
+        hold(f"{of}loss.value_estimator", parameters, values, open_ended=open_ended)
     if (accepted := getattr(loss, "default_keys", None)) is not None:
-        hold("loss.keys", dict.fromkeys(vars(accepted()), Any), values)
-    options, _ = accepted_parameters(get_object(values["optim"]["_target_"]))
-    for name in values["loss"]["param_groups"]:
-        hold(f"loss.param_groups.{name}", options, values)
+        hold(f"{of}loss.keys", dict.fromkeys(vars(accepted()), Any), values)
+    options, _ = accepted_parameters(get_object(find(values, f"{of}optim._target_")))
+    for name in find(values, f"{of}loss.param_groups") or {}:
+        hold(f"{of}loss.param_groups.{name}", options, values)
 
 
 def targets(values: Any, path: str = "") -> Iterator[tuple[str, Part]]:
@@ -81,9 +94,11 @@ def check_target(path: str, node: Part, values: Values) -> None:
     named = ", ".join([*positions, *(f"{each}=…" for each in sorted(handed)), "…"])
     way = f"{path.partition('.')[0]}({named})"
     check_kind(path, name, target, way)
-    if path == "loss.module":
-        networks = {each: Any for each in kinds if "network" in each or each in values["loss"]["networks"]}
-        hold("loss.networks", networks, values, open_ended=open_ended, of=name)
+    if path.endswith("loss.module"):
+        loss = path.removesuffix(".module")
+        chosen = find(values, loss)["networks"]
+        networks = {each: Any for each in kinds if "network" in each or each in chosen}
+        hold(f"{loss}.networks", networks, values, open_ended=open_ended, of=name)
     positional = [None] * (len(positions) + is_class)
     own = {key for key in node if not key.startswith("_") and key != "needs"}
     try:
@@ -106,12 +121,10 @@ def check_target(path: str, node: Part, values: Values) -> None:
 def handed_to(path: str, kinds: Values, values: Values) -> tuple[list[str], set[str]]:
     """What a part that takes ``kinds`` is handed when it is called: positional arguments, and keywords."""
     row = row_of(path)
-    keywords: set[str] = set(row.keywords)
-    asked: set[str] = set()  # where it has such an argument
-    if path == "env":
-        asked = {"num_envs"}
-    elif path == "loss.module":
-        keywords, asked = {*values["loss"]["networks"]}, {"action_spec", "action_space", "num_actions"}
+    keywords, asked = set(row.keywords), set(row.asked)
+    if path.endswith("loss.module"):
+        keywords = {*find(values, path.removesuffix(".module"))["networks"]}
+        asked = {"action_spec", "action_space", "num_actions"}
     return row.handed.split(), keywords | asked & kinds.keys()
 
 
@@ -236,7 +249,7 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False, 
     Raises:
         UserError: naming the key, the value and what would do.
     """
-    for key, value in find(values, path).items():
+    for key, value in (find(values, path) or {}).items():
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
         elif key not in kinds and not open_ended and not key.startswith("_") and key != "needs":

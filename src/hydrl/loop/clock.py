@@ -3,14 +3,15 @@
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import psutil
 from torch._dynamo.utils import calculate_time_spent
 
+Item = TypeVar("Item")
 _spent: dict[str, float] = defaultdict(float)  # seconds of each activity of the run in this process
 
 
@@ -22,6 +23,17 @@ def timeit(activity: str) -> Iterator[None]:
         yield
     finally:
         _spent[activity] += time.monotonic() - began
+
+
+def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
+    """Hands on ``items``; the time each takes to come is counted under ``name``."""
+    iterator, end = iter(items), object()
+    while True:
+        with timeit(name):
+            item = next(iterator, end)
+        if item is end:
+            return
+        yield cast(Item, item)
 
 
 def process_age() -> float:

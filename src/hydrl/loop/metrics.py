@@ -1,15 +1,13 @@
 """Numbers for the log: episode statistics, mean losses, what explores."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from hydrl.loop.clock import timeit
 from hydrl.loop.update import Update
 
-Item = TypeVar("Item")
 RETURN = ("episode_reward", ("next", "episode_reward"))  # of an episode so far, before a step and after it
 EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
 
@@ -20,30 +18,38 @@ class Metrics:
     Args:
         update: its learning rate is logged.
         exploration: TorchRL's module, or ``None``.
+        before: names of what learns before the run's own loss.
     """
 
-    def __init__(self, update: Update, exploration: Any) -> None:
-        self.update, self.exploration = update, exploration
+    def __init__(self, update: Update, exploration: Any, before: Sequence[str] = ()) -> None:
+        self.update, self.exploration, self.names = update, exploration, before
         self.clear()
 
     def clear(self) -> None:
         """Begins a new row."""
         self.episodes: list[TensorDictBase] = []
         self.losses: list[TensorDictBase] = []
+        self.before: dict[str, list[TensorDictBase]] = {}
         self.steps: list[TensorDictBase] = []
         self.values: dict[str, float] = {}
 
-    def learned(self, batch: TensorDictBase, losses: Sequence[TensorDictBase]) -> None:
-        """Takes in a batch that was learned from and the losses of its updates."""
+    def learned(
+        self, batch: TensorDictBase, losses: Sequence[TensorDictBase], *before: Sequence[TensorDictBase]
+    ) -> None:
+        """Takes in a batch that was learned from, the losses of its updates, and of what learned before."""
         self.episodes.append(ended_episodes(batch))
         self.steps.append(step_metrics(batch))
         self.values |= value_metrics(batch)
         if losses:
             self.losses.append(torch.stack(list(losses)).mean(0))
+        for name, each in zip(self.names, before, strict=True):
+            if each:
+                self.before.setdefault(name, []).append(torch.stack(list(each)).mean(0))
 
     def row(self) -> dict[str, float]:
         """``train/`` and ``loss/`` entries of what came in, and begins anew."""
         row = {
+            **{name: value for each in self.before for name, value in self.losses_before(each)},
             **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
             **episode_metrics(self.episodes),
             **over_steps(self.steps),
@@ -54,11 +60,17 @@ class Metrics:
         self.clear()
         return row
 
+    def losses_before(self, name: str) -> list[tuple[str, float]]:
+        """``loss/NAME/`` entries of what learns before the run's own loss."""
+        found = loss_metrics(self.before[name])
+        return [(f"loss/{name}/{key.partition('/')[2]}", value) for key, value in found.items()]
+
     def state_dict(self) -> dict[str, Any]:
         """What came in, as plain data."""
         return {
             "episodes": [(len(each), each.to_dict()) for each in self.episodes],
             "losses": [each.to_dict() for each in self.losses],
+            "before": {name: [each.to_dict() for each in came] for name, came in self.before.items()},
             "steps": [each.to_dict() for each in self.steps],
             "values": dict(self.values),
         }
@@ -67,19 +79,10 @@ class Metrics:
         """Goes on from :meth:`state_dict`."""
         self.episodes = [TensorDict(each, batch_size=[count]) for count, each in state["episodes"]]
         self.losses = [TensorDict(each) for each in state["losses"]]
-        self.steps = [TensorDict(each) for each in state.get("steps", [])]  # not in those of older runs
+        before = state.get("before", {})  # in those of older runs neither this is nor the next
+        self.before = {name: [TensorDict(each) for each in came] for name, came in before.items()}
+        self.steps = [TensorDict(each) for each in state.get("steps", [])]
         self.values = dict(state["values"])
-
-
-def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Hands on ``items``; the time each takes to come is counted under ``name``."""
-    iterator, end = iter(items), object()
-    while True:
-        with timeit(name):
-            item = next(iterator, end)
-        if item is end:
-            return
-        yield cast(Item, item)
 
 
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:

@@ -1,4 +1,4 @@
-"""A data set in the place of a collector: what an earlier run kept in its replay memory."""
+"""Data that others collected: what an earlier run kept in its replay memory."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,8 +18,50 @@ from hydrl.run import checkpoint
 from hydrl.run.memory import read
 
 
+def rows_of(
+    env: TransformedEnv, policy: TensorDictModuleBase, *, path: str, task: str, key: str = "data.path"
+) -> ReplayBuffer:
+    """Transitions that an earlier run kept, to be drawn from at random, with replacement.
+
+    Args:
+        env: says what an observation and an action are.
+        policy: reads the observations.
+        path: a run folder, whose newest checkpoint counts, or one checkpoint.
+        task: this run's, which must be the data's.
+        key: what the user set, for messages.
+
+    Raises:
+        UserError: if there is no data, or it is of another task, other transforms or other actions.
+    """
+    rows, settings = kept(Path(path), key)
+    if settings["task"] != task:
+        raise UserError(f"{key}={path} has data of env={settings['task']}, not of env={task}")
+    learned = [each for each in ("Norm", "normaliser", "Running") if each in str(settings["transforms"])]
+    if normalisers(env) or learned:
+        raise UserError(
+            f"{key}={path}: a normaliser has other statistics here than where the data was collected; use "
+            "transforms=plain in both runs"
+        )
+    for name, each in settings["transforms"].items():
+        if "reward" in each["_target_"].rpartition(".")[2].lower():
+            tell(f"{key}={path}: its rewards are as transforms.{name} of that run left them")
+    step = env.fake_tensordict().reshape(-1)[0]
+    for entry in ("action", *policy.in_keys, *(("next", each) for each in policy.in_keys)):
+        wanted, found = step.get(entry), rows.get(entry, None)
+        if found is None or (found.shape[1:], found.dtype) != (wanted.shape, wanted.dtype):
+            there = "none" if found is None else f"{found.dtype} of shape {list(found.shape[1:])}"
+            raise UserError(
+                f"{key}={path}: {entry} should be {wanted.dtype} of shape {list(wanted.shape)}; there is "
+                f"{there}"
+            )
+    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+    buffer.extend(rows)  # which are in the task's own unit, as the buffer keeps them from here on
+    in_its_own_unit(buffer, env)
+    return buffer
+
+
 class DataSet:
-    """Batches of transitions drawn at random, with replacement; the environment is stepped to evaluate alone.
+    """Such transitions in the place of a collector; the environment is stepped to evaluate alone.
 
     Args:
         env: says what an observation and an action are.
@@ -54,31 +96,8 @@ class DataSet:
         device: str,
         stop: Callable[[], None] | None = None,
     ) -> None:
-        rows, settings = kept(Path(path))
-        if settings["task"] != task:
-            raise UserError(f"collector.path={path} has data of env={settings['task']}, not of env={task}")
-        learned = [each for each in ("Norm", "normaliser", "Running") if each in str(settings["transforms"])]
-        if normalisers(env) or learned:
-            raise UserError(
-                f"collector.path={path}: a normaliser has other statistics here than where the data was "
-                "collected; use transforms=plain in both runs"
-            )
-        for name, each in settings["transforms"].items():
-            if "reward" in each["_target_"].rpartition(".")[2].lower():
-                tell(f"collector.path={path}: its rewards are as transforms.{name} of that run left them")
-        step = env.fake_tensordict().reshape(-1)[0]
-        for key in ("action", *policy.in_keys, *(("next", each) for each in policy.in_keys)):
-            wanted, found = step.get(key), rows.get(key, None)
-            if found is None or (found.shape[1:], found.dtype) != (wanted.shape, wanted.dtype):
-                there = "none" if found is None else f"{found.dtype} of shape {list(found.shape[1:])}"
-                raise UserError(
-                    f"collector.path={path}: {key} should be {wanted.dtype} of shape {list(wanted.shape)}; "
-                    f"there is {there}"
-                )
         self.frames_per_batch, self.device = frames_per_batch, device
-        self.buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
-        self.buffer.extend(rows)  # which are in the task's own unit, as the buffer keeps them from here on
-        in_its_own_unit(self.buffer, env)
+        self.buffer = rows_of(env, policy, path=path, task=task, key="collector.path")
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Batches ``[frames_per_batch]``, without end."""
@@ -99,20 +118,20 @@ class DataSet:
         """There is nothing to end."""
 
 
-def kept(path: Path) -> tuple[TensorDict, dict[str, Any]]:
+def kept(path: Path, key: str) -> tuple[TensorDict, dict[str, Any]]:
     """The rows of the replay memory that a run's checkpoint holds, ``[rows]``, and the run's settings.
 
     Raises:
         UserError: if there are none.
     """
     if not path.exists():
-        raise UserError(f"collector.path={path}: there is no such folder; give a run's or a checkpoint")
+        raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
         metadata = checkpoint.verify(archive, memory=True)
     except UserError as error:
-        raise UserError(f"collector.path={path}: {error}") from None
+        raise UserError(f"{key}={path}: {error}") from None
     rows = [rows for _, rows in read(archive.parent, metadata["memory"])]
     if not rows:
-        raise UserError(f"collector.path={path}: the run kept no replay memory; use one of algo=sac or dqn")
+        raise UserError(f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn")
     return torch.cat(rows), dict(metadata["settings"])

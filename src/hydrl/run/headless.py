@@ -8,15 +8,18 @@ from importlib.util import find_spec
 from hydrl.errors import UserError
 
 
-def prepare(key: str = "video") -> None:
+def prepare(key: str = "video", *, wanted: bool = True) -> None:
     """Lets MuJoCo render through EGL and pygame into memory, except where the user chose something else.
 
     Args:
         key: what asks for it, to be named where it cannot be.
+        wanted: whether it does.
 
     Raises:
         UserError: where a package is missing.
     """
+    if not wanted:
+        return
     if find_spec("av") is None:
         raise UserError(f"{key}=true needs PyAV, which is not installed: pip install 'hydrl[video]'")
     if sys.platform == "linux" and not os.environ.get("MUJOCO_GL") and find_library("EGL"):

@@ -137,13 +137,15 @@ class TrainingState:
             if self.rehearsal.stepped:
                 self.collector.go_on(standing | {"carrier": None})
 
-    def load(self, origin: Origin) -> None:
-        """Puts a checkpoint's parts back; the random number generators come last.
+    def load(self, origin: Origin | None) -> None:
+        """Puts a checkpoint's parts back, where there is one; the random number generators come last.
 
         Raises:
             UserError: if the checkpoint does not fit what was built.
             RunError: if something else, as a full disk, is in the way.
         """
+        if origin is None:
+            return
         states = checkpoint.load(origin.checkpoint, [*self.learner, "collector", "books", "rng"])
         try:
             lost = self.put_back(states, origin)

@@ -131,10 +131,13 @@ class Replay(Minibatches):
             return
         for _ in range(0, self.updates, self.at_once):
             # A memory on disk gives CPU tensors.
-            drawn = self.buffer.sample(self.at_once * self.size).to(batch.device)
-            for minibatch in drawn.split(self.size):
+            for minibatch in self.drawn(self.at_once).to(batch.device).split(self.size):
                 yield minibatch
                 self.prioritise(minibatch)
+
+    def drawn(self, count: int) -> TensorDictBase:
+        """Rows of ``count`` minibatches, one after another."""
+        return self.buffer.sample(count * self.size)
 
     def store(self, batch: TensorDictBase) -> None:
         """Puts the batch's frames into the buffer; with several steps, those of which enough follow."""
@@ -160,6 +163,54 @@ class Replay(Minibatches):
         """Goes on from :meth:`state_dict`."""
         if self.multi_step and state:
             self.multi_step._buffer = TensorDict(state["waiting"], batch_size=state["shape"])
+
+
+class Mixed(Replay):
+    """SAC with demonstrations, offline to online: each minibatch is of both, what is kept and what is given.
+
+    As in RLPD (Ball et al. 2023), whose share is a half.
+
+    Args:
+        buffer: the replay memory, drawn from evenly.
+        loss: as for :class:`Replay`, like the others that are not named here.
+        data: what others collected.
+        share: of each minibatch, from ``data``.
+
+    Raises:
+        UserError: for a share that gives one of both no row, and for what only a memory alone can do.
+    """
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        loss: LossModule,
+        *,
+        data: ReplayBuffer | None,
+        share: float,
+        updates: int,
+        size: int,
+        warmup_frames: int,
+        n_steps: int,
+        draw: Literal["batch", "minibatch"],
+    ) -> None:
+        numbers = {"updates": updates, "size": size, "warmup_frames": warmup_frames, "n_steps": n_steps}
+        super().__init__(buffer, loss, **numbers, draw=draw)
+        if data is None:
+            raise UserError("minibatches=mixed needs data=run data.path=DIR; or use minibatches=replay")
+        self.data, self.given = data, round(share * size)
+        if not 0 < self.given < size:
+            raise UserError(f"minibatches.share={share} of minibatches.size={size} leaves one of both out")
+        if self.prioritised or n_steps > 1:
+            asked = "buffer=prioritized" if self.prioritised else f"minibatches.n_steps={n_steps}"
+            raise UserError(f"{asked} is for a memory alone; use minibatches=replay, or leave it out")
+
+    def drawn(self, count: int) -> TensorDictBase:
+        """Rows of ``count`` minibatches; in each those of the memory stand first."""
+        kept = self.size - self.given
+        own, given = self.buffer.sample(count * kept), self.data.sample(count * self.given)
+        both = [key for key in own.keys(True, True) if key in given.keys(True, True)]
+        parts = zip(own.split(kept), given.to(own.device).split(self.given), strict=True)
+        return torch.cat([rows.select(*both) for pair in parts for rows in pair])
 
 
 class Cut(Minibatches):
