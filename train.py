@@ -119,4 +119,4 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
 
 if __name__ == "__main__":
     screen.outlive_readers()
-    sys.exit(command_line.run(main, resume.expand))
+    command_line.leave(command_line.run(main, resume.expand))

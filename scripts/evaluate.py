@@ -7,7 +7,6 @@ video-CHECKPOINT.mp4 in the run folder), device, trust (true allows environments
 
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from omegaconf import MISSING
 from rich.markup import escape
 
-from hydrl.config.command_line import read, script
+from hydrl.config.command_line import leave, read, script
 from hydrl.errors import UserError
 from hydrl.run import headless
 from hydrl.run.files import atomically
@@ -99,4 +98,4 @@ def show(scores: dict[str, Any], title: str) -> None:
 
 if __name__ == "__main__":
     outlive_readers()
-    sys.exit(script(lambda words: main(read(Arguments, words, "run=outputs/… episodes=100")), __doc__))
+    leave(script(lambda words: main(read(Arguments, words, "run=outputs/… episodes=100")), __doc__))
