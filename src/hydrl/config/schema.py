@@ -43,8 +43,6 @@ def by_name(node: Any) -> Any:
 
 
 Built = Annotated[Part, AfterValidator(names_a_target)]
-Fits = dict[str, list[str | None]]  # the choices of a group that may be chosen
-Needs = dict[str, list[Any]]  # the values of a dotted key that may be set
 
 
 class Role(Enum):
@@ -164,11 +162,23 @@ def row_of(path: str) -> Row:
     return Row(gives="torchrl.objectives.LossModule") if path == "loss.module" else ROWS.get(path, Row())
 
 
+def is_a_part(name: str) -> str:
+    """What may be chosen is a group."""
+    if name not in (groups := [*ROWS, "loss"]):
+        raise PydanticCustomError("group", f"Input should be one of the groups {', '.join(groups)}")
+    return name
+
+
 def is_a_network(name: str) -> str:
     """A loss reads what is learned."""
     if name not in NETWORKS:
         raise PydanticCustomError("network", f"Input should be one of the networks {', '.join(NETWORKS)}")
     return name
+
+
+# The choices of a group that may be chosen, and the values of a dotted key that may be set.
+Fits = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None]]
+Needs = dict[str, list[Any]]
 
 
 class Loss(Strict):
