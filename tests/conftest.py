@@ -66,9 +66,8 @@ def start(*arguments: str, script: str = "train.py", **options: Any) -> subproce
         [sys.executable, script, *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
         text=True,
-        **{"cwd": ROOT, **options},
+        **{"cwd": ROOT, "stderr": subprocess.STDOUT, **options},
     )
 
 
