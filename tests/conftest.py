@@ -3,17 +3,22 @@
 import csv
 import hashlib
 import importlib.util
+import io
 import os
+import runpy
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
 
 import hydrl.loop.metrics
 from hydrl.config import CONFIGS
@@ -24,6 +29,10 @@ from hydrl.run import checkpoint, process
 from hydrl.run.memory import read
 
 ROOT = Path(__file__).resolve().parents[1]
+# Four batches with an evaluation and a checkpoint after each second one, for any algorithm of one agent.
+SMALL = ["~tuned", "total_frames=256", "collector.frames_per_batch=64", "minibatches.size=32"]
+SMALL += ["actor.num_cells=[16,16]", "eval.every_frames=128", "eval.episodes=2", "eval.final_episodes=2"]
+SMALL += ["eval.max_steps=20", "log_every_frames=64", "checkpoint_every_frames=128"]
 
 
 def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
@@ -57,10 +66,26 @@ def start(*arguments: str, script: str = "train.py", **options: Any) -> subproce
         [sys.executable, script, *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
         text=True,
-        **{"cwd": ROOT, **options},
+        **{"cwd": ROOT, "stderr": subprocess.STDOUT, **options},
     )
+
+
+def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[str]:
+    """What :func:`start` would start, in this process, where nothing has to be imported anew."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
+        patch.setattr(HydraConfig.instance(), "cfg", None)  # and what Hydra does
+        patch.setattr(sys, "path", [*sys.path])
+        patch.setattr(sys, "argv", [script, *words])
+        try:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # train.py lets it kill
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def saved(folder: Path, part: str, which: str = "last") -> Any:
@@ -70,6 +95,19 @@ def saved(folder: Path, part: str, which: str = "last") -> Any:
         return checkpoint.load(archive, [part])[part]
     told = checkpoint.verify(archive, memory=True)["memory"]
     return torch.cat([rows for _, rows in read(archive.parent, told)]).to_dict()
+
+
+def killed(run: Path, folder: Path) -> int:
+    """Makes in ``folder`` what a kill before the last checkpoint of a run would have left.
+
+    Returns:
+        the frames that it goes on from.
+    """
+    shutil.copytree(run, folder)
+    newest, before = checkpoint.archives(folder)
+    newest.unlink()
+    (folder / "summary.json").unlink()
+    return checkpoint.frames_of(before)
 
 
 def digest(value: Any) -> str:
@@ -121,6 +159,16 @@ def run(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / folder
 
     return call
+
+
+@pytest.fixture(scope="session")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of which half is done, left by a user at the command line; who changes it takes a copy."""
+    folder = tmp_path_factory.mktemp("half") / "a run"
+    words = [*SMALL, "env=cartpole", "total_frames=128", "+env.max_episode_steps=40"]
+    done = typed(*words, f"hydra.run.dir='{folder}'")
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 @pytest.fixture

@@ -199,10 +199,11 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
 
 # Films of a run
 
-SMALL = ["~tuned", "total_frames=1_536", "collector.frames_per_batch=256", "minibatches.size=64"]
-SMALL += ["init_stats_frames=100", "eval.every_frames=256", "eval.episodes=3"]
-SMALL += ["eval.final_episodes=2", "eval.max_steps=10", "log_every_frames=256", "eval.video_every_frames=600"]
-FILMED = ["000000000768.mp4", "000000001280.mp4", "final.mp4"]  # where 600 and 1,200 frames are passed
+SMALL = ["~tuned", "total_frames=384", "collector.frames_per_batch=64", "minibatches.size=32"]
+SMALL += ["actor.num_cells=[16,16]", "critic.num_cells=[16,16]", "init_stats_frames=100"]
+SMALL += ["eval.every_frames=64", "eval.episodes=3", "eval.final_episodes=2", "eval.max_steps=10"]
+SMALL += ["log_every_frames=64", "eval.video_every_frames=150"]
+FILMED = ["000000000192.mp4", "000000000320.mp4", "final.mp4"]  # where 150 and 300 frames are passed
 STRIPED = ["env=gym", "env.id=Striped-v0", *SMALL, "eval.video=true"]
 
 
@@ -257,7 +258,7 @@ def test_a_run_stopped_while_it_films_goes_on_as_if_it_had_not_been(run, monkeyp
     folder = whole.parent / "halves"
     assert (stopped.value.exit_code, stopped.value.midway) == (130, False)
     assert films(folder) == FILMED[:1]
-    assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 1280
+    assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 320
     run(*STRIPED, "resume=auto", folder="halves")
     assert films(folder) == [FILMED[0], "final.mp4"]
     assert logged(folder) == logged(whole)
@@ -275,7 +276,7 @@ def test_a_film_that_fails_is_said_and_costs_the_run_nothing(run, monkeypatch, c
 
     monkeypatch.setattr(Striped, "render", render)
     folder = run(*STRIPED)
-    assert "no film at 768 frames: Striped-v0 cannot be filmed: the lamp broke;" in capsys.readouterr().out
+    assert "no film at 192 frames: Striped-v0 cannot be filmed: the lamp broke;" in capsys.readouterr().out
     assert films(folder) == FILMED[1:]
     assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
 
@@ -315,7 +316,7 @@ def test_w_and_b_shows_the_films_in_the_rows_of_their_frames(run, monkeypatch, t
             assert "eval/return_mean" in items  # it joins the evaluation's own row
             shown[items["frames"]] = path
         final = items.get("eval/final_video/path")
-    assert list(shown) == [768, 1280]
+    assert list(shown) == [192, 320]
     (files,) = folder.glob("wandb/offline-run-*/files")
     for path, name in zip([*shown.values(), final], FILMED, strict=True):
         assert (files / path).read_bytes() == (folder / "videos" / name).read_bytes()
@@ -332,7 +333,7 @@ def test_trackio_holds_the_films_beside_the_rows_of_their_frames(monkeypatch, tm
     (rows,) = trackio_rows(tmp_path / "trackio").values()
     shows = ("eval/video", "eval/final_video")
     sent = [(frames, row[key]) for frames, row in rows for key in row if key in shows]
-    assert [frames for frames, _ in sent] == [768, 1280, 1536]
+    assert [frames for frames, _ in sent] == [192, 320, 384]
     for (_, shown), name in zip(sent, FILMED, strict=True):
         assert shown["_type"] == "trackio.video"
         copy = tmp_path / "trackio/media" / shown["file_path"]

@@ -10,8 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from test_resume import logged
+from conftest import ROOT, logged
 
 from hydrl.run import checkpoint
 

@@ -1,0 +1,193 @@
+"""A resumed run is the run that never stopped, to the last bit, whatever it was stopped by."""
+
+import json
+import shutil
+import signal
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SMALL, digest, killed, logged, saved, settings, start, typed
+
+import hydrl.parts.environments
+import hydrl.run.record
+import hydrl.run.state
+from hydrl.run import checkpoint
+
+DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=64"]
+DQN += ["minibatches.updates=8"]
+PPO = ["algo=ppo", "critic.num_cells=[16,16]"]
+EXACT = {
+    "PPO, fixed normaliser": [
+        *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
+        "transforms=normalized",
+    ],
+    "PPO, running statistics of observations and rewards": [*PPO, "env=inverted_double_pendulum"],
+    "PPO, episodes cut short at random": [
+        *PPO, "env=gym", "env.id=MountainCarContinuous-v0", "+env.max_episode_steps=20",
+    ],
+    "PPO, Ant": [*PPO, "env=gym", "env.id=Ant-v5", "collector.num_envs=2"],
+    "PPO, one environment, drawn by minibatch": [
+        *PPO, "env=inverted_double_pendulum", "collector.num_envs=1", "minibatches.draw=minibatch",
+        "collector.frames_per_batch=50", "total_frames=200", "eval.every_frames=100",
+        "checkpoint_every_frames=100", "schedule=linear",
+    ],
+    "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=500"],
+    "DQN, a full memory": [*DQN, "buffer.storage.max_size=80"],
+    "several agents": [
+        "algo=mappo", "critic.num_cells=[16,16]", "env=custom", "env._target_=toys.Team",
+        "collector.num_envs=4",
+    ],
+    "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
+    """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
+    overrides = [*SMALL, *EXACT[name]]
+    whole = run(*overrides, folder="whole")
+    unbroken = batches.copy()
+    batches.clear()
+    stop = killed(whole, tmp_path / "halves")
+    assert 2 * stop == settings(*overrides).total_frames
+    torch.rand(7)  # nothing of this process may help
+    halves = run(*overrides, "resume=auto", folder="halves")
+
+    assert len(unbroken) == 4
+    assert batches == unbroken[2:]
+    parts = ["actor", "loss", "optimizer", "buffer", "normaliser", "rng", "collector"]
+    parts += ["exploration", "target"] if "algo=dqn" in overrides else []
+    for part in parts:
+        assert digest(saved(halves, part)) == digest(saved(whole, part)), part
+    assert logged(halves) == logged(whole)
+    ours, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (halves, whole))
+    for key in ("frames", "updates", "eval/return_mean", "eval/return_std", "best_eval/return_mean"):
+        assert ours[key] == theirs[key], key
+    assert ours["resumed_at_frames"] == [stop]
+
+
+def test_a_longer_run_goes_on_as_if_its_closing_evaluation_had_not_been(run, evaluations):
+    evaluations({128: 30.0, 256: 20.0}, {128: 90.0, 256: 10.0})
+    overrides = [*SMALL, "env=cartpole", "eval.solved_at=40"]
+
+    def reached(folder: Path) -> tuple[int, float, int | None]:
+        summary = json.loads((folder / "summary.json").read_text())
+        best = checkpoint.frames_of(checkpoint.find(folder, "best"))
+        return best, summary["best_eval/return_mean"], summary["solved_at_frames"]
+
+    assert reached(run(*overrides, "total_frames=128", "anneal_frames=256")) == (128, 90.0, 128)
+    longer = run(*overrides, "resume=auto")
+    whole = run(*overrides, folder="whole")
+    assert reached(longer) == reached(whole) == (128, 30.0, None)
+    ours, theirs = (saved(folder, "books")["progress"] for folder in (longer, whole))
+    assert ours["counters"] == theirs["counters"]
+    for part in ("loss", "optimizer", "normaliser", "rng", "collector"):
+        assert digest(saved(longer, part)) == digest(saved(whole, part)), part
+    assert logged(longer) == logged(whole)
+
+
+def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, capsys):
+    overrides = [*SMALL, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "~schedule"]
+    overrides += ["collector.num_workers=1", "transforms=normalized", "init_stats_frames=200"]
+    folder = run(*overrides, "total_frames=64")
+    before = {part: saved(folder, part) for part in ("loss", "optimizer", "normaliser")}
+    seen = {}
+
+    def look(state, origin, load=hydrl.run.state.TrainingState.load):
+        load(state, origin)
+        seen["loss"] = deepcopy(state.learner["loss"].state_dict())
+        seen["optimizer"] = deepcopy(state.learner["optimizer"].state_dict())
+        seen["normaliser"] = hydrl.parts.environments.normaliser_state(state.env)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hydrl.run.state.TrainingState, "load", look)
+        run(*overrides, "total_frames=128", "resume=auto")
+    assert "the environments start anew: they are in processes of their own" in capsys.readouterr().out
+    for part, state in before.items():
+        assert digest(dict(seen[part])) == digest(dict(state)), part
+    assert checkpoint.frames_of(checkpoint.find(folder, "last")) == 128
+
+
+def test_a_longer_run_takes_the_learning_rate_to_its_end_over_the_new_length(run):
+    overrides = [*SMALL, "env=inverted_double_pendulum", "schedule=linear", "optim.lr=1e-3"]
+    run(*overrides)
+    folder = run(*overrides, "total_frames=512", "resume=auto")
+    rates = [float(row["train/learning_rate"]) for row in logged(folder)]
+    assert rates[:4] == pytest.approx([0.75e-3, 0.5e-3, 0.25e-3, 0.0])
+    assert rates[4:] == pytest.approx([3 / 8 * 1e-3, 2 / 8 * 1e-3, 1 / 8 * 1e-3, 0.0])
+
+
+def test_epsilon_falls_by_the_frames_of_all_environments_and_goes_on_where_it_stood(run):
+    words = [*SMALL, *DQN, "minibatches.updates=1", "exploration.annealing_num_steps=250"]
+    for frames in (128, 192):  # of four environments each
+        folder = run(*words, f"total_frames={frames}", "anneal_frames=256", "resume=auto")
+        epsilon = pytest.approx(1 - 0.95 * frames / 250, abs=1e-4)  # it falls in single precision
+        assert saved(folder, "exploration")["eps"].item() == epsilon
+        assert float(logged(folder)[-1]["train/epsilon"]) == epsilon
+
+
+def test_a_stop_loses_nothing(tmp_path):
+    """The stopped half and the resumed half together log what the unbroken run logs."""
+    words = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]", "collector.frames_per_batch=256"]
+    words += [
+        "minibatches.size=64",
+        "total_frames=3_072",
+        "eval.every_frames=512",
+        "checkpoint_every_frames=1_000_000",
+    ]
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    process = start(*words, f"hydra.run.dir={stopped}")
+    next(line for line in process.stdout if "evaluation" in line)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 143, output
+    assert "python train.py resume=" in output
+    assert checkpoint.frames_of(checkpoint.find(stopped, "last")) < 2_048
+
+    done = typed(f"resume={stopped}")
+    assert done.returncode == 0, done.stderr
+    assert "all goes on as it stood" in done.stdout.replace("\n", " ")
+    assert typed(*words, f"hydra.run.dir={whole}").returncode == 0
+    assert logged(stopped) == logged(whole)
+    assert digest(saved(stopped, "loss")) == digest(saved(whole, "loss"))
+
+
+def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resumed(run, monkeypatch):
+    overrides = [*SMALL, "env=cartpole", "eval.solved_at=5", "eval.stop_when_solved=true"]
+    whole = json.loads((run(*overrides, folder="whole") / "summary.json").read_text())
+    assert whole["frames"] == 128
+
+    def interrupted(self, *_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hydrl.run.record.Record, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(*overrides, folder="stopped")
+    ended = json.loads((run(*overrides, "resume=auto", folder="stopped") / "summary.json").read_text())
+    for key in ("frames", "updates", "eval/return_mean", "solved_at_frames", "status"):
+        assert ended[key] == whole[key], key
+
+
+def test_a_folder_that_was_moved_goes_on_with_its_replay_memory_on_disk(run, tmp_path):
+    overrides = [*SMALL, *DQN, "buffer=memmap", "buffer.storage.max_size=500"]
+    began = run(*overrides, folder="began")
+    shutil.copytree(began, whole := tmp_path / "whole")
+    (tmp_path / "elsewhere").mkdir()
+    killed(began, tmp_path / "elsewhere" / "after")
+    shutil.rmtree(began)
+    after = run(*overrides, "resume=auto", folder="elsewhere/after")
+    assert digest(saved(after, "buffer")) == digest(saved(whole, "buffer"))
+    assert logged(after) == logged(whole)
+    assert not began.exists()
+
+
+def test_the_w_and_b_run_goes_on_as_the_same_run(run):
+    overrides = [*SMALL, "env=cartpole", "logger=wandb", "logger.wandb.mode=offline"]
+    folder = run(*overrides, "total_frames=128")
+    run(*overrides, "resume=auto")
+    names = [path.name for path in (folder / "wandb").glob("offline-run-*")]
+    assert len(names) == 2
+    assert len({name.rpartition("-")[2] for name in names}) == 1
