@@ -15,6 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import durations
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
@@ -142,6 +143,25 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+pytest_plugins = "pytester"
+BEGAN = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[BEGAN] = durations.spent()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
+    """A fast test that took too long fails as it is taken down."""
+    report = yield
+    over = call.when == "teardown" and report.passed and not item.get_closest_marker("slow")
+    if over and (said := durations.too_long(item.nodeid, durations.spent() - item.stash[BEGAN])):
+        report.outcome, report.longrepr = "failed", said
+    return report
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
@@ -185,8 +205,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return call
 
 
-@pytest.fixture
-def batches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def batches_digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Digests of the batches that runs of this process collect."""
     seen: list[str] = []
     learned = hydrl.loop.metrics.Metrics.learned
@@ -197,3 +216,8 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
     return seen
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return batches_digested(monkeypatch)

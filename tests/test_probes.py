@@ -1,6 +1,7 @@
 """Every algorithm solves every probe it can act in: what long runs hide shows here within seconds."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
 
 GAMMA = 0.5
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))]
+slow = partial(pytest.param, marks=pytest.mark.slow)
+SEEDS = [0, *map(slow, range(1, 10))]
 
 # Small networks that learn fast.
 NUMBERS = {
@@ -84,7 +86,7 @@ def judged(loss: LossModule, argument: str, minibatch: TensorDictBase) -> list[T
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", ["constant", "observation", "discounting"])
+@pytest.mark.parametrize("kind", [slow("constant"), slow("observation"), "discounting"])
 @pytest.mark.parametrize(("algo", "actions"), cases())
 def test_what_a_state_is_worth_is_found(algo, actions, kind, seed, run, monkeypatch):
     """Immediate reward; what depends on the observation; what a later reward is worth now."""
@@ -102,7 +104,7 @@ def test_what_a_state_is_worth_is_found(algo, actions, kind, seed, run, monkeypa
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", ["action", "both"])
+@pytest.mark.parametrize("kind", [slow("action"), "both"])
 @pytest.mark.parametrize(("algo", "actions"), cases())
 def test_what_to_do_is_found(algo, actions, kind, seed, run):
     """The action that pays; the action that pays where it is."""

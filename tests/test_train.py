@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,19 @@ from conftest import ROOT, saved, start
 import hydrl.loop.metrics
 from hydrl.run import checkpoint
 
-FAST = ["debug=fast", "~tuned"]
+# Half of it, and little learning.
+FAST = [
+    "debug=fast",
+    "~tuned",
+    "total_frames=1_024",
+    "collector.frames_per_batch=128",
+    "log_every_frames=128",
+]
+FAST += ["eval.every_frames=512", "eval.max_steps=50", "checkpoint_every_frames=512"]
+PPO = ["algo=ppo", *FAST, "minibatches.epochs=2"]
+DQN = ["algo=dqn", *FAST, "minibatches.warmup_frames=256"]
 FIXED = ["transforms=normalized", "init_stats_frames=1_000"]  # statistics, as workers need
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:
@@ -29,52 +41,52 @@ def metrics(folder: Path) -> list[dict[str, str]]:
 
 
 def test_a_run_leaves_what_it_promises(run):
-    folder = run("algo=ppo", "env=cartpole", *FAST)
+    folder = run("env=cartpole", *PPO)
 
     summary = json.loads((folder / "summary.json").read_text())
     assert {key: summary[key] for key in ("algo", "env", "seed", "frames", "eval/episodes")} == {
         "algo": "ppo",
         "env": "cartpole",
         "seed": 0,
-        "frames": 2048,
+        "frames": 1024,
         "eval/episodes": 2,
     }
-    assert summary["updates"] == 8 * 10 * (256 // 64)
+    assert summary["updates"] == 8 * 2 * (128 // 64)
     assert summary["solved_at_frames"] is None
-    assert summary["wall_seconds"] > 2048 / summary["frames_per_second"]
+    assert summary["wall_seconds"] > 1024 / summary["frames_per_second"]
     rows = metrics(folder)
     assert next(iter(rows[0])) == "frames"
-    assert [row["frames"] for row in rows] == [str(256 * batch) for batch in range(1, 9)]
+    assert [row["frames"] for row in rows] == [str(128 * batch) for batch in range(1, 9)]
     evaluated = [row for row in rows if row["eval/return_mean"]]
-    assert [row["frames"] for row in evaluated] == ["1024", "2048"]
+    assert [row["frames"] for row in evaluated] == ["512", "1024"]
     means = [(float(row["eval/return_mean"]), int(row["frames"])) for row in evaluated]
-    best = max([*means, (summary["eval/return_mean"], 2048)])
+    best = max([*means, (summary["eval/return_mean"], 1024)])
     assert summary["best_eval/return_mean"] == best[0]
     page, curves = (folder / "run.html").read_text(), (folder / "curves.png").read_bytes()
     assert f'src="data:image/png;base64,{b64encode(curves).decode()}"' in page
     for row in (
-        "<td>trained</td>\n<td><code>2,048 frames, 320 updates</code></td>",
-        "\ntotal_frames: 2048\n",
+        "<td>trained</td>\n<td><code>1,024 frames, 32 updates</code></td>",
+        "\ntotal_frames: 1024\n",
     ):
         assert row in page
-    assert checkpoint.find(folder, "last").name == "checkpoint-000000002048.torchrl"
+    assert checkpoint.find(folder, "last").name == "checkpoint-000000001024.torchrl"
     assert checkpoint.frames_of(checkpoint.find(folder, "best")) == best[1]
 
 
 def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_stops(run):
-    folder = run("algo=ppo", "env=cartpole", *FAST, "eval.solved_at=5", "eval.stop_when_solved=true")
+    folder = run("env=cartpole", *PPO, "eval.solved_at=5", "eval.stop_when_solved=true")
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["solved_at_frames"] == summary["frames"] == 1024
+    assert summary["solved_at_frames"] == summary["frames"] == 512
     assert 0 < summary["solved_at_seconds"] <= summary["wall_seconds"]
 
 
 def test_a_solution_that_fresh_episodes_do_not_confirm_does_not_stop_the_run(run, evaluations, capsys):
-    evaluations({1024: 500.0, 2048: 500.0}, {1024: 10.0, 2048: 10.0})
-    folder = run("algo=ppo", "env=cartpole", *FAST, "eval.stop_when_solved=true")
+    evaluations({512: 500.0, 1024: 500.0}, {512: 10.0, 1024: 10.0})
+    folder = run("env=cartpole", *PPO, "eval.stop_when_solved=true")
     assert "fresh episodes reached 10.0, not 475\n" in capsys.readouterr().out
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["frames"] == 2048
-    assert summary["solved_at_frames"] == 1024
+    assert summary["frames"] == 1024
+    assert summary["solved_at_frames"] == 512
     assert summary["eval/return_mean"] == 10.0
 
 
@@ -101,11 +113,10 @@ def test_the_closing_evaluation_competes_with_the_others(
     training, closing, stop, best, solved, run, evaluations
 ):
     evaluations(training, closing)
-    short = ["total_frames=512", "minibatches.epochs=1", "log_every_frames=10_000"]
+    short = ["total_frames=512", "collector.frames_per_batch=256", "log_every_frames=10_000"]
     short += [f"eval.every_frames={256 if training else 10_000}"]
-    folder = run(
-        "env=cartpole", *FAST, *short, "eval.solved_at=40", f"eval.stop_when_solved={str(stop).lower()}"
-    )
+    stops = f"eval.stop_when_solved={str(stop).lower()}"
+    folder = run("env=cartpole", *PPO, *short, "eval.solved_at=40", stops)
     summary = json.loads((folder / "summary.json").read_text())
     found = checkpoint.frames_of(checkpoint.find(folder, "best"))
     assert (found, summary["best_eval/return_mean"], summary["solved_at_frames"]) == (*best, solved)
@@ -114,8 +125,8 @@ def test_the_closing_evaluation_competes_with_the_others(
     assert logged == {frames: str(training.get(frames, "")) for frames in logged}  # of the training alone
 
 
-@pytest.mark.parametrize("pair", [("ppo", "inverted_double_pendulum"), ("dqn", "cartpole")])
-def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(pair, run, monkeypatch):
+@pytest.mark.parametrize("words", [["env=inverted_double_pendulum", *PPO], ["env=cartpole", *DQN]])
+def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(words, run, monkeypatch):
     batches: list[torch.Tensor] = []
     learned = hydrl.loop.metrics.Metrics.learned
 
@@ -127,7 +138,7 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(p
 
     def outcome(folder, seed):
         batches.clear()
-        path = run(f"algo={pair[0]}", f"env={pair[1]}", *FAST, f"seed={seed}", folder=folder)
+        path = run(*words, "total_frames=512", f"seed={seed}", folder=folder)
         state = saved(path, "actor")
         return torch.cat(batches), torch.cat([value.flatten() for value in state.values()])
 
@@ -143,29 +154,28 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(p
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["algo=ppo", "env=pendulum"],
-        ["algo=ppo", "env=half_cheetah"],
-        ["algo=ppo", "env=pendulum", "actor=state_independent"],
-        ["algo=ppo", "env=cartpole", "loss=kl_penalty", "schedule=linear", "optim=adamw"],
-        ["algo=ppo", "env=pendulum", "transforms=running_norm"],
-        ["algo=ppo", "env=torchrl_pendulum"],
-        ["algo=ppo", "env=gym", "env.id=MountainCarContinuous-v0", "+env.max_episode_steps=50"],
-        ["algo=dqn", "env=acrobot", "minibatches.warmup_frames=256"],
-        ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "actor=dueling", "target=soft"],
-        ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "buffer=memmap"],
-        ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "loss.module.double_dqn=false"],
-        ["algo=ppo", "env=cartpole", "collector=multi_sync", "collector.num_envs=4", *FIXED],
-        ["algo=dqn", "env=cartpole", "collector=multi_async", "minibatches.warmup_frames=256"],
-        ["algo=ppo", "env=pendulum", "collector=overlap", "collector.num_envs=4", *FIXED],
-        ["algo=ppo", "env=pendulum", "compile=true"],
-        ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=256", "compile=true"],
+        ["env=half_cheetah", *PPO],
+        ["env=pendulum", "actor=state_independent", *PPO],
+        ["env=cartpole", "loss=kl_penalty", "schedule=linear", "optim=adamw", *PPO],
+        ["env=pendulum", "transforms=running_norm", *PPO],
+        ["env=torchrl_pendulum", *PPO],
+        ["env=gym", "env.id=MountainCarContinuous-v0", "+env.max_episode_steps=50", *PPO],
+        ["env=acrobot", *DQN],
+        ["env=cartpole", "actor=dueling", "target=soft", *DQN],
+        ["env=cartpole", "buffer=memmap", *DQN],
+        ["env=cartpole", "loss.module.double_dqn=false", *DQN],
+        slow(["env=cartpole", "collector=multi_sync", "collector.num_envs=4", *FIXED, *PPO]),
+        slow(["env=cartpole", "collector=multi_async", *DQN]),
+        ["env=pendulum", "collector=overlap", "collector.num_envs=4", *FIXED, *PPO],
+        slow(["env=pendulum", "compile=true", *PPO]),
+        slow(["env=cartpole", "compile=true", *DQN]),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(words[: -len(FAST) - 1]),
 )
 def test_parts_are_swapped_by_an_override_and_learn(overrides, run):
-    folder = run(*overrides, *FAST)
+    folder = run(*overrides)
     rows = metrics(folder)
-    assert rows[-1]["frames"] == "2048"
+    assert rows[-1]["frames"] == "1024"
     losses = {key for key in rows[-1] if key.startswith("loss/") and key != "loss/grad_norm"}
     assert losses
     assert all(float(rows[-1][key]) == float(rows[-1][key]) for key in losses)  # none is NaN
@@ -177,10 +187,10 @@ def test_parts_are_swapped_by_an_override_and_learn(overrides, run):
 @pytest.mark.parametrize(
     ("collector", "signum", "code"),
     [
-        ("single", signal.SIGINT, 130),
-        ("single compile=true", signal.SIGTERM, 143),
-        ("multi_sync", signal.SIGINT, 130),
-        ("overlap", signal.SIGTERM, 143),
+        ("single compile=false", signal.SIGTERM, 143),
+        ("multi_sync compile=false", signal.SIGINT, 130),
+        slow("single compile=true", signal.SIGTERM, 143),
+        slow("overlap", signal.SIGTERM, 143),
     ],
 )
 def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code, tmp_path):
@@ -216,7 +226,8 @@ exec g++ "$@"
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     process = start(
-        "env=cartpole", "~tuned", "compile=true", *FIXED, f"hydra.run.dir={tmp_path / 'run'}",
+        *("algo=dqn", "env=cartpole", "~tuned", "compile=true", "minibatches.warmup_frames=128"),
+        f"hydra.run.dir={tmp_path / 'run'}",
     )  # fmt: skip
     output, _ = process.communicate(timeout=200)
     assert log.exists()
@@ -241,7 +252,8 @@ def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
     """Nothing was sent to the worker yet; TorchRL would start the thread that sends while Python ends."""
     process = start(
         "env=cartpole", "~tuned", "collector=overlap", "collector.frames_per_batch=100_000",
-        "collector.num_envs=8", "minibatches.size=1_000", *FIXED, f"hydra.run.dir={tmp_path}",
+        "collector.num_envs=8", "minibatches.size=1_000", *FIXED, "compile=false",
+        f"hydra.run.dir={tmp_path}",
     )  # fmt: skip
     while not (tmp_path / "config_resolved.yaml").exists():  # written as the loop begins
         assert process.poll() is None
@@ -251,36 +263,27 @@ def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
     assert process.returncode == 130, output
 
 
-def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other(tmp_path):
-    sweep = start(
-        "-m",
-        "algo=dqn,ppo",
-        "env=cartpole,pendulum",
-        "seed=3",
-        *FAST,
-        f"hydra.sweep.dir={tmp_path / 'sweep'}",
-    )
+def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other(tmp_path, run):
+    words = ["env=pendulum", "seed=3", *FAST]
+    sweep = start("-m", "algo=dqn,ppo", *words, f"hydra.sweep.dir={tmp_path / 'sweep'}")
     output, _ = sweep.communicate(timeout=120)
     assert sweep.returncode == 2, output
     assert "algo=dqn acts in discrete action spaces and env=pendulum has continuous actions" in output
-    pairs = ["dqn-cartpole", "ppo-cartpole", "ppo-pendulum"]
-    members = [f"{pair}-debug_fast-tuned_null-seed3" for pair in pairs]
-    assert sorted(path.parent.name for path in (tmp_path / "sweep").rglob("summary.json")) == members
-
-    alone = start("algo=ppo", "env=pendulum", "seed=3", *FAST, f"hydra.run.dir={tmp_path / 'alone'}")
-    assert alone.communicate(timeout=200)
-    assert alone.returncode == 0
-    assert metrics(tmp_path / "sweep" / members[2]) == metrics(tmp_path / "alone")
+    (summary,) = (tmp_path / "sweep").rglob("summary.json")
+    assert summary.parent.name.startswith("ppo-pendulum-")
+    assert metrics(summary.parent) == metrics(run("algo=ppo", *words))
 
 
-@pytest.mark.parametrize("words", [FIXED, []], ids=["fixed statistics", "running statistics"])
+@pytest.mark.parametrize(
+    "words", [slow(FIXED, id="fixed statistics"), pytest.param([], id="running statistics")]
+)
 def test_a_normal_run_shows_no_library_s_warnings(words, tmp_path):
-    process = start("env=half_cheetah", *words, *FAST, f"hydra.run.dir={tmp_path}")
+    process = start("env=half_cheetah", *words, *PPO, f"hydra.run.dir={tmp_path}")
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     lines = [line for line in output.splitlines() if line.strip()]
     table = next(n for n, line in enumerate(lines) if "ppo on half_cheetah, seed 0" in line)
-    assert "320 updates are too few to pay for it" in lines[0]
-    told = ("evaluation", "/step", "2 of 2 episodes were still running after 100 steps")
+    assert "32 updates are too few to pay for it" in lines[0]
+    told = ("evaluation", "/step", "2 of 2 episodes were still running after 50 steps")
     assert all(any(each in line for each in told) for line in lines[1:table]), output
     assert not (ROOT / "MUJOCO_LOG.TXT").exists()

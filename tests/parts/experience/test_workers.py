@@ -34,6 +34,9 @@ KINDS = {
 }
 
 
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
 def divide() -> None:
     1 / 0  # noqa: B018
 
@@ -134,7 +137,7 @@ def _own_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["multi_sync", slow("multi_async"), slow("overlap")])
 def test_a_worker_s_own_traceback_is_told_once(kind, capfd):
     collector = make_collector(kind, "raises")
     pid = collector.procs[-1].pid

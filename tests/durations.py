@@ -1,0 +1,33 @@
+"""A fast test is short: one that takes more than ``SECONDS`` fails, unless ``LONGER`` says why it may.
+
+Counted is processor time, of the test's process and of those that it started and that have ended: where other
+work crowds the machine, a test waits longer and computes as long. Waiting is not counted; pytest-timeout ends
+it.
+"""
+
+import os
+
+SECONDS = 20
+# Tests of whatever parameters, with the seconds they may take and why they take them.
+LONGER: dict[str, tuple[int, str]] = {
+    "tests/test_algorithms.py::test_a_report_compares_them_all": (
+        120,
+        "trains them all where it is run alone",
+    ),
+}
+
+
+def spent() -> float:
+    """Seconds of processor time so far, of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def too_long(test: str, seconds: float) -> str | None:
+    """What is said of a test, ``tests/test_a.py::test_b[0]``, that took so many seconds; None for nothing."""
+    allowed, _ = LONGER.get(test.partition("[")[0], (SECONDS, ""))
+    if seconds <= allowed:
+        return None
+    return (
+        f"{test} took {seconds:.0f} s of processor time and may take {allowed}: "
+        "shorten it, mark it slow, or say in tests/durations.py why it takes longer"
+    )

@@ -1,0 +1,90 @@
+"""The slow tests, file by file: `make test-slow`, or `make test-slow parts="test_probes run/test_kills"`.
+
+How long they take is said before they start. Which have passed is kept in outputs/test-slow, for each commit
+with what was changed since: called again, as where it was stopped, it leaves them out.
+"""
+
+import hashlib
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+# Minutes on two cores.
+MINUTES = {
+    "test_learning_checks": 60,
+    "test_probes": 30,
+    "run/test_kills": 20,
+    "test_algorithms": 10,
+    "test_train": 3,
+    "parts/experience/test_workers": 1,
+}
+
+
+class Passed:
+    """Writes each test that passed into a file, at once."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            with self.file.open("a") as file:
+                print(report.nodeid, file=file)
+
+
+def tested() -> str:
+    """Names the commit and what was changed since."""
+    said = [subprocess.check_output(["git", *words]) for words in (["rev-parse", "HEAD"], ["diff", "HEAD"])]
+    return hashlib.sha256(b"".join(said)).hexdigest()[:12]
+
+
+def collected() -> dict[str, list[str]]:
+    """The slow tests of each file that has some."""
+    command = [sys.executable, "-m", "pytest", "-m", "slow", "--collect-only"]
+    parts = defaultdict(list)
+    for line in subprocess.check_output(command, text=True).splitlines():
+        if "::" in line:
+            parts[line.removeprefix("tests/").partition(".py::")[0]].append(line)
+    return parts
+
+
+def left(parts: dict[str, list[str]], passed: set[str]) -> dict[str, tuple[list[str], float]]:
+    """The tests of each part that have not passed, and how many minutes they take; the longest part last."""
+    found = {}
+    for part in sorted(parts, key=lambda part: MINUTES[part]):
+        tests = [each for each in parts[part] if each not in passed]
+        if tests:
+            found[part] = (tests, MINUTES[part] * len(tests) / len(parts[part]))
+    return found
+
+
+def main(chosen: list[str]) -> int:
+    record = Path("outputs/test-slow") / tested()
+    record.parent.mkdir(parents=True, exist_ok=True)
+    passed = set(record.read_text().splitlines()) if record.exists() else set()
+    parts = collected()
+    if unknown := sorted({*chosen} - {*parts}):
+        sys.exit(f"no slow tests in {', '.join(unknown)}; there are {', '.join(parts)}")
+    todo = left({part: parts[part] for part in chosen or parts}, passed)
+    for part, (tests, minutes) in todo.items():
+        print(f"{part:32} {len(tests):4} of {len(parts[part]):4} tests  {minutes:4.0f} minutes")
+    whole = sum(minutes for _, minutes in todo.values())
+    print(f"{whole:.0f} minutes on two cores; Ctrl-C stops them, and the same command goes on", flush=True)
+    signal.signal(signal.SIGINT, lambda *_: None)  # pytest gets it too, and ends
+    codes = [0]
+    for tests, _ in todo.values():
+        codes += [subprocess.call([sys.executable, __file__, "--passed", record, *tests])]
+        if codes[-1] == pytest.ExitCode.INTERRUPTED:
+            break
+    return max(codes)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--passed"]:
+        _, _, record, *tests = sys.argv
+        sys.exit(pytest.main(["-n", "auto", "-m", "slow", *tests], plugins=[Passed(Path(record))]))
+    sys.exit(main(sys.argv[1:]))
