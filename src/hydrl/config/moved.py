@@ -17,7 +17,9 @@ def renamed(values: Any) -> Any:
 
 
 def now(target: Any) -> Any:
-    """A dotted path as it is now; others as they are."""
+    """A dotted path as it is now; anything else as it is."""
+    if not isinstance(target, str):
+        return target
     for room, names in (("networks", NETWORKS), ("experience", EXPERIENCE)):
-        target = re.sub(rf"^hydrl\.parts\.({names})\.", rf"hydrl.parts.{room}.\1.", str(target))
+        target = re.sub(rf"^hydrl\.parts\.({names})\.", rf"hydrl.parts.{room}.\1.", target)
     return target
