@@ -38,8 +38,8 @@ NOISE = (
     "usage:",
 )
 Told = Callable[..., tuple[int, str]]
-# Mistakes that are told through all of Hydra: one of each kind that it finds or that follows its composing, and
-# those with options, several values or words of Hydra's; the others are told from what is composed once.
+# Mistakes told through all of Hydra: one of each kind that it finds or that follows its composing, and those
+# with options, several values or words of Hydra's; the others are told from what is composed once.
 WITH_HYDRA = [
     "optim.lrr=1", "+optim.lr=1", "environment=cartpole", "encoder=mlp", "env=cartpol", "algo=", "env=gym",
     "env=[cartpole,pendulum]", "experiment=nosuch", "+algo=dqn", "~transforms.normalise", "~seed", "eval=[]",
