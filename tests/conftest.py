@@ -1,6 +1,8 @@
 """Shared helpers: composing the real configuration tree, and running it in this process."""
 
+import copy
 import csv
+import functools
 import hashlib
 import importlib.util
 import io
@@ -11,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,15 @@ import durations
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import DictConfig, open_dict
 
 import hydrl.loop.metrics
-from hydrl.config import CONFIGS
+from hydrl.config import CONFIGS, command_line
+from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts.losses import make_loss
@@ -38,8 +45,38 @@ SMALL += ["eval.max_steps=20", "log_every_frames=64", "checkpoint_every_frames=1
 
 def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
     """The checked settings that ``python train.py *overrides`` would train with."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
+    return load(composed(f"run_dir={run_dir}", *overrides))
+
+
+def composed(*overrides: str, hydra: bool = False) -> DictConfig:
+    """What Hydra makes of overrides, and its own node if asked for; the same choices are composed once."""
+    choosing = [each for each in overrides if chooses(each)]
+    own = any(key_of(each) == "hydra.searchpath" for each in choosing)  # whose files a test may write anew
+    cfg = (with_choices.__wrapped__ if own else with_choices)(*choosing)
+    cfg = copy.deepcopy(cfg)
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    values = [each for each in parsed if each.input_line not in choosing]
+    ConfigLoaderImpl._apply_overrides_to_config(values, cfg)  # as Hydra does once it has composed
+    cfg.hydra.overrides.task = [each.input_line for each in parsed if not each.is_hydra_override()]
+    if not hydra:
+        with open_dict(cfg):
+            del cfg["hydra"]
+    return cfg
+
+
+@functools.cache
+def with_choices(*overrides: str) -> DictConfig:
+    """See :func:`composed`."""
+    begun = GlobalHydra.instance().is_initialized()
+    with nullcontext() if begun else initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", overrides=[*overrides], return_hydra_config=True)
+
+
+def chooses(override: str) -> bool:
+    """Whether it chooses of a group or says something of Hydra's, and sets no key of the run."""
+    key, _, value = override.partition("=")
+    group = key.lstrip("+~").partition("@")[0]
+    return group.startswith("hydra") or ((CONFIGS / group).is_dir() and value[:1] != "{")
 
 
 def data_of(algo: str, path: Path | str = "none") -> list[str]:
@@ -80,6 +117,7 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
         patch.setattr(HydraConfig.instance(), "cfg", None)  # and what Hydra does
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "argv", [script, *words])
+        patch.setattr(command_line, "leave", sys.exit)  # which would end the tests
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as end:

@@ -12,9 +12,10 @@ import hydra
 import pytest
 import torch
 import yaml
-from conftest import ROOT, settings
+from conftest import ROOT, composed, settings, with_choices
 from hydra.core.hydra_config import HydraConfig
 from mistakes import MISTAKES
+from omegaconf import open_dict
 from torchrl.envs import EnvBase
 
 import hydrl
@@ -37,19 +38,38 @@ NOISE = (
     "usage:",
 )
 Told = Callable[..., tuple[int, str]]
+# Mistakes told through all of Hydra: one of each kind that it finds or that follows its composing, and those
+# with options, several values or words of Hydra's; the others are told from what is composed once.
+WITH_HYDRA = [
+    "optim.lrr=1", "+optim.lr=1", "environment=cartpole", "encoder=mlp", "env=cartpol", "algo=", "env=gym",
+    "env=[cartpole,pendulum]", "experiment=nosuch", "+algo=dqn", "~transforms.normalise", "~seed", "eval=[]",
+    "optim.lr", "optim.lr=abc", "optim.lr=-1", "actor.num_cells.7=3", "total_frames=${frames}",
+    "total_frames=???", "env=gym env.id=NoSuchEnv-v0", "algo=dqn env=pendulum", "algo=ppo loss=dqn",
+]  # fmt: skip
+OF_HYDRA = re.compile(r"(^| )-|hydra|=(\w+,)+\w+|range\(")
+
+main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(train.main.__wrapped__)
+
+
+def main_of_what_is_composed_once() -> None:
+    """In place of Hydra's, whose parser of options, folders and composing anew take most of the time."""
+    *words, run_dir = sys.argv[1:]
+    cfg = composed(*words, hydra=True)
+    cfg.hydra.runtime.output_dir = run_dir.removeprefix("hydra.run.dir=")
+    HydraConfig.instance().set_config(cfg)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    train.main.__wrapped__(cfg)
 
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Told:
     """Runs a command line in this process; gives the exit code and all that was printed."""
-    main = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(
-        train.main.__wrapped__
-    )
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # and what Hydra does
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def call(line: str) -> tuple[int, str]:
+    def call(line: str, main: Callable[[], None] = main) -> tuple[int, str]:
         arguments = line.split()
         if "hydra.run.dir" not in line and "resume=" not in line:
             arguments += [f"hydra.run.dir={tmp_path / 'run'}"]
@@ -89,8 +109,12 @@ def assert_short(output: str) -> None:
 
 @pytest.mark.usefixtures("canary")
 @pytest.mark.parametrize("line", MISTAKES)
-def test_a_mistake_is_told_in_a_line_before_any_environment_starts(line: str, told: Told):
-    code, output = told(line)
+def test_a_mistake_is_told_in_a_line_before_any_environment_starts(line: str, told: Told, monkeypatch):
+    if line in WITH_HYDRA or OF_HYDRA.search(line):
+        code, output = told(line)
+    else:
+        monkeypatch.setattr(command_line, "compose", lambda _, words, **__: with_choices(*words))
+        code, output = told(line, main_of_what_is_composed_once)
     assert code == 2, output
     assert_short(output)
     assert not [each for each in MISTAKES[line] if each not in output], output
@@ -100,8 +124,10 @@ def test_the_version_is_its_own(told: Told):
     assert told("--version") == (0, f"hydrl {hydrl.__version__}\n")
 
 
-def test_the_table_of_mistakes_is_long():
-    assert len(MISTAKES) >= 30
+def test_the_table_of_mistakes_is_long_and_each_kind_is_told_through_hydra():
+    assert len(MISTAKES) >= 200
+    assert set(WITH_HYDRA) <= MISTAKES.keys()
+    assert 20 <= sum(map(bool, map(OF_HYDRA.search, MISTAKES))) <= 40
 
 
 @pytest.mark.usefixtures("canary")
@@ -372,27 +398,19 @@ def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.Monk
     assert ends_with(None) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("line", "seconds"),
-    [
-        ("optim.lrr=1", 10),
-        ("env=cartpol", 10),
-        ("total_frames=1e6", 10),
-        ("algo=ppo actor.activation=Foo", 10),  # asks PyTorch, so it waits for the import
-    ],
-)
-def test_a_real_command_line_answers_soon(line: str, seconds: float, tmp_path: Path):
+@pytest.mark.parametrize("line", ["optim.lrr=1", "algo=ppo actor.activation=Foo"])  # which asks PyTorch
+def test_a_real_command_line_answers_soon(line: str, tmp_path: Path):
     command = [sys.executable, "train.py", *line.split(), f"hydra.run.dir={tmp_path}"]
     before = os.times()
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     after = os.times()  # of the processor: a clock would count what else the machine does
-    assert sum(after[2:4]) - sum(before[2:4]) < seconds
+    assert sum(after[2:4]) - sum(before[2:4]) < 10
     assert done.returncode == 2
     assert done.stdout == ""
     assert_short(done.stderr)
-    assert re.search(line.split()[-1].partition("=")[0], done.stderr)
+    assert line.split()[-1].partition("=")[0] in done.stderr
 
 
 def test_output_that_nobody_reads_to_the_end_is_no_mistake():
@@ -403,9 +421,9 @@ def test_output_that_nobody_reads_to_the_end_is_no_mistake():
     assert done.returncode in (0, 141)  # 0 where all of it still fitted into the pipe
 
 
-def test_help_lists_the_groups_and_their_choices_after_three_examples():
-    command = [sys.executable, "train.py", "--help"]
-    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200).stdout
+def test_help_lists_the_groups_and_their_choices_after_three_examples(told: Told):
+    code, output = told("--help")
+    assert code == 0
     assert [line.startswith("python train.py ") for line in output.splitlines()[:4]] == [True] * 3 + [False]
     assert f"\nalgo: {', '.join(choices(CONFIGS / 'algo'))}\n" in output
     for group in CONFIGS.iterdir():
@@ -593,14 +611,15 @@ def test_the_shell_completes_choices_and_keys(typed: str, offered: list[str], to
     assert output.split() == offered
 
 
-def test_a_refused_run_leaves_no_folder_of_its_own_and_the_one_that_was_named(tmp_path: Path):
+def test_a_refused_run_leaves_no_folder_of_its_own_and_the_one_that_was_named(told, tmp_path, monkeypatch):
+    named = tmp_path / "named"
+    named.mkdir()
+    monkeypatch.chdir(tmp_path)
     for words in (
         ["optim.lr=fast"],
-        ["optim.lr=fast", f"hydra.run.dir={tmp_path}"],
+        ["optim.lr=fast", f"hydra.run.dir={named}"],
         ["env=gym", "env.id=ALE/Pong-v5"],  # whose slash makes two folders of one
     ):
-        command = [sys.executable, "train.py", *words, "seed=987654"]
-        assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=200).returncode == 2
-    assert not list((ROOT / "outputs").glob("*/*-seed987654"))
-    assert not (ROOT / "outputs" / "ppo-ALE").exists()
-    assert tmp_path.is_dir()
+        monkeypatch.setattr(sys, "argv", ["train.py", *words])
+        assert command_line.run(main) == 2
+    assert list(tmp_path.iterdir()) == [named]

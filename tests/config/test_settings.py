@@ -3,12 +3,11 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import data_of, needs_vmas, settings
-from hydra import compose, initialize_config_dir
+from conftest import composed, data_of, needs_vmas, settings
 from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
 
-from hydrl.config import CONFIGS
+from hydrl.config import CONFIGS, mistakes
 from hydrl.config.mistakes import find, paths
 from hydrl.config.schema import Role, keys
 from hydrl.config.settings import Settings, algorithms, check_action_space, load
@@ -27,6 +26,7 @@ TASKS |= {f"multi-agent {kind}": "custom env._target_=toys.Team" for kind in TAS
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
 MOUNTED = {"encoder": "encoder@actor"}  # a group of parts of other groups' choices
+WITH = {"lstm": "recurrent_ppo", "gru": "recurrent_ppo", "noisy": "rainbow"}  # an algorithm an encoder needs
 PARTS = ["env", "actor", "critic", "exploration", "collector", "buffer"]
 PARTS += [
     "minibatches",
@@ -35,11 +35,6 @@ PARTS += [
     "optim",
     "schedule",
 ]
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("train", overrides=["run_dir=unused", *overrides])
 
 
 def with_file(file: str, run_dir: Path) -> Settings:
@@ -55,19 +50,27 @@ def with_file(file: str, run_dir: Path) -> Settings:
         algo, _, env = choice.partition("/")
         return settings(f"algo={algo}", f"env={env}", *data_of(algo), run_dir=run_dir)
     refusals = []
-    for algo, kinds in algorithms().items():
-        for kind in kinds:
+    for algo in fitting(group, choice):
+        for kind in algorithms()[algo]:
             base = {"algo": algo, "env": TASKS[kind]} | {MOUNTED.get(group, group): choice}
             untuned = ["~tuned"] * (group != "tuned")
             overrides = " ".join([*untuned, *(f"{key}={value}" for key, value in base.items())]).split()
             try:
                 found = settings(*overrides, *ARGUMENTS.get(file, []), *data_of(algo), run_dir=run_dir)
                 check_action_space(found, kind)
-                if group != "algo" or found.algo == choice:
-                    return found
+                return found
             except UserError as error:
                 refusals.append(str(error))
     raise AssertionError(refusals)
+
+
+def fitting(group: str, choice: str) -> list[str]:
+    """The algorithms that a choice may fit: those that say so, or else those that do not say."""
+    if group in ("algo", "encoder"):
+        return [WITH.get(choice, choice if group == "algo" else "crossq")]
+    fits = {algo: mistakes.content(f"/algo/{algo}")["fits"] for algo in algorithms()}
+    saying = [algo for algo, each in fits.items() if choice in each.get(group, [])]
+    return saying or [algo for algo, each in fits.items() if group not in each]
 
 
 def content(file: str) -> DictConfig:
@@ -196,29 +199,35 @@ def test_a_transform_can_be_dropped_and_another_added_at_the_end():
     assert last.in_keys == ["observation"]
 
 
-@pytest.mark.parametrize("algo", algorithms())
-def test_every_key_is_read_by_something(algo: str):
-    env = TASKS[algorithms()[algo][0]]
-    words = f"algo={algo} env={env}".split()
-    cfg = composed(*words, *data_of(algo), "logger=wandb", "schedule=cosine")
-    values = load(cfg).model_dump()
-    nodes = dict(targets(values))
-    assert {"env", "actor", "collector", "loss.module", "optim", "logger.wandb"} <= nodes.keys()
-    open_ended = set()
-    for path, node in nodes.items():
-        parameters, passes_on = accepted_parameters(import_(node["_target_"]))
-        assert {key for key in node if key not in ("_target_", "_partial_", "needs")} <= parameters.keys(), (
-            path
-        )
-        open_ended |= {path} if passes_on else set()
-    assert open_ended <= {"env"}  # its keywords go to gymnasium.make, which refuses what it does not know
+def test_every_key_is_read_by_something():
+    seen = set()  # parts that several algorithms have alike
+    for algo, (kind, *_) in algorithms().items():
+        words = ["run_dir=unused", f"algo={algo}", *f"env={TASKS[kind]}".split(), *data_of(algo)]
+        cfg = composed(*words, "logger=wandb", "schedule=cosine")
+        values = load(cfg).model_dump()
+        nodes = dict(targets(values))
+        assert {"env", "actor", "collector", "loss.module", "optim", "logger.wandb"} <= nodes.keys()
+        open_ended = set()
+        for path, node in nodes.items():
+            parameters, passes_on = accepted_parameters(import_(node["_target_"]))
+            assert {
+                key for key in node if key not in ("_target_", "_partial_", "needs")
+            } <= parameters.keys(), path
+            open_ended |= {path} if passes_on else set()
+        assert open_ended <= {"env"}  # its keywords go to gymnasium.make, which refuses what it does not know
 
-    for parent in (nodes.keys() - open_ended) | {"", "eval", "loss", "loss.value_estimator"}:
-        key = f"{parent}.nonsense".lstrip(".")
-        wrong = cfg.copy()
-        OmegaConf.update(wrong, key, 1, force_add=True)
-        with pytest.raises(UserError, match=rf"{key}=1: (there is no such key|\S+ takes no nonsense)"):
-            load(wrong)
+        parents = dict.fromkeys((nodes.keys() - open_ended) | {"", "eval", "loss", "loss.value_estimator"})
+        for parent in parents:
+            part = parent, str(nodes.get(parent, values["loss"]["module"])["_target_"])
+            if part in seen:
+                continue
+            seen.add(part)
+            key = f"{parent}.nonsense".lstrip(".")
+            wrong = cfg.copy()
+            OmegaConf.update(wrong, key, 1, force_add=True)
+            with pytest.raises(UserError, match=rf"{key}=1: (there is no such key|\S+ takes no nonsense)"):
+                load(wrong)
+    assert len(seen) > 90
 
 
 def import_(name: str) -> object:
@@ -228,7 +237,7 @@ def import_(name: str) -> object:
 
 
 def test_loading_changes_nothing_in_what_was_composed():
-    cfg = composed("algo=dqn", "env=cartpole")
+    cfg = composed("run_dir=unused", "algo=dqn", "env=cartpole")
     before = OmegaConf.to_yaml(cfg)
     first, second = load(cfg), load(cfg)
     assert OmegaConf.to_yaml(cfg) == before
@@ -255,8 +264,8 @@ def test_a_builder_is_called_with_what_is_configured():
 
 def test_only_algorithms_that_can_act_in_the_space_are_named():
     for algo, kinds in algorithms().items():
+        run = settings(f"algo={algo}", "env=cartpole", *data_of(algo))
         for kind in ("discrete", "continuous", "Composite"):
-            run = settings(f"algo={algo}", "env=cartpole", *data_of(algo))
             if kind in kinds:
                 check_action_space(run, kind)
                 continue

@@ -12,16 +12,37 @@ from conftest import ROOT
 
 from hydrl.config import automatic
 from hydrl.errors import Interrupted
-from hydrl.run import checkpoint
+from hydrl.study import pool
 from hydrl.study.pool import Trainings, side_by_side
 
-LONG = ["algo=dqn", "env=cartpole", "debug=fast", "total_frames=10_000_000", "checkpoint_every_frames=1_024"]
+# Takes the place of train.py: it trains for ever, and saves once it is asked to end.
+MEMBER = """
+import os, signal, sys, time
+from pathlib import Path
+
+folder = Path(dict(word.partition("=")[::2] for word in sys.argv[1:])["hydra.run.dir"].strip("'"))
+
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # another one kills
+    time.sleep(1)
+    (folder / "saved").touch()
+    sys.exit(143)
+
+signal.signal(signal.SIGTERM, save)
+folder.mkdir()
+(folder / "threads").write_text(os.environ["OMP_NUM_THREADS"])
+(folder / "trains").touch()
+while True:
+    signal.pause()
+"""
 STARTER = """
 import sys
 from pathlib import Path
+from hydrl.study import pool as module
 from hydrl.study.pool import Trainings
+module.TRAIN = Path(sys.argv[2])
 with Trainings(2) as pool:
-    run = pool.start(sys.argv[2:], Path(sys.argv[1]))
+    run = pool.start([], Path(sys.argv[1]))
     print(run.process.pid, flush=True)
     run.process.wait()
 """
@@ -35,8 +56,16 @@ def wait_for(condition, seconds: float = 240) -> None:
         time.sleep(0.05)
 
 
+@pytest.fixture
+def member(tmp_path, monkeypatch) -> Path:
+    """``MEMBER``, which runs of this process then are."""
+    monkeypatch.setattr(pool, "TRAIN", tmp_path / "member.py")
+    pool.TRAIN.write_text(MEMBER)
+    return pool.TRAIN
+
+
 def trains(folder: Path) -> bool:
-    return bool(checkpoint.archives(folder))
+    return (folder / "trains").exists()
 
 
 def test_only_so_many_are_in_hand_and_each_begins_when_there_is_room():
@@ -64,40 +93,38 @@ def test_each_run_tells_how_it_ended(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_runs_side_by_side_share_the_cores(tmp_path, limit, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    sizes = ["minibatches.size=256", "actor.num_cells=[256,256]", "critic.num_cells=[256,256]"]
-    with Trainings(limit) as pool:
-        run = pool.start(["algo=sac", "env=pendulum", "debug=fast", *sizes], tmp_path / "run")
-        resolved = run.folder / "config_resolved.yaml"
-        wait_for(resolved.is_file)  # written before it trains, which two threads on a busy core do slowly
-    threads = min(2, max(1, automatic.cores() // limit))
-    assert f"torch_threads: {threads}\n" in resolved.read_text()
+def test_runs_side_by_side_share_the_cores(tmp_path, limit, member, monkeypatch):
+    monkeypatch.setattr(automatic, "cores", lambda: 6)
+    with Trainings(limit) as runs:
+        run = runs.start([], tmp_path / "run")
+        wait_for(lambda: trains(run.folder))
+    assert (run.folder / "threads").read_text() == {1: "6", 2: "3"}[limit]
 
 
-def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, capsys):
-    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), Trainings(2) as pool:  # noqa: PT012
-        stopped, left = (pool.start(LONG, tmp_path / name) for name in ("stopped", "left"))
+def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, member, capsys):
+    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), Trainings(2) as runs:  # noqa: PT012
+        stopped, left = (runs.start([], tmp_path / name) for name in ("stopped", "left"))
         wait_for(lambda: trains(stopped.folder) and trains(left.folder))
         stopped.stop()
         stopped.stop()  # a second signal would have killed it
         assert stopped.process.wait(200) == 143
         signal.raise_signal(signal.SIGHUP)
     assert left.code == 143
+    assert all((each.folder / "saved").exists() for each in (stopped, left))
     assert capsys.readouterr().out == "\nwaits for 1 to save and end; another Ctrl-C kills\n"
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal for it")
-def test_a_run_ends_with_a_killed_parent(tmp_path):
-    command = [sys.executable, "-c", STARTER, str(tmp_path / "run"), *LONG]
+def test_a_run_ends_with_a_killed_parent(tmp_path, member):
+    command = [sys.executable, "-c", STARTER, str(tmp_path / "run"), str(member)]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     child = psutil.Process(int(parent.stdout.readline()))
     wait_for(lambda: trains(tmp_path / "run"))
     parent.kill()
     parent.wait()
     wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
-    assert "interrupted" in (tmp_path / "run" / "summary.json").read_text()
+    assert (tmp_path / "run" / "saved").exists()
 
 
 def test_what_nohup_ignores_stays_ignored():

@@ -44,6 +44,7 @@ def make_run(
         "wall_seconds": 5 + frames / 1000 * seconds,
         "start_seconds": 5,
         "eval/return_mean": score,
+        "eval/return_std": 0.5,
         "versions": {"hydrl": "1"},
     }
     summary |= {"solved_at_frames": solved, "solved_at_seconds": solved and 5 + solved / 1000 * seconds}

@@ -8,7 +8,7 @@ import statistics
 
 import numpy as np
 import pytest
-from conftest import data_of, settings
+from conftest import composed, data_of, settings
 from omegaconf import OmegaConf
 from test_report import make_run
 
@@ -16,8 +16,8 @@ from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices
 from hydrl.config.settings import algorithms
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.study import results, runs
-from hydrl.study.algorithms import page as page_of_algorithms
+from hydrl.study import algorithms as page_of_algorithms
+from hydrl.study import pool, results, runs
 from hydrl.study.pool import Trainings
 from hydrl.study.report import number
 from scripts import results as script
@@ -59,6 +59,7 @@ def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_rows_ar
     assert min(DECLARED["seeds"]) >= 100
     run = []
     monkeypatch.setattr(results, "train_all", lambda lists, *_, **__: run.extend(lists) or 0)
+    monkeypatch.setattr(results, "write", lambda *_: None)
     results.make(script.TABLE, names, 1, tmp_path, tmp_path / "page.md")
     assert len(run) == len(set(map(tuple, run))) == count
 
@@ -72,10 +73,21 @@ def test_each_run_is_kept_as_it_ends_and_a_table_that_lost_its_runs_goes_on_from
     arguments = script.Arguments(jobs=1, out=str(out), page=str(page))
     start = Trainings.start
 
-    def stop_after_a_run(pool, arguments, folder, shown):
-        if pool.started:
+    def stop_after_a_run(trainings, arguments, folder, shown):
+        if trainings.started:
             raise Interrupted(signal.SIGINT)
-        return start(pool, arguments, folder, shown)
+        return start(trainings, arguments, folder, shown)
+
+    class Ended:
+        """Takes the place of the other runs: that on CartPole has finished, those on Pendulum are refused."""
+
+        error = "it cannot"
+
+        def __init__(self, arguments, folder, cores, shown):
+            self.folder, self.code = folder, 0 if "env=cartpole" in arguments else 2
+            self.status = pool.STATUS[self.code]
+            if self.code == 0:
+                make_run(folder, 50.0, 101, algo="dqn", overrides=QUICK, returns=(10.0,))
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainings, "start", stop_after_a_run)
@@ -90,6 +102,7 @@ def test_each_run_is_kept_as_it_ends_and_a_table_that_lost_its_runs_goes_on_from
     assert f"| 1 of 2 | CartPole-v1 | {number(score)} | **{number(score)}** | 512 |" in page.read_text()
     shutil.rmtree(out)
 
+    monkeypatch.setattr(pool, "Training", Ended)
     with pytest.raises(RunError, match="not all runs have finished"):
         script.main(arguments)
     told = capsys.readouterr().out
@@ -98,16 +111,17 @@ def test_each_run_is_kept_as_it_ends_and_a_table_that_lost_its_runs_goes_on_from
     (file,) = page.with_suffix("").glob("*.jsonl")
     kept = list(map(json.loads, file.read_text().splitlines()))
     (second,) = out.glob("dqn-cartpole*/summary.json")
-    scores = [score, json.loads(second.read_text())["eval/return_mean"]]
+    assert json.loads(second.read_text())["eval/return_mean"] == 50
+    scores = [score, 50.0]
     assert [(each["seed"], each["eval/return_mean"]) for each in kept] == [
         *zip([100, 101], scores, strict=True)
     ]
-    assert [point[0] for point in kept[1]["curve"]] == [256, 512]
-    assert kept[1]["versions"]["torchrl"] == "0.14.1"
+    assert [point[0] for point in kept[0]["curve"]] == [256, 512]
+    assert kept[0]["versions"]["torchrl"] == "0.14.1"
     ours = f"**{number(statistics.mean(scores))} ± {number(statistics.stdev(scores))}**"
     text = page.read_text()
     assert (
-        f"| 2 of 2 | CartPole-v1 | {number(statistics.mean(scores))} | {ours} | 512 | 9.5 ± 0.5 @ 10k |"
+        f"| 2 of 2 | CartPole-v1 | {number(statistics.mean(scores))} | {ours} | 1,256 | 9.5 ± 0.5 @ 10k |"
         in text
     )
     assert "| `algo=dqn env=pendulum` | 0 of 2 | - | - | - | - |  |" in text
@@ -152,10 +166,11 @@ def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, messa
         script.main(script.Arguments(**{"page": str(tmp_path / "page.md"), **arguments}))
 
 
-def test_the_page_of_algorithms_has_each_with_what_it_did(tmp_path):
+def test_the_page_of_algorithms_has_each_with_what_it_did(tmp_path, monkeypatch):
+    monkeypatch.setattr(page_of_algorithms, "compose", lambda _, overrides: composed(*overrides))
     for seed, score in ((100, 400.0), (101, 500.0)):
         make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
-    page = page_of_algorithms([[runs.read(tmp_path / "100"), runs.read(tmp_path / "101")], []])
+    page = page_of_algorithms.page([[runs.read(tmp_path / "100"), runs.read(tmp_path / "101")], []])
     lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     assert lines.keys() == {f"algo={each}" for each in choices(CONFIGS / "algo")}
     for name, line in lines.items():

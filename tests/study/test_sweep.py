@@ -18,7 +18,8 @@ from hydrl.config import command_line
 from hydrl.study import pool
 from hydrl.study.sweep import LONGEST, folder_name
 
-TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole"]
+TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole", "minibatches.epochs=1"]
+TINY += ["checkpoint_every_frames=256"]
 # Takes the place of train.py: it notes its command line and ends as a member of its seed does.
 MEMBER = """
 import json, os, signal, sys
@@ -182,7 +183,7 @@ def test_an_interrupted_sweep_begins_no_further_member_and_says_how_to_go_on(swe
 
 def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_path):
     place = [f"hydra.sweep.dir={tmp_path}", "hydra.launcher.n_jobs=2"]
-    folder = "ppo-cartpole-debug_fast-total_frames_{}-tuned_null-seed{}"
+    folder = "ppo-cartpole-debug_fast-minibatches.epochs_1-total_frames_{}-tuned_null-seed{}"
     begun = begin(*TINY, "seed=0,1,2", "total_frames=1_000_000", *place)
     running = [tmp_path / folder.format(1_000_000, seed) for seed in (0, 1)]
     while not all(list(each.glob("checkpoints/checkpoint-*")) for each in running):
@@ -196,4 +197,4 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
     assert "Traceback" not in output
     assert [row[1:3] for row in rows(output)] == [["seed=0", "interrupted"], ["seed=1", "interrupted"]]
     frames = [json.loads((each / "summary.json").read_text())["frames"] for each in running]
-    assert min(frames) >= 1024
+    assert min(frames) >= 256

@@ -19,8 +19,10 @@ def renamed(values: Any) -> Any:
 
 
 def now(target: Any) -> Any:
-    """A dotted path as it is now; others as they are."""
-    target = str(target).replace("hydrl.parts.encoders.", "hydrl.parts.layers.")
+    """A dotted path as it is now; anything else as it is."""
+    if not isinstance(target, str):
+        return target
+    target = target.replace("hydrl.parts.encoders.", "hydrl.parts.layers.")
     for room, names in (("networks", NETWORKS), ("experience", EXPERIENCE)):
         target = re.sub(rf"^hydrl\.parts\.({names})\.", rf"hydrl.parts.{room}.\1.", target)
     return target
