@@ -42,26 +42,12 @@ def ppo(once: bool) -> Iterator[tuple[int, int]]:
     env.set_seed(0)
     env.transform[0].init_stats(num_iter=1000, reduce_dim=0, cat_dim=0)
     check_env_specs(env)
-    actor_net = nn.Sequential(*hidden(), nn.LazyLinear(2 * env.action_spec.shape[-1]), NormalParamExtractor())
-    policy = ProbabilisticActor(
-        module=TensorDictModule(actor_net, in_keys=["observation"], out_keys=["loc", "scale"]),
-        spec=env.action_spec,
-        in_keys=["loc", "scale"],
-        distribution_class=TanhNormal,
-        distribution_kwargs={"low": env.action_spec.space.low, "high": env.action_spec.space.high},
-        return_log_prob=True,
-    )
+    policy = gaussian_actor(env)
     value = ValueOperator(module=nn.Sequential(*hidden(), nn.LazyLinear(1)), in_keys=["observation"])
     policy(env.reset())
     value(env.reset())
-    collector = Collector(
-        env,
-        policy,
-        frames_per_batch=FRAMES_PER_BATCH,
-        total_frames=TOTAL_FRAMES,
-        split_trajs=False,
-        device="cpu",
-    )
+    numbers = {"frames_per_batch": FRAMES_PER_BATCH, "total_frames": TOTAL_FRAMES}
+    collector = Collector(env, policy, **numbers, split_trajs=False, device="cpu")
     buffer = ReplayBuffer(storage=LazyTensorStorage(FRAMES_PER_BATCH), sampler=SamplerWithoutReplacement())
     advantage = GAE(gamma=0.99, lmbda=0.95, value_network=value, average_gae=True)
     loss = ClipPPOLoss(
@@ -94,6 +80,19 @@ def ppo(once: bool) -> Iterator[tuple[int, int]]:
             yield batch.numel(), updates
     finally:
         collector.shutdown()
+
+
+def gaussian_actor(env: TransformedEnv) -> ProbabilisticActor:
+    """The tutorial's policy."""
+    net = nn.Sequential(*hidden(), nn.LazyLinear(2 * env.action_spec.shape[-1]), NormalParamExtractor())
+    return ProbabilisticActor(
+        module=TensorDictModule(net, in_keys=["observation"], out_keys=["loc", "scale"]),
+        spec=env.action_spec,
+        in_keys=["loc", "scale"],
+        distribution_class=TanhNormal,
+        distribution_kwargs={"low": env.action_spec.space.low, "high": env.action_spec.space.high},
+        return_log_prob=True,
+    )
 
 
 def hidden() -> list[nn.Module]:

@@ -106,17 +106,7 @@ def ppo() -> Iterator[tuple[int, int]]:
     acted, _ = envs.reset()
     while True:
         with torch.no_grad():
-            steps = []
-            for _ in range(100):
-                observation = standardised(acted)
-                distribution = policy(observation)
-                action = distribution.sample()
-                acted, following, reward, terminated, done = step(envs, action.clamp(-1, 1).numpy())
-                log_prob = distribution.log_prob(action).squeeze(-1)
-                outcome = torch.as_tensor(reward, dtype=torch.float32), torch.as_tensor(terminated)
-                after = standardised(following)
-                steps.append((observation, action, log_prob, after, *outcome, torch.as_tensor(done)))
-            batch = [torch.stack(column) for column in zip(*steps, strict=True)]
+            acted, batch = ppo_batch(envs, policy, standardised, acted)
             observations, actions, log_probs, next_observations, rewards, terminations, dones = batch
             values, next_values = critic(observations).squeeze(-1), critic(next_observations).squeeze(-1)
             advantages = gae(rewards, values, next_values, terminations, dones)
@@ -138,6 +128,27 @@ def ppo() -> Iterator[tuple[int, int]]:
                 optimizer.step()
                 updates += 1
         yield 1_000, updates
+
+
+def ppo_batch(
+    envs: VectorEnv,
+    policy: Callable[[Tensor], Normal],
+    standardised: Callable[[np.ndarray], Tensor],
+    acted: np.ndarray,
+) -> tuple[np.ndarray, list[Tensor]]:
+    """A hundred steps after ``acted``: what is observed then, and all that was seen, ``[100, 10, ...]``."""
+    steps = []
+    for _ in range(100):
+        observation = standardised(acted)
+        distribution = policy(observation)
+        action = distribution.sample()
+        acted, following, reward, terminated, done = step(envs, action.clamp(-1, 1).numpy())
+        log_prob = distribution.log_prob(action).squeeze(-1)
+        outcome = torch.as_tensor(reward, dtype=torch.float32), torch.as_tensor(terminated)
+        steps.append(
+            (observation, action, log_prob, standardised(following), *outcome, torch.as_tensor(done))
+        )
+    return acted, [torch.stack(column) for column in zip(*steps, strict=True)]
 
 
 def dqn() -> Iterator[tuple[int, int]]:
