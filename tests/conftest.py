@@ -21,6 +21,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
 import hydrl.loop.metrics
+import hydrl.run.folder
 from hydrl.config import CONFIGS
 from hydrl.config.settings import Settings, load
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
@@ -79,6 +80,7 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
         patch.setattr(HydraConfig.instance(), "cfg", None)  # and what Hydra does
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "argv", [script, *words])
+        patch.setattr(hydrl.run.folder, "_held", None)  # the lock goes with the process
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as end:
