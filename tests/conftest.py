@@ -28,6 +28,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, open_dict
 
 import hydrl.loop.metrics
+import hydrl.run.folder
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load
@@ -118,6 +119,7 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "argv", [script, *words])
         patch.setattr(command_line, "leave", sys.exit)  # which would end the tests
+        patch.setattr(hydrl.run.folder, "_held", None)  # the lock goes with the process
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as end:

@@ -3,10 +3,11 @@
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, settings, start
+from conftest import ROOT, settings, start, typed
 from hydra.core.hydra_config import HydraConfig
 
 from hydrl.config import own
@@ -25,15 +26,26 @@ MODULES = ("my_envs", "my_nets", "my_losses", "my_transforms")
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def forget(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes this process one that has not seen the folder."""
+    path = [*sys.path]
+
+    def call() -> None:
+        monkeypatch.setattr(sys, "path", [*path])
+        for name in MODULES:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+
+    return call
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]) -> Path:
     """A copy of the folder, which is the working folder too."""
     folder = tmp_path / "mine"
     shutil.copytree(ROOT / "docs" / "my_project", folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(folder)
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    forget()
     return folder
 
 
@@ -80,12 +92,10 @@ def test_each_environment_is_trained_in(choice, project, run):
     assert ("train/q_value" in losses) == ("algo=dqn" in choice)
 
 
-def test_a_sweep_is_resumed_and_scored_from_another_folder(project, monkeypatch):
-    line = ["--config-dir=conf", "-m", "algo=my_ppo", "env=corridor", "seed=0,1", *FAST]
-    line += ["hydra.sweep.dir=out", "hydra.launcher.n_jobs=2"]
-    process = start(*line, script=str(ROOT / "train.py"), cwd=project)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+def test_a_sweep_is_resumed_and_scored_from_another_folder(project, forget, monkeypatch):
+    line = ["--config-dir=conf", "-m", "algo=my_ppo", "env=corridor", "seed=0", *FAST, "hydra.sweep.dir=out"]
+    swept = typed(*line)
+    assert swept.returncode == 0, swept.stderr
     monkeypatch.chdir("/")
     (folder,) = (project / "out").glob("my_ppo-corridor-*-seed0")
     assert own.remembered(folder) == [project / "conf"]
@@ -96,20 +106,20 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, monkeypatch)
     returns = evaluator(frames, 3, 2).returns
     assert ((returns >= -5.01) & (returns < 0)).all()  # 50 steps of 0.1 at most
     evaluator.close()
-    resumed = [f"resume={folder}", "total_frames=768"]
-    process = start(*resumed, "trust=true", script=str(ROOT / "train.py"), cwd="/")
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+    forget()
+    resumed = typed(f"resume={folder}", "total_frames=768", "trust=true")
+    assert resumed.returncode == 0, resumed.stderr
     assert (summary(folder)["frames"], summary(folder)["resumed_at_frames"]) == (768, [512])
 
 
 def test_a_run_of_an_own_task_whose_discount_follows_from_its_length_is_resumed_as_the_page_says(project):
     """The page's own words; the task's module must be looked at again for the same discount."""
-    begun = ["--config-dir=conf", "algo=ppo", "env=corridor", *FAST, "hydra.run.dir=out"]
-    for line in (begun, ["resume=out", "--config-dir=conf", "total_frames=768"]):
-        process = start(*line, script=str(ROOT / "train.py"), cwd=project)
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, output
+    begun = typed("--config-dir=conf", "algo=ppo", "env=corridor", *FAST, "hydra.run.dir=out")
+    assert begun.returncode == 0, begun.stderr
+    resumed = ["resume=out", "--config-dir=conf", "total_frames=768"]
+    process = start(*resumed, script=str(ROOT / "train.py"), cwd=project)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
     assert "all goes on as it stood" in output
     assert "gamma: 0.95" in (project / "out" / "config_resolved.yaml").read_text()
     assert summary(project / "out")["frames"] == 768

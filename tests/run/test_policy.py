@@ -181,8 +181,16 @@ def test_torchrl_s_environment_rolls_out_frozen(load):
         assert torch.equal(torch.as_tensor(each), before[key]), key
 
 
-@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
-@pytest.mark.parametrize("name", ["ppo", "dqn", "td3"])
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        *(("ppo", "onnx"), ("dqn", "pt2"), ("td3", "onnx")),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (("ppo", "pt2"), ("dqn", "onnx"), ("td3", "pt2"))
+        ),
+    ],
+)
 def test_an_exported_file_acts_as_predict_does(name, suffix, load, tmp_path):
     policy = load(name, checkpoint="last")
     path, seen = policy.export(tmp_path / f"policy.{suffix}"), draw(policy, 1_000)

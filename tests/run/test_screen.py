@@ -63,7 +63,9 @@ def test_a_run_never_evaluated_has_no_line_for_it(capsys):
     assert "solved" not in shown
 
 
-@pytest.mark.parametrize("evaluations", ["eval.every_frames=256", "eval.every_frames=512"])
+@pytest.mark.parametrize(
+    "evaluations", ["eval.every_frames=256", pytest.param("eval.every_frames=512", marks=pytest.mark.slow)]
+)
 def test_a_reader_that_has_left_costs_the_screen_alone(evaluations, tmp_path):
     words = ["debug=fast", "env=cartpole", "tuned=null", "total_frames=256", evaluations]
     reader, writer = os.pipe()
@@ -111,9 +113,17 @@ def test_a_run_whose_screen_was_closed_from_the_start_ends_as_any_other(tmp_path
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
 
 
-@pytest.mark.parametrize("screen", ["<&- >&- 2>&-", ">/dev/full 2>/dev/full", "2>&-"])
+MISTAKES = ["train.py env=cartpol", "scripts/evaluate.py run=nowhere", "-m hydrl nonsense"]
+SCREENS = ["<&- >&- 2>&-", ">/dev/full 2>/dev/full", "2>&-"]
+
+
 @pytest.mark.parametrize(
-    "words", ["train.py env=cartpol", "scripts/evaluate.py run=nowhere", "-m hydrl nonsense"]
+    ("words", "screen"),
+    [
+        pytest.param(words, screen, marks=() if place == other else pytest.mark.slow)
+        for place, words in enumerate(MISTAKES)
+        for other, screen in enumerate(SCREENS)
+    ],
 )
 def test_a_mistake_has_its_exit_code_where_nobody_can_be_told(words, screen):
     done = run_in_shell(f"{words} {screen}")

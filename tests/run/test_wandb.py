@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, settings
+from conftest import ROOT, settings, typed
 from wandb.proto import wandb_internal_pb2
 from wandb.sdk.launch.sweeps import utils as sweeps
 
@@ -27,7 +27,7 @@ from hydrl.run.resume import origin
 from scripts.wandb import dashboard
 
 SWEEPS = sorted((ROOT / "scripts" / "wandb").glob("*.yaml"))
-TINY = ["debug=fast", "total_frames=1_024", "~tuned"]
+TINY = ["debug=fast", "total_frames=512", "eval.every_frames=512", "~tuned"]
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
     ]
     for algo, env, words in (
         ("ppo", "cartpole", [*ours, "logger.wandb.tags=[short]"]),
-        ("dqn", "cartpole", []),
+        ("dqn", "cartpole", ["minibatches.warmup_frames=256"]),
         ("sac", "pendulum", ["minibatches.updates=1", "minibatches.warmup_frames=256"]),
     ):
         chosen = settings(f"algo={algo}", f"env={env}", *TINY, *words, run_dir=place / algo)
@@ -368,14 +368,7 @@ def test_a_dashboard_is_saved_and_its_address_printed(
     ],
 )
 def test_a_dashboard_that_cannot_be_saved_is_one_line(words: list[str], answer: str):
-    done = subprocess.run(
-        [sys.executable, "scripts/wandb/dashboard.py", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = typed(*words, script="scripts/wandb/dashboard.py")
     assert done.returncode == 2
     assert answer in done.stderr
     assert done.stderr.count("\n") == 1
