@@ -356,6 +356,7 @@ COMPILED = {
     "dueling dqn": ["algo=dqn", "env=cartpole", "actor=dueling", "target=soft", "actor.num_cells=[8,8]"],
     "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]"],
 }
+QUICK = ["ppo on bounded actions", "dueling dqn"]  # compiled within ten seconds or so
 
 
 def written_out(loss, optimizer, *, max_grad_norm, target):
@@ -418,7 +419,13 @@ def test_what_a_cuda_graph_would_record_is_the_same_update(overrides):
         agree(found, expected)
 
 
-@pytest.mark.parametrize("overrides", COMPILED.values(), ids=COMPILED.keys())
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param(words, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, words in COMPILED.items()
+    ],
+)
 def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates_targets_included(overrides):
     eager, weights = twenty_updates(overrides)
     compiled, compiled_weights = twenty_updates(overrides, compile=True)

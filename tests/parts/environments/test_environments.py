@@ -34,6 +34,7 @@ OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
 VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
 VEC_NORM_V2 = partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True)
 NAMED = sorted({file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom", "vmas"})
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def gym(id: str, *transforms, num_envs: int = 1, seed: int = 0, **kwargs) -> TransformedEnv:
@@ -112,7 +113,7 @@ def test_a_vector_of_tasks_gives_what_torchrl_s_own_class_gives(id, monkeypatch)
         return gym(id, StepCounter, num_envs=3).rollout(60, break_when_any_done=False)
 
     ours = rollout()
-    monkeypatch.setattr(environments, "GymVector", GymWrapper)
+    monkeypatch.setattr("hydrl.parts.environments.gymnasium.GymVector", GymWrapper)
     theirs = rollout()
     assert ours["next", "done"].any()
     entries = set(theirs.keys(True, True))
@@ -153,8 +154,10 @@ def test_a_fallen_pole_terminates_and_is_not_truncated(num_envs):
     assert not after["truncated"].any()
 
 
-@pytest.mark.parametrize("num_envs", [1, 8])
-@pytest.mark.parametrize("id", ["CartPole-v1", "Hopper-v4"])
+@pytest.mark.parametrize(
+    ("id", "num_envs"),
+    [("CartPole-v1", 1), ("Hopper-v4", 8), slow("CartPole-v1", 8), slow("Hopper-v4", 1)],
+)
 def test_normalised_random_data_is_standard(id, num_envs):
     torch.manual_seed(0)
     env = gym(id, OBSERVATION_NORM, num_envs=num_envs)
@@ -444,10 +447,13 @@ def test_large_pictures_are_read_and_said_to_meet_no_convolutions(side, warned, 
 
 
 @pytest.mark.filterwarnings("ignore")  # Gymnasium's, of spaces and rewards it advises against
-@pytest.mark.parametrize("num_envs", [1, 2])
-@pytest.mark.parametrize("spaces", WORK.values(), ids=WORK)
-def test_what_a_task_may_see_do_and_pay(spaces, num_envs, spaced):
-    spaced(num_envs, **spaces)
+@pytest.mark.parametrize(
+    ("name", "num_envs"),
+    # In turn in one environment and in two; the others are slow.
+    [(slow, pytest.param)[(at + more) % 2](name, more) for at, name in enumerate(WORK) for more in (1, 2)],
+)
+def test_what_a_task_may_see_do_and_pay(name, num_envs, spaced):
+    spaced(num_envs, **WORK[name])
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])
