@@ -10,15 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, open_dict
 
@@ -26,6 +23,7 @@ import hydrl.loop.metrics
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load
+from hydrl.config.tuned import composed as composed_anew
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts.losses import make_loss
 from hydrl.run import checkpoint, process
@@ -58,9 +56,7 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
 @functools.cache
 def with_choices(*overrides: str) -> DictConfig:
     """See :func:`composed`."""
-    begun = GlobalHydra.instance().is_initialized()
-    with nullcontext() if begun else initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("train", overrides=[*overrides], return_hydra_config=True)
+    return composed_anew(overrides, return_hydra_config=True)
 
 
 def chooses(override: str) -> bool:

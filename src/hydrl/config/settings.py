@@ -326,7 +326,7 @@ def checked(cfg: DictConfig) -> Settings:
     """See :func:`load`."""
     values: dict[str, Any] = {}
     try:
-        values = renamed(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        values = whole(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
         settings = Settings.of(values, as_written(cfg))
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
@@ -381,7 +381,12 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 
     copy = OmegaConf.create(escape(OmegaConf.to_container(cfg)))
     OmegaConf.copy_cache(cfg, copy)
-    return renamed(OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
+    return whole(OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
+
+
+def whole(values: Any) -> dict[str, Any]:
+    """What was composed, with parts named as they are now; one of which nothing is left is none."""
+    return {key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()}
 
 
 def check_action_space(settings: Settings, kind: str) -> None:
