@@ -13,16 +13,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import durations
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, open_dict
@@ -32,6 +30,7 @@ import hydrl.run.folder
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load
+from hydrl.config.tuned import composed as composed_anew
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts.losses import make_loss
 from hydrl.run import checkpoint, process
@@ -68,9 +67,7 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
 @functools.cache
 def with_choices(*overrides: str) -> DictConfig:
     """See :func:`composed`."""
-    begun = GlobalHydra.instance().is_initialized()
-    with nullcontext() if begun else initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("train", overrides=[*overrides], return_hydra_config=True)
+    return composed_anew(overrides, return_hydra_config=True)
 
 
 def chooses(override: str) -> bool:

@@ -73,13 +73,6 @@ MISTAKES: dict[str, list[str]] = {
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
     # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.
-    "--config-dir=docs/my_project/conf algo=dqn env=cartpole actor=q_net": [
-        "actor.num_cells=[128, 128]: my_nets.q_network takes no num_cells, which tuned=dqn/cartpole sets",
-        "add ~actor.num_cells\n",
-    ],
-    "--config-dir=docs/my_project/conf algo=prioritized_dqn env=cartpole actor=q_net": [
-        "which tuned=prioritized_dqn/cartpole sets; add ~actor.num_cells\n",
-    ],
     "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net": [
         "actor.init=null: my_nets.actor takes no init, which tuned=ppo/cartpole sets; "
         "add tuned=none ~actor.init ~actor.num_cells ~actor.scale ~actor.scale_init\n",

@@ -26,12 +26,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from rich.table import Table
 
-from hydrl.config import CONFIGS
 from hydrl.config.command_line import complain
 from hydrl.config.settings import Settings, load
+from hydrl.config.tuned import composed
 from hydrl.errors import UserError
 from hydrl.run.screen import console
 
@@ -388,8 +387,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
     """The checked settings that ``python train.py *overrides`` would train with."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return load(compose("train", overrides=[f"run_dir={run_dir}", *overrides]))
+    return load(composed([f"run_dir={run_dir}", *overrides]))
 
 
 def memory(transitions: int, minibatches: int) -> None:

@@ -14,11 +14,10 @@ from typing import Any
 
 import psutil
 import torch
-from hydra import compose, initialize_config_dir
 
-from hydrl.config import CONFIGS
 from hydrl.config.command_line import complain
 from hydrl.config.settings import load
+from hydrl.config.tuned import composed
 from hydrl.parts import environments
 from hydrl.run import process
 
@@ -27,8 +26,7 @@ def main(buffer: str, transitions: int, minibatches: int, folder: Path) -> int:
     """Measures before, after filling, and five times while sampling; the exit code."""
     process.prepare(0, "cpu", 1)
     chosen = ["algo=sac", "env=half_cheetah", f"buffer={buffer}", f"buffer.storage.max_size={transitions}"]
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        settings = load(compose("train", overrides=[f"run_dir={folder}", *chosen]))
+    settings = load(composed([f"run_dir={folder}", *chosen]))
     env = environments.make_env(settings.build("env"), settings.transform_builders)
     frame = env.fake_tensordict()
     env.close()

@@ -1,14 +1,17 @@
-"""How Hydra launches hydrl's sweeps; it takes plugins from this package only and imports it at each start."""
+"""How Hydra makes and launches sweeps; it takes plugins from this package only, imported at each start."""
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
+from hydrl.config import tuned
+from hydrl.config.overrides import key_of
 from hydrl.errors import Interrupted, UserError
 
 OF_THE_SWEEP = r"\W*hydra[./](launcher|mode|run|sweep|sweeper)\b"  # what no member takes
@@ -53,6 +56,36 @@ class Processes(Launcher):
         return []
 
 
+class Members(BasicSweeper):
+    """Hydra's own sweeper, for members of which each takes the tuned numbers of its algorithm and task."""
+
+    def sweep(self, arguments: list[str]) -> Any:
+        """Sweeps over what was typed."""
+        return super().sweep(tuned.typed(arguments))
+
+    def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
+        """Composes each member as it will be."""
+        super().validate_batch_is_legal(self.named(batch))
+
+    def get_job_batch(self) -> Sequence[Sequence[str]]:
+        """The words of each member; a ``python train.py`` finds its tuned numbers itself."""
+        batch = super().get_job_batch()
+        return batch if isinstance(self.launcher, Processes) else self.named(batch)
+
+    def named(self, batch: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The words of each member with what goes without saying, of which no folder is named."""
+        loader, hydra = self.hydra_context.config_loader, self.config.hydra
+        found = []
+        for job in batch:
+            more = tuned.unsaid([*hydra.overrides.hydra, *job], loader)
+            keys = [*hydra.job.config.override_dirname.exclude_keys, *map(key_of, more)]
+            names = f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"
+            found.append([*job, *more, *[names] * bool(more)])
+        return found
+
+
+node = {"_target_": f"{__name__}.Members", "max_batch_size": None, "params": None}
+ConfigStore.instance().store(group="hydra/sweeper", name="members", node=node)
 ConfigStore.instance().store(
     group="hydra/launcher", name="processes", node={"_target_": f"{__name__}.Processes", "n_jobs": 1}
 )

@@ -20,7 +20,7 @@ from torchrl.envs import EnvBase
 
 import hydrl
 import train
-from hydrl.config import CONFIGS, command_line, own
+from hydrl.config import CONFIGS, command_line, own, tuned
 from hydrl.config.command_line import read
 from hydrl.config.mistakes import choices
 from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
@@ -113,7 +113,8 @@ def test_a_mistake_is_told_in_a_line_before_any_environment_starts(line: str, to
     if line in WITH_HYDRA or OF_HYDRA.search(line):
         code, output = told(line)
     else:
-        monkeypatch.setattr(command_line, "compose", lambda _, words, **__: with_choices(*words))
+        monkeypatch.setattr(tuned, "beside", lambda _: [])  # which composing adds
+        monkeypatch.setattr(tuned, "composed", lambda words, **_: with_choices(*words))
         code, output = told(line, main_of_what_is_composed_once)
     assert code == 2, output
     assert_short(output)
@@ -342,19 +343,67 @@ def test_a_sweep_takes_the_tuned_numbers_of_each_member(told: Told, trained: lis
     assert [each.transforms["reward_scaling"]["scale"] for each in trained] == [0.01, None]
 
 
-def test_a_choice_stands_or_is_refused_where_tuned_numbers_bring_a_part_of_their_own(
-    told: Told, trained: list[Settings]
-):
+def test_a_sweep_by_a_launcher_of_others_takes_parts_that_tuned_files_choose(told, trained, tmp_path):
+    assert told("-m hydra/launcher=basic algo=dqn env=acrobot,cartpole")[0] == 0
+    assert [each.schedule and each.schedule["power"] for each in trained] == [1.0, None]
+    folders = {each.name for each in (tmp_path / "sweep").iterdir() if each.is_dir()}
+    assert folders == {"algo=dqn,env=acrobot", "algo=dqn,env=cartpole"}
+
+
+def test_what_is_printed_and_what_is_saved_of_tuned_parts(told: Told, trained: list[Settings], tmp_path):
+    ours = "algo=ddpg env=pendulum exploration=ornstein_uhlenbeck"
+    printed = yaml.safe_load(told(f"--cfg job {ours}")[1])
+    own = yaml.safe_load((CONFIGS / "exploration" / "ornstein_uhlenbeck.yaml").read_text())
+    assert printed["exploration"] == own
+    assert printed["optim"]["lr"] == 1e-3
+    assert told(ours)[0] == 0
+    assert trained[0].exploration == own
+    saved = yaml.safe_load((tmp_path / "run" / ".hydra" / "overrides.yaml").read_text())
+    assert saved == ours.split()
+
+
+def test_a_choice_stands_beside_tuned_numbers_of_another(told: Told, trained: list[Settings]):
+    for typed in ("schedule=null", "schedule=cosine", "schedule.power=0", "schedule=null tuned=null"):
+        assert told(f"algo=dqn env=acrobot {typed}")[0] == 0
+    assert [each.schedule and each.schedule["_target_"][25:] for each in trained] == [
+        None,
+        "CosineAnnealingLR",
+        "PolynomialLR",
+        None,
+    ]
+    line = "--config-dir=docs/my_project/conf env=cartpole actor=q_net"  # which takes no num_cells
+    for algo in ("dqn", "prioritized_dqn"):
+        assert told(f"{line} algo={algo}")[0] == 0
+        assert trained[-1].actor == {"_target_": "my_nets.q_network", "width": 32}
+        assert trained[-1].loss.value_estimator == {"gamma": 0.98}
+
+
+def test_a_choice_is_refused_where_a_tuned_file_writes_its_part_over(told: Told, trained, tmp_path):
+    file = tmp_path / "conf" / "tuned" / "dqn" / "cartpole_masked.yaml"
+    file.parent.mkdir(parents=True)
+    text = "schedule:\n  _target_: torch.optim.lr_scheduler.PolynomialLR\n  power: 1.0\n"
+    file.write_text(f"# @package _global_\n{text}")
+    line = f"--config-dir={tmp_path / 'conf'} algo=dqn env=cartpole_masked"
     for typed in ("schedule=null", "schedule=cosine"):
-        code, output = told(f"algo=dqn env=acrobot {typed}")
+        code, output = told(f"{line} {typed}")
         assert code == 2
         assert_short(output)
-        assert f"error: {typed} changes nothing: tuned=dqn/acrobot brings " in output
+        assert f"error: {typed} changes nothing: tuned=dqn/cartpole_masked brings " in output
         assert "; set schedule.power, or add tuned=null" in output
     for typed in ("schedule=linear", "schedule.power=0", "schedule=null tuned=null"):
-        assert told(f"algo=dqn env=acrobot {typed}")[0] == 0
-    powers = [each.schedule and each.schedule["power"] for each in trained]
-    assert powers == [1.0, 0.0, None]
+        assert told(f"{line} {typed}")[0] == 0
+    assert [each.schedule and each.schedule["power"] for each in trained] == [1.0, 0.0, None]
+
+
+def test_numbers_that_nothing_named_are_not_passed_over(told: Told, trained, monkeypatch):
+    monkeypatch.setattr(tuned, "unsaid", lambda *_: [])
+    code, output = told("algo=dqn env=acrobot")
+    assert (code, output) == (
+        2,
+        "error: tuned=auto chooses no numbers here; write tuned=dqn/acrobot, or tuned=null for none\n",
+    )
+    assert told("algo=dqn env=acrobot tuned=null")[0] == 0
+    assert told("algo=dqn env=cartpole_masked")[0] == 0  # which has none
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
 TASKS |= {f"multi-agent {kind}": "custom env._target_=toys.Team" for kind in TASKS}
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
+ARGUMENTS |= {"data/run": ["minibatches=mixed", "data.path=none"]}
+ARGUMENTS |= {"minibatches/mixed": ["data=run", "data.path=none"]}
 MOUNTED = {"encoder": "encoder@actor"}  # a group of parts of other groups' choices
 WITH = {"lstm": "recurrent_ppo", "gru": "recurrent_ppo", "noisy": "rainbow"}  # an algorithm an encoder needs
 PARTS = ["env", "actor", "critic", "exploration", "collector", "buffer"]

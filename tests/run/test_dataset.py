@@ -128,7 +128,7 @@ def test_a_minibatch_is_of_the_memory_and_of_the_data_in_the_share_asked_for(kep
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["~data"], "minibatches=mixed needs data=run data.path=DIR"),
+        (["~data"], "minibatches needs data; add data=run data.path=DIR, or use minibatches=replay"),
         (["minibatches.share=0.01"], "minibatches.share=0.01 of minibatches.size=32 leaves one of both out"),
         (["minibatches.n_steps=3"], "minibatches.n_steps=3 is for a memory alone"),
         (["data.path=nowhere"], "data.path=nowhere: there is no such folder"),

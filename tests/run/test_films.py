@@ -24,6 +24,7 @@ from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.loop import Episodes, Evaluator
 from hydrl.parts import environments
 from hydrl.parts.networks import actors
+from hydrl.parts.networks.memory import Memory
 from hydrl.run import checkpoint, headless
 from hydrl.run.films import film
 
@@ -113,7 +114,7 @@ def frames(path: Path) -> list[np.ndarray]:
     [
         pytest.param("HalfCheetah-v5", actors.tanh_normal, (480, 480), 20, marks=needs_egl),
         ("CartPole-v1", actors.categorical, (600, 400), 25),
-        ("CartPole-v1", partial(actors.categorical, memory={"lstm": 8}), (600, 400), 25),
+        ("CartPole-v1", partial(actors.categorical, memory=partial(Memory, lstm=8)), (600, 400), 25),
     ],
 )
 def test_it_is_an_episode_of_the_policy_and_browsers_play_it(id, build, size, fps, tmp_path):

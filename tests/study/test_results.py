@@ -167,7 +167,7 @@ def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, messa
 
 
 def test_the_page_of_algorithms_has_each_with_what_it_did(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_of_algorithms, "compose", lambda _, overrides: composed(*overrides))
+    monkeypatch.setattr(page_of_algorithms, "composed", lambda words: composed(*words))
     for seed, score in ((100, 400.0), (101, 500.0)):
         make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
     page = page_of_algorithms.page([[runs.read(tmp_path / "100"), runs.read(tmp_path / "101")], []])

@@ -34,7 +34,7 @@ ALONE = [*TINY, "search=base", "seeds=0,1", "trials=2", "jobs=1"]  # with a rang
 
 @pytest.fixture(autouse=True)
 def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space, "compose", lambda _, words: composed(*words))
+    monkeypatch.setattr(space, "composed", lambda words: composed(*words))
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,14 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
     assert space.read(["algo=dqn", "env=cartpole", "seeds=3"]).seeds == [3]
     without = space.read(["algo=a2c", "env=cartpole", "search=base", "optim.lr=interval(1e-3,2e-3)"])
     assert without.space == {"optim.lr": FloatDistribution(1e-3, 2e-3)}
+
+
+def test_a_search_draws_keys_of_the_parts_that_tuned_numbers_choose():
+    words = ["algo=ddpg", "env=mountain_car_continuous", "search=base", "exploration.sigma=interval(0.1,0.9)"]
+    plan = space.read(words)
+    assert plan.settings.exploration["sigma"] == 0.5
+    assert plan.overrides == words[:2]
+    assert plan.space == {"exploration.sigma": FloatDistribution(0.1, 0.9)}
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,20 @@ def test_a_member_takes_what_the_sweep_was_told_of_hydra_and_where_configs_are(s
     ]
 
 
+def test_members_find_tuned_numbers_themselves_and_keys_of_the_parts_these_choose_may_be_swept(
+    swept, tmp_path
+):
+    assert swept("-m algo=dqn env=acrobot seed=0 schedule.power=0,1")[0] == 0
+    assert (tmp_path / "sweep" / "begun").read_text().splitlines() == [
+        f"algo=dqn env=acrobot seed=0 schedule.power={power} "
+        f"hydra.run.dir='{tmp_path}/sweep/dqn-acrobot-schedule.power_{power}-seed0'"
+        for power in (0, 1)
+    ]
+    code, _, output = swept("-m algo=dqn env=acrobot,cartpole seed=0 schedule.power=0")
+    assert code == 2  # CartPole's tuned numbers choose no schedule
+    assert output.startswith("error: schedule.power=0: there is no such key")
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

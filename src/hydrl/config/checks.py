@@ -18,6 +18,7 @@ from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.own import sources
 from hydrl.config.schema import ASKED, NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one, targets
+from hydrl.config.tuned import NOBODY_CHOSE
 from hydrl.errors import UserError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -130,9 +131,12 @@ def in_need(values: Values) -> Iterator[str]:
     needing = [(loss["module"]["_target_"].rpartition(".")[2], loss.get("needs", {}))]
     needing += [(path, node["needs"]) for path, node in targets(values) if "needs" in node]
     for what, needs in needing:
-        for key in (each for each in needs if each != "action_spaces"):  # which the environment tells
-            if (value := find(values, key)) not in needs[key]:
-                yield f"{key}={show(value)} does not work with {what}; use {key}={show(needs[key][0])}"
+        why = f", which {needs['because']}" if "because" in needs else ""
+        for key, able in needs.items():
+            if key in ("because", "action_spaces"):  # of which the environment tells
+                continue
+            if (value := find(values, key)) not in able:
+                yield f"{key}={show(value)} does not work with {what}{why}; use {key}={show(able[0])}"
 
 
 def too_large(values: Values) -> Iterator[str]:
@@ -204,6 +208,7 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
     yield from unheard(values)
     yield from passed_over()
+    yield from unnamed()
     yield from lacking(values)
 
 
@@ -228,6 +233,14 @@ def passed_over() -> Iterator[str]:
             keys = " or ".join(f"{group}.{key}" for key in own if key != "_target_") or f"{group}._target_"
             has = f"{group}={choice or 'null'} changes nothing: tuned={tuned} brings {target}"
             yield f"{has}; set {keys}, or add tuned=null to leave out all its numbers"
+
+
+def unnamed() -> Iterator[str]:
+    """Tuned numbers that are there and that nothing named, as in a sweep by a sweeper of others."""
+    made = choices_made()
+    file = f"{made.get('algo')}/{made.get('env')}"
+    if made.get("tuned") == NOBODY_CHOSE and content(f"/tuned/{file}", sources()):
+        yield f"tuned={NOBODY_CHOSE} chooses no numbers here; write tuned={file}, or tuned=null for none"
 
 
 def lacking(values: Values) -> Iterator[str]:

@@ -16,14 +16,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, cast
 
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from hydrl.config import CONFIGS, own
+from hydrl.config import CONFIGS, own, tuned
 from hydrl.config.mistakes import (
     CALLED,
     INSTEAD,
@@ -46,6 +45,7 @@ OPTIONS |= dict.fromkeys(["-h", "-m", "-r", "--shell-completion", "-sc", "--pack
 OPTIONS |= dict.fromkeys(["--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"], "")
 OPTIONS |= dict.fromkeys(["--info", "-i"], "|all|config|defaults|defaults-tree|plugins|searchpath")
 OPTIONS |= dict.fromkeys(["--cfg", "-c"], "job|hydra|all")
+COMPLETION = {"--shell-completion", "-sc"}
 DASHES, QUOTES = "\u2010\u2011\u2012\u2013\u2014\u2212", "\u2018\u2019\u201c\u201d"  # as web pages have them
 
 T = TypeVar("T")
@@ -79,6 +79,8 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
             check_arguments(sys.argv[1:])
             own.use(own.folders(sys.argv[1:]))
             remember_folders(sys.argv[1:])
+            if not COMPLETION & set(sys.argv):
+                sys.argv += tuned.beside(sys.argv[1:])
             with stopped_early():
                 main()
         except UserError:
@@ -138,6 +140,7 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
 
     @wraps(train)
     def wrapper(cfg: DictConfig) -> None:
+        keep_what_was_typed()
         try:
             train(cfg)
         except (UserError, RunError) as error:
@@ -161,6 +164,14 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
         raise SystemExit(code)
 
     return wrapper
+
+
+def keep_what_was_typed() -> None:
+    """Takes out of the words that Hydra has, which are those that a run folder keeps, what nobody typed."""
+    hydra = HydraConfig.get()
+    words = cast(list[str], OmegaConf.to_container(hydra.overrides.task, resolve=False))
+    with read_write(hydra):
+        hydra.overrides.task = tuned.typed(words)
 
 
 def remember_folders(arguments: Sequence[str]) -> None:
@@ -248,7 +259,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         UserError: for an option Hydra does not have, an empty folder, and tuned numbers that are not there.
     """
     # Optional in configs/train.yaml, so that Hydra would miss none.
-    tuned = [name for each in (CONFIGS, *own.folders(arguments)) for name in choices(each / "tuned")]
+    files = [name for each in (CONFIGS, *own.folders(arguments)) for name in choices(each / "tuned")]
     check_options(arguments)
     for word in arguments:
         key, _, value = word.partition("=")
@@ -272,8 +283,8 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise UserError(f"{word}: a choice is named without its folder and ending; write {key}={name}")
         if key.lstrip("+") == "search":
             raise UserError(f"{word}: a search is made by python scripts/search.py, as search={value}")
-        if key == "tuned" and value not in tuned and re.fullmatch(r"[\w/]+", value):
-            raise UserError(no_such_choice(key, value, tuned))
+        if key == "tuned" and value not in files and re.fullmatch(r"[\w/]+", value):
+            raise UserError(no_such_choice(key, value, files))
 
 
 def check_options(arguments: Sequence[str]) -> None:
@@ -388,8 +399,7 @@ def composed(arguments: Sequence[str]) -> dict[str, Any]:
     chosen = [each for each in plain if (CONFIGS / key_of(each)).is_dir()]
     chosen.append(own.searchpath(own.folders(arguments)))
     try:
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            cfg = compose("train", chosen, return_hydra_config=True)
+        cfg = tuned.composed(chosen, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, ValueError):
         return {}
     return cast(dict[str, Any], OmegaConf.to_container(cfg))

@@ -95,34 +95,6 @@ class Eval(Strict):
     video_every_frames: PositiveInt = 50_000
 
 
-class Parts(Strict):
-    """What is built: a row each."""
-
-    env: Annotated[Built, Row("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")]
-    transforms: Annotated[dict[str, Built], Row(gives="torchrl.envs.Transform")]
-    actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
-    critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
-    value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
-    exploration: Annotated[Built | None, Row("action_spec", gives=MODULE)]
-    collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
-    buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
-    data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None
-    minibatches: Annotated[Built, Row("buffer loss", asked=frozenset({"data"}))]
-    target: Annotated[Built | None, Row("loss", gives="torchrl.objectives.TargetNetUpdater")]
-    optim: Annotated[Built, Row("parameters", gives="torch.optim.Optimizer")]
-    schedule: Annotated[Built | None, Row("optimizer batches")]
-    logger: Annotated[
-        dict[str, Built] | None,
-        BeforeValidator(by_name),
-        Role.RECORD,
-        Row("", frozenset({"directory", "config", "name", "run_id"})),
-    ]
-
-
-ROWS = {
-    name: row for name, info in Parts.model_fields.items() for row in info.metadata if isinstance(row, Row)
-}
-NETWORKS = [name for name, row in ROWS.items() if row.network]
 # What may lie within a network, and what it is handed.
 WITHIN = {
     "encoder": Row("env in_keys", gives=MODULE),
@@ -176,9 +148,9 @@ def is_a_network(name: str) -> str:
     return name
 
 
-# The choices of a group that may be chosen, and the values of a dotted key that may be set.
+# The choices of a group that may be chosen; the values of a dotted key that may be set, `because` of what.
 Fits = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None]]
-Needs = dict[str, list[Any]]
+Needs = dict[str, list[Any] | str]
 
 
 class Loss(Strict):
@@ -207,8 +179,8 @@ class Before(Strict):
     writes: Annotated[Built | None, Row("networks")] = None  # called with the batch that was learned from
 
 
-class Keys(Parts):
-    """The whole configuration, resolved: numbers as they are, parts as plain dictionaries."""
+class Keys(Strict):
+    """What is no part."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)]
     run_dir: Annotated[str, Role.PROCESS]
@@ -235,16 +207,46 @@ class Keys(Parts):
     loss: Loss
 
 
+class Parts(Keys):
+    """The whole configuration, resolved; of what is built a row each."""
+
+    env: Annotated[Built, Row("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")]
+    transforms: Annotated[dict[str, Built], Row(gives="torchrl.envs.Transform")]
+    actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
+    critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
+    value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
+    exploration: Annotated[Built | None, Row("action_spec", gives=MODULE)]
+    collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
+    buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
+    data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None
+    minibatches: Annotated[Built, Row("buffer loss", asked=frozenset({"data"}))]
+    target: Annotated[Built | None, Row("loss", gives="torchrl.objectives.TargetNetUpdater")]
+    optim: Annotated[Built, Row("parameters", gives="torch.optim.Optimizer")]
+    schedule: Annotated[Built | None, Row("optimizer batches")]
+    logger: Annotated[
+        dict[str, Built] | None,
+        BeforeValidator(by_name),
+        Role.RECORD,
+        Row("", frozenset({"directory", "config", "name", "run_id"})),
+    ]
+
+
+ROWS = {
+    name: row for name, info in Parts.model_fields.items() for row in info.metadata if isinstance(row, Row)
+}
+NETWORKS = [name for name, row in ROWS.items() if row.network]
+
+
 def keys(*roles: Role) -> frozenset[str]:
     """The top-level keys that have one of ``roles``."""
     return frozenset(
-        name for name, info in Keys.model_fields.items() if any(each in roles for each in info.metadata)
+        name for name, info in Parts.model_fields.items() if any(each in roles for each in info.metadata)
     )
 
 
 def nullable(key: str) -> bool:
     """Whether a dotted key of the settings may be null."""
-    kind: Any = Keys
+    kind: Any = Parts
     for name in key.split("."):
         info = getattr(kind, "model_fields", {}).get(name)
         kind = info and info.annotation

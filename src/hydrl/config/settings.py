@@ -25,14 +25,14 @@ from hydrl.config.checks import check, named, use
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import NETWORKS, Keys, Loss, Part, asked, nullable
+from hydrl.config.schema import NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
 
 
-class Settings(Keys):
+class Settings(Parts):
     """The keys of a run with what follows from them, and the builders of its parts."""
 
     _shown: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -229,7 +229,7 @@ def checked(cfg: DictConfig) -> Settings:
     """See :func:`load`."""
     values: dict[str, Any] = {}
     try:
-        values = renamed(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        values = whole(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
         settings = Settings.of(values, as_written(cfg))
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
@@ -284,7 +284,12 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 
     copy = OmegaConf.create(escape(OmegaConf.to_container(cfg)))
     OmegaConf.copy_cache(cfg, copy)
-    return renamed(OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
+    return whole(OmegaConf.to_container(copy, resolve=True, throw_on_missing=True))
+
+
+def whole(values: Any) -> dict[str, Any]:
+    """What was composed, with parts named as they are now; one of which nothing is left is none."""
+    return {key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()}
 
 
 def check_action_space(settings: Settings, kind: str) -> None:

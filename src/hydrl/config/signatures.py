@@ -35,12 +35,17 @@ def check_signatures(values: Values) -> None:
     check_loss("", values)
     for name in values.get("before", {}):
         check_loss(f"before.{name}.", values)
-    if values.get("data") is not None and not any(
-        "data" in accepted_parameters(get_object(node["_target_"]))[0]
-        for path, node in targets(values)
-        if path.rpartition(".")[2] == "minibatches"
-    ):
+    check_data(values)
+
+
+def check_data(values: Values) -> None:
+    """Data is there where minibatches read it, and is read where it is there."""
+    cuts = [(path, node) for path, node in targets(values) if path.rpartition(".")[2] == "minibatches"]
+    reading = [path for path, each in cuts if "data" in accepted_parameters(get_object(each["_target_"]))[0]]
+    if values["data"] is not None and not reading:
         raise UserError("data: nothing reads it; use minibatches=mixed, or data=null")
+    if values["data"] is None and reading:
+        raise UserError(f"{reading[0]} needs data; add data=run data.path=DIR, or use {reading[0]}=replay")
 
 
 def check_loss(of: str, values: Values) -> None:

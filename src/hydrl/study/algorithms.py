@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hydra import compose, initialize_config_dir
 
 from hydrl.config import CONFIGS
+from hydrl.config.tuned import composed
 from hydrl.study import report
 from hydrl.study.runs import Run
 
@@ -41,8 +41,7 @@ def page(found: Iterable[Sequence[Run]]) -> str:
 
 def settings(algo: str) -> Mapping[str, Any]:
     """What ``algo=…`` composes to."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("train", overrides=[f"algo={algo}"])
+    return composed([f"algo={algo}"])
 
 
 def reached(runs: Sequence[Run]) -> str:

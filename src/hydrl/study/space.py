@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, Transformer
 from hydra.errors import HydraException
@@ -18,13 +17,13 @@ from optuna.distributions import (
 )
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
-from hydrl.config import CONFIGS
 from hydrl.config.command_line import translate
 from hydrl.config.mistakes import explain, find, unresolved
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.own import searchpath, split, use
 from hydrl.config.schema import Built, Role, Strict, keys
 from hydrl.config.settings import Settings, load
+from hydrl.config.tuned import composed
 from hydrl.errors import UserError
 
 RANGE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"
@@ -74,8 +73,7 @@ def read(words: Sequence[str]) -> Plan:
     chosen += ["+search=${algo}"] * ("search" not in parsed)
     adding = [searchpath(named)] * bool(named)
     try:
-        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            cfg = compose("train", [*adding, *chosen])
+        cfg = composed([*adding, *chosen])
     except (HydraException, OmegaConfBaseException) as error:
         told = translate(error, chosen)
         if (lacking := re.match(r"search=(\w+):", told)) and "search" not in parsed:

@@ -185,7 +185,7 @@ class Mixed(Replay):
         buffer: ReplayBuffer,
         loss: LossModule,
         *,
-        data: ReplayBuffer | None,
+        data: ReplayBuffer,
         share: float,
         updates: int,
         size: int,
@@ -195,8 +195,6 @@ class Mixed(Replay):
     ) -> None:
         numbers = {"updates": updates, "size": size, "warmup_frames": warmup_frames, "n_steps": n_steps}
         super().__init__(buffer, loss, **numbers, draw=draw)
-        if data is None:
-            raise UserError("minibatches=mixed needs data=run data.path=DIR; or use minibatches=replay")
         self.data, self.given = data, round(share * size)
         if not 0 < self.given < size:
             raise UserError(f"minibatches.share={share} of minibatches.size={size} leaves one of both out")

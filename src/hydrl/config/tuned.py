@@ -1,0 +1,129 @@
+"""Tuned numbers: ``configs/tuned/ALGO/ENV.yaml`` is chosen where it is there and nobody chose otherwise.
+
+Hydra lets a file choose parts, ``override /GROUP: CHOICE``, where the file is named outright, and not where
+it follows from other choices. So it is named before Hydra composes, by words beside those that were typed.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from hydra.utils import get_object
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from hydrl.config import CONFIGS
+from hydrl.config.mistakes import content, find, paths
+from hydrl.config.overrides import key_of
+from hydrl.config.own import folders, searchpath, split
+from hydrl.config.signatures import accepted_parameters
+
+NOBODY_CHOSE = "auto"  # in place of a choice, in configs/train.yaml
+PAIR = ("algo", "env")
+
+# What stands beside the words that were typed, on the command line that Hydra reads in this process.
+_beside: list[str] = []
+
+
+def beside(arguments: Sequence[str]) -> list[str]:
+    """What goes without saying beside a command line, kept in mind for :func:`typed`."""
+    named, others = split(arguments)
+    words = [searchpath(named)] * bool(named) + [each for each in others if re.match(r"~|[^-=][^=]*=", each)]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        _beside[:] = unsaid(words, GlobalHydra.instance().config_loader())
+    return list(_beside)
+
+
+def typed(words: Iterable[str]) -> list[str]:
+    """Those of Hydra's words that somebody typed."""
+    return [each for each in words if each not in _beside]
+
+
+def composed(words: Sequence[str], **options: Any) -> DictConfig:
+    """What Hydra makes of the words of a run and of what goes without saying; nothing begins.
+
+    Args:
+        words: overrides, with ``hydra.searchpath`` for choices of one's own.
+        options: of :func:`hydra.compose`.
+    """
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        more = unsaid(words, GlobalHydra.instance().config_loader())
+        return compose("train", [*words, *more], **options)
+
+
+def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
+    """What goes without saying beside the words of a run.
+
+    That is the tuned file of its algorithm and task, unless somebody chose or they are swept over; and what
+    takes out tuned numbers that are for another choice of their group. It is nothing where Hydra can make
+    none of the words, which it then tells itself.
+    """
+    sources = (
+        *(Path(each.path) for each in loader.get_sources() if each.scheme() == "file"),
+        *folders(words),
+    )
+    typed, named = set(map(key_of, words)), list[str]()
+    try:
+        parsed = OverridesParser.create().parse_overrides([*words])
+        swept = {each.key_or_group for each in parsed if each.is_sweep_override()}
+        made = choices(words, loader)
+        file = "/".join(str(made.get(each)) for each in PAIR)
+        unmade = made.get("tuned") == NOBODY_CHOSE and not swept & {*PAIR, "experiment"}
+        if unmade and any((folder / "tuned" / f"{file}.yaml").is_file() for folder in sources):
+            named = [f"tuned={file}"]
+            made = choices([*words, *named], loader)
+        lost = [key for key in strangers(made, sources) if key not in typed]
+        if lost:
+            alone = [each for each in words if key_of(each) == "hydra.searchpath"]
+            alone += [f"{each}={made[each]}" for each in (*PAIR, "tuned")]
+            meant = choices(alone, loader)
+            lost = [key for key in lost if meant.get(group := key.partition(".")[0]) != made[group]]
+        return named + [f"~{key}" for key in lost]
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError):
+        return []
+
+
+def choices(words: Sequence[str], loader: ConfigLoader) -> dict[str, Any]:
+    """The choice of each group, as Hydra makes it of the words and of the files they choose."""
+    made = loader.compute_defaults_list("train", [*words], RunMode.RUN).overrides.known_choices
+    return {**made, **{key_of(each): None for each in words if each[0] == "~"}}
+
+
+def strangers(made: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[str]:
+    """The keys of tuned numbers that the choice ``made`` of their group neither has nor takes."""
+    others = [content(f"/{group}/{made.get(group)}", sources) for group in ("algo", "experiment", "debug")]
+    elsewhere = {key for each in (content("/train", sources), *others) for key in paths(each)}
+    for group, numbers in content(f"/tuned/{made.get('tuned')}", sources).items():
+        own = content(f"/{group}/{made.get(group)}", sources)
+        for key in paths(numbers) if group in made else ():
+            above, _, name = key.rpartition(".")
+            there = (not above or above in paths(own)) and key not in paths(own)  # where it would be new
+            value = find(numbers, key)
+            if (
+                not there or f"{group}.{key}" in elsewhere or value is None
+            ):  # null cannot be taken out, says Hydra
+                continue
+            whole = isinstance(value, Mapping) and "_target_" in value  # a part by itself
+            if not whole and not takes(find(own, above) if own else None, name, value):
+                yield f"{group}.{key}"
+
+
+def takes(part: Any, name: str, value: Any) -> bool:
+    """Whether a part has a number of this name; of one that cannot be imported it is told later."""
+    if part is None or isinstance(value, Mapping):
+        return False
+    if "_target_" not in part:  # keywords of something else
+        return True
+    try:
+        parameters, open_ended = accepted_parameters(get_object(part["_target_"]))
+    except Exception:
+        return True
+    return open_ended or name in parameters
