@@ -83,6 +83,7 @@ def own(tmp_path: Path) -> Path:
         "experiment/mine": "defaults: [override /algo: dqn, override /env: cartpole_masked]\n",
         "experiment/noisy": "defaults: [override /algo: ddpg, override /env: pendulum,\n"
         "  override /exploration: ornstein_uhlenbeck]\n",
+        "tuned/ppo/cartpole_masked": "transforms: {normalize: {settle: 0.5}}\n",
         "experiment/plain": "defaults: [mine, override /tuned: null]\n",
         "experiment/again": "defaults: [plain, override /tuned: auto]\n",
     }.items():
@@ -101,6 +102,8 @@ def own(tmp_path: Path) -> Path:
         ("experiment=plain tuned=dqn/cartpole_masked", {"target.tau": 0.25}),
         ("experiment=again", {"target.tau": 0.25}),
         ("experiment=noisy", {**ORNSTEIN_UHLENBECK, "exploration.sigma_init": None, "optim.lr": 1e-3}),
+        ("algo=ppo env=cartpole_masked", {"transforms.normalize.settle": 0.5}),
+        ("algo=ppo env=cartpole_masked transforms=plain", {"transforms.normalize": None}),
         ("algo=dqn env=acrobot_two", {**LINEAR, "schedule.power": 2.0}),
     ],
 )

@@ -18,7 +18,7 @@ from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.own import sources
 from hydrl.config.schema import ASKED, NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one, targets
-from hydrl.config.tuned import NOBODY_CHOSE
+from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.errors import UserError
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -208,7 +208,7 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
     yield from unheard(values)
     yield from passed_over()
-    yield from unnamed()
+    yield from unheeded()
     yield from lacking(values)
 
 
@@ -235,11 +235,9 @@ def passed_over() -> Iterator[str]:
             yield f"{has}; set {keys}, or add tuned=null to leave out all its numbers"
 
 
-def unnamed() -> Iterator[str]:
+def unheeded() -> Iterator[str]:
     """Tuned numbers that are there and that nothing named, as in a sweep by a sweeper of others."""
-    made = choices_made()
-    file = f"{made.get('algo')}/{made.get('env')}"
-    if made.get("tuned") == NOBODY_CHOSE and content(f"/tuned/{file}", sources()):
+    if file := unnamed(choices_made(), sources()):
         yield f"tuned={NOBODY_CHOSE} chooses no numbers here; write tuned={file}, or tuned=null for none"
 
 

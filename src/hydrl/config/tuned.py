@@ -63,24 +63,22 @@ def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
     """What goes without saying beside the words of a run.
 
     That is the tuned file of its algorithm and task, unless somebody chose or they are swept over; and what
-    takes out tuned numbers that are for another choice of their group. It is nothing where Hydra can make
-    none of the words, which it then tells itself.
+    takes out tuned numbers that are for another choice of their group. It is nothing where Hydra cannot read
+    the words, which it then tells itself.
     """
     sources = (
         *(Path(each.path) for each in loader.get_sources() if each.scheme() == "file"),
         *folders(words),
     )
-    typed, named = set(map(key_of, words)), list[str]()
+    said, named = set(map(key_of, words)), list[str]()
     try:
         parsed = OverridesParser.create().parse_overrides([*words])
         swept = {each.key_or_group for each in parsed if each.is_sweep_override()}
         made = choices(words, loader)
-        file = "/".join(str(made.get(each)) for each in PAIR)
-        unmade = made.get("tuned") == NOBODY_CHOSE and not swept & {*PAIR, "experiment"}
-        if unmade and any((folder / "tuned" / f"{file}.yaml").is_file() for folder in sources):
+        if not swept & {*PAIR, "experiment"} and (file := unnamed(made, sources)):
             named = [f"tuned={file}"]
             made = choices([*words, *named], loader)
-        lost = [key for key in strangers(made, sources) if key not in typed]
+        lost = [key for key in strangers(made, sources) if key not in said]
         if lost:
             alone = [each for each in words if key_of(each) == "hydra.searchpath"]
             alone += [f"{each}={made[each]}" for each in (*PAIR, "tuned")]
@@ -97,31 +95,35 @@ def choices(words: Sequence[str], loader: ConfigLoader) -> dict[str, Any]:
     return {**made, **{key_of(each): None for each in words if each[0] == "~"}}
 
 
+def unnamed(made: Mapping[str, Any], sources: Iterable[Path]) -> str:
+    """``ALGO/ENV`` of the choices that were made, where such a tuned file is there and nobody chose."""
+    file = "/".join(str(made.get(each)) for each in PAIR)
+    there = any((folder / "tuned" / f"{file}.yaml").is_file() for folder in sources)
+    return file if there and made.get("tuned") == NOBODY_CHOSE else ""
+
+
 def strangers(made: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[str]:
     """The keys of tuned numbers that the choice ``made`` of their group neither has nor takes."""
     others = [content(f"/{group}/{made.get(group)}", sources) for group in ("algo", "experiment", "debug")]
     elsewhere = {key for each in (content("/train", sources), *others) for key in paths(each)}
     for group, numbers in content(f"/tuned/{made.get('tuned')}", sources).items():
         own = content(f"/{group}/{made.get(group)}", sources)
+        known = {"", *paths(own)}
         for key in paths(numbers) if group in made else ():
             above, _, name = key.rpartition(".")
-            there = (not above or above in paths(own)) and key not in paths(own)  # where it would be new
-            value = find(numbers, key)
-            if (
-                not there or f"{group}.{key}" in elsewhere or value is None
-            ):  # null cannot be taken out, says Hydra
+            if above not in known or key in known or f"{group}.{key}" in elsewhere:
                 continue
+            value = find(numbers, key)
             whole = isinstance(value, Mapping) and "_target_" in value  # a part by itself
-            if not whole and not takes(find(own, above) if own else None, name, value):
-                yield f"{group}.{key}"
+            if value is not None and not whole and not takes(own, above, name):
+                yield f"{group}.{key}"  # but null, which Hydra does not take out
 
 
-def takes(part: Any, name: str, value: Any) -> bool:
-    """Whether a part has a number of this name; of one that cannot be imported it is told later."""
-    if part is None or isinstance(value, Mapping):
-        return False
-    if "_target_" not in part:  # keywords of something else
-        return True
+def takes(own: Mapping[str, Any], above: str, name: str) -> bool:
+    """Whether the part at a dotted path of a choice's ``own`` file takes a name, as far as is known."""
+    part = find(own, above)
+    if not isinstance(part, Mapping) or "_target_" not in part:
+        return bool(above)  # no part takes none, a stack of transforms neither; keywords may be any
     try:
         parameters, open_ended = accepted_parameters(get_object(part["_target_"]))
     except Exception:
