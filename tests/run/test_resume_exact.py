@@ -112,6 +112,7 @@ def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, caps
 
 def test_a_longer_run_takes_the_learning_rate_to_its_end_over_the_new_length(run):
     overrides = [*SMALL, "env=inverted_double_pendulum", "schedule=linear", "optim.lr=1e-3"]
+    overrides += ["minibatches.epochs=1", "critic.num_cells=[16,16]"]
     run(*overrides)
     folder = run(*overrides, "total_frames=512", "resume=auto")
     rates = [float(row["train/learning_rate"]) for row in logged(folder)]

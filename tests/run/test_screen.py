@@ -107,6 +107,7 @@ def test_what_a_poor_terminal_cannot_show_is_replaced_and_files_are_utf_8_all_th
     assert "12.0 ± 2.0 over 2 episodes" in (tmp_path / "run.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_whose_screen_was_closed_from_the_start_ends_as_any_other(tmp_path):
     done = run_in_shell(f"train.py {TINY} hydra.run.dir={tmp_path} <&- >&- 2>&-")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
