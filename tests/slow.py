@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Of a test, measured on a core with little other work beside it; those of other files take about ten.
+# Of a test, measured on a core with little other work beside it; those of other files take about fifteen.
 SECONDS = {"run/test_kills": 1_200, "test_learning_checks": 100, "test_algorithms": 12, "test_probes": 3}
 
 
@@ -52,7 +52,7 @@ def left(parts: dict[str, list[str]], passed: set[str], cores: int) -> dict[str,
     found = {}
     for part, tests in parts.items():
         if tests := [each for each in tests if each not in passed]:
-            found[part] = (tests, len(tests) * SECONDS.get(part, 10) / 60 / min(cores, len(tests)))
+            found[part] = (tests, len(tests) * SECONDS.get(part, 15) / 60 / min(cores, len(tests)))
     return dict(sorted(found.items(), key=lambda item: item[1][1]))
 
 

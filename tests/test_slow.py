@@ -26,7 +26,7 @@ def test_what_passed_is_written_down_and_not_run_again(pytester):
     )
     assert record.read_text().splitlines() == 2 * passed
     parts = {"test_three": [*passed, failed], "test_other": passed}
-    assert slow.left(parts, set(passed), cores=2) == {"test_three": ([failed], 1 / 6)}
+    assert slow.left(parts, set(passed), cores=2) == {"test_three": ([failed], 1 / 4)}
 
 
 def test_how_long_it_takes_is_said_for_the_cores_there_are(monkeypatch):
