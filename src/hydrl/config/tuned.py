@@ -66,6 +66,8 @@ def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
     takes out tuned numbers that are for another choice of their group. It is nothing where Hydra cannot read
     the words, which it then tells itself.
     """
+    if "~tuned" in words:
+        return []
     sources = (
         *(Path(each.path) for each in loader.get_sources() if each.scheme() == "file"),
         *folders(words),
