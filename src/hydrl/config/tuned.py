@@ -66,6 +66,8 @@ def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
     takes out tuned numbers that are for another choice of their group. It is nothing where Hydra cannot read
     the words, which it then tells itself.
     """
+    if "~tuned" in words:
+        return []
     sources = (
         *(Path(each.path) for each in loader.get_sources() if each.scheme() == "file"),
         *folders(words),
@@ -76,15 +78,15 @@ def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
         swept = {each.key_or_group for each in parsed if each.is_sweep_override()}
         made = choices(words, loader)
         if not swept & {*PAIR, "experiment"} and (file := unnamed(made, sources)):
-            named = [f"tuned={file}"]
-            made = choices([*words, *named], loader)
-        lost = [key for key in strangers(made, sources) if key not in said]
-        if lost:
-            alone = [each for each in words if key_of(each) == "hydra.searchpath"]
-            alone += [f"{each}={made[each]}" for each in (*PAIR, "tuned")]
-            meant = choices(alone, loader)
-            lost = [key for key in lost if meant.get(group := key.partition(".")[0]) != made[group]]
-        return named + [f"~{key}" for key in lost]
+            named, made = [f"tuned={file}"], {**made, "tuned": file}
+        if not any(strangers(made, sources)):
+            return named
+        alone = [each for each in words if key_of(each) == "hydra.searchpath"]
+        meant = choices([*alone, *(f"{each}={made[each]}" for each in (*PAIR, "tuned"))], loader)
+        made = choices([*words, *named], loader)  # of which the tuned file may have made some
+        lost = [each for each in strangers(made, sources) if meant.get(each[0]) != made[each[0]]]
+        left_out = [f"{group}.{key}" for group, key in lost if not takes(group, key, made, sources)]
+        return named + [f"~{key}" for key in left_out if key not in said]
     except (HydraException, OmegaConfBaseException, YAMLError, OSError):
         return []
 
@@ -102,26 +104,24 @@ def unnamed(made: Mapping[str, Any], sources: Iterable[Path]) -> str:
     return file if there and made.get("tuned") == NOBODY_CHOSE else ""
 
 
-def strangers(made: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[str]:
-    """The keys of tuned numbers that the choice ``made`` of their group neither has nor takes."""
+def strangers(made: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+    """The tuned numbers, each by its group and its key in it, which the file of the choice does not have."""
     others = [content(f"/{group}/{made.get(group)}", sources) for group in ("algo", "experiment", "debug")]
     elsewhere = {key for each in (content("/train", sources), *others) for key in paths(each)}
     for group, numbers in content(f"/tuned/{made.get('tuned')}", sources).items():
-        own = content(f"/{group}/{made.get(group)}", sources)
-        known = {"", *paths(own)}
+        known = {"", *paths(content(f"/{group}/{made.get(group)}", sources))}
         for key in paths(numbers) if group in made else ():
-            above, _, name = key.rpartition(".")
-            if above not in known or key in known or f"{group}.{key}" in elsewhere:
-                continue
-            value = find(numbers, key)
+            value, above = find(numbers, key), key.rpartition(".")[0]
             whole = isinstance(value, Mapping) and "_target_" in value  # a part by itself
-            if value is not None and not whole and not takes(own, above, name):
-                yield f"{group}.{key}"  # but null, which Hydra does not take out
+            new = above in known and key not in known and f"{group}.{key}" not in elsewhere
+            if new and not whole and value is not None:  # which Hydra does not take out
+                yield group, key
 
 
-def takes(own: Mapping[str, Any], above: str, name: str) -> bool:
-    """Whether the part at a dotted path of a choice's ``own`` file takes a name, as far as is known."""
-    part = find(own, above)
+def takes(group: str, key: str, made: Mapping[str, Any], sources: tuple[Path, ...]) -> bool:
+    """Whether the choice of a group takes a key, or the part in it where that lies, as far as is known."""
+    above, _, name = key.rpartition(".")
+    part = find(content(f"/{group}/{made[group]}", sources), above)
     if not isinstance(part, Mapping) or "_target_" not in part:
         return bool(above)  # no part takes none, a stack of transforms neither; keywords may be any
     try:
