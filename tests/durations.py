@@ -10,6 +10,18 @@ import os
 SECONDS = 20
 # Tests of whatever parameters, with the seconds they may take and why they take them.
 LONGER: dict[str, tuple[int, str]] = {
+    "tests/study/test_results.py::test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept": (
+        40,
+        "a run in a process of its own, and two tables",
+    ),
+    "tests/study/test_search.py::test_a_search_that_was_stopped_goes_on_with_its_run_and_leaves_none": (
+        60,
+        "two searches in processes of their own, each with a run in one of its own",
+    ),
+    "tests/study/test_sweep.py::test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them": (
+        60,
+        "two sweeps in processes of their own, of several members each",
+    ),
     "tests/test_algorithms.py::test_a_report_compares_them_all": (
         90,
         "where it is run alone it trains them all",

@@ -16,7 +16,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.objectives import LossModule
 
-import hydrl.loop
+import hydrl.loop.learner
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
 from hydrl.config.settings import algorithms
@@ -179,4 +179,4 @@ def watch(monkeypatch: pytest.MonkeyPatch, before: Callable[..., Callable[..., N
                 after(losses)
             return losses
 
-    monkeypatch.setattr(hydrl.loop, "Update", Watched)
+    monkeypatch.setattr(hydrl.loop.learner, "Update", Watched)

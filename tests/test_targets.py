@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchrl.modules import DistributionalQValueActor, QValueActor
 from torchrl.objectives import DiscreteSACLoss, LossModule, REDQLoss, TQCLoss
 
-import hydrl.parts.losses
+import hydrl.loop.learner
 from hydrl.config.schema import Loss
 
 GAMMA = 0.9
@@ -77,7 +77,7 @@ def known(network: TensorDictModuleBase) -> TensorDictModuleBase:
 @pytest.fixture
 def known_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every network that judges is of known values, drawn at random and others in the target network."""
-    make_loss = hydrl.parts.losses.make_loss
+    make_loss = hydrl.loop.learner.make_loss
 
     def make(module, parts, action_spec, networks, *args):
         known_ones = [networks[argument] for argument in judges(networks)]
@@ -90,7 +90,7 @@ def known_networks(monkeypatch: pytest.MonkeyPatch) -> None:
                         each.data.normal_()
         return loss
 
-    monkeypatch.setattr(hydrl.parts.losses, "make_loss", make)
+    monkeypatch.setattr(hydrl.loop.learner, "make_loss", make)
 
 
 def values(parameters: TensorDictBase, observation: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from test_update import COMPILED, agree, twenty_updates
 
-import hydrl.loop
+import hydrl.loop.learner
 from hydrl.parts.experience.minibatches import Epochs, Replay
 from hydrl.run import checkpoint
 
@@ -43,7 +43,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> dict:
             seen["minibatches"] |= {value.device.type for value in minibatch.values(True, True)}
             return super().__call__(minibatch)
 
-    monkeypatch.setattr(hydrl.loop, "Update", Watched)
+    monkeypatch.setattr(hydrl.loop.learner, "Update", Watched)
 
     def watched(minibatches):
         def spy(self, batch):

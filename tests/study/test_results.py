@@ -64,9 +64,7 @@ def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_rows_ar
     assert len(run) == len(set(map(tuple, run))) == count
 
 
-def test_each_run_is_kept_as_it_ends_and_a_table_that_lost_its_runs_goes_on_from_what_is_kept(
-    tmp_path, monkeypatch, capsys
-):
+def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(script, "TABLE", tmp_path / "table.yaml")
     OmegaConf.save(OmegaConf.create(SMALL), tmp_path / "table.yaml")
     page, out = tmp_path / "page.md", tmp_path / "runs"
