@@ -36,6 +36,13 @@ from hydrl.parts.losses import make_loss
 from hydrl.run import checkpoint, process
 from hydrl.run.memory import read
 
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One worker more than cores, as some tests wait; what learns for minutes does not, and has the cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1 if "not slow" in config.option.markexpr else None
+
+
 ROOT = Path(__file__).resolve().parents[1]
 # Four batches with an evaluation and a checkpoint after each second one, for any algorithm of one agent.
 SMALL = ["~tuned", "total_frames=256", "collector.frames_per_batch=64", "minibatches.size=32"]

@@ -250,6 +250,7 @@ def test_ctrl_c_while_python_imports_ends_it_without_a_traceback(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
+@pytest.mark.slow
 def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
     """Nothing was sent to the worker yet; TorchRL would start the thread that sends while Python ends."""
     process = start(

@@ -448,7 +448,7 @@ def copies(parameters: TensorDict) -> list[torch.Tensor]:
     return [each.detach().clone() for each in parameters.values(True, True)]
 
 
-@pytest.mark.parametrize("algo", ["sac", "td3"])
+@pytest.mark.parametrize("algo", ["sac", pytest.param("td3", marks=pytest.mark.slow)])
 def test_loss_and_gradient_are_one_compiled_graph(algo):
     loss, batch = off_policy(algo)
     gradients = make_gradients(loss, list(loss.parameters()), None)

@@ -166,7 +166,7 @@ def test_running_statistics_take_in_each_observation_once_and_stand_still_in_tim
     assert 180 <= norm.seen < 184  # three quarters of 240, and what came with the last of them
 
 
-@pytest.mark.parametrize(("num_envs", "steps"), [(1, 8_000), (16, 2_000)])
+@pytest.mark.parametrize(("num_envs", "steps"), [pytest.param(1, 8_000, marks=pytest.mark.slow), (16, 2_000)])
 def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, steps):
     """Pendulum's end after 200 steps and never else."""
     make = partial(environments.make_env, partial(environments.gymnasium_env, "Pendulum-v1"))

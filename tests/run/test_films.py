@@ -226,7 +226,7 @@ def parameters(folder: Path) -> torch.Tensor:
     ("words", "every"),
     [
         (["env=pendulum", "transforms=running_norm"], 1),
-        pytest.param(["env=hopper"], 5, marks=needs_egl),
+        pytest.param(["env=hopper"], 5, marks=[needs_egl, pytest.mark.slow]),
     ],
     ids=["pendulum", "hopper"],
 )
