@@ -338,7 +338,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
 def test_a_search_that_was_stopped_goes_on_with_its_run_and_leaves_none(tmp_path: Path):
     out = tmp_path / "out"
     checkpoints = out / "trial-0000/seed0/checkpoints"
-    words = [*ALONE, "total_frames=4_096", "checkpoint_every_frames=256", "eval.every_frames=2_048"]
+    words = [*ALONE, "total_frames=2_048", "checkpoint_every_frames=256", "eval.every_frames=1_024"]
     words += ["optim.lr=interval(1e-3,2e-3)", "seeds=0", "trials=1", f"out={out}"]
     searching = start(*words, script=SCRIPT)
     wait_for(lambda: list(checkpoints.glob("checkpoint-*")))
