@@ -12,7 +12,7 @@ from torchrl.envs import GymWrapper, PendulumEnv, RewardSum, StepCounter, Transf
 from toys import Toy
 
 from hydrl.parts.environments import gymnasium_env, make_env
-from hydrl.run.simulator import NotCapturedError, load_simulator, simulator_state
+from hydrl.run.simulator import NotCapturedError, alike, load_simulator, simulator_state
 
 TASKS = [
     *[(ident, envs) for ident in ("CartPole-v1", "Ant-v5", "InvertedDoublePendulum-v4") for envs in (1, 2)],
@@ -197,3 +197,9 @@ def test_a_secret_stays_out_of_the_state_and_the_new_one_in_the_environment(monk
     assert client.packed[0] == b"another"
     assert client.count == 12  # which no secret is
     assert client.headers["tries"] == 3
+
+
+def test_a_class_of_hydrl_s_parts_is_known_where_it_has_moved():
+    assert alike("hydrl.parts.tasks:CopiedTask", "hydrl.parts.environments.tasks:CopiedTask")
+    assert not alike("hydrl.parts.tasks:CopiedTask", "hydrl.parts.environments.tasks:Told")
+    assert not alike("mine.tasks:CopiedTask", "hydrl.parts.environments.tasks:CopiedTask")

@@ -209,6 +209,8 @@ def check_same(settings: Settings, then: Mapping[str, Any]) -> None:
             old = old.replace(then["run_dir"], now["run_dir"])
         if old == new or (isinstance(old, Mapping) and isinstance(new, Mapping)):
             continue
+        if old is None and new == {}:  # a key that older runs had not, and nothing in it
+            continue
         if {"fits", "needs"} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
         if key.partition(".")[0] not in FREE:
