@@ -130,7 +130,12 @@ def test_a_minibatch_is_of_the_memory_and_of_the_data_in_the_share_asked_for(kep
     [
         (["~data"], "minibatches needs data; add data=run data.path=DIR, or use minibatches=replay"),
         (["minibatches.share=0.01"], "minibatches.share=0.01 of minibatches.size=32 leaves one of both out"),
-        (["minibatches.n_steps=3"], "minibatches.n_steps=3 is for a memory alone"),
+        (
+            ["minibatches.n_steps=3"],
+            "n_steps=3 does not work with minibatches, which mixes rows of",
+        ),
+        (["minibatches.share=1.0"], "minibatches.share=1.0: should be less than 1"),
+        (["buffer=prioritized"], "buffer=prioritized is for a memory alone; use buffer=replay"),
         (["data.path=nowhere"], "data.path=nowhere: there is no such folder"),
     ],
 )

@@ -47,7 +47,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Positive, "loss.value_estimator.rho_thresh loss.value_estimator.c_thresh"),
     (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta"),
     (NotNegative, "buffer.sampler.alpha"),
-    (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon"),
+    (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon minibatches.share"),
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
     (list[PositiveInt], "NETWORK.num_cells"),
     (Activation, "NETWORK.activation"),

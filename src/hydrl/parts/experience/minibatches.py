@@ -198,9 +198,8 @@ class Mixed(Replay):
         self.data, self.given = data, round(share * size)
         if not 0 < self.given < size:
             raise UserError(f"minibatches.share={share} of minibatches.size={size} leaves one of both out")
-        if self.prioritised or n_steps > 1:
-            asked = "buffer=prioritized" if self.prioritised else f"minibatches.n_steps={n_steps}"
-            raise UserError(f"{asked} is for a memory alone; use minibatches=replay, or leave it out")
+        if self.prioritised:
+            raise UserError("buffer=prioritized is for a memory alone; use buffer=replay")
 
     def drawn(self, count: int) -> TensorDictBase:
         """Rows of ``count`` minibatches; in each those of the memory stand first."""
