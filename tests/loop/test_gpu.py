@@ -1,5 +1,8 @@
 """On CUDA, everything that computes lives there, and a run trains."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from test_update import COMPILED, agree, twenty_updates
@@ -96,8 +99,10 @@ def test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates(overri
         agree(found, expected)
 
 
-@pytest.mark.parametrize("compile", [False, True])
-@pytest.mark.parametrize("name", ["dqn", "dueling dqn", "ppo on a choice"])  # whose losses sample nothing
+@pytest.mark.parametrize(  # losses that sample nothing
+    ("name", "compile"),
+    [("dqn", False), ("dqn", True), ("dueling dqn", False), ("dueling dqn", True), ("ppo on a choice", True)],
+)
 def test_a_cuda_graph_agrees_with_the_eager_update_after_twenty_updates(name, compile):
     for found, expected in zip(
         twenty_updates(COMPILED[name], device="cuda", compile=compile, cudagraph=True),
@@ -105,3 +110,12 @@ def test_a_cuda_graph_agrees_with_the_eager_update_after_twenty_updates(name, co
         strict=True,
     ):
         agree(found, expected)
+
+
+def test_a_loss_that_no_cuda_graph_can_record_is_refused_in_a_line(tmp_path):
+    """In a process of its own: what was recorded in part is of no use to CUDA."""
+    words = ["train.py", "algo=ppo", "env=cartpole", "~tuned", "device=cuda", "cudagraph=true", "compile=false"]
+    words += [f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: cudagraph=true: the loss waits for numbers")

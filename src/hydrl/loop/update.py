@@ -218,7 +218,7 @@ def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
 
 def terms_of(losses: TensorDictBase, first: Sequence[str] = ()) -> list[str]:
     """The entries that are summed."""
-    there = losses.keys()
+    there = [key for key, _ in losses.items()]
     return [key for key in dict.fromkeys([*first, *there]) if key.startswith("loss") and key in there]
 
 
@@ -242,6 +242,10 @@ def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> 
 
     Each set of terms that are left out has a graph of its own. The gradients leave it as outputs, because the
     call that records computes nothing where it records.
+
+    Raises:
+        UserError: from the call that records, where the loss waits for numbers from the GPU, as TorchRL's PPO
+            does to see whether the entropy is finite; compiled it does not.
     """
 
     def record(left_out: tuple[str, ...]) -> CudaGraphModule:
@@ -257,7 +261,15 @@ def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> 
     def replayed(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
         if left_out not in graphs:
             graphs[left_out] = record(left_out)
-        out = graphs[left_out](minibatch)
+        try:
+            out = graphs[left_out](minibatch)
+        except RuntimeError as error:
+            if "captur" not in str(error):
+                raise
+            raise UserError(
+                "cudagraph=true: the loss waits for numbers from the GPU, which no CUDA graph can record; "
+                "add compile=true, or use cudagraph=false"
+            ) from error
         for k, parameter in enumerate(parameters):
             parameter.grad = out["gradients"].get(str(k), None)
         return out["losses"]
