@@ -34,6 +34,11 @@ LONGER: dict[str, tuple[int, str]] = {
         40,
         "two runs in processes of their own, and one here",
     ),
+    "tests/loop/test_gpu.py::test_a_run_trains_on_the_gpu": (60, "workers import for themselves"),
+    "tests/loop/test_gpu.py::test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates": (
+        120,
+        "it compiles for CUDA, in several processes",
+    ),
 }
 
 
