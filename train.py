@@ -24,9 +24,14 @@ from hydrl.run import folder, headless, resume, screen
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
 @command_line.job
 def main(cfg: DictConfig) -> None:
-    """One run: everything a user can get wrong is checked before anything starts."""
+    """One run, in a process of its own."""
     if "torch" not in sys.modules:
         gc.disable()  # importing it makes much and no garbage; process.prepare turns it on again
+    start(cfg)
+
+
+def start(cfg: DictConfig) -> None:
+    """Everything a user can get wrong is checked before anything starts."""
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):

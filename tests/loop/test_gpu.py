@@ -114,7 +114,15 @@ def test_a_cuda_graph_agrees_with_the_eager_update_after_twenty_updates(name, co
 
 def test_a_loss_that_no_cuda_graph_can_record_is_refused_in_a_line(tmp_path):
     """In a process of its own: what was recorded in part is of no use to CUDA."""
-    words = ["train.py", "algo=ppo", "env=cartpole", "~tuned", "device=cuda", "cudagraph=true", "compile=false"]
+    words = [
+        "train.py",
+        "algo=ppo",
+        "env=cartpole",
+        "~tuned",
+        "device=cuda",
+        "cudagraph=true",
+        "compile=false",
+    ]
     words += [f"hydra.run.dir={tmp_path / 'run'}"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2

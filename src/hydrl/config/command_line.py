@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -72,28 +72,56 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
     def work() -> None:
         if "--version" in sys.argv[1:]:
             return print(f"hydrl {version('hydrl')}")
-        try:
-            words = spelled_out(expand(with_paths(sys.argv[1:])))
-            # Options first, with what belongs to them: Hydra reads none that stand among overrides.
-            sys.argv[1:] = sorted(words, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
-            check_arguments(sys.argv[1:])
-            own.use(own.folders(sys.argv[1:]))
-            remember_folders(sys.argv[1:])
+        with translated(lambda: sys.argv[1:]):
+            sys.argv[1:] = understood(sys.argv[1:], expand)
             if not COMPLETION & set(sys.argv):
                 sys.argv += tuned.beside(sys.argv[1:])
             with stopped_early():
                 main()
-        except UserError:
-            raise
-        except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-            raise UserError(translate(error, sys.argv[1:])) from None
-        except OSError as error:  # from Hydra's own work: what a job raises never gets here
-            raise UserError(
-                f"{error.filename or 'the run folder'} cannot be written: {error.strerror}; choose a folder "
-                "with hydra.run.dir=DIR (hydra.sweep.dir=DIR with -m)"
-            ) from None
 
     return told(work)
+
+
+def understood(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]) -> list[str]:
+    """The words that Hydra reads, of those that were typed, found to be none that it would misread.
+
+    Args:
+        words: as they were typed.
+        expand: see :func:`run`.
+
+    Raises:
+        UserError: for one that it would.
+    """
+    spelled = spelled_out(expand(with_paths(words)))
+    # Options first, with what belongs to them: Hydra reads none that stand among overrides.
+    ordered = sorted(spelled, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
+    check_arguments(ordered)
+    own.use(own.folders(ordered))
+    remember_folders(ordered)
+    return ordered
+
+
+@contextmanager
+def translated(words: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """What Hydra complains of, in one line.
+
+    Args:
+        words: gives those that it reads, as they are by then.
+
+    Raises:
+        UserError: in place of an error of Hydra's own.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise UserError(translate(error, words())) from None
+    except OSError as error:  # from Hydra's own work: what a job raises never gets here
+        raise UserError(
+            f"{error.filename or 'the run folder'} cannot be written: {error.strerror}; choose a folder "
+            "with hydra.run.dir=DIR (hydra.sweep.dir=DIR with -m)"
+        ) from None
 
 
 def leave(code: int) -> NoReturn:
@@ -172,6 +200,31 @@ def keep_what_was_typed() -> None:
     words = cast(list[str], OmegaConf.to_container(hydra.overrides.task, resolve=False))
     with read_write(hydra):
         hydra.overrides.task = tuned.typed(words)
+
+
+def in_python(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]) -> DictConfig:
+    """What Hydra makes of the words of a run that begins in somebody else's process.
+
+    Hydra then knows of the run as if it had begun it. Arguments as of :func:`understood`.
+
+    Raises:
+        UserError: for words that are for the shell, or that Hydra cannot compose.
+    """
+    read = list(words)
+    with translated(lambda: read):
+        named, others = own.split(read)
+        if option := next((each for each in others if each[:1] == "-"), None):
+            raise UserError(f"{option}: options are for the command line; --config-dir=DIR is taken here too")
+        read[:] = understood([*([own.searchpath(named)] if named else []), *others], expand)
+        read += tuned.beside(read)
+        cfg = tuned.composed(read, return_hydra_config=True)
+        with read_write(cfg), open_dict(cfg):
+            cfg.hydra.runtime.output_dir = os.path.abspath(cfg.hydra.run.dir)
+    HydraConfig.instance().set_config(cfg)
+    keep_what_was_typed()
+    with read_write(cfg), open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
 
 
 def remember_folders(arguments: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Quote, QuotedString, Sweep
 from hydra.errors import HydraException
 
 from hydrl.config import CONFIGS, ROOT
+from hydrl.errors import UserError
 
 PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "collector.path", "out")  # keys that name a folder
 
@@ -43,6 +44,27 @@ def choices_made() -> Mapping[str, str]:
 def quoted(path: Path | str) -> str:
     """A path as Hydra reads it back, whatever is in it."""
     return QuotedString(str(path), Quote.single).with_quotes()
+
+
+def literal(value: Any, key: str) -> str:
+    """A value of Python's as it is typed behind ``KEY=``.
+
+    Raises:
+        UserError: for what no configuration can hold.
+    """
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str | Path):
+        text = str(value)
+        return text if as_hydra_reads(text) == text else quoted(text)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(literal(each, key) for each in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{name}:{literal(each, key)}' for name, each in value.items())}}}"
+    number = getattr(value, "item", lambda: value)()  # of NumPy or PyTorch
+    if isinstance(number, int | float):
+        return repr(number)
+    raise UserError(f"{key}={value!r}: give a number, text, true or false, or a list or dictionary of them")
 
 
 def as_hydra_reads(value: str) -> Any:

@@ -55,6 +55,12 @@ def beginning() -> float:
     return time.monotonic() if began is None else began
 
 
+def begin(since: float | None = None) -> None:
+    """The next run of this process began ``since``, or begins now, however long the process is there."""
+    global _process_began
+    _process_began = time.monotonic() if since is None else since
+
+
 class Clock:
     """Seconds of a run, those of its earlier processes included, where it was resumed.
 

@@ -20,14 +20,13 @@ _held: IO[str] | None = None
 
 
 def lock(run: Path) -> None:
-    """Keeps a run folder for this process until it ends or takes another.
+    """Keeps a run folder for this process until it ends, takes another or calls :func:`unlock`.
 
     Raises:
         UserError: if another process has it, or it cannot be written.
     """
     global _held
-    if _held:
-        _held.close()
+    unlock()
     try:
         run.mkdir(parents=True, exist_ok=True)
         _held = (run / ".lock").open("w", encoding="utf-8")
@@ -39,6 +38,14 @@ def lock(run: Path) -> None:
         raise UserError(f"{run} is in use by another process; wait for it, or stop it") from None
     except OSError:  # a file system without locks
         pass
+
+
+def unlock() -> None:
+    """Lets other processes have the folder."""
+    global _held
+    if _held:
+        _held.close()
+    _held = None
 
 
 def refuse_links(run: Path) -> None:

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from hydrl.config.automatic import compiler
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
 
+# Set by who asks the run of this process to end after the batch in hand, as from another thread.
+asked_to_stop = threading.Event()
 SAME = 0.5  # seconds; a signal that comes again within these is the first, sent to process and group
 
 
@@ -77,7 +80,7 @@ class Stop:
 
     So what is saved is a moment that the run can be resumed from to the last bit. A batch that takes longer
     than ``grace`` seconds more is broken off, and a second signal kills at once. What ``nohup`` has ignored
-    stays so.
+    stays so. Signals come to the main thread alone; a run in another one is ended by ``asked_to_stop``.
     """
 
     def __init__(self, grace: float = 8.0) -> None:
@@ -88,6 +91,8 @@ class Stop:
 
     def __enter__(self) -> Self:
         """Takes the signals."""
+        if threading.current_thread() is not threading.main_thread():
+            return self
         signals = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signals.append(signal.SIGHUP)
@@ -96,7 +101,8 @@ class Stop:
 
     def __exit__(self, *_: object) -> None:
         """Gives them back; what is saved now may take as long as it takes."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if self.previous:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for each, handler in self.previous.items():
             signal.signal(each, handler)
 
@@ -104,8 +110,10 @@ class Stop:
         """Called where the run may end.
 
         Raises:
-            Interrupted: if a signal has come.
+            Interrupted: if a signal has come, or somebody has asked.
         """
+        if asked_to_stop.is_set():
+            raise Interrupted(signal.SIGINT)
         if self.signum is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise Interrupted(self.signum)

@@ -9,6 +9,7 @@ import math
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ import psutil
 from tensordict import TensorDictBase
 from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 
-from hydrl.errors import DivergedError, RunError, WorkerError
+from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.parts.experience.finite import FiniteCollector
 
 TICK = 0.5  # seconds between two looks at the workers while the run waits for them
@@ -112,6 +113,11 @@ class Watched:
     def __init__(
         self, *args: Any, worker_timeout: float, stop: Callable[[], object] | None = None, **options: Any
     ) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise UserError(
+                "collector: workers are watched by a signal, which comes to the main thread alone; use "
+                "collector=single, or train from the main thread"
+            )
         self.worker_timeout, self.stop = worker_timeout, stop or int
         self.since: float | None = None
         self.reports = tempfile.TemporaryDirectory(prefix="hydrl-workers-", ignore_cleanup_errors=True)

@@ -1,0 +1,219 @@
+"""Runs from Python, in a script, a notebook or a thread: what ``hydrl.train`` and its kin do."""
+
+import csv
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import cache
+from html import escape
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from hydrl.config import ROOT, command_line
+from hydrl.config.overrides import choices_made, literal
+from hydrl.errors import Interrupted, RunError, UserError
+from hydrl.run import given, resume, session
+from hydrl.run.finished import open_run
+from hydrl.run.folder import require_run, summary
+from hydrl.run.policy import Policy, open_policy
+from hydrl.run.screen import closing_rows
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Run:
+    """A run by its folder: what it reached, its policy, and how to go on; a notebook shows its curves.
+
+    Args:
+        place: the run's folder.
+        trust: see :func:`hydrl.load`; runs of this process are trusted.
+
+    Attributes:
+        folder: where everything of it lies.
+
+    Raises:
+        UserError: if no run lies there.
+    """
+
+    def __init__(self, place: str | Path, *, trust: bool = False) -> None:
+        self.folder, self.trust = Path(place), trust
+        require_run(self.folder)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """``summary.json``; empty for a run that has not ended."""
+        return summary(self.folder)
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """The columns of ``metrics.csv``, ``[rows]`` each; NaN where a row has no such number."""
+        file = self.folder / "metrics.csv"
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        rows = list(csv.DictReader(lines))
+        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows or [{}])[0]}
+
+    def frame(self) -> "DataFrame":
+        """The same as a table of pandas.
+
+        Raises:
+            UserError: without pandas.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise UserError("frame() needs pandas, which is not installed: pip install pandas") from None
+        return DataFrame(self.metrics)
+
+    def policy(self, checkpoint: str | int = "best", *, device: str = "cpu") -> Policy:
+        """See :func:`hydrl.load`."""
+        return open_policy(self.folder, checkpoint, device, self.trust)
+
+    def evaluate(
+        self, episodes: int = 100, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu"
+    ) -> dict[str, Any]:
+        """Plays whole episodes with the policy, as ``scripts/evaluate.py`` does.
+
+        Args:
+            episodes: how many.
+            checkpoint: ``last``, ``best`` or a number of frames.
+            stream: another number, other episodes; 0 and 1 are those the run itself was scored on.
+            device: where the policy acts.
+
+        Returns:
+            The ``eval/`` numbers, and ``returns`` and ``lengths`` of each episode.
+
+        Raises:
+            UserError: for less than one episode, a checkpoint that is not there, or as :func:`hydrl.load`.
+        """
+        if episodes < 1:
+            raise UserError(f"episodes={episodes}: give 1 or more")
+        with session.as_found():
+            opened = open_run(self.folder, checkpoint=str(checkpoint), device=device, trust=self.trust)
+            _, frames, evaluator = opened
+            played = evaluator(frames, episodes, stream)
+            evaluator.close()
+        return played.metrics() | {"returns": played.returns.numpy(), "lengths": played.lengths.numpy()}
+
+    def resume(self, *words: str, **keys: Any) -> "Run":
+        """Goes on with the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
+        return train(*words, resume=self.folder, **keys)
+
+    def __repr__(self) -> str:
+        """What it is of and what it reached."""
+        known = self.summary
+        if not known:
+            return f"<Run in {self.folder}, which has not ended>"
+        rows = closing_rows(known, self.folder)
+        return f"<Run of {named(known)}: {rows.get('evaluation', 'not evaluated')}, in {rows['folder']}>"
+
+    def _repr_html_(self) -> str:
+        """Its curves and closing table, for a notebook."""
+        known, picture = self.summary, self.folder / "curves.png"
+        if not known:
+            return escape(repr(self))
+        curves = b64encode(picture.read_bytes()).decode() if picture.is_file() else ""
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in closing_rows(known, self.folder).items()
+        )
+        image = f'<img alt="curves" width="560" src="data:image/png;base64,{curves}">' if curves else ""
+        return f"<h4>{escape(named(known))}</h4>{image}<table>{rows}</table>"
+
+
+def named(summary: Mapping[str, Any]) -> str:
+    """What a run is of, in a few words."""
+    note = "" if summary["status"] == "finished" else f" ({summary['status']})"
+    return f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}"
+
+
+def train(*words: str, folder: str | Path | None = None, began: float | None = None, **keys: Any) -> Run:
+    """See :func:`hydrl.train`; ``began`` is when it was called, by ``time.monotonic``."""
+    typed = [*words, *given.words(keys)]
+    if folder is not None:
+        typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
+    with session.begun(began):
+        cfg = command_line.in_python(typed, resume.expand)
+        place = Path(cfg.run_dir)
+        if here := given.here_only(choices_made()):
+            print(f"{', '.join(here)} is of this process, in which alone the run can be gone on with")
+        ended = trained(cfg)
+    if ended is not None and ended.exit_code != 128 + signal.SIGINT:  # the process itself was to end
+        signal.raise_signal(ended.exit_code - 128)
+    return Run(place, trust=True)
+
+
+def trained(cfg: DictConfig) -> Interrupted | None:
+    """Trains; what cut the run short once it had begun, where something did.
+
+    Raises:
+        UserError: for a mistake in the configuration or in the task.
+        RunError: for what else ended it and is no defect.
+        KeyboardInterrupt: where it was stopped before it had begun.
+    """
+    try:
+        application()(cfg)
+    except UserError:
+        command_line.remove_unused_folder()
+        raise
+    except (Interrupted, KeyboardInterrupt) as error:
+        if isinstance(error, Interrupted) and Path(cfg.run_dir, "summary.json").is_file():
+            return error
+        command_line.remove_unused_folder()
+        raise KeyboardInterrupt("stopped before the first batch; nothing was saved") from None
+    except SystemExit as error:  # of a task's own code
+        raise RunError(f"the environment or a library ended the run by sys.exit({error.code!r})") from None
+    except OSError as error:
+        if error.errno not in command_line.UNWRITABLE:
+            raise
+        where = error.filename or "the run folder"
+        reason = f"{where} cannot be written: {error.strerror}; what was saved before is intact"
+        raise RunError(reason) from error
+    return None
+
+
+@cache
+def application() -> Callable[[DictConfig], None]:
+    """``train.py``'s own way from a configuration to a run."""
+    spec = spec_from_file_location("hydrl_train", ROOT / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.start
+
+
+def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
+    """See :func:`hydrl.runs`."""
+    if not Path(place).is_dir():
+        raise UserError(f"{place}: there is no such folder")
+    found = sorted(each.parent for each in Path(place).rglob("summary.json"))
+    ended = [Run(each, trust=trust) for each in found if (each / "config_resolved.yaml").is_file()]
+    return [each for each in ended if each.summary.get("status") == "finished"]
+
+
+def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Run]:
+    """See :func:`hydrl.sweep`."""
+    if own := next((key for key, value in keys.items() if callable(value)), None):
+        raise UserError(f"{own}={keys[own]!r}: members are processes of their own, which have no such class")
+    several = {key: each if isinstance(each, list) else [each] for key, each in keys.items()}
+    typed = [f"{key}={','.join(literal(each, key) for each in values)}" for key, values in several.items()]
+    place = Path(folder or f"outputs/sweeps/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
+    command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *typed]
+    process = subprocess.Popen([*command, f"hydra.sweep.dir={literal(place, 'folder')}"])
+    try:
+        code = process.wait()
+    except BaseException:  # a notebook's stop button is pressed for this process alone
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+    if code:
+        raise RunError(f"the sweep in {place} ended with exit code {code}; it has printed why")
+    return runs(place, trust=True)

@@ -1,0 +1,85 @@
+"""What is handed over in Python as it is: classes of a notebook, as the choices that Hydra composes.
+
+Hydra and a run's folder know parts by dotted names. A class that a module has goes by its own; one that only
+this process has goes by a name in this module, which another process does not find.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+from hydra.core.config_store import ConfigStore, ConfigStoreWithProvider
+
+from hydrl.config import CONFIGS
+from hydrl.config.overrides import literal
+from hydrl.errors import UserError
+
+
+def words(given: Mapping[str, Any]) -> list[str]:
+    """Keywords of :func:`hydrl.train` as words of the command line.
+
+    A dictionary is several keys, ``eval={"episodes": 5}`` is ``eval.episodes=5``; a class or function is
+    the choice of its group.
+
+    Raises:
+        UserError: for a value that no configuration can hold.
+    """
+    found = []
+    for key, value in given.items():
+        if isinstance(value, Mapping):
+            found += [f"{key}.{name}={literal(each, f'{key}.{name}')}" for name, each in value.items()]
+        elif callable(value):
+            found.append(f"{key}={choice(key, value)}")
+        else:
+            found.append(f"{key}={literal(value, key)}")
+    return found
+
+
+def choice(group: str, make: Callable[..., Any]) -> str:
+    """Makes of a class or function a choice of its group, and tells its name.
+
+    Raises:
+        UserError: if there is no such group, or it has one of that name.
+    """
+    name = getattr(make, "__name__", "").strip("<>")
+    if group == "logger" or not (CONFIGS / group).is_dir() or not name:
+        raise UserError(
+            f"{group}={make!r}: a class or function is a choice of env, actor, critic or another group"
+        )
+    if (CONFIGS / group / f"{name}.yaml").exists():
+        raise UserError(f"{group}={name}: hydrl has one of that name; give yours another")
+    if group == "env":
+        node: dict[str, Any] = {"task": name, "env": environment(name, make)}
+    else:
+        node = {group: {"_target_": dotted(make)}}
+    with ConfigStoreWithProvider(__name__) as store:
+        store.store(name, node, group, "_global_")
+    return name
+
+
+def environment(name: str, make: Callable[..., Any]) -> dict[str, Any]:
+    """The node of an environment: Gymnasium's tasks are registered, under ``hydrl/NAME``."""
+    if isinstance(make, type) and issubclass(make, gymnasium.Env):
+        gymnasium.registry.pop(f"hydrl/{name}", None)  # of an earlier cell
+        gymnasium.register(f"hydrl/{name}", entry_point=make)
+        return {"_target_": "hydrl.parts.environments.gymnasium_env", "id": f"hydrl/{name}"}
+    return {"_target_": dotted(make)}
+
+
+def dotted(make: Callable[..., Any]) -> str:
+    """The name by which it is found, in its own module or else in this one."""
+    module, name = getattr(make, "__module__", ""), getattr(make, "__qualname__", "")
+    if module != "__main__" and "." not in name and getattr(sys.modules.get(module), name, None) is make:
+        return f"{module}.{name}"
+    setattr(sys.modules[__name__], make.__name__, make)
+    return f"{__name__}.{make.__name__}"
+
+
+def here_only(choices: Mapping[str, Any]) -> list[str]:
+    """Those of a run's choices that were handed over in this process, as they are typed."""
+    store: Mapping[str, Any] = ConfigStore.instance().repo
+    found = {group: store.get(group, {}).get(f"{name}.yaml") for group, name in choices.items()}
+    return [
+        f"{group}={choices[group]}" for group, node in found.items() if node and node.provider == __name__
+    ]

@@ -1,0 +1,303 @@
+"""From Python as from the shell: the same run, in a process that is left as it was found."""
+
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from conftest import SMALL, killed, logged, typed
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.modules import ProbabilisticActor
+from torchrl.modules.distributions import OneHotCategorical
+
+import hydrl
+from hydrl import interactive
+from hydrl.config.overrides import literal
+from hydrl.errors import RunError, UserError
+from hydrl.run import checkpoint, process, session
+
+CARTPOLE = [*SMALL, "env=cartpole"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> interactive.Run:
+    return hydrl.train(*CARTPOLE, folder=tmp_path_factory.mktemp("trained") / "a run", seed=3)
+
+
+class Counting(gymnasium.Env):
+    """Pays 1 a step for ``length`` steps; ``at`` says what is called at which of its steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+    at: dict = {}  # noqa: RUF012
+    steps = 0
+
+    def __init__(self, length: int = 4) -> None:
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.now += 1
+        Counting.steps += 1
+        self.at.get(Counting.steps, int)()
+        return np.zeros(2, np.float32), 1.0, self.now >= self.length, False, {}
+
+
+@pytest.fixture
+def counting(monkeypatch) -> type[Counting]:
+    monkeypatch.setattr(Counting, "steps", 0)
+    monkeypatch.setattr(Counting, "at", {})
+    return Counting
+
+
+def found() -> dict:
+    """What a run sets in its process."""
+    return {
+        "threads": torch.get_num_threads(),
+        "floats": torch.get_default_dtype(),
+        "random": random.getstate(),
+        "numpy": np.random.get_state()[1].tolist(),
+        "torch": torch.get_rng_state().tolist(),
+        "variables": dict(os.environ),
+        "collected": gc.isenabled(),
+        "signals": [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)],
+        "path": [*sys.path],
+        "words": [*sys.argv],
+        "warnings": [*warnings.filters],
+        "hydra": (HydraConfig.initialized(), GlobalHydra.instance().is_initialized()),
+        "lock": session._one.locked(),
+    }
+
+
+def test_a_run_is_the_one_of_the_command_line(trained, tmp_path):
+    done = typed(*CARTPOLE, "seed=3", f"hydra.run.dir={tmp_path / 'typed'}")
+    assert done.returncode == 0, done.stderr
+    assert logged(trained.folder) == logged(tmp_path / "typed")
+    assert json.loads((trained.folder / "summary.json").read_text())["frames"] == 256
+    for name in ("overrides.yaml", "config.yaml"):
+        here, there = ((each / ".hydra" / name).read_text() for each in (trained.folder, tmp_path / "typed"))
+        assert here.replace(str(trained.folder), "DIR") == there.replace(str(tmp_path / "typed"), "DIR")
+
+
+@pytest.mark.parametrize("collected", [True, False])
+def test_the_process_is_left_as_it_was_found(collected, tmp_path, monkeypatch):
+    torch.set_num_threads(3)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+    (gc.enable if collected else gc.disable)()
+    try:
+        before = found()
+        hydrl.train(*CARTPOLE, folder=tmp_path / "run", total_frames=64)
+        with pytest.raises(UserError, match="algo=pppo: no such choice; try ppo"):
+            hydrl.train("algo=pppo")
+        assert found() == before
+    finally:
+        gc.enable()
+
+
+def test_a_mistake_is_a_line_and_leaves_nothing(tmp_path):
+    with pytest.raises(UserError, match=r"optim.lr=-1.*greater than 0"):
+        hydrl.train(*CARTPOLE, folder=tmp_path / "run", optim={"lr": -1})
+    with pytest.raises(UserError, match=r"env\.id=Nothing-v0 could not be made"):
+        hydrl.train(*SMALL, "env=gym", folder=tmp_path / "run", env={"id": "Nothing-v0"})
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match="-m: options are for the command line"):
+        hydrl.train("-m", "algo=ppo,dqn")
+
+
+def test_what_a_run_reached(trained):
+    summary, metrics = trained.summary, trained.metrics
+    assert (summary["algo"], summary["seed"], summary["frames"]) == ("ppo", 3, 256)
+    assert metrics["frames"].tolist() == [64, 128, 192, 256]
+    assert np.isnan(metrics["eval/return_mean"]).tolist() == [True, False, True, False]
+    assert repr(trained).startswith("<Run of ppo on cartpole, seed 3: ")
+    page = trained._repr_html_()
+    assert 'src="data:image/png;base64,iVBOR' in page
+    assert f"<td>{summary['frames']} frames, {summary['updates']} updates</td>" in page
+
+
+def test_a_table_of_pandas_is_asked_of_pandas(trained, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        trained.frame()
+
+
+def test_its_policy_is_evaluated_as_by_the_script(trained):
+    done = typed(f"run={trained.folder}", "episodes=3", script="scripts/evaluate.py")
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((trained.folder / "evaluation.json").read_text())
+    before = torch.get_rng_state()
+    scored = trained.evaluate(3)
+    assert scored["returns"].tolist() == kept["returns"]
+    assert scored["eval/return_mean"] == kept["eval/return_mean"]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert trained.policy("last").predict(np.zeros(4, np.float32)) in (0, 1)
+    with pytest.raises(UserError, match="episodes=0: give 1 or more"):
+        trained.evaluate(0)
+
+
+def test_going_on_ends_as_the_run_did(trained, tmp_path):
+    assert killed(trained.folder, tmp_path / "run") == 128
+    left = interactive.Run(tmp_path / "run")
+    assert (left.summary, repr(left)) == ({}, f"<Run in {tmp_path / 'run'}, which has not ended>")
+    assert left.resume().folder == tmp_path / "run"
+    assert logged(tmp_path / "run") == logged(trained.folder)
+
+
+def test_finished_runs_are_found_in_a_folder(trained, tmp_path):
+    (only,) = hydrl.runs(trained.folder.parent)
+    assert only.folder == trained.folder
+    assert only.summary == trained.summary
+    with pytest.raises(UserError, match="there is no such folder"):
+        hydrl.runs(tmp_path / "nowhere")
+
+
+def test_a_class_is_the_task_and_the_run_says_where_it_goes_on(counting, tmp_path, capsys):
+    words = [*SMALL, "algo=dqn", "minibatches.warmup_frames=64"]
+    run = hydrl.train(*words, folder=tmp_path / "run", env=counting, **{"+env.length": 7})
+    assert (
+        "env=Counting is of this process, in which alone the run can be gone on with"
+        in capsys.readouterr().out
+    )
+    assert (run.summary["env"], run.summary["eval/return_mean"]) == ("Counting", 7.0)
+    assert run.evaluate(2)["returns"].tolist() == [7.0, 7.0]
+    assert run.resume(total_frames=320).summary["frames"] == 320
+
+
+def test_a_function_makes_the_actor(tmp_path):
+    def straight(env):
+        layer = TensorDictModule(nn.Linear(4, 2), ["observation"], ["logits"])
+        spec = {"distribution_class": OneHotCategorical, "return_log_prob": True}
+        return ProbabilisticActor(layer, in_keys=["logits"], spec=env.action_spec_unbatched, **spec)
+
+    words = [each for each in CARTPOLE if not each.startswith("actor.")]
+    words += [f"~actor.{each}" for each in ("init", "num_cells", "scale", "scale_init")]  # algo=ppo sets them
+    run = hydrl.train(*words, folder=tmp_path / "run", actor=straight)
+    state = checkpoint.load(checkpoint.find(run.folder, "last"), ["actor"])["actor"]
+    assert [tuple(each.shape) for each in state.values()] == [(2, 4), (2,)]
+    assert run.policy().predict(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_what_is_no_choice_is_refused():
+    with pytest.raises(UserError, match="seed=<class 'int'>: a class or function is a choice of env"):
+        hydrl.train(seed=int)
+    with pytest.raises(UserError, match=r"optim.lr=\{1\}: give a number"):
+        hydrl.train(optim={"lr": {1}})
+
+
+def test_ctrl_c_saves_and_returns_the_run(counting, tmp_path):
+    counting.at = {150: lambda: signal.raise_signal(signal.SIGINT)}
+    handler = signal.getsignal(signal.SIGINT)
+    run = hydrl.train(*SMALL, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
+    assert (run.summary["status"], run.summary["frames"]) == ("interrupted", 128)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert run.resume().summary["status"] == "finished"
+
+
+def test_ctrl_c_before_the_first_batch_leaves_nothing(counting, tmp_path):
+    counting.at = {1: lambda: signal.raise_signal(signal.SIGINT)}  # a random frame for the normaliser
+    with pytest.raises(KeyboardInterrupt):
+        hydrl.train(*SMALL, env=counting, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not session._one.locked()
+
+
+def test_a_run_in_a_thread_ends_where_it_is_asked_to(counting, tmp_path):
+    began, done = threading.Event(), []
+    counting.at = {200: began.set}
+    words = [*SMALL, "total_frames=1_000_000", "compile=false", f"hydra.run.dir={tmp_path / 'run'}"]
+    thread = threading.Thread(target=lambda: done.append(hydrl.train(*words, env=counting)))
+    assert not hydrl.stop()
+    thread.start()
+    assert began.wait(60)
+    with pytest.raises(UserError, match="another run is under way in this process"):
+        hydrl.train(*CARTPOLE)
+    assert hydrl.stop()
+    thread.join(60)
+    assert done[0].summary["status"] == "interrupted"
+    assert checkpoint.frames_of(checkpoint.find(tmp_path / "run", "last")) == done[0].summary["frames"]
+    assert not process.asked_to_stop.is_set()
+
+
+def test_workers_ask_for_the_main_thread(tmp_path):
+    words, failed = [*CARTPOLE, "collector=multi_sync", "transforms=normalized", "init_stats_frames=64"], []
+
+    def train() -> None:
+        try:
+            hydrl.train(*words, folder=tmp_path / "run")
+        except UserError as error:
+            failed.append(str(error))
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join(60)
+    assert failed == [
+        "collector: workers are watched by a signal, which comes to the main thread alone; use "
+        "collector=single, or train from the main thread"
+    ]
+
+
+def test_a_task_that_leaves_python_ends_the_run_alone(counting, tmp_path):
+    counting.at = {150: lambda: sys.exit(0)}
+    with pytest.raises(RunError, match=r"ended the run by sys.exit\(0\)"):
+        hydrl.train(*SMALL, env=counting, folder=tmp_path / "run")
+
+
+def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):
+    commands = []
+
+    class Process:
+        def __init__(self, command):
+            commands.append(command)
+
+        def wait(self):
+            return 1
+
+    monkeypatch.setattr(interactive.subprocess, "Popen", Process)
+    with pytest.raises(RunError, match="ended with exit code 1"):
+        hydrl.sweep("env=cartpole", algo=["ppo", "dqn"], seed=[0, 1], folder=tmp_path)
+    words = ["env=cartpole", "algo=ppo,dqn", "seed=0,1", f"hydra.sweep.dir={tmp_path}"]
+    assert commands == [[sys.executable, str(interactive.ROOT / "train.py"), "-m", *words]]
+    with pytest.raises(UserError, match="members are processes of their own"):
+        hydrl.sweep(env=Counting)
+
+
+@pytest.mark.slow
+def test_a_sweep_gives_its_runs(tmp_path):
+    found = hydrl.sweep(*CARTPOLE, seed=[0, 1], folder=tmp_path / "sweep")
+    assert [each.summary["seed"] for each in found] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (3, "3"),
+        (1e-3, "0.001"),
+        (np.float32(0.5), "0.5"),
+        ("ppo", "ppo"),
+        ("1", "'1'"),
+        ("null", "'null'"),
+        ("it's a = b", r"'it\'s a = b'"),
+        ([64, 64], "[64,64]"),
+        ({"mean": [1, None]}, "{mean:[1,null]}"),
+    ],
+)
+def test_a_value_is_typed_as_hydra_reads_it(value, expected):
+    assert literal(value, "key") == expected
