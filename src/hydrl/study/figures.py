@@ -117,12 +117,11 @@ def beside(axes: Axes, found: dict[str, list[Row]], longest: float) -> None:
     if not found:
         return
     end = reach(found, longest)
-    for place, (name, rows) in enumerate(found.items()):
-        shown = [row for row in rows if row.frames <= end]
-        if not shown:
-            continue
+    near = {name: [row for row in rows if row.frames <= end] for name, rows in found.items()}
+    near = {name: rows for name, rows in near.items() if rows}
+    for place, (name, shown) in enumerate(near.items()):
         grey, marker = (each[place % len(each)] for each in (GREYS, HOLLOW))
-        frames = np.array([row.frames for row in shown]) + (place / len(found) - 0.5) * 0.04 * end
+        frames = np.array([row.frames for row in shown]) + ((place + 0.5) / len(near) - 0.5) * 0.06 * end
         returns, std = ([getattr(row, key) for row in shown] for key in ("return_mean", "std"))
         look: dict[str, Any] = {
             "color": grey,
