@@ -1,19 +1,36 @@
 """Compares runs: python scripts/report.py outputs/… outputs/… out=DIR
 
 Takes run folders, and folders that hold some at any depth, as a sweep's. Writes learning curves, scores and
-comparisons as report.md, and as report.html for a browser, and each picture as PNG and SVG, to DIR:
-outputs/report-DATE unless named. Needs pip install 'hydrl[report]'.
+comparisons as report.md, and as report.html for a browser, and each picture as PNG and SVG.
+
+Keys: out (the folder to write to, outputs/report-DATE), title (of the page, its tasks), seconds (true;
+false leaves out what depends on the machine), published (false; true draws beside the curves what others
+published of the tasks, published=sac,crossq some methods of it, and published=FILE.csv figures of your own,
+in the columns of docs/published). Needs pip install 'hydrl[report]'.
 """
 
+import os
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
-from hydrl.config.command_line import script
+from hydrl.config.command_line import read, script
 from hydrl.errors import UserError
 from hydrl.run.pages import write_page
 from hydrl.run.screen import outlive_readers
+
+
+@dataclass
+class Arguments:
+    """What the command line can set."""
+
+    out: str = ""
+    title: str = ""
+    seconds: bool = True
+    published: str = "false"
 
 
 def main(words: list[str]) -> None:
@@ -22,27 +39,31 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: for words that do not fit, folders without a run that counts, and a missing extra.
     """
-    from hydrl.study import report, runs  # need the extra
+    from hydrl.study import published, report, runs  # need the extra
 
-    places = [Path(word) for word in words if not word.startswith("out=")]
-    named = [word.removeprefix("out=") for word in words if word.startswith("out=")]
-    out = Path((named or [f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}"])[-1])
-    if not places:
-        raise UserError("no folder was given; name run folders or those of sweeps, as outputs/… out=DIR")
-    if wrong := next((each for each in places if not each.is_dir()), None):
-        raise UserError(
-            f"{wrong}: there is no such folder; give those of runs or sweeps, and out=DIR for the report"
-        )
+    places, typed = sort(words)
+    said = read(Arguments, typed, "out=DIR")
+    out = Path(said.out or f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}")
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
         raise UserError(f"out={out}: there is something other than a report; name another folder")
     counted, left_out = runs.load(places)
     if not counted:
-        said = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
-        raise UserError(f"none of the runs there can be counted; {said or 'no run lies there or below'}")
+        why = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
+        raise UserError(f"none of the runs there can be counted; {why or 'no run lies there or below'}")
+    rows = published.asked(said.published, counted)
+    kept = [each for each in typed if not each.startswith("out=")]
+    command = shlex.join(["python", "scripts/report.py", *map(str, places), *kept, f"out={out}"])
     try:
         out.mkdir(parents=True, exist_ok=True)
-        command = shlex.join(["python", "scripts/report.py", *map(str, places), f"out={out}"])
-        text = report.save(counted, left_out, out / "report.md", command)
+        text = report.save(
+            counted,
+            left_out,
+            out / "report.md",
+            command,
+            title=" ".join(said.title.split()),
+            published=rows,
+            seconds=said.seconds,
+        )
         write_page(text, out / "report.html")
     except OSError as error:
         raise UserError(f"out={out} cannot be written: {error.strerror or error}") from None
@@ -50,6 +71,29 @@ def main(words: list[str]) -> None:
         print(f"left out {folder}: {reason}")
     groups = len({run.group for run in counted})
     print(f"{out / 'report.md'}: {len(counted)} runs in {groups} groups, {len(left_out)} left out")
+
+
+def sort(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Folders and ``key=value``; a folder that is there is one, whatever its name holds.
+
+    Raises:
+        UserError: for a word that is neither, and where there is no folder.
+    """
+    keys = [each.name for each in fields(Arguments)]
+    places, typed = [], []
+    for word in words:
+        key, equals, _ = word.partition("=")
+        if Path(word).is_dir():
+            places.append(Path(word))
+        elif equals and key in keys:
+            typed.append(word)
+        elif equals and os.sep not in key:
+            raise UserError(f"{word}: there is no such folder, and no such key; keys are {', '.join(keys)}")
+        else:
+            raise UserError(f"{word}: there is no such folder; give those of runs or sweeps, and out=DIR")
+    if not places:
+        raise UserError("no folder was given; name run folders or those of sweeps, as outputs/… out=DIR")
+    return places, typed
 
 
 if __name__ == "__main__":

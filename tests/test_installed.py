@@ -68,7 +68,8 @@ def test_the_wheel_holds_what_the_repository_does_and_puts_no_other_name_at_the_
     there = {str(each.relative_to(app)) for each in app.rglob("*.*") if each.suffix != ".pyc"}
     configs = {str(each.relative_to(ROOT)) for each in (ROOT / "configs").rglob("*.*")}
     assert len(configs) > 100
-    assert there == configs | {"train.py", "scripts/results.yaml", *SCRIPTS.values()}
+    figures = {str(each.relative_to(ROOT)) for each in (ROOT / "docs" / "published").iterdir()}
+    assert there == configs | figures | {"train.py", "scripts/results.yaml", *SCRIPTS.values()}
     assert all((app / each).read_bytes() == (ROOT / each).read_bytes() for each in there)
 
 

@@ -1,7 +1,8 @@
 """What lies at the top of the repository goes into the wheel as it is, in ``hydrl/app``.
 
-So a wheel has the one train.py, with its configs and scripts, and ``hydrl.config`` finds either. An editable
-install reads them where they are: listed in pyproject.toml, train.py would be copied there too.
+So a wheel has the one train.py, with its configs and scripts and the figures of others, and ``hydrl.config``
+finds either. An editable install reads them where they are: listed in pyproject.toml, train.py would be
+copied there too.
 """
 
 from pathlib import Path
@@ -17,5 +18,5 @@ class App(BuildHookInterface):
         """Adds the files."""
         if version == "standard":  # not "editable"
             scripts = (f"scripts/{file.name}" for file in Path(self.root, "scripts").glob("*.*"))
-            for name in ("train.py", "configs", *scripts):
+            for name in ("train.py", "configs", "docs/published", *scripts):
                 build_data["force_include"][name] = f"hydrl/app/{name}"

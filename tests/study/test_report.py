@@ -250,7 +250,17 @@ def test_numbers_have_about_three_digits(value, shown):
         ([], "no folder was given"),
         (["{tmp}/none"], "there is no such folder"),
         (["{tmp}/empty"], "no run lies there or below"),
-        (["{tmp}/run", "where=x"], "where=x: there is no such folder; give those of runs"),
+        (
+            ["{tmp}/run", "titles=x"],
+            "titles=x: there is no such folder, .* keys are out, title, seconds, published",
+        ),
+        (["{tmp}/run", "{tmp}/lr=1"], "lr=1: there is no such folder; give those of runs"),
+        (["{tmp}/run", "seconds=maybe"], "seconds=maybe: .*not a valid bool"),
+        (
+            ["{tmp}/run", "published=sac"],
+            r"published=sac: there is no such figure; of CartPole there is by A2C, ",
+        ),
+        (["{tmp}/run", "published=no.csv"], "published=no.csv: cannot be read"),
         (["{tmp}/run", "out={tmp}/run"], "something other than a report"),
         (["{tmp}/run", "out={tmp}/run/summary.json/x"], "cannot be written: Not a directory"),
         (["{tmp}/stopped"], r"none of the runs there can be counted; .*/stopped: interrupted"),
@@ -258,7 +268,7 @@ def test_numbers_have_about_three_digits(value, shown):
 )
 def test_wrong_words_are_told_in_a_line(tmp_path, words, said):
     (tmp_path / "empty").mkdir()
-    make_run(tmp_path / "run")
+    make_run(tmp_path / "run", config={"env": {"id": "CartPole-v1"}})
     make_run(tmp_path / "stopped", status="interrupted")
     with pytest.raises(UserError, match=said) as error:
         report.main([each.format(tmp=tmp_path) for each in words])
@@ -280,3 +290,14 @@ def test_a_folder_without_a_run_costs_the_others_nothing(tmp_path):
     make_run(tmp_path / "run")
     report.main([str(tmp_path / "empty"), str(tmp_path / "run"), f"out={tmp_path / 'report'}"])
     assert "1 of 1 runs count, made with hydrl 1." in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_a_report_without_seconds_with_a_title_from_a_folder_named_like_a_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "title=mine" / "run")
+    report.main(["title=mine", "title=How it, went: 1", "seconds=false", "out=made"])
+    page = (tmp_path / "made" / "report.md").read_text()
+    assert page.startswith("# How it, went: 1\n")
+    assert "seconds" not in page.lower().partition("## commands")[0]
+    assert "title=mine 'title=How it, went: 1' seconds=false out=made\n" in page
+    assert "seconds of the loop" not in (tmp_path / "made" / "curves-cartpole.svg").read_text()

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
+from hydrl.study.published import Row, curves, reach
 from hydrl.study.runs import Run
 from hydrl.study.scores import FEW, estimate, iqm
 
@@ -19,6 +20,9 @@ from hydrl.study.scores import FEW, estimate, iqm
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
+# What others published: hollow, so that it is told from runs in black, too.
+GREYS = ("#333333", "#8a8a8a", "#5f5f5f")
+HOLLOW = "os^vD<p*>h"
 # Matplotlib's settings under which pictures are drawn and saved.
 LOOK: dict[Any, Any] = {
     "font.size": 12,
@@ -33,16 +37,25 @@ LOOK: dict[Any, Any] = {
 
 
 @matplotlib.rc_context(LOOK)
-def save(runs: Sequence[Run], places: Mapping[str, int], *files: Path) -> None:
+def save(
+    runs: Sequence[Run],
+    places: Mapping[str, int],
+    *files: Path,
+    published: Iterable[Row] = (),
+    seconds: bool = True,
+) -> None:
     """Draws the curves of a task, against frames and against seconds.
 
     Args:
         runs: of the task.
         places: as :func:`unlike` gives them.
         files: whose names say in which format.
+        published: figures of others, of which those of the task are drawn, against frames.
+        seconds: whether to draw against seconds, too.
     """
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    for against, axes in enumerate(figure.subplots(1, 2)):
+    panels = figure.subplots(1, 1 + seconds, squeeze=False)[0]
+    for against, axes in enumerate(panels):
         for name in sorted({run.group for run in runs}):
             members = [run for run in runs if run.group == name]
             look = [each[places[name] % len(each)] for each in (COLOURS, DASHES, MARKERS)]
@@ -50,7 +63,8 @@ def save(runs: Sequence[Run], places: Mapping[str, int], *files: Path) -> None:
         for threshold in filter(None, {run.threshold for run in runs}):
             axes.axhline(threshold, color="#666666", linestyle=":", label="solved")
         axes.set_ylabel("evaluation return, IQM")
-    handles, labels = axes.get_legend_handles_labels()
+    beside(panels[0], curves(published, runs), max(run.curve[-1, 0] for run in runs))
+    handles, labels = panels[0].get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))  # thresholds that differ have one name
     # Below the figure, which the picture grows to hold.
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 3.5}
@@ -93,3 +107,29 @@ def curve(
     axes.locator_params(axis="x", nbins=5)
     axes.xaxis.set_major_formatter((EngFormatter(sep=""), StrMethodFormatter("{x:,.10g}"))[against])
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
+
+
+def beside(axes: Axes, found: dict[str, list[Row]], longest: float) -> None:
+    """Draws what others published, as far as a picture of a ``longest`` run shows it.
+
+    Those of the same frames stand a little apart, so that their error bars can be read.
+    """
+    if not found:
+        return
+    end = reach(found, longest)
+    near = {name: [row for row in rows if row.frames <= end] for name, rows in found.items()}
+    near = {name: rows for name, rows in near.items() if rows}
+    for place, (name, shown) in enumerate(near.items()):
+        grey, marker = (each[place % len(each)] for each in (GREYS, HOLLOW))
+        frames = np.array([row.frames for row in shown]) + ((place + 0.5) / len(near) - 0.5) * 0.06 * end
+        returns, std = ([getattr(row, key) for row in shown] for key in ("return_mean", "std"))
+        look: dict[str, Any] = {
+            "color": grey,
+            "marker": marker,
+            "markersize": 8,
+            "markerfacecolor": "none",
+            "linewidth": 0.8,
+        }
+        errors = [np.nan if each is None else each for each in std]
+        axes.errorbar(frames, returns, errors, label=name, capsize=3, zorder=1.5, **look)
+    axes.set_xlim(axes.get_xlim()[0], end)

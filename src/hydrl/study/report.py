@@ -13,6 +13,7 @@ from hydrl.config import own
 from hydrl.config.overrides import as_typed
 from hydrl.run.files import atomically
 from hydrl.study import figures
+from hydrl.study.published import Row, curves, reach
 from hydrl.study.runs import Run
 from hydrl.study.scores import FEW, RESAMPLES, estimate, improvement, iqm
 
@@ -24,11 +25,16 @@ METHOD = f"""## How it was computed
 - **Intervals** are 95%, by percentile bootstrap over runs ({RESAMPLES:,} resamples), and need {FEW} seeds.
   From few seeds they come out narrower than they should.
 - **Curves** carry a run that ended early on at its end; where seeds are too few for a band, thin lines are
-  the seeds. Seconds count from when all was built, without a process's start and imports, and depend on
-  the machine.
+  the seeds.
 - **To solve**: medians up to the first evaluation at the threshold; "-" where half of the runs got to none.
 - **Probability** that a run of one group scores higher than one of another: ties count half. An interval that
   holds 0.5 shows no difference."""
+SECONDS = """- **Seconds** count from when all was built, without a process's start and imports, and depend on
+  the machine."""
+PUBLISHED = """- **Published** figures are others', from where the table links to, drawn hollow and grey with
+  their standard deviation, where it is known; those of the same frames stand a little apart. Each was
+  measured as its row says: a return in training holds exploration, and tuning, versions of a task, whose
+  rewards may differ, and what is averaged are others', so that a picture is no ranking."""
 
 
 def save(
@@ -39,6 +45,8 @@ def save(
     more: str = "",
     pictures: str = "",
     title: str = "",
+    published: Sequence[Row] = (),
+    seconds: bool = True,
 ) -> str:
     """Writes a page in Markdown, which it returns, and its pictures, each as PNG and SVG.
 
@@ -50,12 +58,19 @@ def save(
         more: sections of the page's own, before those of the tasks.
         pictures: what their names begin with, seen from the page, as ``folder/``.
         title: of the page; else it names the tasks.
+        published: what others published of the tasks.
+        seconds: whether to tell how long it took; of runs from several machines it says nothing.
     """
     places = figures.unlike(runs)
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
     parts = [f"# {title or 'Runs on ' + ', '.join(tasks)}", *head(runs, left_out), more]
-    parts += [task(env, tasks[env], places, page.parent, pictures) for env in tasks]
-    parts += [METHOD, "## Commands"]
+    for env, members in tasks.items():
+        picture = f"{pictures}curves-" + re.sub(r"[^\w.-]", "_", env)
+        files = [page.parent / f"{picture}.{kind}" for kind in ("png", "svg")]
+        figures.save(members, places, *files, published=published, seconds=seconds)
+        parts += [f"## {env}", f"![{picture}]({picture}.png)", f"As [SVG]({picture}.svg)."]
+        parts += [beside(published, members) if published else "", task(members, seconds)]
+    parts += ["\n".join([METHOD, *[SECONDS] * seconds, *[PUBLISHED] * bool(published)]), "## Commands"]
     words = [["python", "train.py", *own.typed(own.remembered(run.folder)), *run.overrides] for run in runs]
     typed = [f"# {run.folder}\n{shlex.join(each)}" for run, each in zip(runs, words, strict=True)]
     parts += [as_typed("\n".join(["```", command, *typed, "```"]))]
@@ -79,10 +94,8 @@ def head(runs: Sequence[Run], left_out: Mapping[Path, str]) -> list[str]:
     return parts
 
 
-def task(env: str, runs: Sequence[Run], places: Mapping[str, int], folder: Path, pictures: str) -> str:
-    """The curves of a task and its tables, in the environment's own units."""
-    picture = f"{pictures}curves-" + re.sub(r"[^\w.-]", "_", env)
-    figures.save(runs, places, *(folder / f"{picture}.{kind}" for kind in ("png", "svg")))
+def task(runs: Sequence[Run], seconds: bool) -> str:
+    """The tables of a task, in the environment's own units."""
     scores, rows = {}, []
     for name, group in groupby(runs, lambda run: run.group):
         members = list(group)
@@ -91,15 +104,42 @@ def task(env: str, runs: Sequence[Run], places: Mapping[str, int], folder: Path,
         took = [f"{each:,.0f}" if np.isfinite(each) else "-" for each in np.median(solved, axis=0)]
         share = f"{np.isfinite(solved).all(axis=1).sum()} of {len(members)}"
         ours = between(estimate(iqm, scores[name])), spread(scores[name])
-        rows.append([code(name), str(len(members)), *ours, share, *took])
-    columns = ["group", "seeds", "IQM [95%]", "mean ± std", "solved", "frames to solve", "seconds to solve"]
-    parts = [f"## {env}", f"![{picture}]({picture}.png)", f"As [SVG]({picture}.svg).", table(columns, rows)]
+        rows.append([code(name), str(len(members)), *ours, share, *took[: 1 + seconds]])
+    columns = ["group", "seeds", "IQM [95%]", "mean ± std", "solved", "frames to solve"]
+    parts = [table([*columns, *["seconds to solve"] * seconds], rows)]
     rows = []
     for one, other in combinations(scores, 2):
         rows.append([code(one), code(other), between(estimate(improvement, scores[one], scores[other]))])
     if rows:
         parts += [table(["group", "scores higher than", "with probability [95%]"], rows)]
     return "\n\n".join(parts)
+
+
+def beside(published: Sequence[Row], runs: Sequence[Run]) -> str:
+    """A table of what others published of the runs' task, and which of it the picture shows."""
+    found = curves(published, runs)
+    if not found:
+        return "Nothing that others published was found for this task."
+    end = reach(found, max(run.curve[-1, 0] for run in runs))
+    rows = []
+    for members in found.values():
+        first = members[0]
+        told: dict[bool, list[str]] = {True: [], False: []}
+        for row in members:
+            std = "" if row.std is None else f" ± {row.std:,g}"
+            told[row.frames <= end].append(f"{row.return_mean:,g}{std} @ {row.frames:,}")
+        how = {each: None for row in members for each in (row.protocol, row.note) if each}
+        task = " ".join(filter(None, [first.task, first.version]))
+        source = f"[{cell(first.by)}]({first.link})" if first.link else cell(first.source)
+        returns = ["; ".join(told[drawn]) or "-" for drawn in (True, False)]
+        rows.append([cell(first.method), cell(task), first.seeds, *returns, cell("; ".join(how)), source])
+    columns = ["published", "task", "seeds", "return @ frames", "further on, not drawn", "measured", "source"]
+    return table(columns, rows)
+
+
+def cell(text: str) -> str:
+    """Text of others for a table, as it stands."""
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def code(text: object) -> str:
