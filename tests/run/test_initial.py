@@ -123,7 +123,7 @@ def test_of_a_task_of_another_size_what_fits_is_taken_and_the_rest_is_named(ppo,
     assert "their statistics are not taken" in found["source"].lines[-1]
 
 
-def test_running_statistics_run_on_for_as_long_as_in_a_new_run(run, begun, tmp_path):
+def test_running_statistics_run_on_for_as_long_as_in_a_new_run(run):
     words = [*PPO, "transforms=running_norm"]
     first = run(*words, "total_frames=128")
     count = next(each for name, each in saved(first, "normaliser")["0"].items() if name.startswith("count"))

@@ -195,16 +195,27 @@ class TrainingState:
                 each.load_state_dict(states[name])
         for name, book in self.books.items():
             book.load_state_dict(states["books"][name])
-        if origin.forked:  # it has its own from here on
-            own = {name: each.state_dict() for name, each in self.learner.items()}
-            books = {name: each.state_dict() for name, each in self.books.items()}
-            self.write({**states, **own, "books": {**states["books"], **books}}, origin.restarts)
+        if origin.forked:
+            states = self.begin_fork(states, origin)
         self.rehearsal.first = states["books"].get("rehearsal")
         self.collector.go_on(states["collector"])
         lost = self.put_back_simulator(states["collector"])
         self.collector.publish()
         GlobalRNGState().load_state_dict(states["rng"])
         return lost
+
+    def begin_fork(self, states: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+        """Writes a fork's first checkpoint, from which it is a run by itself, and returns its states."""
+        own = {name: each.state_dict() for name, each in self.learner.items()}
+        books = {name: each.state_dict() for name, each in self.books.items()}
+        collector = states["collector"]
+        if "own" in collector:  # with the policy, and so with the exploration as it was
+            now = self.collector.state(running=False)["own"]
+            policy = {name: each for name, each in now.items() if name == "policy_state_dict"}
+            collector = {**collector, "own": {**collector["own"], **policy}}
+        begun = {**states, **own, "collector": collector, "books": {**states["books"], **books}}
+        self.write(begun, origin.restarts)
+        return begun
 
     def put_back_simulator(self, state: dict[str, Any]) -> str | None:
         """Lets the running episodes go on, or says why they cannot; that costs them and never the run."""
