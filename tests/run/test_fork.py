@@ -182,3 +182,15 @@ def test_one_that_was_stopped_before_its_first_checkpoint_is_forked_once_more(dq
     with pytest.raises(UserError, match="was to be a fork and was stopped before it had a checkpoint"):
         resume.origin(settings(*DQN, "resume=auto", run_dir=new))
     assert logged(forked(*DQN, resumed=at(dqn), folder=new)) == logged(dqn)
+
+
+def test_a_temperature_begins_anew_where_its_beginning_is_changed_and_nothing_else_does(tmp_path):
+    words = [*SMALL, "algo=sac", "env=pendulum", "critic.num_cells=[16,16]", "minibatches.updates=2"]
+    words += ["minibatches.warmup_frames=64"]
+    train(settings(*words, "total_frames=128", run_dir=tmp_path / "run"))
+    longer = [*words, "total_frames=192", "optim.lr=1e-9"]
+    forked(*longer, "loss.module.alpha_init=0.5", resumed=tmp_path / "run", folder=tmp_path / "new")
+    then, now = saved(tmp_path / "run", "loss"), saved(tmp_path / "new", "loss")
+    assert now["log_alpha"].exp() == pytest.approx(0.5, abs=1e-5) != then["log_alpha"].exp()
+    for name in [each for each in then if each.startswith(("actor", "qvalue"))]:
+        assert torch.allclose(now[name], then[name], atol=1e-6), name

@@ -86,12 +86,22 @@ def source(settings: Settings, origin: Origin | None) -> Source | None:
     except UserError as error:
         raise UserError(f"init_from={asks.run}: {error}") from None
     networks, normaliser = find(then, "loss.networks"), states["normaliser"]
-    if not all(isinstance(each, Mapping) for each in (networks, normaliser, states["loss"])):
+    if not is_well_formed(states["loss"], networks, normaliser):
         raise UserError(f"init_from={asks.run}: {archive} is not as hydrl writes it")
     there = by_part(states["loss"], networks)
     require(asks.parts, [*there, *["normaliser"] * bool(normaliser)], str(run))
     frames = checkpoint.frames_of(archive)
     return Source(asks.run, run, frames, there, normaliser, settings.loss.networks, asks.parts)
+
+
+def is_well_formed(loss: Any, networks: Any, normaliser: Any) -> bool:
+    """Whether they are what a run writes, as far as they are read here; a file may be somebody else's."""
+    if not all(isinstance(each, Mapping) for each in (loss, networks, normaliser)):
+        return False
+    if not all(isinstance(each, Mapping) for each in normaliser.values()):
+        return False
+    tensors = all(isinstance(each, Tensor) for state in normaliser.values() for each in state.values())
+    return tensors and all(isinstance(each, str) for each in (*networks.values(), *loss))
 
 
 def require(asked: Sequence[str] | None, there: Sequence[str], where: str) -> None:
