@@ -50,7 +50,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.loop.learner import make_learners
     from hydrl.parts import environments, specs
     from hydrl.parts.experience import buffers, collectors
-    from hydrl.run import memory, process
+    from hydrl.run import initial, memory, process
     from hydrl.run.films import Camera
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
@@ -58,6 +58,8 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     clock, build, score = Clock(), settings.build, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
     device = process.prepare(seed, settings.device, int(settings.torch_threads), **settings.compiling)
+
+    source = initial.source(settings, origin)  # another run, from whose weights this one begins
 
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
     make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)
@@ -77,6 +79,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     memory.require_memory(buffer, env)
     learners = make_learners(settings.learners, parts, action_spec, buffer, build("data")(env, actor))
     learner = learners[-1]  # by the run's own loss; others, where it says so, learn before
+    initial.take(source, env, learner)
     schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
     make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
@@ -91,7 +94,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         process.Stop() as stop,
         collectors.shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
-        closing(Record(settings, progress, metrics, clock, origin)) as record,
+        closing(Record(settings, progress, metrics, clock, origin, source)) as record,
     ):
         learns = {"actor": actor, **learner.parts, "exploration": exploration, "schedule": schedule}
         learns |= {f"before_{each.name}": each for each in learners[:-1]}

@@ -63,7 +63,6 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
         ),
         (["seed=7"], "seed=7 would make it another run: it was started with seed=0"),
         (["actor.num_cells=[3]"], "actor.num_cells=[3] would make it another run"),
-        (["hydra.run.dir=elsewhere"], "goes on in its own folder; leave hydra.run.dir out"),
         (["-m", "seed=0,1"], "goes on with one run; go on with a sweep by resume=auto"),
         (["total_frames=64"], "total_frames=64 is less than the 128 that"),
         (["optim.lrr=1"], "optim.lrr=1: there is no such key; did you mean optim.lr?"),

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, choices_with, content, find, missing, no_such_choice, show
-from hydrl.config.overrides import choices_made, key_of, words
+from hydrl.config.overrides import choices_made, forks, key_of, words
 from hydrl.config.own import sources
 from hydrl.config.schema import ASKED, NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one, targets
@@ -95,7 +95,7 @@ def check(values: Values) -> None:
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
-    for rule in (unfit, in_need, too_large, at_odds):
+    for rule in (unfit, in_need, too_large, begun_from, at_odds):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -163,11 +163,34 @@ def too_large(values: Values) -> Iterator[str]:
             )
 
 
+def begun_from(values: Values) -> Iterator[str]:
+    """What is asked for of another run and cannot be had, whatever that run is."""
+    asks = values["init_from"]
+    run, parts, which = asks["run"], asks["parts"] or [], asks["checkpoint"]
+    if run is None and (parts or which != "best"):
+        said = f"init_from.parts={show(parts)}" if parts else f"init_from.checkpoint={which}"
+        yield f"{said}: no run is named; add init_from=DIR"
+    if run is None:
+        return
+    if not run:
+        yield "init_from= names no run; write init_from=DIR, or init_from=null for none"
+    elif not Path(run).exists() and values["resume"] is None:  # a resumed run reads nothing of it
+        none = ", or init_from=null for none" if run.lower() == "none" else ""
+        yield f"init_from={run}: there is no such folder; give a run's, or one of its checkpoints{none}"
+    if run.endswith(".torchrl") and which != "best":
+        yield f"init_from.checkpoint={which}: init_from={run} is a checkpoint; leave one of them out"
+    learned = set(values["loss"]["networks"].values())
+    if lacking := [each for each in parts if each in NETWORKS and each not in learned]:
+        there = ", ".join([each for each in NETWORKS if each in learned])
+        yield f"init_from.parts={show(parts)}: this run has no {lacking[0]}; its networks are {there}"
+
+
 def at_odds(values: Values) -> Iterator[str]:
     """What each would do by itself, but not together, or not here."""
     folder = Path(values["run_dir"])
     started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
-    if values["resume"] is None and started:  # a run never writes over another
+    fork = forks(values["resume"], folder)
+    if (values["resume"] is None or fork) and started:  # a run never writes over another
         there = f"hydra.run.dir={folder} holds a run already"
         yield f"{there}; go on with it by {shlex.quote(f'resume={folder}')}, or choose another"
     collector, module = values["collector"], values["loss"]["module"]

@@ -43,6 +43,7 @@ CALLED = {
     "checkpoint_every_frames": "save_freq",
     "log_every_frames": "log_interval log_freq",
     "resume": "load load_path load_model trained_agent",
+    "init_from": "pretrained pretrained_path warm_start finetune",
     "eval.every_frames": "eval_freq",
     "eval.episodes": "n_eval_episodes",
     "eval.video": "render render_mode capture_video",

@@ -14,7 +14,9 @@ from hydra.errors import HydraException
 from hydrl.config import CONFIGS, ROOT
 from hydrl.errors import UserError
 
-PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "collector.path", "out")  # keys that name a folder
+# Keys that name a folder, and those of them that a sweep may name several for.
+PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "init_from", "init_from.run", "collector.path", "out")
+SWEPT = ("init_from", "init_from.run", "collector.path")
 
 
 def as_typed(text: str) -> str:
@@ -67,6 +69,17 @@ def literal(value: Any, key: str) -> str:
     raise UserError(f"{key}={value!r}: give a number, text, true or false, or a list or dictionary of them")
 
 
+def run_of(named: Path | str) -> Path:
+    """The run folder that is named, itself or by one of its checkpoints."""
+    path = Path(named)
+    return path.parent.parent if path.suffix == ".torchrl" else path
+
+
+def forks(resume: str | None, run_dir: Path | str) -> bool:
+    """Whether a run is gone on with in another folder than its own."""
+    return resume not in (None, "auto") and run_of(resume).resolve() != Path(run_dir).resolve()
+
+
 def as_hydra_reads(value: str) -> Any:
     """What Hydra makes of a value, or ``None`` where it makes nothing of it."""
     try:
@@ -90,14 +103,14 @@ def with_paths(arguments: Sequence[str]) -> list[str]:
 
 
 def with_path(word: str, *, several: bool = False) -> str:
-    """See :func:`with_paths`; ``several`` says that data sets with commas between them are many."""
+    """See :func:`with_paths`; ``several`` says that those of :data:`SWEPT` with commas between are many."""
     key, _, value = word.partition("=")
     if key in ("--config-dir", "-cd"):
         return f"{key}={os.path.expanduser(value)}" if value else word
     if key.lstrip("+") not in PATHS or not value or value == "null":
         return word
     read, folder = as_hydra_reads(value), plain(value)
-    swept = several and key == "collector.path" and isinstance(read, Sweep)
+    swept = several and key in SWEPT and isinstance(read, Sweep)
     if swept or read == folder:
         return word
     return f"{key}={folder if as_hydra_reads(folder) == folder else quoted(folder)}"
@@ -106,9 +119,10 @@ def with_path(word: str, *, several: bool = False) -> str:
 def spelled_out(arguments: Sequence[str]) -> list[str]:
     """As Hydra has it what is typed shorter, and all else as it is.
 
-    ``GROUP=none`` and ``GROUP=null`` are ``~GROUP``; ``logger.KEY`` is that of the one logger there is.
+    ``GROUP=none`` and ``GROUP=null`` are ``~GROUP``; ``logger.KEY`` is that of the one logger there is;
+    ``init_from=DIR`` is ``init_from.run=DIR``.
     """
-    said = [each.partition("=") for each in arguments]
+    said = [re.sub("^init_from=", "init_from.run=", each).partition("=") for each in arguments]
     logger = {key: value for key, _, value in said}.get("logger", "")
     if re.fullmatch(r"\w+", logger) and (CONFIGS / "logger" / f"{logger}.yaml").is_file():
         own = rf"(\+*logger)\.(?!{logger}\.)"

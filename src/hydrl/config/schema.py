@@ -55,6 +55,7 @@ class Role(Enum):
     RECORD = "what is written down, and how often"
     LENGTH = "how long a run goes, and how it is scored on the way"
     MACHINE = "what it runs on"
+    LEARNING = "numbers that it learns by, which a fork of a run may change"
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,9 @@ def is_a_network(name: str) -> str:
     return name
 
 
+# What a new run may begin with: networks, what a loss bootstraps from, and what observations are seen by.
+Initial = Literal["actor", "critic", "value", "targets", "normaliser"]
+
 # The choices of a group that may be chosen; the values of a dotted key that may be set, `because` of what.
 Fits = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None]]
 Needs = dict[str, list[Any] | str]
@@ -179,6 +183,14 @@ class Before(Strict):
     writes: Annotated[Built | None, Row("networks")] = None  # called with the batch that was learned from
 
 
+class InitFrom(Strict):
+    """What a new run begins with of what another has learned; see :mod:`hydrl.run.initial`."""
+
+    run: str | None = None
+    checkpoint: Literal["best", "last"] | Annotated[int, Field(ge=0)] = "best"
+    parts: Annotated[list[Initial], Field(min_length=1)] | None = None
+
+
 class Keys(Strict):
     """What is no part."""
 
@@ -186,6 +198,7 @@ class Keys(Strict):
     run_dir: Annotated[str, Role.PROCESS]
     resume: Annotated[str | None, Role.PROCESS]
     trust: Annotated[bool, Role.PROCESS]
+    init_from: InitFrom = InitFrom()  # not in the files of older runs
     total_frames: Annotated[PositiveInt, Role.LENGTH]
     anneal_frames: Annotated[PositiveInt, Role.LENGTH]
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Role.MACHINE]
@@ -193,8 +206,8 @@ class Keys(Strict):
     compile: Annotated[bool | Literal["auto"], Role.MACHINE]
     cudagraph: Annotated[bool, Role.MACHINE]
     init_stats_frames: Annotated[int, Field(gt=1)] | None
-    max_grad_norm: PositiveFloat | None
-    target_kl: PositiveFloat | None
+    max_grad_norm: Annotated[PositiveFloat | None, Role.LEARNING]
+    target_kl: Annotated[PositiveFloat | None, Role.LEARNING]
     log_every_frames: Annotated[PositiveInt, Role.RECORD]
     checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]
     keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
@@ -204,7 +217,7 @@ class Keys(Strict):
     fits: Fits
     before: dict[Annotated[str, Field(pattern=r"^[a-z_]+$")], Before] = {}
     task: str
-    loss: Loss
+    loss: Annotated[Loss, Role.LEARNING]
 
 
 class Parts(Keys):
@@ -215,14 +228,14 @@ class Parts(Keys):
     actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
-    exploration: Annotated[Built | None, Row("action_spec", gives=MODULE)]
+    exploration: Annotated[Built | None, Role.LEARNING, Row("action_spec", gives=MODULE)]
     collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
     buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
     data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None
-    minibatches: Annotated[Built, Row("buffer loss", asked=frozenset({"data"}))]
-    target: Annotated[Built | None, Row("loss", gives="torchrl.objectives.TargetNetUpdater")]
-    optim: Annotated[Built, Row("parameters", gives="torch.optim.Optimizer")]
-    schedule: Annotated[Built | None, Row("optimizer batches")]
+    minibatches: Annotated[Built, Role.LEARNING, Row("buffer loss", asked=frozenset({"data"}))]
+    target: Annotated[Built | None, Role.LEARNING, Row("loss", gives="torchrl.objectives.TargetNetUpdater")]
+    optim: Annotated[Built, Role.LEARNING, Row("parameters", gives="torch.optim.Optimizer")]
+    schedule: Annotated[Built | None, Role.LEARNING, Row("optimizer batches")]
     logger: Annotated[
         dict[str, Built] | None,
         BeforeValidator(by_name),

@@ -22,7 +22,7 @@ from yaml import YAMLError
 
 from hydrl.config import CONFIGS
 from hydrl.config.mistakes import content, find, paths
-from hydrl.config.overrides import key_of
+from hydrl.config.overrides import key_of, spelled_out
 from hydrl.config.own import folders, searchpath, split
 from hydrl.config.signatures import accepted_parameters
 
@@ -51,10 +51,11 @@ def composed(words: Sequence[str], **options: Any) -> DictConfig:
     """What Hydra makes of the words of a run and of what goes without saying; nothing begins.
 
     Args:
-        words: overrides, with ``hydra.searchpath`` for choices of one's own.
+        words: overrides as they are typed, with ``hydra.searchpath`` for choices of one's own.
         options: of :func:`hydra.compose`.
     """
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        words = spelled_out(words)
         more = unsaid(words, GlobalHydra.instance().config_loader())
         return compose("train", [*words, *more], **options)
 

@@ -1,7 +1,7 @@
 """Transforms that TorchRL has not, or has otherwise: copies, statistics, random ends, units of actions."""
 
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -80,9 +80,13 @@ class RunningNorm(VecNormV2):
     Args:
         in_keys: observation entries.
         until: observations after which they do.
+
+    Attributes:
+        earlier: observations that another run saw, whose statistics these go on from.
     """
 
     frozen: bool
+    earlier = 0
 
     def __init__(self, in_keys: list[NestedKey], until: float = inf) -> None:
         super().__init__(in_keys, decay=1.0, reduce_batch_dims=True)  # the default decay's scale is biased
@@ -103,11 +107,22 @@ class RunningNorm(VecNormV2):
         return begun
 
     def _stateful_update(self, data: TensorDictBase) -> None:
-        if self.seen < self.until:
+        if self.seen - self.earlier < self.until:
             super()._stateful_update(data)
             # A constant's mean square may be rounded to less than its mean's square, whose root is no number.
             for mean, square in zip(self._loc.values(True, True), self._var.values(True, True), strict=True):
                 torch.maximum(square, mean.square(), out=square)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The statistics, with :attr:`earlier` where there is something of it."""
+        state = super().get_extra_state()
+        return {**state, "earlier": torch.tensor(self.earlier)} if self.earlier else state
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`get_extra_state`."""
+        statistics = {name: each for name, each in state.items() if name != "earlier"}
+        super().set_extra_state(statistics)
+        self.earlier = int(state.get("earlier", 0))
 
     def to_observation_norm(self) -> Compose:
         """The same by its present statistics, without an environment."""

@@ -45,13 +45,18 @@ class MetricsFile:
         else:
             self.rewrite()
 
-    def keep(self, count: int) -> int:
+    def keep(self, count: int, written: Path | None = None) -> int:
         """Goes on after the first ``count`` rows that an earlier process wrote; later ones go.
+
+        Args:
+            count: of rows.
+            written: the file that has them, where it is not this.
 
         Returns:
             How many went.
         """
-        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        written = written or self.path
+        text = written.read_text(encoding="utf-8") if written.exists() else ""
         found = list(csv.DictReader(text.splitlines()))
         self.rows = [{key: number(cell) for key, cell in row.items() if cell} for row in found[:count]]
         self.rewrite()

@@ -102,20 +102,21 @@ class Memory:
             if file.name not in needed:
                 file.unlink()
 
-    def load(self, told: Mapping[str, Any], device: torch.device) -> None:
+    def load(self, told: Mapping[str, Any], device: torch.device, folder: Path | None = None) -> None:
         """Fills an empty buffer with the rows of a checkpoint: into their places, past its transforms.
 
         Args:
             told: what the checkpoint's metadata says.
             device: of the batches, for a storage that takes after them.
+            folder: where its files lie, where that is another run's.
         """
         if self.buffer is None:
             return
         storage = self.buffer.storage
-        for first, rows in read(self.folder, told):
+        for first, rows in read(folder or self.folder, told):
             found = rows.to(device) if storage.device == "auto" else rows
             storage.set(self.slots(first, first + len(rows)), found)
-        self.files = dict(told["files"])
+        self.files = {} if folder else dict(told["files"])
 
     def room(self, env: EnvBase) -> str:
         """How much memory and disk it may take, in a line; nothing where that is little.

@@ -15,6 +15,7 @@ from hydrl.loop.progress import Progress
 from hydrl.run import loggers, process
 from hydrl.run.curves import save_curves
 from hydrl.run.files import atomically
+from hydrl.run.initial import Source
 from hydrl.run.pages import write_page
 from hydrl.run.resume import Origin, command
 from hydrl.run.screen import Display, closing_rows, print_summary
@@ -33,6 +34,7 @@ class Record:
         metrics: Metrics,
         clock: Clock,
         origin: Origin | None = None,
+        source: Source | None = None,
     ) -> None:
         self.settings, self.progress, self.metrics, self.clock = settings, progress, metrics, clock
         self.directory = Path(settings.run_dir)
@@ -44,13 +46,15 @@ class Record:
         self.file = loggers.MetricsFile(self.directory / "metrics.csv")
         name = f"{settings.algo}-{settings.task}-seed{settings.seed}"
         known, told = origin.run_ids if origin else {}, {"directory": self.directory, "config": config}
+        self.fork = origin if origin and origin.forked else None
+        self.lineage = {"init_from": source.told} if source else {}  # for the summary
         self.loggers = {
             key: build(**told, name=name, run_id=known.get(key))
             for key, build in settings.logger_builders.items()
         }
         self.run_ids = loggers.run_ids(self.loggers)
         self.display = Display(name, progress.total_frames)
-        for line in settings.chosen:
+        for line in [*settings.chosen, *(source.lines if source else [])]:
             self.say(line)
         clock.start_loop()
 
@@ -92,16 +96,20 @@ class Record:
         self.display.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """How much of ``metrics.csv`` there is."""
-        return {"rows": len(self.file.rows)}
+        """How much of ``metrics.csv`` there is, and what the run began with."""
+        return {"rows": len(self.file.rows), "lineage": self.lineage}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on after the rows of :meth:`state_dict`; later ones go, and the summary."""
-        if (again := self.file.keep(state["rows"])) and self.run_ids:
+        written = (self.fork.folder if self.fork else self.directory) / "metrics.csv"
+        if (again := self.file.keep(state["rows"], written)) and self.run_ids and not self.fork:
             self.say(
                 f"{', '.join(self.run_ids)}: keeps {again} log rows that it was sent after this checkpoint; "
                 "where they come otherwise now, metrics.csv is right"
             )
+        self.lineage = state.get("lineage", {})  # not in those of older runs
+        if self.fork:
+            self.lineage = {**self.lineage, "forked_from": self.fork.told}
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.display.update(self.progress.frames, {})
 
@@ -138,6 +146,7 @@ class Record:
             **self.clock.summary(progress.frames),
             **reached,
             "resumed_at_frames": progress.resumed_at,
+            **self.lineage,
             "versions": process.versions(),
         }
         with atomically(self.directory / "summary.json") as partial:

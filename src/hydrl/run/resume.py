@@ -7,7 +7,7 @@ that lies in a run folder is imported or built before :mod:`hydrl.config.trust` 
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import find, paths, show
 from hydrl.config.moved import renamed
-from hydrl.config.overrides import as_typed, key_of, plain, quoted
-from hydrl.config.schema import Role, keys
+from hydrl.config.overrides import as_typed, forks, key_of, plain, quoted, run_of
+from hydrl.config.schema import InitFrom, Role, keys
 from hydrl.config.settings import Settings, check_stranger
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
@@ -30,6 +30,9 @@ from hydrl.run.folder import lock, meant, refuse_links, summary
 FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
 # Said on the command line of each process for itself.
 OWN = keys(Role.PROCESS)
+# What a fork may change in addition; but for what its rows, or the names in its state, depend on.
+LEARNING = keys(Role.LEARNING)
+HELD = ("loss.networks", "loss.keys", "minibatches.n_steps", "minibatches.sequence")
 
 
 @dataclass
@@ -43,6 +46,9 @@ class Origin:
         run_ids: the run's names at the loggers that keep one.
         restarts: why the environments start anew, or ``None`` where everything goes on as it stood.
         memory: which rows the replay memory held, and the files that have them.
+        folder: of the run.
+        changed: of a fork, which goes on in another folder, its keys that differ, each as it was and as it
+            is; ``None`` where the run goes on in its own.
     """
 
     checkpoint: Path
@@ -51,6 +57,22 @@ class Origin:
     run_ids: Mapping[str, str]
     restarts: str | None
     memory: Mapping[str, Any]
+    folder: Path
+    changed: Mapping[str, tuple[Any, Any]] | None = None
+
+    @property
+    def forked(self) -> bool:
+        """Whether it goes on in another folder."""
+        return self.changed is not None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Of a fork in the summary."""
+        return {"run": str(self.folder.absolute()), "frames": self.frames, "changed": self.changed}
+
+    def changes(self, *groups: str) -> bool:
+        """Whether a fork changes a key of one of the groups."""
+        return any(key.partition(".")[0] in groups for key in self.changed or ())
 
     @property
     def env_seed(self) -> int:
@@ -85,10 +107,11 @@ def expand(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     if {"-m", "--multirun"} & set(arguments):
         raise UserError(f"resume={path} goes on with one run; go on with a sweep by resume=auto")
-    if "hydra.run.dir" in keys:
-        raise UserError(f"resume={path} goes on in its own folder; leave hydra.run.dir out")
-    named = Path(path)
-    run = named.parent.parent if named.suffix == ".torchrl" else named
+    if new := [each for each in keys if each.partition(".")[0] == "init_from"]:
+        raise UserError(
+            f"{new[0]} begins a new run, and resume={path} goes on with one; leave one of them out"
+        )
+    named, run = Path(path), run_of(path)
     if not named.exists():
         raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
     begun = [] if own.folders(arguments) else own.remembered(run)
@@ -105,7 +128,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
     first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
     typed = [each for each in arguments[first:] if not each.startswith("resume=")]
     # Options such as --config-dir stand first, and what is typed now after resume=, see config.settings.
-    resumed = [*saved, f"resume={quoted(named)}", *typed, f"hydra.run.dir={quoted(run)}"]
+    resumed = [*saved, f"resume={quoted(named)}", *typed]
+    if "hydra.run.dir" not in keys:  # else it is a fork
+        resumed.append(f"hydra.run.dir={quoted(run)}")
     return [*arguments[:first], *resumed, *([own.searchpath(begun)] if begun else [])]
 
 
@@ -161,15 +186,18 @@ def origin(settings: Settings) -> Origin | None:
     Raises:
         UserError: if there is none, or going on with these settings would make it another run.
     """
-    run = Path(settings.run_dir)
-    refuse_links(run)
-    lock(run)
+    run, fork = Path(settings.run_dir), forks(settings.resume, settings.run_dir)
+    folder = run_of(settings.resume) if fork and settings.resume else run
+    for each in {run, folder}:
+        refuse_links(each)
+    if not fork:
+        lock(run)
     if settings.resume is None:
         return None
-    named, there = Path(settings.resume), checkpoint.archives(run)
+    named, there = Path(settings.resume), checkpoint.archives(folder)
     if settings.resume == "auto" and not there:
         if (begun := run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
-            check_same(settings, renamed(OmegaConf.to_container(OmegaConf.load(begun))))
+            check_begun(settings, renamed(OmegaConf.to_container(OmegaConf.load(begun))))
         print(f"nothing to resume in {run}; starting at the beginning")
         return None
     if named.suffix == ".torchrl":
@@ -182,26 +210,74 @@ def origin(settings: Settings) -> Origin | None:
         )
     frames, total = metadata["frames"], settings.total_frames
     if total < frames and total != metadata["settings"]["total_frames"]:
-        raise UserError(f"total_frames={total} is less than the {frames} that {run} has done; leave it out")
-    check_same(settings, renamed(metadata["settings"]))
-    if ahead := [f"{checkpoint.frames_of(each):,}" for each in there if checkpoint.frames_of(each) > frames]:
-        print(f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(ahead)}")
-    restarts, memory = metadata["restarts"], metadata["memory"]
+        raise UserError(
+            f"total_frames={total} is less than the {frames} that {folder} has done; leave it out"
+        )
+    changed = check_same(settings, renamed(metadata["settings"]), folder if fork else None)
     known = metadata["logger"] or {}
     run_ids = {"wandb": known} if isinstance(known, str) else known  # as older runs kept it
-    return Origin(archive, frames, metadata["settings"], run_ids, restarts, memory)
+    restarts, memory = metadata["restarts"], metadata["memory"]
+    start = Origin(archive, frames, metadata["settings"], run_ids, restarts, memory, folder)
+    if fork:
+        return forked(settings, start, changed)
+    if changed:
+        print(f"goes on with {shown(changed)}")
+    if ahead := [f"{checkpoint.frames_of(each):,}" for each in there if checkpoint.frames_of(each) > frames]:
+        print(f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(ahead)}")
+    return start
 
 
-def check_same(settings: Settings, then: Mapping[str, Any]) -> None:
-    """Everything that shapes what is learned is as it was; says what else is not.
+def forked(settings: Settings, start: Origin, changed: Mapping[str, tuple[Any, Any]]) -> Origin:
+    """The same, to go on from in the folder of ``settings``, as a run of its own for all loggers; holds that.
 
     Raises:
-        UserError: naming a key that is not.
+        UserError: if there is nothing left to learn.
+    """
+    if further := wanted(settings, start):
+        raise UserError(
+            f"{start.folder} is finished, after {start.frames:,} frames; a fork of it needs {further}"
+        )
+    lock(Path(settings.run_dir))
+    told = f", with {shown(changed)}" if changed else ""
+    print(f"a fork of {start.folder} after {start.frames:,} frames{told}")
+    return replace(start, run_ids={}, changed=changed)
+
+
+def check_begun(settings: Settings, then: Mapping[str, Any]) -> None:
+    """A run that was stopped before its first checkpoint begins anew as it began.
+
+    Raises:
+        UserError: if it would begin otherwise.
+    """
+    if forks(then["resume"], then["run_dir"]):
+        raise UserError(
+            f"resume=auto: {settings.run_dir} was to be a fork and was stopped before it had a checkpoint; "
+            f"fork once more, by resume={then['resume']}"
+        )
+    check_same(settings, then)
+
+
+def check_same(
+    settings: Settings, then: Mapping[str, Any], fork: Path | None = None
+) -> dict[str, tuple[Any, Any]]:
+    """Everything that shapes what is learned is as it was, but for what a fork may change.
+
+    Args:
+        settings: of now.
+        then: those the run was begun with.
+        fork: the run's folder, where it goes on in another.
+
+    Returns:
+        The keys that are not, each as it was and as it is.
+
+    Raises:
+        UserError: naming a key that has to be.
     """
     if then.get("torch_threads") == "auto":  # of a run begun when that was always one
         then = {**then, "torch_threads": 1}
+    then = {"init_from": InitFrom().model_dump(), **then}  # which older runs had not
     settings.keep(then)
-    now, changed = settings.shown, list[str]()
+    now, changed = settings.shown, dict[str, tuple[Any, Any]]()
     # Algorithm and task first, for other keys follow from them.
     for key in dict.fromkeys(["algo", "env.id", *paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)
@@ -213,26 +289,59 @@ def check_same(settings: Settings, then: Mapping[str, Any]) -> None:
             continue
         if {"fits", "needs"} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
-        if key.partition(".")[0] not in FREE:
-            raise UserError(
-                f"{key}={show(new)} would make it another run: it was started with {key}={show(old)}; "
-                "leave out what sets it, or start a new run"
-            )
+        free = key.partition(".")[0] in FREE
+        if not free and not (fork and may_change(key, old, new)):
+            raise UserError(another(key, old, new, fork))
         if key.partition(".")[0] not in OWN:
-            changed.append(f"{key}={show(new)} (was {show(old)})")
-    if changed:
-        print(f"goes on with {', '.join(changed)}")
+            changed[key] = (old, new)
+    return changed
+
+
+def may_change(key: str, old: Any, new: Any) -> bool:
+    """Whether a fork may change a key: a number that it learns by, no part but the schedule."""
+    group, _, within = key.partition(".")
+    if group == "schedule":
+        return True
+    if group not in LEARNING or key.startswith(HELD) or (not within and isinstance(old or new, Mapping)):
+        return False
+    grouping = key.startswith("loss.param_groups.") and None in (old, new)  # by which parameters are kept
+    return not grouping and not any(each.startswith("_") for each in within.split("."))
+
+
+def another(key: str, old: Any, new: Any, fork: Path | None) -> str:
+    """Why a key cannot change, and what would do."""
+    if fork:
+        return (
+            f"{key}={show(new)} cannot change in a fork: {fork} was started with {key}={show(old)}; leave "
+            f"out what sets it, or begin a new run with its weights, by init_from={fork}"
+        )
+    advice = "add hydra.run.dir=NEW to fork the run there" if may_change(key, old, new) else "start a new run"
+    return (
+        f"{key}={show(new)} would make it another run: it was started with {key}={show(old)}; "
+        f"leave out what sets it, or {advice}"
+    )
+
+
+def shown(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    """Keys as they are and were."""
+    return ", ".join(f"{key}={show(new)} (was {show(old)})" for key, (old, new) in changed.items())
+
+
+def wanted(settings: Settings, start: Origin) -> str:
+    """What a run that has come to its end is to be given to go on; nothing where it has not."""
+    written = summary(start.folder)
+    if not written:
+        return ""
+    trained = settings.batches * settings.frames_per_batch <= start.frames
+    solved = settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]
+    if (written["status"], written["frames"]) != ("finished", start.frames) or not (trained or solved):
+        return ""
+    return "a larger total_frames" if trained else "eval.stop_when_solved=false, for it was solved"
 
 
 def finished(settings: Settings, start: Origin | None) -> bool:
     """Whether a resumed run has come to its end and is asked for nothing more; says so."""
-    written = summary(Path(settings.run_dir))
-    if start is None or not written:
-        return False
-    trained = settings.batches * settings.frames_per_batch <= start.frames
-    solved = settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]
-    if (written["status"], written["frames"]) != ("finished", start.frames) or not (trained or solved):
-        return False
-    further = "a larger total_frames" if trained else "eval.stop_when_solved=false, for it was solved"
-    print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
-    return True
+    further = wanted(settings, start) if start and not start.forked else ""
+    if start and further:
+        print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
+    return bool(further)

@@ -15,10 +15,11 @@ from hydrl.errors import DivergedError, Interrupted, RunError, UserError, Worker
 from hydrl.parts.environments import normaliser_state
 from hydrl.parts.experience.collectors import Collector
 from hydrl.run import checkpoint
+from hydrl.run.fork import changed_states
 from hydrl.run.memory import Memory
 from hydrl.run.record import Record
 from hydrl.run.rehearsal import CannotGoOnError, Rehearsal
-from hydrl.run.resume import Origin
+from hydrl.run.resume import Origin, shown
 from hydrl.run.simulator import NotCapturedError, simulator_state
 
 
@@ -98,6 +99,11 @@ class TrainingState:
             | {"rehearsal": self.rehearsal.first},
             "rng": GlobalRNGState().state_dict(),
         }
+        self.write(states, restarts)
+
+    def write(self, states: Mapping[str, Any], restarts: str | None) -> None:
+        """Writes the states of all parts, and the rows of the memory that are on no disk of this run."""
+        progress = self.progress
         metadata: dict[str, Any] = {
             "frames": progress.frames,
             "updates": progress.updates,
@@ -146,7 +152,10 @@ class TrainingState:
         """
         if origin is None:
             return
-        states = checkpoint.load(origin.checkpoint, [*self.learner, "collector", "books", "rng"])
+        parts = [*self.learner, "collector", "books", "rng", *["normaliser"] * origin.forked]
+        if origin.settings["schedule"] is None and "schedule" in parts:  # which a fork brings
+            parts.remove("schedule")
+        states = checkpoint.load(origin.checkpoint, parts)
         try:
             lost = self.put_back(states, origin)
         except (UserError, RunError):
@@ -156,31 +165,57 @@ class TrainingState:
             raise RunError(f"{where}: {error.strerror or error}; {origin.checkpoint} is whole") from error
         except Exception as error:  # a state of other parts, or whatever somebody else put into the file
             reason = " ".join(str(error).split())[:200]
+            run = f"a fork with {shown(origin.changed)}" if origin.changed else "this run"
+            if origin.forked:  # which has not begun
+                self.record.configuration.unlink(missing_ok=True)
             raise UserError(
-                f"{origin.checkpoint} does not fit this run: {type(error).__name__}: {reason}"
+                f"{origin.checkpoint} does not fit {run}: {type(error).__name__}: {reason}"
             ) from error
         self.saved_at = self.progress.frames
         restarts = lost or origin.restarts
         how = f"the environments start anew: {restarts}" if restarts else "all goes on as it stood"
-        self.record.say(f"resumed after {origin.frames:,} frames from {origin.checkpoint}; {how}")
+        went_on = "forked" if origin.forked else "resumed"
+        self.record.say(f"{went_on} after {origin.frames:,} frames from {origin.checkpoint}; {how}")
 
     def put_back(self, states: Mapping[str, Any], origin: Origin) -> str | None:
         """Gives every part its state, and says why the running episodes are lost where they are."""
-        stretched = origin.settings["anneal_frames"] != self.settings.anneal_frames
-        self.memory.load(origin.memory, self.env.device)  # first, for a sampler hears of what is written
+        rows = origin.checkpoint.parent if origin.forked else None
+        self.memory.load(
+            origin.memory, self.env.device, rows
+        )  # first, for a sampler hears of what is written
+        if origin.changed:
+            states = {**states, **changed_states(origin, self.settings, self.env, self.learner, states)}
+        paced = origin.settings["anneal_frames"] != self.settings.anneal_frames
+        paced |= origin.changes("optim", "schedule", "loss")
         for name, each in self.learner.items():
-            if name == "schedule" and stretched:
-                fast_forward(each, self.learner["optimizer"], states[name]["last_epoch"])
+            if name == "schedule" and paced:
+                batches = origin.frames // self.settings.frames_per_batch
+                fast_forward(each, self.learner["optimizer"], batches)
             else:
                 each.load_state_dict(states[name])
         for name, book in self.books.items():
             book.load_state_dict(states["books"][name])
+        if origin.forked:
+            states = self.begin_fork(states, origin)
         self.rehearsal.first = states["books"].get("rehearsal")
         self.collector.go_on(states["collector"])
         lost = self.put_back_simulator(states["collector"])
         self.collector.publish()
         GlobalRNGState().load_state_dict(states["rng"])
         return lost
+
+    def begin_fork(self, states: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
+        """Writes a fork's first checkpoint, from which it is a run by itself, and returns its states."""
+        own = {name: each.state_dict() for name, each in self.learner.items()}
+        books = {name: each.state_dict() for name, each in self.books.items()}
+        collector = states["collector"]
+        if "own" in collector:  # with the policy, and so with the exploration as it was
+            now = self.collector.state(running=False)["own"]
+            policy = {name: each for name, each in now.items() if name == "policy_state_dict"}
+            collector = {**collector, "own": {**collector["own"], **policy}}
+        begun = {**states, **own, "collector": collector, "books": {**states["books"], **books}}
+        self.write(begun, origin.restarts)
+        return begun
 
     def put_back_simulator(self, state: dict[str, Any]) -> str | None:
         """Lets the running episodes go on, or says why they cannot; that costs them and never the run."""

@@ -13,7 +13,7 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 from hydrl.parts.specs import require_entries
-from hydrl.parts.transforms import FixedNorm
+from hydrl.parts.transforms import FixedNorm, RunningNorm
 
 
 def initialise_normalisers(
@@ -109,11 +109,20 @@ def normaliser_state(env: TransformedEnv) -> dict[str, Any]:
     return state
 
 
-def load_normaliser(env: TransformedEnv, state: dict[str, Any]) -> None:
-    """Puts the statistics of :func:`normaliser_state` into ``env`` and freezes running normalisers."""
+def load_normaliser(env: TransformedEnv, state: dict[str, Any], *, running: bool = False) -> None:
+    """Puts the statistics of :func:`normaliser_state` into ``env`` and freezes running normalisers.
+
+    Args:
+        env: with as many normalisers.
+        state: of each, in order.
+        running: lets running ones run on, as many observations as if they began anew.
+    """
     for transform, statistics in zip(normalisers(env), state.values(), strict=True):
         if isinstance(transform, ObservationNorm):
             fill(transform, statistics)
         else:
             transform.set_extra_state(statistics)
-            transform.freeze()
+            if not running:
+                transform.freeze()
+            elif isinstance(transform, RunningNorm):
+                transform.earlier = transform.seen
