@@ -4,9 +4,11 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, settings, start, typed
 from hydra.core.hydra_config import HydraConfig
 
@@ -14,7 +16,7 @@ from hydrl.config import own
 from hydrl.config.schema import ROWS, WITHIN
 from hydrl.config.settings import check_action_space, network
 from hydrl.errors import UserError
-from hydrl.parts.environments import make_env
+from hydrl.parts.environments import gymnasium_env, make_env
 from hydrl.parts.specs import action_kind
 from hydrl.run.finished import open_run
 from hydrl.run.folder import summary
@@ -65,6 +67,7 @@ def test_the_page_shows_the_files_as_they_are():
 
 
 def test_the_page_says_how_each_part_is_called():
+    assert "| `env.wrappers.NAME` | `wrapper(env)` | `gymnasium.Wrapper` |" in PAGE
     calls = 0
     for part, row in (ROWS | WITHIN).items():
         call = ", ".join([*row.handed.split(), *(f"{each}=…" for each in sorted(row.keywords))])
@@ -73,6 +76,25 @@ def test_the_page_says_how_each_part_is_called():
         assert row.gives is None or row.gives in PAGE
         calls += said
     assert calls == len(ROWS) + len(WITHIN) - 1
+
+
+def test_the_page_lists_the_keys_that_no_task_is_given():
+    table = PAGE.partition("Keys under `env` that are hydrl's own")[2].partition("\n\nAll others")[0]
+    said = [each for row in table.splitlines()[4:] for each in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert {*said} == {"_target_", *signature(gymnasium_env).parameters} - {"kwargs"}
+
+
+def test_a_wrapper_is_set_from_the_shell(project):
+    """The page's own words, but shorter; always the other way, to the right alone leads to the left."""
+    share = "env.wrappers.slippery.share=1.0"
+    done = typed("--config-dir=conf", "algo=my_ppo", "env=slippery", share, *FAST, "hydra.run.dir=out")
+    assert done.returncode == 0, done.stderr
+    _, _, evaluator = open_run(Path("out"), checkpoint="last", device="cpu", trust=True)
+    env = evaluator.make_env(seed=0)
+    start, task = env.reset(), env.base_env._env.unwrapped
+    begun = task.place
+    env.step(start.set("action", torch.tensor([0, 1])))
+    assert (begun, task.place) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +183,11 @@ MISTAKES = {
     "critic._target_=my_nets.actor": "as the run does it, critic(env, actor, …): too many positional",
     "loss.module._target_=my_nets.Net": "my_nets.Net is a class, but no LossModule",
     "transforms.blind._target_=my_nets.Net": "my_nets.Net is a class, but no Transform",
+    "+env.wrappers.slip._target_=my_envs.Slippery": "env.wrappers.slip cannot be built by my_envs.Slippery "
+    "as the run does it, wrapper(env, …): missing a required argument: 'share'",
+    "+env.wrappers.slip._target_=my_envs.Slippery +env.wrappers.slip.shares=1": "my_envs.Slippery takes no "
+    "shares; did you mean env.wrappers.slip.share?",
+    "+env.wrappers.slip._target_=my_envs.Corridor": "my_envs.Corridor is a class, but no Wrapper; name one",
     "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor is a class, but no EnvBase; use env=gym "
     "env.id=my_envs:Corridor-v0",
 }

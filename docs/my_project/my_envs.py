@@ -1,4 +1,4 @@
-"""A corridor: as a Gymnasium class, as a TorchRL class, and as a function that makes one."""
+"""A corridor: as a Gymnasium class, in a wrapper, as a TorchRL class, and as a function that makes one."""
 
 import gymnasium
 import numpy as np
@@ -32,6 +32,17 @@ class Corridor(gymnasium.Env):
 
 
 gymnasium.register("Corridor-v0", Corridor, max_episode_steps=50)
+
+
+class Slippery(gymnasium.ActionWrapper):
+    """Now and then the other way is taken."""
+
+    def __init__(self, env: gymnasium.Env, share: float) -> None:
+        super().__init__(env)
+        self.share = share
+
+    def action(self, action):
+        return 1 - action if self.np_random.random() < self.share else action
 
 
 class Line(EnvBase):

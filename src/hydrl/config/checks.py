@@ -80,6 +80,16 @@ NEEDED = {
     "torchrl.envs.VmasEnv": "vmas",
 }
 
+# Wrappers of Gymnasium's that go wrong here, and what does it.
+INSTEAD_OF = {
+    "gymnasium.wrappers.NormalizeObservation": "keeps statistics that evaluation and a saved policy would "
+    "not have; use transforms=running_norm, or transforms=normalized",
+    "gymnasium.wrappers.NormalizeReward": "would make returns those of scaled rewards; use "
+    "transforms=normalized_rewards",
+    "gymnasium.wrappers.Autoreset": "resets inside of step, where a run loses how an episode ends; leave it "
+    "out, episodes begin anew without it",
+}
+
 
 def check(values: Values) -> None:
     """Everything below, cheapest first.
@@ -95,7 +105,7 @@ def check(values: Values) -> None:
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
-    for rule in (unfit, in_need, too_large, begun_from, at_odds):
+    for rule in (unfit, in_need, too_large, begun_from, ill_wrapped, at_odds):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -183,6 +193,25 @@ def begun_from(values: Values) -> Iterator[str]:
     if lacking := [each for each in parts if each in NETWORKS and each not in learned]:
         there = ", ".join([each for each in NETWORKS if each in learned])
         yield f"init_from.parts={show(parts)}: this run has no {lacking[0]}; its networks are {there}"
+
+
+def ill_wrapped(values: Values) -> Iterator[str]:
+    """Wrappers that are none by name, and those that know what evaluation would not."""
+    wrappers = values["env"].get("wrappers")
+    if wrappers is None:
+        return
+    if not isinstance(wrappers, Mapping):
+        like = "env.wrappers.time_limit={_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:200}"
+        yield f"env.wrappers={show(wrappers)}: should be wrappers by names of yours, as {like}"
+        return
+    for name, node in wrappers.items():
+        line = f"env.wrappers.{name}={show(node)}"
+        if node is None:
+            yield f"{line}: should be a wrapper; leave it out by ~env.wrappers.{name}"
+        elif not (isinstance(node, Mapping) and isinstance(node.get("_target_"), str)):
+            yield f"{line}: should have _target_, the path of a wrapper, as gymnasium.wrappers.TimeLimit"
+        elif (target := node["_target_"]) in INSTEAD_OF:
+            yield f"env.wrappers.{name}._target_={target} {INSTEAD_OF[target]}"
 
 
 def at_odds(values: Values) -> Iterator[str]:

@@ -26,6 +26,7 @@ Part = dict[str, Any]
 Values = Mapping[str, Any]
 
 MODULE = "tensordict.nn.TensorDictModuleBase"
+GYMNASIUM = "hydrl.parts.environments.gymnasium_env"  # whose signature has the keys that no task is given
 
 
 def names_a_target(node: Part) -> Part:
@@ -103,6 +104,10 @@ WITHIN = {
     "norm": Row("features"),
 }
 
+# What may stand around a Gymnasium task, and what it is handed.
+WRAPPER = Row("env", gives="gymnasium.Wrapper")
+WRAPPERS = re.compile(r"env\.wrappers\.[^.]+")
+
 # Keys of parts that a run itself reads; a part of one's own that has none of them is taken at its word.
 ASKED = {
     "memory": "actor.memory",
@@ -126,6 +131,8 @@ def row_of(path: str) -> Row:
     """What the part at a dotted path is handed; one that only others read is handed nothing by the run."""
     path = re.sub(r"^before\.\w+\.", "", path)
     head, _, below = path.partition(".")
+    if WRAPPERS.fullmatch(path):
+        return WRAPPER
     if path == "writes":
         return Row("networks")
     if head in NETWORKS and below:

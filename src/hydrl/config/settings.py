@@ -25,7 +25,7 @@ from hydrl.config.checks import check, named, use
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import NETWORKS, Loss, Part, Parts, asked, nullable
+from hydrl.config.schema import GYMNASIUM, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
@@ -156,8 +156,15 @@ def build(given: Any, part: str) -> Builder:
     node = given.loss.module if part == "loss" else getattr(given, part, None)
     if node is None:
         return nothing
-    make = builder(node)
+    make = builder(with_wrappers(node) if part == "env" else node)
     return partial(network, part, make) if part in NETWORKS else make
+
+
+def with_wrappers(env: Part) -> Part:
+    """An environment's node; a Gymnasium task's wrappers are called with each task, and not before."""
+    if not (wrappers := env.get("wrappers")) or env["_target_"] != GYMNASIUM:
+        return env
+    return env | {"wrappers": {name: each | {"_partial_": True} for name, each in wrappers.items()}}
 
 
 def nothing(*_: Any, **__: Any) -> None:

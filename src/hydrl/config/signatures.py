@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from functools import reduce
 from types import UnionType
 from typing import Any, Literal, NotRequired, Union, Unpack, get_args, get_origin, get_type_hints
@@ -18,7 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from hydrl.config.mistakes import explain, find, instead, paths, show
 from hydrl.config.overrides import key_of, words
 from hydrl.config.own import setter
-from hydrl.config.schema import Part, Values, row_of
+from hydrl.config.schema import GYMNASIUM, WRAPPERS, Part, Values, row_of
 from hydrl.errors import UserError
 
 logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it logs, it raises as well
@@ -97,7 +97,8 @@ def check_target(path: str, node: Part, values: Values) -> None:
     kinds, open_ended = accepted_parameters(target)
     positions, handed = handed_to(path, kinds, values)
     named = ", ".join([*positions, *(f"{each}=…" for each in sorted(handed)), "…"])
-    way = f"{path.partition('.')[0]}({named})"
+    wraps = WRAPPERS.fullmatch(path) is not None
+    way = f"{'wrapper' if wraps else path.partition('.')[0]}({named})"
     check_kind(path, name, target, way)
     if path.endswith("loss.module"):
         loss = path.removesuffix(".module")
@@ -106,6 +107,10 @@ def check_target(path: str, node: Part, values: Values) -> None:
         hold(f"{loss}.networks", networks, values, open_ended=open_ended, of=name)
     positional = [None] * (len(positions) + is_class)
     own = {key for key in node if not key.startswith("_") and key != "needs"}
+    if path == "env":
+        check_task(node, own, kinds, open_ended=open_ended)
+    if wraps and "training_only" in kinds:
+        raise UserError(f"{path}._target_={name} takes training_only, which here says when it is there")
     try:
         filled = {*handed, *call.bind_partial(*positional, **dict.fromkeys(handed)).arguments}
         for key in sorted(own & filled):
@@ -113,10 +118,15 @@ def check_target(path: str, node: Part, values: Values) -> None:
         if path == "env" and open_ended and "id" in node and own - kinds.keys():
             of = node["id"]
             task, open_ended = of_the_task(of)
-            kinds = kinds | task
+            kinds = kinds | task | accepted_parameters(get_object("gymnasium.make"))[0]
         free = {key: kind for key, kind in kinds.items() if key not in filled}
+        if wraps:
+            free["training_only"] = bool
+            own -= free.keys() - kinds.keys()
         hold(path, free, values, open_ended=open_ended, of=of)
-        call.bind(*positional, **dict.fromkeys(own | handed))
+        within = path.startswith("env.wrappers.") and not wraps and node.get("_partial_")
+        # What a wrapper is handed to call has its arguments from there.
+        (call.bind_partial if within else call.bind)(*positional, **dict.fromkeys(own | handed))
         if lacking := sorted(needed_by(target) - own):
             raise TypeError(f"missing a required argument: '{lacking[0]}'")
     except TypeError as error:
@@ -133,6 +143,36 @@ def handed_to(path: str, kinds: Values, values: Values) -> tuple[list[str], set[
     return row.handed.split(), keywords | asked & kinds.keys()
 
 
+def check_task(node: Part, own: Set[str], kinds: Values, *, open_ended: bool) -> None:
+    """The keys that hydrl has for a Gymnasium task stand beside one, and beside none that has such a key too.
+
+    Args:
+        node: what ``env`` says.
+        own: its keys.
+        kinds: what its target takes.
+        open_ended: whether that takes any other.
+
+    Raises:
+        UserError: naming the key.
+    """
+    if node["_target_"] != GYMNASIUM:
+        ours = accepted_parameters(get_object(GYMNASIUM))[0].keys() - {"num_envs", "device"}
+        for key in sorted(ours & own - kinds.keys()) if not open_ended else ():
+            advice = "; transforms do here what wrappers do there" if key == "wrappers" else ""
+            raise UserError(
+                f"env.{key}={show(node[key])} is for Gymnasium's tasks, which env._target_="
+                f"{node['_target_']} does not make{advice}"
+            )
+    elif asked := sorted(kinds.keys() & own - {"id"}):
+        task, _ = of_the_task(node["id"])
+        for key in (key for key in asked if key in task):
+            raise UserError(
+                f"env.{key}={show(node[key])}: env.id={node['id']} takes {key} itself, and here it is a key "
+                "of hydrl's, which the task is not given; register the task with that argument, "
+                f"gymnasium.register(ID, CLASS, kwargs={{'{key}': ...}}), or call the argument otherwise"
+            )
+
+
 def of_the_task(id: str) -> tuple[dict[str, Any], bool]:
     """What a Gymnasium task takes beside its id, as :func:`accepted_parameters` has it."""
     module, _, name = id.rpartition(":")
@@ -142,8 +182,7 @@ def of_the_task(id: str) -> tuple[dict[str, Any], bool]:
         made_by = get_object("gymnasium.spec")(name).entry_point
         if isinstance(made_by, str):
             made_by = get_object(made_by.replace(":", "."))
-        task, open_ended = accepted_parameters(made_by)
-        return task | accepted_parameters(get_object("gymnasium.make"))[0], open_ended
+        return accepted_parameters(made_by)
     except Exception:  # it is told of when it is made
         return {}, True
 
@@ -158,7 +197,7 @@ def check_kind(path: str, name: str, target: Any, way: str) -> None:
     if kind is None or not inspect.isclass(target) or issubclass(target, get_object(kind)):
         return
     advice = f"name one, or a function that makes one when called as {way}"
-    if issubclass(target, get_object("gymnasium.Env")):
+    if path == "env" and issubclass(target, get_object("gymnasium.Env")):
         module, places = name.rpartition(".")[0], (f"{target.__module__}:{target.__name__}", target)
         known = [id for id, spec in get_object("gymnasium.registry").items() if spec.entry_point in places]
         advice = f"register it in {module} with Gymnasium, and " * (not known)

@@ -1,4 +1,4 @@
-"""What a run folder may name: hydrl's own parts and classes of TorchRL's, unless its owner is trusted."""
+"""What a run folder may name: hydrl's own parts and classes of TorchRL's and Gymnasium's, unless trusted."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +10,9 @@ from hydrl.config import CONFIGS
 from hydrl.config.own import sources
 from hydrl.errors import UserError
 
-PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim")
+PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim", "gymnasium.wrappers")
+# Other simulators; windows, and films anywhere on the disk.
+REFUSED = ("torchrl.envs.libs", "gymnasium.wrappers.rendering")
 
 
 def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ()) -> None:
@@ -60,8 +62,8 @@ def foreign(values: Any, own: Collection[str]) -> Iterator[str]:
 def is_class(name: str) -> bool:
     """Whether one of the packages itself exports ``name`` as a class of its own; imports nothing else.
 
-    Functions are left out, as ``torch.load`` runs code, and so are the wrappers of other simulators.
+    Functions are left out, as ``torch.load`` runs code, and so is what :data:`REFUSED` names.
     """
     package, _, attribute = name.rpartition(".")
     found = vars(get_object(package)).get(attribute) if package in PACKAGES else None
-    return isinstance(found, type) and not found.__module__.startswith("torchrl.envs.libs")
+    return isinstance(found, type) and not found.__module__.startswith(REFUSED)

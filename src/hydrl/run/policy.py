@@ -83,6 +83,9 @@ class Policy:
     def predict(self, observation: Any, deterministic: bool = True) -> np.ndarray | int:
         """What to do, for ``step`` of the plain Gymnasium environment.
 
+        That of a run with ``env.wrappers`` is the task in its wrappers, but for those of training alone:
+        what they would make of an observation or an action they have to be there to make.
+
         Args:
             observation: one, of the shape that environment gives, or many, ``[n, *shape]``.
             deterministic: ``False`` draws from the distribution of a stochastic policy; a policy without one

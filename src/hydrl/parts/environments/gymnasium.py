@@ -1,5 +1,7 @@
 """Gymnasium's tasks as environments, one or several stepped together in this process."""
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -16,9 +18,16 @@ from hydrl.errors import UserError
 from hydrl.parts.environments.spaces import adapted
 from hydrl.parts.environments.tasks import copies, is_of_the_task, tell_of_masks
 
+Wrappers = Mapping[str, Callable[..., gymnasium.Env]]
+
 
 def gymnasium_env(
-    id: str, num_envs: int = 1, device: str = "cpu", observe: list[int] | None = None, **kwargs: Any
+    id: str,
+    num_envs: int = 1,
+    device: str = "cpu",
+    observe: list[int] | None = None,
+    wrappers: dict[str, Any] | None = None,
+    **kwargs: Any,
 ) -> EnvBase:
     """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
 
@@ -26,21 +35,25 @@ def gymnasium_env(
     ``GymEnv(id, num_envs=k)`` is not used: it resets inside ``step`` and returns all-zero observations
     at episode ends.
 
+    The keywords that are named here are all that the task itself cannot be given.
+
     Args:
         id: a registered Gymnasium id, such as ``CartPole-v1``.
         num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
         device: where observations and actions live; the simulator itself runs on the CPU.
         observe: the places of the numbers that are seen, others being hidden; ``None`` shows all.
+        wrappers: Gymnasium's or one's own by their names, each called with the task as those before have
+            made it; one whose keyword ``training_only`` is true is left out by :func:`as_evaluated`.
         **kwargs: passed on to ``gymnasium.make``, to each environment copies of its own.
 
     Raises:
-        UserError: for an id Gymnasium does not know, a missing package, a keyword the task refuses or spaces
-            that nothing here learns in.
+        UserError: for an id Gymnasium does not know, a missing package, a keyword the task refuses, a wrapper
+            that does not fit or spaces that nothing here learns in.
         Exception: whatever the task's own code raises, as it raised it.
     """
 
     def make() -> gymnasium.Env:
-        task = gymnasium.make(id, **copies(kwargs))
+        task = wrapped_task(id, wrappers, **kwargs)
         tell_of_masks(task, f"env.id={id}")
         return adapted(task, observe, f"env.id={id}")
 
@@ -48,6 +61,8 @@ def gymnasium_env(
         if num_envs == 1:
             return GymWrapper(make(), device=device)
         vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+        if wrappers:
+            vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
         return GymVector(vector, device=device)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         if is_of_the_task(error):
@@ -65,6 +80,47 @@ def gymnasium_env(
         elif "gymnasium[box2d]" in reason:
             reason = "it needs Box2D; pip install 'hydrl[box2d]'"
         raise UserError(f"env.id={id} could not be made: {reason}") from error
+
+
+def wrapped_task(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> gymnasium.Env:
+    """A task in its wrappers, the first of them innermost, as Gymnasium has it.
+
+    Raises:
+        UserError: for a wrapper that does not fit; one of training alone has to leave the spaces as they are.
+    """
+    task = gymnasium.make(id, **copies(kwargs))
+    for name, wrapper in copies(dict(wrappers or {})).items():
+        keywords = {key: undeferred(value) for key, value in wrapper.keywords.items()}
+        alone, said = keywords.pop("training_only", False), f"env.wrappers.{name}"
+        try:
+            made = wrapper.func(task, **keywords)
+        except Exception as error:
+            if is_of_the_task(error):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UserError(f"{said} cannot be put around env.id={id}: {reason}") from error
+        if not isinstance(made, gymnasium.Env):
+            raise UserError(f"{said} made a {type(made).__name__} of env.id={id}, and no gymnasium.Wrapper")
+        for each in ("observation_space", "action_space") if alone else ():
+            if getattr(made, each) != getattr(task, each):
+                raise UserError(
+                    f"{said}.training_only=true: it makes another {each}, and the policy could not be "
+                    "evaluated without it; leave training_only out"
+                )
+        task = made
+    return task
+
+
+def undeferred(value: Any) -> Any:
+    """A value, or the plain partial of Hydra's, which checks its target anew at each call."""
+    return partial(value.func, *value.args, **value.keywords) if isinstance(value, partial) else value
+
+
+def as_evaluated(make: partial[EnvBase]) -> partial[EnvBase]:
+    """A partial of :func:`gymnasium_env` without the wrappers that are for training alone."""
+    wrappers = make.keywords.get("wrappers") or {}
+    kept = {name: each for name, each in wrappers.items() if not each.keywords.get("training_only")}
+    return partial(make, wrappers=kept) if kept != wrappers else make
 
 
 class GymVector(GymWrapper):

@@ -19,7 +19,7 @@ from torchrl.envs import (
 )
 from torchrl.modules.utils import get_env_transforms_from_module
 
-from hydrl.parts.environments.gymnasium import gymnasium_env
+from hydrl.parts.environments.gymnasium import as_evaluated, gymnasium_env
 from hydrl.parts.environments.normalisers import load_normaliser
 from hydrl.parts.environments.tasks import (
     copies,
@@ -57,13 +57,15 @@ def make_env(
         seed: seeds the environment here, before anything can reset it.
         render: a Gymnasium task is made so that ``render()`` gives its picture.
         policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
-            of episodes there.
+            of episodes there. What is for training alone is left out.
     """
     left_out = type(None) if policy is None else (type(None), RandomTruncationTransform)
     made = [each for transform in transforms if not isinstance(each := transform(), left_out)]
     stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
+    if policy is not None and isinstance(make, partial) and make.func is gymnasium_env:
+        make = as_evaluated(make)
     base = make_base_env(make, num_envs, device, render)
     if any("action_mask" in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
         tell_of_mask(f"{type(base).__name__}", "its observation's action_mask")

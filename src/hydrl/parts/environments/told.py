@@ -14,6 +14,7 @@ from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase
 
 from hydrl.errors import UserError
+from hydrl.parts.environments.gymnasium import as_evaluated, wrapped_task
 from hydrl.parts.environments.spaces import adapted
 from hydrl.parts.environments.tasks import copies
 
@@ -76,6 +77,8 @@ class Spaces(gymnasium.Env):
 class OwnForm:
     """Observations and actions as Gymnasium's plain environment has them, to and from what the policy has.
 
+    Where the run has wrappers it is the task in those of evaluation: they are not applied to what is read.
+
     Args:
         make: a partial of :func:`hydrl.parts.environments.gymnasium_env`.
         spec: of one action of the policy.
@@ -85,9 +88,9 @@ class OwnForm:
     """
 
     def __init__(self, make: partial, spec: TensorSpec) -> None:
-        keywords = copies(make.keywords)
+        keywords = copies(as_evaluated(make).keywords)
         self.observe, self.spec = keywords.pop("observe", None), spec
-        with closing(gymnasium.make(**keywords)) as task:
+        with closing(wrapped_task(**keywords)) as task:
             self.spaces = Spaces(task)
         self.task = adapted(self.spaces, self.observe)
         self.seen, self.acted = self.spaces.observation_space, self.spaces.action_space
