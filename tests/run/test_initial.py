@@ -203,3 +203,12 @@ def test_a_damaged_checkpoint_is_refused(ppo, tmp_path):
     newest.write_bytes(newest.read_bytes()[:-9])
     with pytest.raises(UserError, match=rf"^init_from={newest}: .* is damaged"):
         initial.source(settings(*PPO, f"init_from.run={newest}"), None)
+
+
+@pytest.mark.parametrize("normaliser", [{"0": 3}, {"0": {"loc": 3}}, [1]])
+def test_what_a_stranger_put_there_is_refused_in_a_line(ppo, tmp_path, normaliser):
+    metadata = checkpoint.verify(checkpoint.find(ppo, "last"))
+    states = {"loss": saved(ppo, "loss"), "normaliser": normaliser}
+    made = checkpoint.save(tmp_path, states, metadata, keep=1)
+    with pytest.raises(UserError, match=rf"^init_from={tmp_path}: {made} is not as hydrl writes it"):
+        initial.source(settings(*PPO, f"init_from.run={tmp_path}"), None)

@@ -249,7 +249,7 @@ def check_begun(settings: Settings, then: Mapping[str, Any]) -> None:
     Raises:
         UserError: if it would begin otherwise.
     """
-    if forks(then["resume"], then["run_dir"]):
+    if forks(then.get("resume"), then["run_dir"]):
         raise UserError(
             f"resume=auto: {settings.run_dir} was to be a fork and was stopped before it had a checkpoint; "
             f"fork once more, by resume={then['resume']}"

@@ -153,7 +153,7 @@ class TrainingState:
         if origin is None:
             return
         parts = [*self.learner, "collector", "books", "rng", *["normaliser"] * origin.forked]
-        if origin.settings["schedule"] is None and "schedule" in parts:  # which a fork brings
+        if origin.settings.get("schedule") is None and "schedule" in parts:  # which a fork brings
             parts.remove("schedule")
         states = checkpoint.load(origin.checkpoint, parts)
         try:
