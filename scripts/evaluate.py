@@ -1,8 +1,10 @@
-"""Scores a finished run and films it: python scripts/evaluate.py run=outputs/… episodes=100 video=true
+"""Scores a finished run, films and shows it: python scripts/evaluate.py run=outputs/… episodes=100 video=true
 
 Keys: run (a run folder), episodes, checkpoint (last, best or a number of frames), stream (another number,
 other episodes), video (true films one that begins as the first of them, at most eval.max_steps steps, as
-video-CHECKPOINT.mp4 in the run folder), device, trust (true allows environments that are not hydrl's own).
+video-CHECKPOINT.mp4 in the run folder), render (human shows episodes in a window, 5 of them, and scores
+none), export (FILE.onnx or FILE.pt2, to which the policy is written for other programs), device, trust (true
+allows environments that are not hydrl's own).
 """
 
 import json
@@ -27,10 +29,12 @@ class Arguments:
     """What the command line can set."""
 
     run: str = MISSING
-    episodes: int = 100
+    episodes: int | None = None  # 100, and 5 in a window
     checkpoint: str = "last"
     stream: int = 2  # 0 and 1 are the episodes the run itself was scored on
     video: bool = False
+    render: str = "none"
+    export: str = ""
     device: str = "cpu"
     trust: bool = False
 
@@ -41,24 +45,23 @@ def main(arguments: Arguments) -> None:
     Raises:
         UserError: for a value out of range, or a folder that is not a run's; before PyTorch's seconds.
     """
-    run, which = Path(arguments.run), arguments.checkpoint
-    if arguments.episodes < 1:
-        raise UserError(f"episodes={arguments.episodes}: give 1 or more")
-    if arguments.stream < 0:
-        raise UserError(f"stream={arguments.stream}: give 0 or more")
-    if not re.fullmatch(r"last|best|[0-9]+", which):
-        raise UserError(f"checkpoint={which}: use last, best or a number of frames")
-    require_run(run)
-    if arguments.video:
-        headless.prepare()  # before anything below imports MuJoCo
-
+    check(arguments)
+    run, which, episodes = Path(arguments.run), arguments.checkpoint, arguments.episodes or 100
     from hydrl.run import process
+    from hydrl.run.export import exportable
     from hydrl.run.films import film
     from hydrl.run.finished import open_run
+    from hydrl.run.policy import Policy
 
+    if arguments.export:
+        exportable(arguments.export)
     process.prepare(0, arguments.device, 1)
     opened = open_run(run, checkpoint=which, device=arguments.device, trust=arguments.trust)
     settings, frames, evaluator = opened
+    if arguments.export:
+        Policy(*opened).export(arguments.export)
+    if arguments.render == "human":
+        return play(evaluator, frames, arguments.episodes or 5, arguments.stream)
     scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}
     scores["stream"] = arguments.stream
     if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
@@ -67,7 +70,7 @@ def main(arguments: Arguments) -> None:
             filmed, length, cut = film(evaluator, path, frames, arguments.stream)
         scores["video"] = {"file": path.name, "return": filmed, "length": length, "cut": cut}
     with console().status("playing the episodes"):
-        evaluation = evaluator(frames, arguments.episodes, arguments.stream)
+        evaluation = evaluator(frames, episodes, arguments.stream)
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
     scores |= {"returns": evaluation.returns.tolist(), "lengths": lengths}
@@ -75,6 +78,36 @@ def main(arguments: Arguments) -> None:
     show(scores, f"{settings.algo} on {settings.task}, {policy}")
     with atomically(run / "evaluation.json") as partial:
         partial.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
+
+
+def check(arguments: Arguments) -> None:
+    """What can be said before anything is loaded; how MuJoCo and pygame draw is settled here, too.
+
+    Raises:
+        UserError: see :func:`main`.
+    """
+    if arguments.episodes is not None and arguments.episodes < 1:
+        raise UserError(f"episodes={arguments.episodes}: give 1 or more")
+    if arguments.stream < 0:
+        raise UserError(f"stream={arguments.stream}: give 0 or more")
+    if not re.fullmatch(r"last|best|[0-9]+", arguments.checkpoint):
+        raise UserError(f"checkpoint={arguments.checkpoint}: use last, best or a number of frames")
+    if arguments.render not in ("none", "human"):
+        raise UserError(f"render={arguments.render}: use human for a window, or video=true for a film")
+    if arguments.render == "human" and arguments.video:
+        raise UserError("render=human draws on a display and video=true without one; leave one of them out")
+    require_run(Path(arguments.run))
+    if arguments.render == "human":
+        headless.require_display("render=human")
+    headless.prepare(wanted=arguments.video)
+
+
+def play(evaluator: Any, frames: int, episodes: int, stream: int) -> None:
+    """Shows episodes in a window, and says how each ended."""
+    from hydrl.run.films import watch
+
+    for place, (reached, length, cut) in enumerate(watch(evaluator, frames, episodes, stream), 1):
+        print(f"episode {place}: return {reached:,.1f}, length {length:,}{', cut short' * cut}", flush=True)
 
 
 def show(scores: dict[str, Any], title: str) -> None:

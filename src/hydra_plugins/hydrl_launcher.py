@@ -7,6 +7,7 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 
@@ -38,7 +39,7 @@ class Processes(Launcher):
             SystemExit: with the exit code, if one has not finished.
             Interrupted: once all have saved.
         """
-        from hydrl.study.sweep import train_all  # here, as a single run has no need of it
+        from hydrl.study.sweep import shared, train_all  # here, as a single run has no need of it
 
         if type(self.n_jobs) is not int or self.n_jobs < 1:
             raise UserError(f"hydra.launcher.n_jobs={self.n_jobs}: give a whole number, 1 or more")
@@ -46,8 +47,12 @@ class Processes(Launcher):
         words = [f"--config-dir={each.path}" for each in sources if each.provider == "command-line"]
         words += [each for each in self.config.overrides.hydra if not re.match(OF_THE_SWEEP, each)]
         folder = self.config.sweep.dir
+        typed = OverridesParser.create().parse_overrides(list(self.config.overrides.task))
+        once = {each.get_key_element() for each in typed if not each.is_sweep_override()}
+        of_all = [word for word in job_overrides[0] if word.partition("=")[0] in once]
+        left_out = shared(Path(folder), of_all)
         try:
-            code = train_all(job_overrides, Path(folder), self.n_jobs, words, initial_job_idx)
+            code = train_all(job_overrides, Path(folder), self.n_jobs, words, initial_job_idx, left_out)
         except Interrupted:
             print(f"go on with the same command and hydra.sweep.dir={folder} resume=auto")
             raise

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import saved, start
+from gymnasium.envs.classic_control import CartPoleEnv
 from tensordict.nn import TensorDictModule
 from test_loggers import needs_trackio, trackio_rows
 from test_wandb import records
@@ -26,7 +27,7 @@ from hydrl.parts import environments
 from hydrl.parts.networks import actors
 from hydrl.parts.networks.memory import Memory
 from hydrl.run import checkpoint, headless
-from hydrl.run.films import film
+from hydrl.run.films import film, watch
 
 needs_egl = pytest.mark.skipif(not find_library("EGL"), reason="MuJoCo needs libEGL")
 
@@ -65,6 +66,29 @@ class Quick(Striped):
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 125}
 
 
+class Window(Striped):
+    """Draws itself as it is reset and at each step; ends after four."""
+
+    metadata: ClassVar = {"render_modes": ["human"], "render_fps": 12.5}
+    drawn: ClassVar[list[int]] = []
+
+    def reset(self, *, seed=None, options=None):
+        given = super().reset(seed=seed)
+        self.render()
+        return given
+
+    def step(self, action):
+        seen, *_ = super().step(action)
+        self.render()
+        return seen, float(self.np_random.random()), self.steps == 4, False, {}
+
+    def render(self):
+        if self.render_mode == "human":
+            self.drawn.append(self.steps)
+            if self.fails:
+                raise RuntimeError("the lamp\nbroke")
+
+
 class Blind(Striped):
     metadata: ClassVar = {"render_modes": []}
 
@@ -74,6 +98,7 @@ class Blind(Striped):
 
 gymnasium.register("Striped-v0", Striped, disable_env_checker=True)
 gymnasium.register("Quick-v0", Quick, disable_env_checker=True)
+gymnasium.register("Window-v0", Window, disable_env_checker=True)
 gymnasium.register("Blind-v0", Blind, disable_env_checker=True)
 
 
@@ -196,6 +221,57 @@ def test_a_film_cut_short_leaves_the_old_one(tmp_path):
 def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
     with pytest.raises(RunError, match=r"film\.mp4 cannot be written: .*gone is gone"):
         shoot(still("Striped-v0"), tmp_path / "gone" / "too" / "film.mp4", max_steps=5)
+
+
+# In a window
+
+
+def watched(parts, episodes=3, max_steps=9):
+    return list(watch(Evaluator(*parts, seed=0, max_steps=max_steps), 0, episodes, Episodes.LATER))
+
+
+def test_a_window_shows_the_episodes_that_are_scored_and_the_task_draws_itself(monkeypatch):
+    monkeypatch.setattr(Window, "drawn", [])
+    parts = still("Window-v0")
+    shown = watched(parts)
+    scored = Evaluator(*parts, seed=0, max_steps=9)(0, 3, Episodes.LATER)
+    assert [each[0] for each in shown] == pytest.approx(scored.returns.tolist())
+    assert len({each[0] for each in shown}) == 3
+    assert [each[1:] for each in shown] == [(4, False)] * 3
+    assert [each for each in Window.drawn if each] == [1, 2, 3, 4] * 3
+    assert watched(parts, 1, max_steps=2)[0][1:] == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (
+            still(Toy),
+            "^render=human: Toy opens no window: it has no render mode human; video=true may",
+        ),
+        (still("Window-v0", fails=True), "^render=human: Window-v0 opens no window: the lamp broke;"),
+        (still("Blind-v0"), "^env.id=Blind-v0 could not be made: .*render_mode"),
+    ],
+)
+def test_what_opens_no_window_is_told_in_a_line(parts, message):
+    with pytest.raises(UserError, match=message) as caught:
+        watched(parts)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_closed_window_ends_it_as_ctrl_c_does(monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    pygame = pytest.importorskip("pygame")
+    render = CartPoleEnv.render
+
+    def closing(self):
+        drawn = render(self)
+        pygame.event.post(pygame.event.Event(pygame.QUIT))
+        return drawn
+
+    monkeypatch.setattr(CartPoleEnv, "render", closing)
+    with pytest.raises(KeyboardInterrupt):
+        watched(played("CartPole-v1", actors.categorical))
 
 
 # Films of a run

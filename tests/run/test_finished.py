@@ -2,7 +2,9 @@ import csv
 import json
 import math
 import shutil
+import signal
 import subprocess
+import sys
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -150,9 +152,62 @@ def test_what_cannot_be_filmed_is_said_before_an_episode_is_played(trained):
     assert done.stderr == f"error: PendulumEnv cannot be filmed: {reason}; leave video=true out\n"
 
 
+def test_the_script_shows_episodes_in_a_window_and_scores_none(trained, tmp_path, monkeypatch):
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    folder = shutil.copytree(trained(DQN), tmp_path / "run")
+    done = typed(f"run={folder}", "episodes=2", "render=human", script=SCRIPT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (folder / "evaluation.json").exists()
+    assert typed(f"run={folder}", "episodes=2", script=SCRIPT).returncode == 0
+    scores = json.loads((folder / "evaluation.json").read_text())
+    assert [line.partition(", cut")[0] for line in done.stdout.splitlines()] == [
+        f"episode {place}: return {length}.0, length {length}"
+        for place, length in enumerate(scores["lengths"], 1)
+    ]
+
+
+def test_ctrl_c_ends_what_is_shown(trained, monkeypatch):
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    with start(f"run={trained(DQN)}", "episodes=1000", "render=human", script=SCRIPT) as process:
+        while not (line := process.stdout.readline()).startswith("episode 1: return "):
+            assert line
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is one")
+def test_where_there_is_no_display_it_is_said_at_once(trained, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    done = typed(f"run={trained(DQN)}", "render=human", script=SCRIPT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: render=human opens a window, and there is no display here (DISPLAY and WAYLAND_DISPLAY are "
+        "not set); video=true films without one\n"
+    )
+
+
+def test_the_script_writes_a_file_for_other_programs(trained, tmp_path):
+    folder = shutil.copytree(trained(DQN), tmp_path / "run")
+    file = tmp_path / "policy.pt2"
+    done = typed(f"run={folder}", "episodes=1", f"export={file}", script=SCRIPT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{file}: observation float32 [batch, 4] -> action int64 [batch]\n")
+    assert torch.export.load(file).module()(torch.zeros(5, 4)).shape == (5,)
+    wrong = typed(f"run={folder}", "export=policy.txt", script=SCRIPT)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == "error: export: policy.txt should end in .onnx or .pt2\n"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["run=nowhere", "render=rgb_array"], "render=rgb_array: use human for a window, or video=true"),
+        (["run=nowhere", "render=human", "video=true"], "leave one of them out"),
         ([], "run has no value; give one, as run=outputs/… episodes=100"),
         (["run=nowhere"], "run=nowhere: no run lies there"),
         (["run=nowhere", "episode=3"], "episode=3: there is no such key; did you mean episodes?"),

@@ -48,7 +48,7 @@ headless.prepare()
 from functools import partial
 from hydrl.parts.environments import gymnasium_env, make_env
 from hydrl.run.films import picture
-env = make_env(partial(gymnasium_env, "Hopper-v5"), (), render=True)
+env = make_env(partial(gymnasium_env, "Hopper-v5"), (), render="rgb_array")
 env.reset()
 picture(env)
 """

@@ -1,10 +1,12 @@
 """A finished run to act with: what it does is what the run's evaluation does."""
 
+import json
 import random
 import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import gymnasium
@@ -28,6 +30,12 @@ RUNS = {
     "frames": ["env=pendulum", "+transforms.stack._target_=torchrl.envs.CatFrames", *FRAMES],
     "lstm": ["env=cartpole_masked", "algo=recurrent_ppo"],
     "td3": ["env=pendulum", "algo=td3", "transforms=normalized", "eval.every_frames=9_999"],
+    "gru": ["env=cartpole_masked", "algo=recurrent_ppo", "encoder@actor=gru"],
+    "running": ["env=inverted_double_pendulum", "transforms=running_norm"],
+    "sac": ["env=pendulum", "algo=sac", "eval.every_frames=9_999"],
+    "cartpole": ["env=cartpole"],
+    "choice": ["env=gym", "env.id=FrozenLake-v1"],
+    "dictionary": ["env=gym", "env.id=Told-v0"],
     "pictures": ["env=gym", "env.id=Screen-v0"],
     "torchrl": ["env=torchrl_pendulum"],
     "team": ["env=custom", "env._target_=toys.Team", "algo=mappo"],
@@ -48,7 +56,18 @@ class Screen(gymnasium.Env):
         return self.reset()[0], float(action == 5), self.np_random.random() < 0.1, False, {}
 
 
+class Twofold(Screen):
+    """Observes a dictionary."""
+
+    observation_space = gymnasium.spaces.Dict({"pixels": Screen.observation_space})
+
+    def reset(self, *, seed=None, options=None):
+        seen, told = super().reset(seed=seed)
+        return {"pixels": seen}, told
+
+
 gymnasium.register("Screen-v0", Screen)
+gymnasium.register("Told-v0", Twofold)
 
 
 @pytest.fixture(scope="session")
@@ -167,7 +186,7 @@ def test_pictures_and_other_actions_are_taken_as_the_task_has_them(load, tmp_pat
     assert set(actions.tolist()) <= {5, 6}  # its choices start at 5
     assert policy.predict(pictures[0]) == actions[0]
     network = torch.export.load(policy.export(tmp_path / "policy.pt2")).module()
-    assert network(torch.as_tensor(pictures)).tolist() == actions.tolist()
+    assert network(torch.as_tensor(pictures).float()).tolist() == actions.tolist()
 
 
 def test_torchrl_s_environment_rolls_out_frozen(load):
@@ -181,30 +200,140 @@ def test_torchrl_s_environment_rolls_out_frozen(load):
         assert torch.equal(torch.as_tensor(each), before[key]), key
 
 
+def play(policy, steps: int, many: int = 3) -> np.ndarray:
+    """What ``many`` episodes of a policy that acts by ``predict`` show, ``[steps, many, *shape]``."""
+    keywords = {key: each for key, each in policy.settings.env.items() if key not in ("_target_", "observe")}
+    tasks = [gymnasium.make(**keywords) for _ in range(many)]
+    seen = [[task.reset(seed=place)[0] for place, task in enumerate(tasks)]]
+    for step in range(1, steps):
+        acts = policy.predict(np.array(seen[-1]))
+        after = [task.step(act) for task, act in zip(tasks, acts, strict=True)]
+        ends = [each[2] or each[3] for each in after]
+        seen.append(
+            [
+                task.reset(seed=step)[0] if end else each[0]
+                for task, end, each in zip(tasks, ends, after, strict=True)
+            ]
+        )
+    policy.reset()
+    return np.array(seen)
+
+
+def runner(path: Path):
+    """A file's inputs to its outputs, as lists of arrays."""
+    if path.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(path)
+        names = [each.name for each in session.get_inputs()]
+        return lambda *given: session.run(None, dict(zip(names, given, strict=True)))
+    network = torch.export.load(path).module()
+
+    def run(*given):
+        out = network(*map(torch.as_tensor, given))
+        return [each.numpy() for each in (out if isinstance(out, tuple) else (out,))]
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("name", "suffix"),
     [
-        *(("ppo", "onnx"), ("dqn", "pt2"), ("td3", "onnx")),
+        *(("ppo", "onnx"), ("dqn", "pt2"), ("td3", "onnx"), ("sac", "onnx"), ("running", "onnx")),
+        *(("cartpole", "onnx"), ("choice", "onnx")),
         *(
             pytest.param(*pair, marks=pytest.mark.slow)
-            for pair in (("ppo", "pt2"), ("dqn", "onnx"), ("td3", "pt2"))
+            for pair in (("ppo", "pt2"), ("dqn", "onnx"), ("td3", "pt2"), ("choice", "pt2"))
         ),
     ],
 )
 def test_an_exported_file_acts_as_predict_does(name, suffix, load, tmp_path):
     policy = load(name, checkpoint="last")
-    path, seen = policy.export(tmp_path / f"policy.{suffix}"), draw(policy, 1_000)
+    path, seen = policy.export(tmp_path / f"policy.{suffix}"), play(policy, 100)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]  # one file, no weights beside it
+    run, kind = runner(path), np.int64 if name == "choice" else np.float32
+    wanted = np.stack([policy.predict(each) for each in seen])
+    acted = [run(each.astype(kind))[0] for each in seen]
+    assert name == "choice" or len(np.unique(wanted)) > 1
+    assert acted[0].dtype == wanted.dtype
+    np.testing.assert_allclose(acted, wanted, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run(seen[0, :1].astype(kind))[0], wanted[0, :1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "states"),
+    [
+        ("lstm", "onnx", ["state_h", "state_c"]),
+        ("gru", "onnx", ["state"]),
+        ("lstm", "pt2", ["state_h", "state_c"]),
+    ],
+)
+def test_an_exported_memory_is_handed_on_and_begins_with_zeros(name, suffix, states, load, tmp_path):
+    policy = load(name, checkpoint="last")
+    path, seen = policy.export(tmp_path / f"policy.{suffix}"), play(policy, 24).astype(np.float32)
+    run, logits = runner(path), []
     if suffix == "onnx":
         session = onnxruntime.InferenceSession(path)
-        run = lambda rows: session.run(["action"], {"observation": rows})[0]  # noqa: E731
-    else:
-        network = torch.export.load(path).module()
-        run = lambda rows: network(torch.as_tensor(rows)).numpy()  # noqa: E731
-    wanted = policy.predict(seen)
-    assert len(np.unique(wanted)) > 1
-    np.testing.assert_allclose(run(seen), wanted, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(run(seen[:1]), wanted[:1], rtol=0, atol=1e-5)
+        assert [each.name for each in session.get_inputs()] == ["observation", *states]
+        assert [each.name for each in session.get_outputs()] == ["action", *(f"next_{n}" for n in states)]
+    memory = [np.zeros((3, 1, 64), np.float32) for _ in states]
+    for step, each in enumerate(seen):
+        if step == 10:  # of one of them another episode begins
+            policy.reset([1])
+            for state in memory:
+                state[1] = 0
+        action, *memory = (np.array(out) for out in run(each, *memory))
+        assert action.tolist() == policy.predict(each).tolist()
+        now = [policy.now["next", f"recurrent_{n}"].numpy() for n in states]
+        np.testing.assert_allclose(memory, now, rtol=1e-5, atol=1e-5)
+        logits.append(memory[0])
+    assert np.ptp(logits, axis=0).max() > 1e-3  # it moves
+
+
+def test_a_file_says_what_it_takes_and_whose_it_is(load, tmp_path, capsys):
+    policy = load("td3", checkpoint="last")
+    path = policy.export(tmp_path / "policy.onnx")
+    line = "observation float32 [batch, 3] -> action float32 [batch, 1]"
+    assert capsys.readouterr().out == f"{path}: {line}\n"
+    told = onnxruntime.InferenceSession(path).get_modelmeta()
+    assert told.description == f"td3 on pendulum after 256 frames: {line}"
+    said = told.custom_metadata_map
+    assert (said["algo"], said["task"], said["frames"], said["seed"]) == ("td3", "pendulum", "256", "0")
+    assert said["hydrl"] == version("hydrl")
+    assert json.loads(said["env"])["id"] == "Pendulum-v1"
+    assert json.loads(said["inside"]) == ["FixedNorm", "actor", "ActionScaling"]
+    bounds = {"low": [-1, -1, -8], "high": [1, 1, 8]}
+    entry = {"name": "observation", "dtype": "float32", "shape": ["batch", 3]}
+    assert json.loads(said["inputs"]) == [entry | bounds]
+    entry = {"name": "action", "dtype": "float32", "shape": ["batch", 1]}
+    assert json.loads(said["outputs"]) == [entry | {"low": -2, "high": 2}]
+    files = {"policy.json": ""}
+    torch.export.load(load("lstm").export(tmp_path / "policy.pt2"), extra_files=files)
+    said = json.loads(files["policy.json"])
+    state = {"name": "state_c", "dtype": "float32", "shape": ["batch", 1, 64], "begins": 0.0}
+    assert said["inputs"][2] == state
+    assert said["outputs"][2] | {"begins": 0.0} == state | {"name": "next_state_c"}
+    assert said["inputs"][0]["high"][1] is None  # a velocity
+    assert said["inside"][0] == "observe [0, 2]"
+
+
+@pytest.mark.parametrize("name", ["cartpole", "lstm"])
+def test_the_page_s_script_plays_an_episode_without_hydrl_and_pytorch(name, load, tmp_path):
+    policy = load(name, checkpoint="last")
+    policy.export(tmp_path / "policy.onnx")
+    page = (ROOT / "docs" / "acting.md").read_text()
+    (script,) = (
+        each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "onnxruntime" in each
+    )
+    absent = "import sys; sys.modules.update(dict.fromkeys(['torch', 'hydrl', 'torchrl', 'tensordict']))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", absent + script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.stderr == ""
+    env, total, ended = gymnasium.make("CartPole-v1"), 0.0, False
+    observation, _ = env.reset(seed=0)
+    while not ended:
+        observation, reward, terminated, truncated, _ = env.step(policy.predict(observation))
+        total, ended = total + float(reward), terminated or truncated
+    assert done.stdout == f"{total}\n"
 
 
 @pytest.mark.parametrize(
@@ -224,8 +353,13 @@ def test_an_exported_file_acts_as_predict_does(name, suffix, load, tmp_path):
         ),
         ("dqn", lambda p: p.export("p.tflite"), r"p.tflite should end in .onnx or .pt2"),
         ("dqn", lambda p: p.export("no/p.onnx"), "no/p.onnx cannot be written: there is no folder no"),
-        ("frames", lambda p: p.export("p.pt2"), "export writes policies that act on one array of numbers"),
-        ("lstm", lambda p: p.export("p.onnx"), "export writes policies that act on one array of numbers"),
+        (
+            "frames",
+            lambda p: p.export("p.pt2"),
+            r"export: this run stacks frames \(CatFrames\), which",
+        ),
+        ("dictionary", lambda p: p.export("p.pt2"), r"export takes arrays, and this task observes a Dict\("),
+        ("team", lambda p: p.export("p.pt2"), "export is for Gymnasium's tasks, and env="),
         ("torchrl", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env=torchrl_"),
         ("team", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env="),
     ],
@@ -292,9 +426,10 @@ def test_the_page_s_examples_run(trained, tmp_path, monkeypatch):
     page = (ROOT / "docs" / "acting.md").read_text()
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
-        exec(block, names)
+        if "import onnxruntime" not in block:  # played above
+            exec(block, names)
     assert names["done"]
     assert names["action"].shape == (1,)
     assert names["actions"].shape == (4, 1)

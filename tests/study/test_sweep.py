@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import train
 from hydrl.config import command_line
 from hydrl.study import pool
-from hydrl.study.sweep import LONGEST, folder_name
+from hydrl.study.sweep import LEFT_OUT, LONGEST, folder_name
 
 TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole", "minibatches.epochs=1"]
 TINY += ["checkpoint_every_frames=256"]
@@ -110,6 +110,23 @@ def test_a_long_name_is_cut_and_still_its_own():
     assert one != other
 
 
+ALL = ["total_frames=5000", "tuned=none"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        (["env=cartpole", "seed=3", "algo=ppo", *ALL], "ppo-cartpole-seed3"),
+        (["seed=3", "algo=ppo", *ALL, "optim.lr=1", "resume=auto"], "ppo-optim.lr_1-seed3"),
+        (["algo=ppo", "seed=3", "total_frames=9000", "tuned=none"], "ppo-total_frames_9000-tuned_none-seed3"),
+        (["algo=ppo", "seed=3", "tuned=none"], "ppo-total_frames_default-tuned_none-seed3"),
+        (["algo=ppo", "seed=3"], "ppo-total_frames_default-tuned_default-seed3"),
+    ],
+)
+def test_a_name_leaves_out_what_its_sweep_says_of_all_and_is_no_other_member_s(overrides, name):
+    assert folder_name(overrides, ALL) == name
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_table_says_what_became_of_each_member(jobs: int, swept, tmp_path):
     line = f"-m algo=dqn env=cartpole seed=0,1,2,3,4,6 hydra.launcher.n_jobs={jobs}"
@@ -148,10 +165,35 @@ def test_a_member_takes_what_the_sweep_was_told_of_hydra_and_where_configs_are(s
     line = f"--config-dir {tmp_path / 'more'} -m seed=0 +hydra.job.env_set.X=1 hydra.launcher.n_jobs=2"
     assert swept(f"{line} ~tuned optim.lr=1e-3,2e-3")[0] == 0
     common = f"--config-dir={tmp_path / 'more'} +hydra.job.env_set.X=1 seed=0 ~tuned=null"
-    place = f"hydra.run.dir='{tmp_path / 'sweep'}/optim.lr"
+    place = f"hydra.run.dir='{tmp_path / 'sweep'}/optim.lr"  # ~tuned is all members' own
     assert (tmp_path / "sweep" / "begun").read_text().splitlines() == [
-        f"{common} optim.lr={lr} {place}_{lr}-tuned_null-seed0'" for lr in ("0.001", "0.002")
+        f"{common} optim.lr={lr} {place}_{lr}-seed0'" for lr in ("0.001", "0.002")
     ]
+
+
+def test_other_lists_find_the_members_again_and_mix_none(swept, tmp_path):
+    def folders(line: str) -> list[str]:
+        code, table, _ = swept(line)
+        assert code == 0
+        return [row[-1].replace(" ", "") for row in table]  # a narrow table folds them
+
+    first = folders("-m algo=ppo,dqn env=cartpole seed=0 total_frames=5000 log_every_frames=9")
+    assert first == ["ppo-cartpole-seed0", "dqn-cartpole-seed0"]
+    assert (tmp_path / "sweep" / LEFT_OUT).read_text() == "total_frames=5000\n"
+    assert folders("-m algo=ppo env=cartpole seed=0,6 total_frames=5000 resume=auto") == [
+        "ppo-cartpole-seed0",
+        "ppo-cartpole-seed6",
+    ]
+    again = folders("-m algo=ppo env=cartpole seed=0 total_frames=5000,9000 trust=true")
+    assert again == ["ppo-cartpole-seed0", "ppo-cartpole-total_frames_9000-seed0"]
+    assert folders("-m algo=ppo env=cartpole seed=0") == ["ppo-cartpole-total_frames_default-seed0"]
+
+
+def test_a_sweep_of_before_is_gone_on_with_by_the_names_it_has(swept, tmp_path):
+    old = "ppo-cartpole-total_frames_5000-seed0"
+    (tmp_path / "sweep" / old).mkdir(parents=True)
+    _, table, _ = swept("-m algo=ppo env=cartpole seed=0,6 total_frames=5000 resume=auto")
+    assert [row[-1].replace(" ", "") for row in table] == [old, "ppo-cartpole-total_frames_5000-seed6"]
 
 
 def test_members_find_tuned_numbers_themselves_and_keys_of_the_parts_these_choose_may_be_swept(
@@ -197,9 +239,9 @@ def test_an_interrupted_sweep_begins_no_further_member_and_says_how_to_go_on(swe
 
 def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_path):
     place = [f"hydra.sweep.dir={tmp_path}", "hydra.launcher.n_jobs=2"]
-    folder = "ppo-cartpole-debug_fast-minibatches.epochs_1-total_frames_{}-tuned_null-seed{}"
+    folder = "ppo-cartpole-seed{}"
     begun = begin(*TINY, "seed=0,1,2", "total_frames=1_000_000", *place)
-    running = [tmp_path / folder.format(1_000_000, seed) for seed in (0, 1)]
+    running = [tmp_path / folder.format(seed) for seed in (0, 1)]
     while not all(list(each.glob("checkpoints/checkpoint-*")) for each in running):
         assert begun.poll() is None
     members = psutil.Process(begun.pid).children(recursive=True)

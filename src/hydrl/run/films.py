@@ -1,7 +1,8 @@
-"""Films: one episode of the deterministic policy in an environment of its own, as an mp4 browsers play."""
+"""Films of the deterministic policy, an episode in an environment of its own as browsers play it."""
 
 import itertools
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -43,7 +44,7 @@ def film(
         UserError: if the environment gives no frames.
         RunError: if the file cannot be written.
     """
-    with untouched_randomness(), closing(evaluator.make_env(render=True)) as env:
+    with untouched_randomness(), closing(evaluator.make_env(render="rgb_array")) as env:
         load_normaliser(env, evaluator.normaliser())
         env.set_seed(episode_seed(evaluator.seed, frames, drawn))
         start, first = env.reset(), picture(env)
@@ -69,6 +70,47 @@ def film(
     return last["episode_reward"].item(), len(played), not last["done"].item()
 
 
+@torch.no_grad()
+def watch(evaluator: Evaluator, frames: int, episodes: int, drawn: int) -> Iterator[tuple[float, int, bool]]:
+    """Plays the episodes of ``evaluator(frames, episodes, drawn)`` in a window, one after the other.
+
+    The task draws itself, at its own speed.
+
+    Yields:
+        As each ends what :func:`film` returns.
+
+    Raises:
+        UserError: if the task opens no window.
+        KeyboardInterrupt: if that is closed.
+    """
+    with closing(evaluator.make_env(render="human")) as env:
+        load_normaliser(env, evaluator.normaliser())
+        metadata = getattr(env.base_env, "metadata", None) or {}
+        if "human" not in metadata.get("render_modes", ()):
+            raise no_window(env, "it has no render mode human")
+        for place in range(episodes):
+            try:
+                env.set_seed(episode_seed(evaluator.seed, frames, drawn) + place)
+            except Exception as error:  # whatever a simulator's graphics raise
+                raise no_window(env, " ".join(str(error).split())) from error
+            with set_exploration_type(ExplorationType.DETERMINISTIC):
+                played = env.rollout(evaluator.longest(env), evaluator.actor, leave_if_closed)
+            last = played["next"][-1]
+            yield last["episode_reward"].item(), len(played), not last["done"].item()
+
+
+def no_window(env: EnvBase, reason: str) -> UserError:
+    """What is said of a task that cannot be watched."""
+    return UserError(f"render=human: {task_of(env)} opens no window: {reason}; video=true may film it")
+
+
+def leave_if_closed(*_: object) -> None:
+    """Ends as Ctrl-C does once the window that pygame drew in has been asked to close."""
+    pygame = sys.modules.get("pygame")
+    if pygame and pygame.display.get_init() and pygame.event.peek(pygame.QUIT):
+        raise KeyboardInterrupt
+
+
 class Camera:
     """Films a run into ``videos/`` of its folder, where ``eval.video`` asks for it.
 
@@ -83,7 +125,7 @@ class Camera:
         self.evaluator, self.eval = evaluator, settings.eval
         self.folder = Path(settings.run_dir) / "videos"
         if self.eval.video:
-            with untouched_randomness(), closing(evaluator.make_env(render=True)) as env:
+            with untouched_randomness(), closing(evaluator.make_env(render="rgb_array")) as env:
                 env.base_env.reset()
                 picture(env)
 
@@ -112,7 +154,6 @@ def picture(env: EnvBase) -> np.ndarray:
         UserError: if it cannot be rendered.
     """
     base = env.base_env
-    task = getattr(getattr(base, "spec", None), "id", type(base).__name__)
     try:
         with warnings.catch_warnings(action="ignore"):  # GLFW's, said again by the error
             frame = np.asarray(base.render())
@@ -122,8 +163,13 @@ def picture(env: EnvBase) -> np.ndarray:
         reason = " ".join(str(error).split())
         if "OpenGL" in reason:  # without a display
             reason += " (MuJoCo draws through libEGL; on Debian and Ubuntu: apt install libegl1)"
-        raise UserError(f"{task} cannot be filmed: {reason}; leave video=true out") from error
+        raise UserError(f"{task_of(env)} cannot be filmed: {reason}; leave video=true out") from error
     return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
+
+
+def task_of(env: EnvBase) -> str:
+    """The id of a Gymnasium task, or the name of another's class."""
+    return getattr(getattr(env.base_env, "spec", None), "id", type(env.base_env).__name__)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Rendering without a display. MuJoCo and pygame look at this when they are imported, so it comes before."""
+"""Rendering with a display or without. MuJoCo and pygame look at this when imported, so it comes first."""
 
 import os
 import sys
@@ -26,4 +26,19 @@ def prepare(key: str = "video", *, wanted: bool = True) -> None:
         os.environ["MUJOCO_GL"] = "egl"  # without the library its import would fail, whatever is filmed
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+
+
+def require_display(key: str) -> None:
+    """Refuses a window where none can open; whoever chose SDL's driver knows of one.
+
+    Raises:
+        UserError: naming what asks for it, and what does without.
+    """
+    known = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+    if sys.platform == "linux" and not any(os.environ.get(each) for each in known):
+        raise UserError(
+            f"{key} opens a window, and there is no display here (DISPLAY and WAYLAND_DISPLAY are not set); "
+            "video=true films without one"
+        )
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

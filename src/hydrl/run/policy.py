@@ -1,17 +1,13 @@
 """A finished run to act with: NumPy or tensordicts in, actions out, or a file for other runtimes."""
 
-import logging
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
-from tensordict import TensorDict, TensorDictBase
-from torch import Tensor, nn
-from torchrl.envs import CatFrames, ObservationNorm, TransformedEnv
+from tensordict import TensorDictBase
+from torchrl.envs import CatFrames, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.config.settings import Settings
@@ -20,7 +16,7 @@ from hydrl.loop.evaluation import Evaluator, untouched_randomness, without_log_p
 from hydrl.parts import environments, specs
 from hydrl.parts.environments.told import OwnForm, Told
 from hydrl.parts.libraries import quieten_libraries
-from hydrl.parts.transforms import ActionScaling
+from hydrl.run import export
 from hydrl.run.finished import open_run
 from hydrl.run.process import choose_device
 
@@ -115,7 +111,7 @@ class Policy:
             raise UserError(
                 f"{asking} is for Gymnasium's tasks, and env={self.settings.task} is none; use act or env"
             )
-        return OwnForm(make, self.like.base_env.action_spec_unbatched)
+        return OwnForm(make, self.like.base_env.action_spec_unbatched, asking)
 
     @torch.no_grad()
     def act(self, tensordict: TensorDictBase, deterministic: bool = True) -> TensorDictBase:
@@ -166,86 +162,28 @@ class Policy:
     def export(self, path: str | Path) -> Path:
         """Writes the deterministic policy with its normaliser to one file, which needs no hydrl to run.
 
-        Its input ``observation``, ``[batch, *shape]`` of the environment's own kind of numbers, and its
-        output ``action``, ``[batch, ...]``, are those of :meth:`predict` with many.
+        Its inputs are ``observation``, ``[batch, *shape]`` of ``float32`` (of ``int64`` for a ``Discrete``
+        one), and what an LSTM or GRU remembers, which zeros begin; its outputs ``action``, ``[batch, ...]``
+        as of :meth:`predict` with many, and what is remembered then. The file says so, and a line here.
 
         Args:
             path: ends in ``.onnx`` (for ONNX runtimes, needs the extra ``export``) or ``.pt2`` (for
                 ``torch.export.load``).
 
         Raises:
-            UserError: for another ending, a folder that is not there, a missing package, and policies that
-                remember or do not observe a ``Box``: what acts on one array of numbers alone can be written,
-                continuous or discrete.
+            UserError: for another ending, a folder that is not there, a missing package, stacked frames, and
+                policies that do not observe a ``Box`` or ``Discrete``.
         """
-        path, form = Path(path), self.own_form("export")
-        if path.suffix not in (".onnx", ".pt2"):
-            raise UserError(f"export: {path} should end in .onnx or .pt2")
-        if not path.parent.is_dir():
-            raise UserError(f"export: {path} cannot be written: there is no folder {path.parent}")
-        if path.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
-            raise UserError(f"export: {path} needs ONNX, which is not installed: pip install 'hydrl[export]'")
-        if self.remembers or not isinstance(form.seen, Box):
-            raise UserError("export writes policies that act on one array of numbers alone; use predict")
-        network = Network(self, form)
-        samples = np.stack([form.seen.sample() for _ in range(8)])
-        wanted = Policy(self.settings, self.frames, self.evaluator).predict(samples)
-        example = torch.as_tensor(samples, device=self.like.device)
-        with (
-            torch.no_grad(),
-            set_exploration_type(ExplorationType.DETERMINISTIC),
-            without_log_probabilities(network),
-        ):
-            if not np.allclose(network(example).cpu(), wanted, rtol=1e-4, atol=1e-4):
-                raise UserError("export: a transform of this run acts otherwise outside of its environment")
-            many = {"observation": {0: torch.export.Dim("batch")}}
-            program = torch.export.export(network, (example,), dynamic_shapes=many)
-        if path.suffix == ".pt2":
-            torch.export.save(program, path)
-        else:
-            logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would miss torchvision
-            told: dict[str, Any] = {"input_names": ["observation"], "output_names": ["action"]}
-            torch.onnx.export(program, (), path, external_data=False, verbose=False, **told)
+        path, form = export.exportable(path), self.own_form("export")
+        network = export.Network(self.settings, self.evaluator, form)
+        acting = Policy(self.settings, self.frames, self.evaluator)
+        episodes = form.observed(2, 4, 8)
+        said = export.described(self.settings, self.frames, network)
+        with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
+            export.check(network, episodes, acting.predict, acting.reset)
+            export.write(network, network.begin(episodes[0, 0]), said, path)
+        print(f"{path}: {export.in_words(said)}")
         return path
-
-
-class Network(nn.Module):
-    """Observation to action in the environment's own form, through what the actor reads of the transforms.
-
-    Args:
-        policy: that remembers nothing.
-        form: of its environment.
-    """
-
-    def __init__(self, policy: Policy, form: OwnForm) -> None:
-        super().__init__()
-        env, read, stack = policy.env(), set(policy.actor.in_keys), [policy.actor]
-        for each in reversed(list(env.transform)):
-            if read & set(each.out_keys):
-                stack.insert(0, each.to_observation_norm() if hasattr(each, "to_observation_norm") else each)
-                read |= set(each.in_keys)
-        self.layers = nn.ModuleList(stack)
-        for each in self.modules():
-            if isinstance(each, ObservationNorm):  # branches on a buffer, which no graph can
-                standard = bool(each.standard_normal)
-                del each.standard_normal
-                each.standard_normal = standard
-        self.scalings = [each for each in env.transform if isinstance(each, ActionScaling)]
-        self.key, self.kind = env.action_key, env.base_env.observation_spec["observation"].dtype
-        self.observe, self.acted = form.observe, form.acted
-
-    def forward(self, observation: Tensor) -> Tensor:
-        """``[batch, *shape]`` to ``[batch, ...]``."""
-        flat = observation.flatten(1).to(self.kind)
-        tensordict = TensorDict({"observation": flat[:, self.observe] if self.observe else flat})
-        for layer in self.layers:
-            tensordict = layer(tensordict)
-        action = tensordict[self.key]
-        for each in self.scalings:
-            action = each.denormalize(action)
-        if isinstance(self.acted, Discrete):
-            return action.argmax(-1) + int(self.acted.start)
-        return action.reshape(-1, *self.acted.shape)
 
 
 def open_policy(run: str | Path, checkpoint: str | int, device: str, trust: bool) -> Policy:

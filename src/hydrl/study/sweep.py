@@ -15,25 +15,60 @@ from hydrl.run.screen import console
 from hydrl.study.pool import Training, Trainings, side_by_side
 
 COLUMNS = ("#", "overrides", "status", "frames", "evaluation", "solved", "seconds", "folder or error")
+LABELS = {"algo": "", "env": "", "seed": "seed"}  # what people look for, in every name
+LEFT_OUT = "left_out.txt"  # of a sweep's folder: what no member's name says, a line each
 LONGEST = 120  # characters of a member's folder; file systems take 255 bytes
 
 
-def folder_name(overrides: Sequence[str]) -> str:
+def folder_name(overrides: Sequence[str], left_out: Sequence[str] = ()) -> str:
     """A member's folder by its overrides in an order of its own: algorithm, environment, ..., seed.
 
     What makes no other run is left out, and nothing in it needs quotes in a shell or in Hydra's grammar.
+
+    Args:
+        overrides: the member's.
+        left_out: what the names in its folder do without, see :func:`shared`. A member that has it otherwise
+            says so of each, that no name is another's: ``total_frames_default`` where it says nothing.
     """
-    given = dict(each.lstrip("+~").partition("=")[::2] for each in overrides)
-    labels = {"algo": "", "env": "", "seed": "seed"}
+    given, without = named(overrides), named(left_out)
+    if without.items() <= given.items():
+        given = {key: value for key, value in given.items() if key not in without}
+    else:
+        given = dict.fromkeys(without, "default") | given
     parts = []
-    for key in sorted(given, key=lambda key: (key == "seed", key not in labels, key)):
-        if re.split(r"[./]", key)[0] not in keys(Role.PROCESS, Role.RECORD):
-            part = labels.get(key, f"{key}_") + given[key]
-            parts.append(re.sub(r"[^a-zA-Z0-9.+-]+", "_", part).strip("_."))
+    for key in sorted(given, key=lambda key: (key == "seed", key not in LABELS, key)):
+        part = LABELS.get(key, f"{key}_") + given[key]
+        parts.append(re.sub(r"[^a-zA-Z0-9.+-]+", "_", part).strip("_."))
     name = "-".join(parts) or "default"
     if len(name) > LONGEST:
         name = f"{name[: LONGEST - 9]}-{hashlib.blake2s(name.encode(), digest_size=4).hexdigest()}"
     return name
+
+
+def named(overrides: Sequence[str]) -> dict[str, str]:
+    """What a member may be named by: the overrides that make another run, by their keys."""
+    given = dict(each.lstrip("+~").partition("=")[::2] for each in overrides)
+    unnamed = keys(Role.PROCESS, Role.RECORD)
+    return {key: value for key, value in given.items() if re.split(r"[./]", key)[0] not in unnamed}
+
+
+def shared(folder: Path, overrides: Sequence[str]) -> list[str]:
+    """What names in a sweep's folder leave out: what its first sweep said of all members, but who they are.
+
+    It is kept there, so that any later list finds the members again. A folder from before, with members and
+    without that file, leaves nothing out.
+
+    Args:
+        folder: of the sweep.
+        overrides: of a member, those that the sweep says of all.
+    """
+    kept = folder / LEFT_OUT
+    if not kept.is_file():
+        begun = any(folder.glob("*.log")) or any(each.is_dir() for each in folder.glob("*"))
+        found = [] if begun else [each for each in overrides if named([each]).keys() - LABELS.keys()]
+        folder.mkdir(parents=True, exist_ok=True)
+        kept.write_text("".join(f"{each}\n" for each in found), encoding="utf-8")
+    return kept.read_text(encoding="utf-8").splitlines()
 
 
 def train_all(
@@ -42,6 +77,7 @@ def train_all(
     limit: int,
     words: Sequence[str] = (),
     first: int = 0,
+    left_out: Sequence[str] = (),
     ended: Callable[[Sequence[str], Path], None] = lambda overrides, folder: None,
 ) -> int:
     """Trains with each list of overrides and prints the table; a run that fails ends no other.
@@ -52,6 +88,7 @@ def train_all(
         limit: runs at a time; a single one prints where this process does, others to ``FOLDER.log``.
         words: of the command line that each takes as well.
         first: the number of the first run.
+        left_out: what names do without.
         ended: called as each run ends, with its overrides and its folder.
 
     Returns:
@@ -66,7 +103,7 @@ def train_all(
 
     def member(number: int, label: str, overrides: Sequence[str]) -> Iterator[None]:
         print(f"#{number} begins: {label}", flush=True)
-        run = pool.start([*words, *overrides], folder / folder_name(overrides), shown=limit == 1)
+        run = pool.start([*words, *overrides], folder / folder_name(overrides, left_out), shown=limit == 1)
         while run.code is None:
             yield
         ended(overrides, run.folder)

@@ -40,7 +40,7 @@ def make_env(
     device: str = "cpu",
     normaliser: dict[str, Any] | None = None,
     seed: int | None = None,
-    render: bool = False,
+    render: str | None = None,
     policy: TensorDictModuleBase | None = None,
 ) -> TransformedEnv:
     """An environment under its transforms.
@@ -55,7 +55,8 @@ def make_env(
         normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
             normalisers then use these statistics instead of collecting their own.
         seed: seeds the environment here, before anything can reset it.
-        render: a Gymnasium task is made so that ``render()`` gives its picture.
+        render: how a Gymnasium task is drawn: by ``rgb_array`` its ``render()`` gives a picture, by ``human``
+            it opens a window.
         policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
             of episodes there. What is for training alone is left out.
     """
@@ -84,14 +85,14 @@ def make_env(
     return env
 
 
-def make_base_env(make: MakeEnv, num_envs: int, device: str, render: bool = False) -> EnvBase:
+def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
     """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``.
 
     One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
     """
     maker: Any = getattr(make, "func", make)
     if maker is gymnasium_env and render:
-        make = partial(make, render_mode="rgb_array")
+        make = partial(make, render_mode=render)
     is_class = isinstance(maker, type)
     constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
     if "num_envs" in signature(constructor).parameters:

@@ -82,22 +82,38 @@ class OwnForm:
     Args:
         make: a partial of :func:`hydrl.parts.environments.gymnasium_env`.
         spec: of one action of the policy.
+        asking: what a message says asks for it.
 
     Raises:
         UserError: where observations are no arrays.
     """
 
-    def __init__(self, make: partial, spec: TensorSpec) -> None:
-        keywords = copies(as_evaluated(make).keywords)
-        self.observe, self.spec = keywords.pop("observe", None), spec
-        with closing(wrapped_task(**keywords)) as task:
+    def __init__(self, make: partial, spec: TensorSpec, asking: str) -> None:
+        self.keywords = copies(as_evaluated(make).keywords)
+        self.observe, self.spec = self.keywords.pop("observe", None), spec
+        with closing(wrapped_task(**copies(self.keywords))) as task:
             self.spaces = Spaces(task)
         self.task = adapted(self.spaces, self.observe)
         self.seen, self.acted = self.spaces.observation_space, self.spaces.action_space
         if self.seen.shape is None:
             raise UserError(
-                f"predict takes arrays, and this task observes a {self.seen}; use act(tensordict)"
+                f"{asking} takes arrays, and this task observes a {self.seen}; use act(tensordict)"
             )
+
+    def observed(self, *shape: int) -> np.ndarray:
+        """What the task shows where actions are drawn at random, ``[*shape, ...]``."""
+        seen: list[Any] = []
+        with closing(wrapped_task(**copies(self.keywords))) as task:
+            task.action_space.seed(0)
+            ended = True
+            while len(seen) < np.prod(shape):
+                if ended:
+                    observation, ended = task.reset(seed=len(seen))[0], False
+                else:
+                    observation, _, *ends, _ = task.step(task.action_space.sample())
+                    ended = any(ends)
+                seen.append(np.array(observation))
+        return np.stack(seen).reshape(*shape, *self.seen.shape)
 
     def read(self, observation: Any) -> TensorDict:
         """One observation, or many with a leading dimension: what the transforms are told, ``[]`` or ``[n]``.

@@ -1,0 +1,261 @@
+"""A policy as one file for other runtimes: what is observed and remembered in, what to do out."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete, Space
+from tensordict import NestedKey, TensorDict
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from torch import Tensor, nn
+from torchrl.envs import CatFrames, ObservationNorm, Transform, TransformedEnv
+from torchrl.modules import GRUModule, LSTMModule
+from torchrl.modules.utils import get_primers_from_module
+
+from hydrl.config.settings import Settings
+from hydrl.errors import UserError
+from hydrl.loop.evaluation import Evaluator, untouched_randomness
+from hydrl.parts.environments.told import OwnForm
+from hydrl.parts.transforms import ActionScaling
+
+
+def exportable(path: str | Path) -> Path:
+    """Where a policy can be written.
+
+    Raises:
+        UserError: for another ending than ``.onnx`` and ``.pt2``, a folder that is not there, and where ONNX
+            is not installed.
+    """
+    path = Path(path)
+    if path.suffix not in (".onnx", ".pt2"):
+        raise UserError(f"export: {path} should end in .onnx or .pt2")
+    if not path.parent.is_dir():
+        raise UserError(f"export: {path} cannot be written: there is no folder {path.parent}")
+    if path.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
+        raise UserError(f"export: {path} needs ONNX, which is not installed: pip install 'hydrl[export]'")
+    return path
+
+
+class Network(nn.Module):
+    """Observation to action in the environment's own form, through what the actor reads of the transforms.
+
+    It is on the CPU and in single precision, whatever the run was on and its task observes in.
+
+    Args:
+        settings: the run's.
+        evaluator: has its policy and normaliser.
+        form: of its environment.
+
+    Raises:
+        UserError: for observations that are no ``Box`` or ``Discrete``, and for stacked frames.
+    """
+
+    def __init__(self, settings: Settings, evaluator: Evaluator, form: OwnForm) -> None:
+        super().__init__()
+        self.seen, self.taken, self.observe = form.seen, form.acted, form.observe
+        if not isinstance(self.seen, Box | Discrete):
+            raise UserError(f"export writes what observes a Box or Discrete, not a {self.seen}; use predict")
+        with untouched_randomness():
+            env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
+            actor = settings.build("actor")(env)
+            env.close()
+        actor.load_state_dict(evaluator.actor.state_dict())
+        self.key, self.memory = env.action_key, states_of(actor)
+        transforms = read_by(actor, env)
+        self.scalings = [each for each in env.transform if isinstance(each, ActionScaling)]
+        self.inside = [f"observe {self.observe}"] if self.observe else []
+        before, after = ([type(each).__name__ for each in side] for side in (transforms, self.scalings))
+        self.inside += [*before, "actor", *after]
+        alone = [getattr(each, "to_observation_norm", lambda each=each: each)() for each in transforms]
+        step_by_step(actor)
+        self.layers = nn.ModuleList([*alone, actor]).eval().float().requires_grad_(False)
+        for each in self.modules():
+            if isinstance(each, ObservationNorm):  # branches on a buffer, which no graph can
+                standard = bool(each.standard_normal)
+                del each.standard_normal
+                each.standard_normal = standard
+
+    def begin(self, seen: np.ndarray) -> list[Tensor]:
+        """The inputs where episodes begin: the observations ``[batch, *shape]``, and zeros of memory."""
+        zeros = [torch.zeros(len(seen), *shape) for shape in self.memory.values()]
+        return [torch.as_tensor(seen.astype(kind(self.seen))), *zeros]
+
+    def forward(self, observation: Tensor, *states: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Observation ``[batch, *shape]`` and what is remembered to action ``[batch, ...]`` and the same."""
+        if isinstance(self.seen, Discrete):
+            place = observation - int(self.seen.start)
+            flat = nn.functional.one_hot(place, int(self.seen.n)).float()
+        else:
+            flat = observation.flatten(1)
+        seen = flat[:, self.observe] if self.observe else flat
+        tensordict = TensorDict({"observation": seen, **dict(zip(self.memory, states, strict=True))})
+        for layer in self.layers:
+            tensordict = layer(tensordict)
+        action = self.acted(tensordict[self.key])
+        return (action, *(tensordict["next", key] for key in self.memory)) if states else action
+
+    def acted(self, action: Tensor) -> Tensor:
+        """The policy's action as the task takes it."""
+        for each in self.scalings:
+            action = each.denormalize(action)
+        if isinstance(self.taken, Discrete):
+            return action.argmax(-1) + int(self.taken.start)
+        return action.float().reshape(-1, *self.taken.shape)
+
+
+class Step(nn.Module):
+    """One step of an LSTM or GRU as a graph has it: TorchRL's module looks at the shape of its batch.
+
+    Args:
+        cell: ``torch.nn``'s, or TorchRL's in its place.
+    """
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, seen: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        """``[batch, size]`` and states ``[batch, layers, units]`` to ``[batch, units]`` and the next ones."""
+        before = [each.transpose(0, 1) for each in states]
+        out, after = self.cell(seen.unsqueeze(1), tuple(before) if len(before) > 1 else before[0])
+        following = after if isinstance(after, tuple) else (after,)
+        return out.squeeze(1), *(each.transpose(0, 1) for each in following)
+
+
+def step_by_step(actor: nn.Module) -> None:
+    """Puts a :class:`Step` in the place of each memory."""
+    for parent in list(actor.modules()):
+        for name, each in parent.named_children():
+            if isinstance(each, LSTMModule | GRUModule):
+                cell = each.make_python_based()
+                step = Step(cell.lstm if isinstance(cell, LSTMModule) else cell.gru)
+                keys = [key for key in each.in_keys if key != "is_init"]  # which zeros say
+                setattr(parent, name, TensorDictModule(step, in_keys=keys, out_keys=each.out_keys))
+
+
+def states_of(actor: TensorDictModuleBase) -> dict[NestedKey, list[int]]:
+    """The entries by which an actor remembers, with their shapes: of an LSTM two, of a GRU one."""
+    primer = get_primers_from_module(actor, warn=False)
+    primers = [each for each in (primer.modules() if primer else ()) if hasattr(each, "primers")]
+    return {key: list(spec.shape) for each in primers for key, spec in each.primers.items(True, True)}
+
+
+def read_by(actor: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
+    """The transforms whose outputs an actor reads, in order.
+
+    Raises:
+        UserError: if one of them stacks frames.
+    """
+    read, found = set(actor.in_keys), list[Transform]()
+    for each in reversed(list(env.transform)):
+        if isinstance(each, CatFrames):
+            raise UserError(
+                "export: this run stacks frames (CatFrames), which no file carries from step to step; use "
+                "predict, or train with a memory in their place, encoder@actor=lstm"
+            )
+        if read & set(each.out_keys):
+            found.insert(0, each)
+            read |= set(each.in_keys)
+    return found
+
+
+def check(network: Network, episodes: np.ndarray, predict: Callable[..., Any], reset: Callable) -> None:
+    """Holds a network to what the policy does.
+
+    Args:
+        network: as it will be written.
+        episodes: observations as the task gives them, ``[episodes, steps, batch, *shape]``.
+        predict: the policy.
+        reset: tells it that episodes begin.
+
+    Raises:
+        UserError: if they differ.
+    """
+    for episode in episodes:
+        reset()
+        _, *states = network.begin(episode[0])
+        for seen in episode:
+            try:
+                given = network(network.begin(seen)[0], *states)
+            except (KeyError, NotImplementedError) as error:
+                raise UserError(f"export: the policy reads more than the observation: {error}") from error
+            action, *states = given if states else [given]
+            if not np.allclose(action, predict(seen), rtol=1e-4, atol=1e-4):
+                raise UserError("export: a transform of this run acts otherwise outside of its environment")
+
+
+def kind(space: Space) -> str:
+    """The numbers that a file has for a space: one kind of each, whatever the task's own."""
+    return "int64" if isinstance(space, Discrete) else "float32"
+
+
+def described(settings: Settings, frames: int, network: Network) -> dict[str, Any]:
+    """What a file says of itself: whose policy it is, what it takes, gives, and has inside."""
+    state = [(str(key).removeprefix("recurrent_"), shape) for key, shape in network.memory.items()]
+    states = [{"name": name, "dtype": "float32", "shape": ["batch", *shape]} for name, shape in state]
+    return {
+        "hydrl": version("hydrl"),
+        "algo": settings.algo,
+        "task": settings.task,
+        "env": settings.shown["env"],
+        "seed": settings.seed,
+        "frames": frames,
+        "inside": network.inside,
+        "inputs": [entry("observation", network.seen), *({**each, "begins": 0.0} for each in states)],
+        "outputs": [
+            entry("action", network.taken),
+            *(each | {"name": f"next_{each['name']}"} for each in states),
+        ],
+    }
+
+
+def entry(name: str, space: Space) -> dict[str, Any]:
+    """An input or output: its name, kind, shape and bounds, each one number where all are the same."""
+    if isinstance(space, Discrete):
+        low, high = int(space.start), int(space.start + space.n - 1)
+    else:
+        low, high = bound(space.low), bound(space.high)
+    return {"name": name, "dtype": kind(space), "shape": ["batch", *space.shape], "low": low, "high": high}
+
+
+def bound(values: np.ndarray) -> Any:
+    """Bounds as JSON has them, ``None`` for none."""
+    plain = values.astype(object)
+    plain[~np.isfinite(values)] = None
+    return plain.flat[0] if len(set(plain.flat)) == 1 else plain.tolist()
+
+
+def in_words(said: dict[str, Any]) -> str:
+    """The same in a line."""
+    sides = [
+        ", ".join("{name} {dtype} {shape}".format(**each).replace("'", "") for each in said[side])
+        for side in ("inputs", "outputs")
+    ]
+    begin = "; zeros begin an episode" if len(said["inputs"]) > 1 else ""
+    return f"{' -> '.join(sides)}{begin}"
+
+
+def write(network: Network, example: Sequence[Tensor], said: dict[str, Any], path: Path) -> None:
+    """Writes ONNX or what ``torch.export.load`` reads, by the ending of ``path``; see :func:`exportable`."""
+    many = {0: torch.export.Dim("batch")}
+    shapes = (many, tuple(many for _ in example[1:])) if example[1:] else (many,)
+    with torch.no_grad():
+        program = torch.export.export(network, tuple(example), dynamic_shapes=shapes)
+    if path.suffix == ".pt2":
+        torch.export.save(program, path, extra_files={"policy.json": json.dumps(said, indent=2)})
+        return
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would miss torchvision
+    taken, given = ([each["name"] for each in said[side]] for side in ("inputs", "outputs"))
+    made = torch.onnx.export(program, (), verbose=False, input_names=taken, output_names=given)
+    assert made is not None
+    model = made.model
+    for key, each in said.items():
+        model.metadata_props[key] = each if isinstance(each, str) else json.dumps(each)
+    model.doc_string = f"{said['algo']} on {said['task']} after {said['frames']:,} frames: {in_words(said)}"
+    made.save(path)
