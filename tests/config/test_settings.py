@@ -381,12 +381,13 @@ def test_a_reference_to_the_environment_is_used_and_saved_as_written(monkeypatch
         settings("logger=wandb", "logger.wandb.entity=${oc.env:MISSING}")
 
 
-def test_each_top_level_key_has_at_most_one_role_and_what_trains_has_none():
+def test_each_top_level_key_has_at_most_one_role_and_what_makes_another_run_has_none():
     of = {role: keys(role) for role in Role}
     assert sum(map(len, of.values())) == len(keys(*Role))
     assert of[Role.PROCESS] == {"run_dir", "resume", "trust"}
     assert of[Role.LENGTH] == {"total_frames", "anneal_frames", "eval"}
-    assert not {"seed", "env", "optim", "loss", "collector", "max_grad_norm"} & keys(*Role)
+    assert not {"seed", "env", "collector", "actor", "buffer"} & keys(*Role)
+    assert {"optim", "loss", "max_grad_norm", "schedule"} <= of[Role.LEARNING]
 
 
 def test_a_logger_of_an_older_run_is_one_by_itself():
