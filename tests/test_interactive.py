@@ -4,16 +4,18 @@ import gc
 import json
 import os
 import random
+import re
 import signal
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, killed, logged, typed
+from conftest import ROOT, SMALL, killed, logged, typed
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from tensordict.nn import TensorDictModule
@@ -28,6 +30,7 @@ from hydrl.errors import RunError, UserError
 from hydrl.run import checkpoint, process, session
 
 CARTPOLE = [*SMALL, "env=cartpole"]
+FEW = [*SMALL[2:], "eval.every_frames=64"]
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +132,17 @@ def test_what_a_run_reached(trained):
     page = trained._repr_html_()
     assert 'src="data:image/png;base64,iVBOR' in page
     assert f"<td>{summary['frames']} frames, {summary['updates']} updates</td>" in page
+
+
+def test_the_lines_in_readme_run(tmp_path, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (block,) = (each for each in blocks if "hydrl.train" in each)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    words = ", ".join(f'"{each}"' for each in ["total_frames=64", *FEW])
+    exec(block.replace('"algo=ppo"', f'"algo=ppo", {words}').replace(", total_frames=20_000", ""), names)
+    assert names["run"].metrics["frames"].tolist() == [64]
+    assert names["run"].folder.parent == Path("outputs").absolute()
 
 
 def test_a_table_of_pandas_is_asked_of_pandas(trained, monkeypatch):

@@ -119,7 +119,7 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, forget, monk
     swept = typed(*line)
     assert swept.returncode == 0, swept.stderr
     monkeypatch.chdir("/")
-    (folder,) = (project / "out").glob("my_ppo-corridor-*-seed0")
+    (folder,) = (project / "out").glob("my_ppo-corridor-seed0")
     assert own.remembered(folder) == [project / "conf"]
     with pytest.raises(UserError, match=r"names my_envs:Corridor-v0, .* add trust=true"):
         open_run(folder, checkpoint="last", device="cpu", trust=False)

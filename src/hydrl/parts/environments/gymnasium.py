@@ -52,8 +52,11 @@ def gymnasium_env(
         Exception: whatever the task's own code raises, as it raised it.
     """
 
+    if wrappers:  # not by a name of its own: what `make` closes over is kept with checkpoints
+        kwargs["wrappers"] = wrappers
+
     def make() -> gymnasium.Env:
-        task = wrapped_task(id, wrappers, **kwargs)
+        task = wrapped_task(id, **kwargs)
         tell_of_masks(task, f"env.id={id}")
         return adapted(task, observe, f"env.id={id}")
 
