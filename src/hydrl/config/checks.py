@@ -16,7 +16,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, choices_with, content, find, missing, no_such_choice, show
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.own import sources
-from hydrl.config.schema import ASKED, NETWORKS, WITHIN, Part, Values, asked
+from hydrl.config.schema import ASKED, GYMNASIUM, NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one, targets
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.errors import UserError
@@ -185,7 +185,7 @@ def too_large(values: Values) -> Iterator[str]:
 def ill_wrapped(values: Values) -> Iterator[str]:
     """Wrappers that are none by name, and those that know what evaluation would not."""
     wrappers = values["env"].get("wrappers")
-    if wrappers is None:
+    if wrappers is None or values["env"]["_target_"] != GYMNASIUM:
         return
     if not isinstance(wrappers, Mapping):
         like = "env.wrappers.time_limit={_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:200}"
@@ -204,8 +204,10 @@ def ill_wrapped(values: Values) -> Iterator[str]:
 def ill_named(values: Values) -> Iterator[str]:
     """Numbers of ``info`` that are no names, or have one that the log needs itself."""
     given = values["env"].get("info_keys")
-    whole, each = isinstance(given, list | None), given if isinstance(given, Mapping) else {}
-    names = list(given or []) if whole else list(each)
+    if given is None or values["env"]["_target_"] != GYMNASIUM:
+        return
+    whole, each = isinstance(given, list), given if isinstance(given, Mapping) else {}
+    names = list(given) if whole else list(each)
     if not (whole or each) or not all(isinstance(name, str) and name for name in names):
         like = "[distance], or {distance: mean} for its mean or sum over an episode"
         yield f"env.info_keys={show(given)}: should be a list of names of info, as {like}"
