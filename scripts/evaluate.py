@@ -10,6 +10,7 @@ allows environments that are not hydrl's own).
 import json
 import re
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hydrl.errors import UserError
 from hydrl.run import headless
 from hydrl.run.files import atomically
 from hydrl.run.folder import require_run
-from hydrl.run.screen import console, key_value_table, outlive_readers
+from hydrl.run.screen import console, key_value_table, outlive_readers, short
 
 
 @dataclass
@@ -74,6 +75,8 @@ def main(arguments: Arguments) -> None:
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
     scores |= {"returns": evaluation.returns.tolist(), "lengths": lengths}
+    told = {name: each.tolist() for name, each in evaluation.info.items()}
+    scores["info"] = {name: [None if isnan(each) else each for each in told[name]] for name in told}
     policy = "policy" if which.isdigit() else f"{which} policy"
     show(scores, f"{settings.algo} on {settings.task}, {policy}")
     with atomically(run / "evaluation.json") as partial:
@@ -121,6 +124,10 @@ def show(scores: dict[str, Any], title: str) -> None:
     table.add_row("episodes", "{episodes:,}".format(**evaluation))
     if cut := evaluation["cut_episodes"]:
         table.add_row("cut short", f"{cut:,} of them, still running after {evaluation['length_max']:,} steps")
+    for name, values in scores["info"].items():
+        known = len(values) - values.count(None)
+        part = "" if known == len(values) else f" over the {known:,} of which it is known"
+        table.add_row(name, short(evaluation.get(name)) + part * bool(known))
     table.add_row("trained", f"{scores['frames']:,} frames")
     if video := scores.get("video"):
         cut = ", cut short" if video["cut"] else ""

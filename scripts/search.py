@@ -1,7 +1,8 @@
 """Searches for better numbers with Optuna: python scripts/search.py algo=ppo env=cartpole trials=40
 
 Keys: trials (in all), seeds (of each trial, as 0,1,2), jobs (runs side by side), search (a file in
-configs/search, the algorithm's unless named), out (outputs/searches/ALGO-ENV). All else is train.py's:
+configs/search, the algorithm's unless named), maximise (eval/return_mean, or what the task tells of its
+episodes, as eval/is_success), out (outputs/searches/ALGO-ENV). All else is train.py's:
 'optim.lr=tag(log,interval(1e-4,1e-2))' adds a range to the search or changes one, and a single value takes
 its key out. The same command goes on with a search that was stopped.
 Needs pip install 'hydrl[search]'.
@@ -40,7 +41,7 @@ def main(words: list[str]) -> None:
     top = made.best
     if top is None:
         raise RunError(f"no trial came to its end; see {made.out}/trial-*/*.log")
-    say(f"best of {made.count} trials: {top.value:,.1f}, in {made.folder(top)}")
+    say(f"best of {made.count} trials: {made.shown(top)}, in {made.folder(top)}")
     say(f"  {made.command(top)}")
     say(f"  {', '.join(map(str, made.save(top)))}")
     say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")

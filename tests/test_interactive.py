@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import warnings
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -142,7 +141,7 @@ def test_the_lines_in_readme_run(tmp_path, monkeypatch):
     words = ", ".join(f'"{each}"' for each in ["total_frames=64", *FEW])
     exec(block.replace('"algo=ppo"', f'"algo=ppo", {words}').replace(", total_frames=20_000", ""), names)
     assert names["run"].metrics["frames"].tolist() == [64]
-    assert names["run"].folder.parent == Path("outputs").absolute()
+    assert names["run"].folder.parent == tmp_path / "outputs" / "ppo-cartpole"
 
 
 def test_a_table_of_pandas_is_asked_of_pandas(trained, monkeypatch):

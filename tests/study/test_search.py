@@ -1,5 +1,6 @@
 """Searches: what they draw from, what they refuse, and small ones that really run."""
 
+import json
 import re
 import shlex
 import signal
@@ -169,10 +170,12 @@ class Run:
         self.folder, self.log = folder, folder.with_suffix(".log")
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         # A row without an evaluation, and one that is being written.
-        rows = [f"{frames},{value},1" for frames, value in curve.items()]
-        text = "\n".join(["frames,eval/return_mean,time/elapsed", *rows, "400,,1", "512,9"])
+        rows = [f"{frames},{value},1,{value / 100}" for frames, value in curve.items()]
+        text = "\n".join(["frames,eval/return_mean,time/elapsed,eval/is_success", *rows, "400,,1", "512,9"])
         (folder / "metrics.csv").write_text(text)
-        (folder / "summary.json").write_text(f'{{"eval/return_mean": {score}}}')
+        (folder / "summary.json").write_text(
+            json.dumps({"eval/return_mean": score, "eval/is_success": score / 100})
+        )
 
     def stop(self) -> None:
         pass
@@ -213,6 +216,21 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
     assert lines[2].startswith("#2  49.0, cut short  lr=0.00")
     # Only the best trial can be gone on with.
     assert {each.parts[-3] for each in tmp_path.glob("*/*/checkpoints")} == {"trial-0000"}
+
+
+def test_a_search_takes_what_it_is_told_to_maximise(monkeypatch, tmp_path):
+    read = lambda trial, seed: ({256: 40.0}, 50.0 + 10 * trial, 0)  # noqa: E731
+    words = ["trials=2", "maximise=eval/is_success"]
+    study, _, lines = searched(monkeypatch, tmp_path / "one", *words, outcome=read)
+    assert [each.value for each in study.trials] == [0.5, 0.6]
+    assert study.trials[0].intermediate_values == {1: 0.4, 3: pytest.approx(0.45)}
+    assert lines[0] == "#0  0.5  lr=0.002"
+    with pytest.raises(
+        UserError, match="holds another search, with maximise=eval/is_success where this has no"
+    ):
+        searched(monkeypatch, tmp_path / "one", "trials=2", outcome=read)
+    with pytest.raises(UserError, match="does not have it; it has eval/return_mean, eval/is_success"):
+        searched(monkeypatch, tmp_path / "other", "trials=1", "maximise=eval/speed", outcome=read)
 
 
 def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(monkeypatch, tmp_path):

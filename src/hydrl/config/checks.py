@@ -16,7 +16,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.mistakes import choices, choices_with, content, find, missing, no_such_choice, show
 from hydrl.config.overrides import choices_made, forks, key_of, words
 from hydrl.config.own import sources
-from hydrl.config.schema import ASKED, NETWORKS, WITHIN, Part, Values, asked
+from hydrl.config.schema import ASKED, GYMNASIUM, NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one, targets
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.errors import UserError
@@ -80,6 +80,15 @@ NEEDED = {
     "torchrl.envs.VmasEnv": "vmas",
 }
 
+# What counts of a number of `info`, and the names that are taken in the log.
+FOLLOWED = ("last", "mean", "sum")
+OWN_NUMBERS = {
+    "train": "return episodes episode_length reward cut_short q_value explained_variance learning_rate "
+    "epsilon sigma",
+    "eval": "return_mean return_std return_min return_max length_mean length_min length_max episodes "
+    "cut_episodes",
+}
+
 # Wrappers of Gymnasium's that go wrong here, and what does it.
 INSTEAD_OF = {
     "gymnasium.wrappers.NormalizeObservation": "keeps statistics that evaluation and a saved policy would "
@@ -105,7 +114,7 @@ def check(values: Values) -> None:
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
-    for rule in (unfit, in_need, too_large, begun_from, ill_wrapped, at_odds):
+    for rule in (unfit, in_need, too_large, begun_from, ill_wrapped, ill_named, at_odds):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -198,7 +207,7 @@ def begun_from(values: Values) -> Iterator[str]:
 def ill_wrapped(values: Values) -> Iterator[str]:
     """Wrappers that are none by name, and those that know what evaluation would not."""
     wrappers = values["env"].get("wrappers")
-    if wrappers is None:
+    if wrappers is None or values["env"]["_target_"] != GYMNASIUM:
         return
     if not isinstance(wrappers, Mapping):
         like = "env.wrappers.time_limit={_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:200}"
@@ -212,6 +221,27 @@ def ill_wrapped(values: Values) -> Iterator[str]:
             yield f"{line}: should have _target_, the path of a wrapper, as gymnasium.wrappers.TimeLimit"
         elif (target := node["_target_"]) in INSTEAD_OF:
             yield f"env.wrappers.{name}._target_={target} {INSTEAD_OF[target]}"
+
+
+def ill_named(values: Values) -> Iterator[str]:
+    """Numbers of ``info`` that are no names, or have one that the log needs itself."""
+    given = values["env"].get("info_keys")
+    if given is None or values["env"]["_target_"] != GYMNASIUM:
+        return
+    whole, each = isinstance(given, list), given if isinstance(given, Mapping) else {}
+    names = list(given) if whole else list(each)
+    if not (whole or each) or not all(isinstance(name, str) and name for name in names):
+        like = "[distance], or {distance: mean} for its mean or sum over an episode"
+        yield f"env.info_keys={show(given)}: should be a list of names of info, as {like}"
+    for name, how in each.items():
+        if how not in FOLLOWED:
+            yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum"
+    for name in names:
+        if taken := [f"{room}/{name}" for room in OWN_NUMBERS if name in OWN_NUMBERS[room].split()]:
+            yield (
+                f"env.info_keys={show(given)}: {' and '.join(taken)} is a number of hydrl's own; let the "
+                f"task, or a wrapper, give {name} under another name"
+            )
 
 
 def at_odds(values: Values) -> Iterator[str]:

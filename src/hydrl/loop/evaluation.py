@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import Any
@@ -17,8 +17,10 @@ from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.loop.clock import timeit
+from hydrl.loop.metrics import known_means
 from hydrl.parts.environments import load_normaliser
 from hydrl.parts.limits import episode_limit
+from hydrl.parts.specs import INFO
 
 
 class Episodes(IntEnum):
@@ -37,11 +39,13 @@ class Evaluation:
         returns: ``[episodes]``, undiscounted, before any reward transform.
         lengths: ``[episodes]``, steps.
         cut_episodes: how many of them were still running after ``eval.max_steps``, and count as they stood.
+        info: what is followed of Gymnasium's ``info``, by name, ``[episodes]``; NaN where it is not known.
     """
 
     returns: Tensor
     lengths: Tensor
     cut_episodes: int = 0
+    info: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -63,7 +67,12 @@ class Evaluation:
             "eval/length_mean": self.lengths.double().mean().item(),
             "eval/episodes": self.returns.numel(),
             "eval/cut_episodes": self.cut_episodes,
+            **self.info_means(),
         }
+
+    def info_means(self) -> dict[str, float]:
+        """``eval/NAME`` of what is followed of ``info``, over the episodes of which it is known, if any."""
+        return known_means({f"eval/{name}": each for name, each in self.info.items()})
 
 
 class Evaluator:
@@ -150,6 +159,7 @@ def play(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) ->
     episodes = env.numel()
     returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
     running = torch.ones(episodes, dtype=torch.bool)
+    info: dict[str, Tensor] = {}
     with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(actor):
         now = env.reset()
         for step in range(1, max_steps + 1):
@@ -157,11 +167,16 @@ def play(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) ->
             after = now["next"]
             returns = torch.where(running, after["episode_reward"].reshape(-1).cpu(), returns)
             lengths[running] = step
+            if (told := after.get(INFO, None)) is not None:
+                values = {str(name): each.reshape(-1).cpu() for name, each in told.items()}
+                info = {
+                    name: torch.where(running, each, info.get(name, each)) for name, each in values.items()
+                }
             running &= ~after["done"].reshape(-1).cpu()
             if not running.any():
                 break
             now = following
-    return Evaluation(returns, lengths, int(running.sum()))
+    return Evaluation(returns, lengths, int(running.sum()), info)
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """Numbers for the log: episode statistics, mean losses, what explores."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 
 from hydrl.loop.update import Update
+from hydrl.parts.specs import INFO
 
 RETURN = ("episode_reward", ("next", "episode_reward"))  # of an episode so far, before a step and after it
 EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
@@ -19,10 +20,14 @@ class Metrics:
         update: its learning rate is logged.
         exploration: TorchRL's module, or ``None``.
         before: names of what learns before the run's own loss.
+
+    Attributes:
+        followed: what is followed of Gymnasium's ``info``, once a batch has come.
     """
 
     def __init__(self, update: Update, exploration: Any, before: Sequence[str] = ()) -> None:
         self.update, self.exploration, self.names = update, exploration, before
+        self.followed: list[str] = []
         self.clear()
 
     def clear(self) -> None:
@@ -38,6 +43,7 @@ class Metrics:
     ) -> None:
         """Takes in a batch that was learned from, the losses of its updates, and of what learned before."""
         self.episodes.append(ended_episodes(batch))
+        self.followed = [str(name) for name, _ in self.episodes[-1].get(INFO, TensorDict()).items()]
         self.steps.append(step_metrics(batch))
         self.values |= value_metrics(batch)
         if losses:
@@ -52,6 +58,7 @@ class Metrics:
             **{name: value for each in self.before for name, value in self.losses_before(each)},
             **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
             **episode_metrics(self.episodes),
+            **info_metrics(self.episodes),
             **over_steps(self.steps),
             **self.values,
             "train/learning_rate": self.update.learning_rate,
@@ -88,12 +95,12 @@ class Metrics:
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
     """The last steps of the episodes that ended in a batch of any shape: return, length; ``[episodes]``.
 
-    What was cut short is no whole episode.
+    What the task told of them in ``info`` is among it. What was cut short is no whole episode.
     """
     done = batch["next", "done"].squeeze(-1)
     if (cut_short := batch.get(("next", "cut_short"), None)) is not None:
         done = done & ~cut_short.squeeze(-1)
-    return batch["next"].select("episode_reward", "step_count", strict=False)[done]
+    return batch["next"].select("episode_reward", "step_count", INFO, strict=False)[done]
 
 
 def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
@@ -101,7 +108,7 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
 
     Returns are raw, because ``RewardSum`` stands before every reward transform.
     """
-    ended = TensorDict.cat(list(episodes)) if episodes else None
+    ended = TensorDict.cat([each.exclude(INFO) for each in episodes]) if episodes else None
     if ended is None or not len(ended):
         return {}
     metrics = {
@@ -111,6 +118,24 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
     if (step_count := ended.get("step_count", None)) is not None:
         metrics["train/episode_length"] = step_count.double().mean().item()
     return metrics
+
+
+def info_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
+    """``train/`` entries of what is followed of ``info``, over :func:`ended_episodes` of some batches.
+
+    Each is the mean over the episodes of which it is known; of what none is known of there is no entry.
+    """
+    found: dict[str, list[torch.Tensor]] = {}
+    for each in episodes:
+        for name, values in each.get(INFO, TensorDict()).items():
+            found.setdefault(str(name), []).append(values.reshape(-1))
+    return known_means({f"train/{name}": torch.cat(values) for name, values in found.items()})
+
+
+def known_means(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The mean of each over the episodes of which it is known; what none is known of is left out."""
+    known = {name: each[~each.isnan()].double() for name, each in values.items()}
+    return {name: each.mean().item() for name, each in known.items() if len(each)}
 
 
 def step_metrics(batch: TensorDictBase) -> TensorDictBase:

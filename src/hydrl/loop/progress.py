@@ -128,7 +128,9 @@ class Progress:
         last = self.evaluation
         return {
             "counters": {name: getattr(self, name) for name in COUNTERS},
-            "evaluation": None if last is None else (last.returns, last.lengths, last.cut_episodes),
+            "evaluation": None
+            if last is None
+            else (last.returns, last.lengths, last.cut_episodes, last.info),
             "resumed_at": self.resumed_at,
         }
 

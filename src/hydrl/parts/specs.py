@@ -13,6 +13,8 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 
+INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
+
 
 def action_spec(env: EnvBase) -> TensorSpec:
     """What one environment takes: ``[agents, ...]`` of several, a ``Composite`` of several groups of them."""

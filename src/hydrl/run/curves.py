@@ -1,6 +1,8 @@
-"""``curves.png``: return and evaluation against frames."""
+"""``curves.png``: return and evaluation against frames, and below them what a task tells of its episodes."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,17 +19,24 @@ def save_curves(
     title: str,
     solved_at: float | None,
     closing: tuple[int, float, float] | None = None,
+    followed: Sequence[str] = (),
+    ends: Mapping[str, tuple[int, float]] | None = None,
 ) -> None:
     """Draws the training and evaluation returns of a run; evaluation with one standard deviation.
 
-    ``closing`` has frames, mean and standard deviation of the closing evaluation.
+    ``closing`` has frames, mean and standard deviation of the closing evaluation. Each of ``followed``, what
+    is followed of Gymnasium's ``info``, has a panel of its own; ``ends`` has frames and value of its
+    ``eval/NAME`` in the closing evaluation.
     """
     from matplotlib.figure import Figure
 
     rows = np.array([[row.get(name, np.nan) for name in COLUMNS] for row in metrics.rows])
     frames, train, mean, std = rows.reshape(-1, len(COLUMNS)).T
-    figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
-    axes = figure.subplots()
+    there = {key for row in metrics.rows for key in row} | {*(ends or {})}
+    panels = [name for name in followed if {f"train/{name}", f"eval/{name}"} & there]
+    heights = [4.0, *(1.6 for _ in panels)]
+    figure = Figure(figsize=(7, sum(heights)), dpi=150, layout="constrained")
+    axes, *below = figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     if (known := ~np.isnan(train)).any():
         mark = "." if known.sum() < 60 else ""  # where episodes end: a line of few says little
         axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label="training (exploring)")
@@ -39,11 +48,26 @@ def save_curves(
         axes.errorbar(*closing, fmt="D", color="#009E73", capsize=3, label="closing evaluation")
     if solved_at is not None:
         axes.axhline(solved_at, color="#666666", linestyle="--", label=f"solved at {solved_at:,g}")
-    axes.set(title=title, xlabel="environment frames", ylabel="return of an episode")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
+    for panel, name in zip(below, panels, strict=True):
+        draw_followed(panel, metrics, name, (ends or {}).get(f"eval/{name}"))
+    axes.set(title=title, ylabel="return of an episode")
+    (below or [axes])[-1].set_xlabel("environment frames")
+    for panel in (axes, *below):
+        panel.xaxis.set_major_formatter("{x:,.0f}")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(edgecolor="none")  # opaque, so that no line strikes it through
     with atomically(path) as partial:
         figure.savefig(partial, format="png")
+
+
+def draw_followed(axes: Any, metrics: MetricsFile, name: str, end: tuple[int, float] | None) -> None:
+    """One panel: training, evaluation and the closing one, in the colours of the returns."""
+    for key, color in ((f"train/{name}", "#E69F00"), (f"eval/{name}", "#0072B2")):
+        points = [(row["frames"], row[key]) for row in metrics.rows if key in row]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=color, marker="." if len(points) < 60 else "")
+    if end is not None:
+        axes.plot(*end, marker="D", color="#009E73")
+    axes.set_ylabel(name)

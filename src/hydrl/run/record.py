@@ -69,6 +69,8 @@ class Record:
         }
         if evaluation and not any(each.get("eval/cut_episodes") for each in self.file.rows):
             self.say_cut(evaluation)
+        if "train/episodes" in row and not any("train/episodes" in each for each in self.file.rows):
+            self.say_unknown(row)
         self.file.write(frames, row)
         loggers.log(self.loggers.values(), frames, row)
         self.display.update(frames, row)
@@ -90,6 +92,15 @@ class Record:
                 f"{cut} of {len(evaluation.returns)} episodes were still running after {steps:,} steps and "
                 f"count as they stand; eval.max_steps={10 * steps:_} lets them go on"
             )
+
+    def say_unknown(self, row: dict[str, float]) -> None:
+        """Says which of ``env.info_keys`` none of the first episodes that ended gave."""
+        for name in self.settings.env.get("info_keys") or []:
+            if name in self.metrics.followed and f"train/{name}" not in row:
+                self.say(
+                    f"env.info_keys: none of the first {row['train/episodes']} episodes gave {name} in info "
+                    "where it counts; where none does, there will be no such number"
+                )
 
     def say(self, text: str) -> None:
         """A line above the progress bar."""
@@ -127,12 +138,15 @@ class Record:
         if closing:  # after the last row and checkpoint: a longer run goes on as if it had not been
             progress.evaluated(closing, self.clock.elapsed)
         reported = progress.evaluation
+        followed = self.metrics.followed or list(reported.info if reported else ())
         reached = {
             "status": status,
             "eval/return_mean": reported.mean if reported else None,
             "eval/return_std": reported.std if reported else None,
             "eval/episodes": reported.returns.numel() if reported else 0,
             "eval/cut_episodes": reported.cut_episodes if reported else 0,
+            **{f"eval/{name}": None for name in followed},
+            **(reported.info_means() if reported else {}),
             "best_eval/return_mean": progress.best,
             "solved_at_frames": progress.solved_at_frames,
             "solved_at_seconds": progress.solved_at_seconds,
@@ -154,7 +168,12 @@ class Record:
         title = f"{settings.algo} on {settings.task}, seed {settings.seed}"
         last = (progress.frames, closing.mean, closing.std) if closing else None
         picture = self.directory / "curves.png"
-        save_curves(self.file, picture, title=title, solved_at=progress.solved_at, closing=last)
+        ends = {
+            name: (progress.frames, value)
+            for name, value in (closing.info_means() if closing else {}).items()
+        }
+        told: dict[str, Any] = {"closing": last, "followed": followed, "ends": ends}
+        save_curves(self.file, picture, title=title, solved_at=progress.solved_at, **told)
         rows, stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
         going_on = {"go on with": command(settings, rows["folder"])} if stopped else {}
         self.page(title, rows | going_on)

@@ -118,12 +118,22 @@ def print_summary(summary: dict[str, Any], directory: Path, going_on: str = "") 
         console().print(f"go on with: {going_on}", highlight=False, markup=False, soft_wrap=True)
 
 
+def short(value: float | None) -> str:
+    """A number of a task's own, of whatever size, as a table has it."""
+    if value is None:
+        return "not known"
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
     """The rows of the closing table by their names."""
     rows, known = {}, summary | {"eval/cut_episodes": summary.get("eval/cut_episodes") or None}
     for name, text in CLOSING.items():
         with suppress(TypeError):  # of a None, where it was not evaluated, not cut or not solved
             rows[name] = text.format(**known).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
+        if name == "evaluation" and summary.get("eval/episodes"):  # and what the task itself tells of it
+            own = (key for key in summary if key.startswith("eval/") and f"{{{key}" not in str(CLOSING))
+            rows |= {key.removeprefix("eval/"): short(summary[key]) for key in own}
     folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     return rows | {"folder": str(folder)}
 

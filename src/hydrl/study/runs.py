@@ -55,15 +55,16 @@ class Run(BaseModel, arbitrary_types_allowed=True):
         return {each for each in words if key_of(each).partition(".")[0] not in NO_DIFFERENCE}
 
 
-def evaluations(folder: Path) -> np.ndarray:
+def evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarray:
     """A run's evaluations so far, of shape (evaluations, 3): frames, seconds since the start, mean return.
 
-    None where there is no ``metrics.csv``; a last line that is still being written is left out.
+    Another ``column`` of ``metrics.csv`` may stand in the place of the return. None where there is no such
+    file; a last line that is still being written is left out.
     """
     path = folder / "metrics.csv"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     lines = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
-    names = ("frames", "time/elapsed", "eval/return_mean")
+    names = ("frames", "time/elapsed", column)
     rows = [[float(line.get(name) or "nan") for name in names] for line in lines]
     return np.array([row for row in rows if np.isfinite(row).all()]).reshape(-1, 3)
 

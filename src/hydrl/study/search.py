@@ -20,9 +20,10 @@ from hydrl.config.overrides import as_hydra_reads, as_typed, key_of
 from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
 from hydrl.run.folder import lock, summary
+from hydrl.run.screen import short
 from hydrl.study import runs
 from hydrl.study.pool import Training, Trainings, side_by_side
-from hydrl.study.space import Plan
+from hydrl.study.space import RETURN, Plan
 
 SAME_LENGTH = "eval.stop_when_solved=false"  # for all runs, unless typed otherwise
 FAILURES = 3  # in a row, after which the next would fail too
@@ -65,6 +66,7 @@ class Search:
             load_if_exists=True,
         )
         now = [*plan.overrides, *plan.ranges, f"seeds={','.join(map(str, plan.seeds))}"]
+        now += [f"maximise={plan.maximise}"] * (plan.maximise != RETURN)
         then = self.study.user_attrs.get("words", now)
         if set(then) != set(now):
             raise UserError(
@@ -126,6 +128,10 @@ class Search:
         whole = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         return self.study.best_trial if whole else None
 
+    def shown(self, trial: FrozenTrial) -> str:
+        """The value of a trial."""
+        return f"{trial.value:,.1f}" if self.plan.maximise == RETURN else short(trial.value)
+
     def folder(self, trial: Trial | FrozenTrial) -> Path:
         """Where the runs of a trial lie; of one that goes on, where they were begun."""
         return self.out / trial.user_attrs.get("folder", f"trial-{trial.number:04}")
@@ -159,7 +165,7 @@ class Search:
             while not ended:
                 yield
                 ended = run.code is not None  # asked first: what it wrote last is reported too
-                for frames, _, score in runs.evaluations(run.folder):
+                for frames, _, score in runs.evaluations(run.folder, self.plan.maximise):
                     # Evaluations are counted: their frames differ where the size of a batch does.
                     step = len(scores) * in_a_run + min(int(frames // every), in_a_run)
                     if step > reported:
@@ -169,12 +175,25 @@ class Search:
                 if pruned:
                     run.stop()
             if run.code == 0:
-                scores.append(summary(run.folder)["eval/return_mean"])
+                scores.append(self.score(summary(run.folder)))
             if pruned or run.code == 3 or not all(map(math.isfinite, scores)):
                 return self.tell(trial, run, TrialState.PRUNED)
             if run.code != 0:
                 return self.tell(trial, run, TrialState.FAIL)
         self.tell(trial, run, TrialState.COMPLETE, sum(scores) / len(scores))
+
+    def score(self, reached: dict[str, Any]) -> float:
+        """What a run is judged by, of its summary.
+
+        Raises:
+            UserError: where the run has no such number.
+        """
+        if (score := reached.get(self.plan.maximise)) is None:
+            there = [key for key, value in reached.items() if key.startswith("eval/") and value is not None]
+            raise UserError(
+                f"maximise={self.plan.maximise}: the run does not have it; it has {', '.join(there)}"
+            )
+        return score
 
     def tell(self, trial: Trial, last: Training, state: TrialState, score: float | None = None) -> None:
         """Tells study and screen what came of a trial, and keeps the checkpoints of the best alone."""
@@ -190,7 +209,7 @@ class Search:
         elif last.code == 3:
             note = "diverged"
         else:
-            note = f"{told.value:,.1f}" + ", cut short" * (state == TrialState.PRUNED)
+            note = self.shown(told) + ", cut short" * (state == TrialState.PRUNED)
         short = (re.sub(r"^[^=]*\.", "", each) for each in self.drawn(told))
         self.say(f"#{told.number}  {note}  {' '.join(short)}")
         self.failures = self.failures + 1 if state == TrialState.FAIL else 0
@@ -213,7 +232,7 @@ class Search:
                     axes.tick_params("x", which="minor", labelbottom=False)
                 pyplot.savefig(file, dpi=100, bbox_inches="tight")
                 pyplot.close()
-        header = f"# @package _global_\n# {top.value:,.1f} by {self.command(top)}\n"
+        header = f"# @package _global_\n# {self.shown(top)} by {self.command(top)}\n"
         numbers = OmegaConf.from_dotlist([each.lstrip("+") for each in self.drawn(top)])
         experiment = self.out / "experiment.yaml"
         experiment.write_text(header + OmegaConf.to_yaml(numbers), encoding="utf-8")

@@ -27,7 +27,14 @@ from hydrl.config.tuned import composed
 from hydrl.errors import UserError
 
 RANGE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"
-OWN = ("trials", "seeds", "jobs", "out")  # typed without the `search.` that they have in configs/search
+RETURN = "eval/return_mean"
+OWN = (
+    "trials",
+    "seeds",
+    "jobs",
+    "out",
+    "maximise",
+)  # typed without the `search.` that they have in configs/search
 
 
 class Plan(Strict, arbitrary_types_allowed=True):
@@ -44,6 +51,7 @@ class Plan(Strict, arbitrary_types_allowed=True):
     seeds: Annotated[list[NonNegativeInt], Field(min_length=1)]
     jobs: PositiveInt
     out: str
+    maximise: Annotated[str, Field(pattern=r"^eval/.")] = RETURN  # searches of before have none
     sampler: Built
     pruner: Built
     overrides: list[str]

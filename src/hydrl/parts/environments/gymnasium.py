@@ -1,24 +1,29 @@
 """Gymnasium's tasks as environments, one or several stepped together in this process."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict, TensorDictBase
+from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import (
     EnvBase,
     GymWrapper,
 )
 
 from hydrl.errors import UserError
+from hydrl.parts.environments.info import SUCCESS, EpisodeInfo, InfoReader, is_number
 from hydrl.parts.environments.spaces import adapted
-from hydrl.parts.environments.tasks import copies, is_of_the_task, tell_of_masks
+from hydrl.parts.environments.tasks import copies, is_of_the_task, levels, seed_spaces, tell_of_masks
 
-Wrappers = Mapping[str, Callable[..., gymnasium.Env]]
+TRIAL = 200  # steps in which a task of one's own is tried for what it says of success
+TRIED: dict[str, list[str]] = {}
+Wrappers = Mapping[str, partial[gymnasium.Env]]
 
 
 def gymnasium_env(
@@ -27,6 +32,7 @@ def gymnasium_env(
     device: str = "cpu",
     observe: list[int] | None = None,
     wrappers: dict[str, Any] | None = None,
+    info_keys: list[str] | dict[str, Literal["last", "mean", "sum"]] | None = None,
     **kwargs: Any,
 ) -> EnvBase:
     """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
@@ -44,6 +50,9 @@ def gymnasium_env(
         observe: the places of the numbers that are seen, others being hidden; ``None`` shows all.
         wrappers: Gymnasium's or one's own by their names, each called with the task as those before have
             made it; one whose keyword ``training_only`` is true is left out by :func:`as_evaluated`.
+        info_keys: numbers of ``info`` that are followed through each episode, see
+            :class:`hydrl.parts.environments.info.EpisodeInfo`; a list takes their last values. Whether a task
+            has succeeded is followed without being named, unless the list is empty.
         **kwargs: passed on to ``gymnasium.make``, to each environment copies of its own.
 
     Raises:
@@ -52,21 +61,22 @@ def gymnasium_env(
         Exception: whatever the task's own code raises, as it raised it.
     """
 
-    if wrappers:  # not by a name of its own: what `make` closes over is kept with checkpoints
-        kwargs["wrappers"] = wrappers
+    def make() -> gymnasium.Env:  # of these three alone: checkpoints of older runs know it by them
+        return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
 
-    def make() -> gymnasium.Env:
-        task = wrapped_task(id, **kwargs)
-        tell_of_masks(task, f"env.id={id}")
-        return adapted(task, observe, f"env.id={id}")
-
+    asked = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     try:
+        success = [] if info_keys == [] else succeeding(id, wrappers, **kwargs)
+        if how := dict.fromkeys(success, "last") | asked:
+            kwargs["info_keys"] = (how, [*asked])
+        if wrappers:
+            kwargs["wrappers"] = wrappers
         if num_envs == 1:
-            return GymWrapper(make(), device=device)
+            return informed(GymWrapper(make(), device=device))
         vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
         if wrappers:
             vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
-        return GymVector(vector, device=device)
+        return informed(GymVector(vector, device=device))
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         if is_of_the_task(error):
             raise
@@ -83,6 +93,15 @@ def gymnasium_env(
         elif "gymnasium[box2d]" in reason:
             reason = "it needs Box2D; pip install 'hydrl[box2d]'"
         raise UserError(f"env.id={id} could not be made: {reason}") from error
+
+
+def followed_task(
+    id: str, info_keys: tuple[dict[str, str], list[str]] | None = None, **kwargs: Any
+) -> gymnasium.Env:
+    """A task in its wrappers, of whose ``info`` is followed what ``info_keys`` says, and who asked for it."""
+    task, named = wrapped_task(id, **kwargs), f"env.id={id}"
+    tell_of_masks(task, named)
+    return EpisodeInfo(task, info_keys[0], named, info_keys[1]) if info_keys else task
 
 
 def wrapped_task(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> gymnasium.Env:
@@ -112,6 +131,53 @@ def wrapped_task(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> gy
                 )
         task = made
     return task
+
+
+def succeeding(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> list[str]:
+    """Which keys of ``info`` tell of a success, found once a process in an environment of its own.
+
+    Gymnasium's own tasks have none. Any other is acted in at random until it gives one, but for no more than
+    an episode or ``TRIAL`` steps; what of it fails there is told of in the run itself.
+    """
+    kwargs.pop("render_mode", None)
+    known = {name: each for name, each in (wrappers or {}).items() if not each.keywords.get("training_only")}
+    spec = gymnasium.registry.get(id)
+    made_by = [each.func.__module__ for each in known.values()]
+    made_by += [getattr(spec and spec.entry_point, "__module__", None) or str(spec and spec.entry_point)]
+    if all(each.startswith("gymnasium.") for each in made_by):
+        return []
+    if (key := repr((id, known, kwargs))) not in TRIED:
+        rng = GlobalRNGState()
+        state = rng.state_dict()
+        try:
+            with closing(wrapped_task(id, known, **kwargs)) as task:
+                TRIED[key] = tried(task)
+        except Exception:
+            TRIED[key] = []
+        finally:
+            rng.load_state_dict(state)
+    return TRIED[key]
+
+
+def tried(task: gymnasium.Env) -> list[str]:
+    """See :func:`succeeding`."""
+    seed_spaces(task, 0)
+    _, info = task.reset(seed=0)
+    ended, found = False, list[str]()
+    for _ in range(TRIAL):
+        found = [name for name in SUCCESS if name in info and is_number(info[name])]
+        if found or ended:
+            break
+        _, _, terminated, truncated, info = task.step(task.action_space.sample())
+        ended = terminated or truncated
+    return found
+
+
+def informed(env: GymWrapper) -> EnvBase:
+    """The environment, which gives what its tasks follow of ``info`` as entries."""
+    tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
+    following = [each for task in tasks for each in levels(task) if isinstance(each, EpisodeInfo)]
+    return env.set_info_dict_reader(InfoReader(following, env.batch_size)) if following else env
 
 
 def undeferred(value: Any) -> Any:
@@ -152,4 +218,7 @@ class GymVector(GymWrapper):
         entries = {name: torch.as_tensor(each) for name, each in ends.items()} | more
         entries = {name: each.unsqueeze(-1) for name, each in entries.items()}
         entries["observation"] = torch.as_tensor(observation)
-        return TensorDict(entries, self.batch_size, device=self.device)
+        given = TensorDict(entries, self.batch_size, device=self.device)
+        for reader in self.info_dict_reader:
+            given = reader({}, given)
+        return given

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 from hydrl.errors import UserError
+from hydrl.parts.environments.info import SUCCESS, EpisodeInfo
 from hydrl.parts.libraries import TOLD, tell
 
 LOOKED_AT = 100  # first steps of a task that are held against what its spaces say
@@ -21,7 +22,8 @@ class CopiedTask(gymnasium.Wrapper):
 
     A task may return its own array and change it in place at the next step, and may change the action it is
     given. What is told here, once a process, is no mistake that ends a run: observations outside their space,
-    huge rewards, a mask that nothing reads. ``info`` is not handed on, for nothing here reads it.
+    huge rewards, a mask that nothing reads. ``info`` is not handed on: what is read of it
+    :class:`hydrl.parts.environments.info.EpisodeInfo` has read below.
 
     Args:
         env: observes a vector of floats, as :func:`adapted` sees to.
@@ -79,6 +81,8 @@ class CopiedTask(gymnasium.Wrapper):
         if self.left:
             self.left -= 1
             self.look(observation, reward, info)
+        if (terminated or truncated) and isinstance(info, dict):
+            tell_of_success(self, info)
         return observation, reward, bool(terminated), bool(truncated), {}
 
     def blame(self, error: Exception) -> None:
@@ -172,6 +176,14 @@ def tell_of_masks(env: gymnasium.Env, named: str) -> None:
         tell_of_mask(named, f"{methods[0]}()")
     elif isinstance(seen, Dict) and "action_mask" in seen.spaces:
         tell_of_mask(named, "its observation's action_mask")
+
+
+def tell_of_success(task: CopiedTask, info: dict[str, Any]) -> None:
+    """Says of a task that tells of its success, and was not known to, how that is followed."""
+    if untaken := [name for name in SUCCESS if name in info]:
+        taken = {name for each in levels(task) if isinstance(each, EpisodeInfo) for name in each.how}
+        for name in (each for each in untaken if each not in taken):
+            tell(f"{task.named} gives {name} in info; +env.info_keys=[{name}] logs it")
 
 
 def tell_of_mask(named: str, where: str) -> None:

@@ -10,13 +10,14 @@ import torch
 from gymnasium.spaces import Discrete
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import TensorSpec
+from torchrl.data import Composite, TensorSpec
 from torchrl.envs import EnvBase
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, wrapped_task
 from hydrl.parts.environments.spaces import adapted
 from hydrl.parts.environments.tasks import copies
+from hydrl.parts.specs import INFO
 
 
 class Told(EnvBase):
@@ -34,6 +35,13 @@ class Told(EnvBase):
         for kind in ("observation", "state", "action", "reward", "done"):
             name = f"full_{kind}_spec_unbatched"
             setattr(self, name, getattr(like, name))
+        seen = like.full_observation_spec_unbatched
+        if INFO in seen.keys():  # noqa: SIM118 - a spec; no policy reads of it
+            self.full_observation_spec_unbatched = Composite(
+                {name: each for name, each in seen.items() if name != INFO},
+                shape=seen.shape,
+                device=seen.device,
+            )
 
     def tell(self, tensordict: TensorDictBase) -> None:
         """Takes what is observed from now on, ``[*batch_size]``.
@@ -91,6 +99,7 @@ class OwnForm:
     def __init__(self, make: partial, spec: TensorSpec, asking: str) -> None:
         self.keywords = copies(as_evaluated(make).keywords)
         self.observe, self.spec = self.keywords.pop("observe", None), spec
+        self.keywords.pop("info_keys", None)
         with closing(wrapped_task(**copies(self.keywords))) as task:
             self.spaces = Spaces(task)
         self.task = adapted(self.spaces, self.observe)

@@ -13,6 +13,7 @@ from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
 
 from hydrl.errors import UserError
+from hydrl.parts.specs import INFO
 
 
 class Minibatches:
@@ -24,6 +25,11 @@ class Minibatches:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
+
+
+def learned_from(batch: TensorDictBase) -> TensorDictBase:
+    """A batch without what the task told of its episodes, which only the log reads."""
+    return batch.exclude(INFO, ("next", INFO)) if INFO in batch else batch
 
 
 class Epochs(Minibatches):
@@ -66,7 +72,7 @@ class Epochs(Minibatches):
         for epoch in range(self.epochs):
             if epoch == 0 or self.advantage == "each_epoch":
                 self.judge(batch)
-                self.buffer.extend(batch.reshape(-1, *self.row))
+                self.buffer.extend(learned_from(batch).reshape(-1, *self.row))
             if self.draw == "epoch":
                 yield from self.buffer.sample(rows).split(size)[:count]
             else:
@@ -126,7 +132,7 @@ class Replay(Minibatches):
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
-        self.store(batch)
+        self.store(learned_from(batch))
         if len(self.buffer) < max(self.size, self.warmup_frames):
             return
         for _ in range(0, self.updates, self.at_once):
