@@ -218,10 +218,6 @@ def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
     """
     if (said := INSTEAD.get(key)) and key not in values:
         return f"{key}={value}: there is no such key; {said}"
-    part, _, within = key.partition(".")
-    argument = within.partition(".")[0]
-    if part == "env" and argument in ("wrappers", "info_keys") and argument not in (values.get(part) or {}):
-        return f"{key}={value}: there is no such key yet; write +{key}={value}"
     known = [each for each in paths(values) if each != key]
     line = f"{key}={value}: there is no such key{instead(key, known)}"
     group, _, name = key.rpartition(".")

@@ -17,6 +17,8 @@ from hydrl.errors import UserError
 # Keys that name a folder, and those of them that a sweep may name several for.
 PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "init_from", "init_from.run", "collector.path", "out")
 SWEPT = ("init_from", "init_from.run", "collector.path")
+# Keys that no file of a task need have and that are typed as any other: without Hydra's + for a new one.
+UNWRITTEN = r"env\.(wrappers|info_keys|observe)\b"
 
 
 def as_typed(text: str) -> str:
@@ -120,9 +122,10 @@ def spelled_out(arguments: Sequence[str]) -> list[str]:
     """As Hydra has it what is typed shorter, and all else as it is.
 
     ``GROUP=none`` and ``GROUP=null`` are ``~GROUP``; ``logger.KEY`` is that of the one logger there is;
-    ``init_from=DIR`` is ``init_from.run=DIR``.
+    ``init_from=DIR`` is ``init_from.run=DIR``; a key of :data:`UNWRITTEN` is added where it is new.
     """
-    said = [re.sub("^init_from=", "init_from.run=", each).partition("=") for each in arguments]
+    added = [re.sub(rf"^(?={UNWRITTEN})", "++", each) for each in arguments]
+    said = [re.sub("^init_from=", "init_from.run=", each).partition("=") for each in added]
     logger = {key: value for key, _, value in said}.get("logger", "")
     if re.fullmatch(r"\w+", logger) and (CONFIGS / "logger" / f"{logger}.yaml").is_file():
         own = rf"(\+*logger)\.(?!{logger}\.)"

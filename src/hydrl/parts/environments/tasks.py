@@ -183,7 +183,7 @@ def tell_of_success(task: CopiedTask, info: dict[str, Any]) -> None:
     if untaken := [name for name in SUCCESS if name in info]:
         taken = {name for each in levels(task) if isinstance(each, EpisodeInfo) for name in each.how}
         for name in (each for each in untaken if each not in taken):
-            tell(f"{task.named} gives {name} in info; +env.info_keys=[{name}] logs it")
+            tell(f"{task.named} gives {name} in info; env.info_keys=[{name}] logs it")
 
 
 def tell_of_mask(named: str, where: str) -> None:
