@@ -120,7 +120,7 @@ def test_success_told_of_too_late_to_be_found_is_said(monkeypatch, capsys):
     TOLD.clear()
     env = made("+env.at_end=true")
     env.rollout(LENGTH)
-    assert "gives is_success in info; +env.info_keys=[is_success] logs it" in capsys.readouterr().err
+    assert "gives is_success in info; env.info_keys=[is_success] logs it" in capsys.readouterr().err
 
 
 KEYS = ["+env.info_keys={height:mean,first:last}"]
