@@ -9,7 +9,9 @@ import signal
 import sys
 import threading
 import warnings
+from pathlib import Path
 
+import av
 import gymnasium
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ import hydrl
 from hydrl import interactive
 from hydrl.config.overrides import literal
 from hydrl.errors import RunError, UserError
-from hydrl.run import checkpoint, process, session
+from hydrl.run import checkpoint, headless, process, session
 
 CARTPOLE = [*SMALL, "env=cartpole"]
 FEW = [*SMALL[2:], "eval.every_frames=64"]
@@ -164,6 +166,34 @@ def test_its_policy_is_evaluated_as_by_the_script(trained):
         trained.evaluate(0)
 
 
+def test_its_film_is_the_script_s(trained, monkeypatch):
+    filmed = trained.folder / "video-last.mp4"
+    done = typed(f"run={trained.folder}", "episodes=1", "video=true", script="scripts/evaluate.py")
+    assert done.returncode == 0, done.stderr
+    expected, before = pictures(filmed), dict(os.environ)
+    filmed.unlink()
+    assert trained.film() == filmed
+    assert len(expected) > 2
+    assert np.abs(pictures(filmed) - expected).mean() < 1  # an encoder's threads leave no two files alike
+    assert dict(os.environ) == before
+    monkeypatch.setattr(headless, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="video=true needs PyAV"):
+        trained.film()
+
+
+def pictures(film: Path) -> np.ndarray:
+    with av.open(film) as video:
+        return np.stack([each.to_ndarray(format="rgb24") for each in video.decode(video=0)]).astype(int)
+
+
+def test_an_evaluation_is_as_quiet_as_the_run(tmp_path):
+    run = hydrl.train(*SMALL, env="inverted_double_pendulum", folder=tmp_path / "run", total_frames=64)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.resetwarnings()
+        run.evaluate(1)
+    assert not [each for each in told if "out of date" in str(each.message)]
+
+
 def test_going_on_ends_as_the_run_did(trained, tmp_path):
     assert killed(trained.folder, tmp_path / "run") == 128
     left = interactive.Run(tmp_path / "run")
@@ -190,6 +220,15 @@ def test_a_class_is_the_task_and_the_run_says_where_it_goes_on(counting, tmp_pat
     assert (run.summary["env"], run.summary["eval/return_mean"]) == ("Counting", 7.0)
     assert run.evaluate(2)["returns"].tolist() == [7.0, 7.0]
     assert run.resume(total_frames=320).summary["frames"] == 320
+
+
+def test_a_run_with_choices_in_a_folder_is_gone_on_with(tmp_path):
+    words = [f"--config-dir={ROOT / 'docs' / 'my_project' / 'conf'}", "algo=my_ppo", "env=corridor"]
+    run = hydrl.train(*words, "debug=fast", total_frames=64, folder=tmp_path / "run")
+    frames = run.summary["frames"]
+    assert run.resume(total_frames=2 * frames).summary["frames"] == 2 * frames
+    with pytest.raises(UserError, match="was begun with choices of one's own"):
+        interactive.Run(tmp_path / "run").resume(total_frames=3 * frames)
 
 
 def test_a_function_makes_the_actor(tmp_path):
@@ -288,6 +327,13 @@ def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):
     assert commands == [[sys.executable, str(interactive.ROOT / "train.py"), "-m", *words]]
     with pytest.raises(UserError, match="members are processes of their own"):
         hydrl.sweep(env=Counting)
+
+
+def test_workers_have_no_class_of_this_process(tmp_path):
+    words = ["collector=multi_sync", "transforms=normalized", "init_stats_frames=64"]
+    with pytest.raises(UserError, match="env=Counting: workers have no such class; use collector=single"):
+        hydrl.train(*SMALL, *words, env=Counting, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
-"""What of the site is no file of docs/: README, CONTRIBUTING, CHANGELOG and train.py."""
+"""What of the site is no Markdown of docs/: README, CONTRIBUTING, CHANGELOG, train.py and the notebook."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "train.py": "train.md",
+    "docs/tutorial.ipynb": "tutorial.md",
 }
 LINK = re.compile(r"\]\((?:\.\./|docs/)?([^)#:]+)")  # as GitHub follows it from the top level or from docs/
 
@@ -24,8 +26,30 @@ def on_files(files: Files, config: Any) -> Files:
         text = (ROOT / name).read_text(encoding="utf-8")
         if name == "train.py":
             text = f"# train.py\n\nThe loop of every algorithm.\n\n```python\n{text}```\n"
+        if name.endswith(".ipynb"):
+            text = "\n\n".join(map(cell, json.loads(text)["cells"]))
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def cell(node: dict[str, Any]) -> str:
+    """A cell of a notebook in Markdown: its text, or its code and what came of it."""
+    source = "".join(node["source"])
+    if node["cell_type"] == "markdown":
+        return source
+    return "\n\n".join([f"```python\n{source}\n```", *map(output, node["outputs"])])
+
+
+def output(node: dict[str, Any]) -> str:
+    """What a cell printed or shows, in HTML without empty lines, which would end it."""
+    shown = {kind: "".join(data) for kind, data in node.get("data", {}).items()}
+    if "text/html" in shown:
+        lines = [each for each in shown["text/html"].splitlines() if each.strip()]
+        return "\n".join(["<div>", *lines, "</div>"])
+    if "image/png" in shown:
+        return f'<img alt="" src="data:image/png;base64,{"".join(shown["image/png"].split())}">'
+    text = "".join(node.get("text", shown.get("text/plain", "")))
+    return f"```text\n{text.strip()}\n```"
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
@@ -34,7 +58,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return markdown
 
     def within(link: re.Match[str]) -> str:
-        target = PAGES.get(link[1], link[1])
+        target = PAGES.get(link[1]) or PAGES.get(f"docs/{link[1]}", link[1])
         return f"]({target}README.md" if target.endswith("/") else f"]({target}"
 
     return LINK.sub(within, markdown)

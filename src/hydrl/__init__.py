@@ -55,7 +55,7 @@ def train(*words: str, folder: str | Path | None = None, **keys: Any) -> Run:
             function of your own for a choice, as ``env=MyEnv`` (Gymnasium's or TorchRL's) or ``actor=make``.
 
     Returns:
-        The run, with ``summary``, ``metrics``, ``policy()``, ``evaluate()`` and ``resume()``.
+        The run, with ``summary``, ``metrics``, ``policy()``, ``evaluate()``, ``film()`` and ``resume()``.
 
     Raises:
         UserError: in a line, for a user's mistake. It is a ``ValueError``.

@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import cache
 from html import escape
@@ -16,13 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
-from hydrl.config import ROOT, command_line
+from hydrl.config import ROOT, command_line, own
 from hydrl.config.overrides import choices_made, literal
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.run import given, resume, session
+from hydrl.loop import Evaluator
+from hydrl.parts.libraries import quieten_libraries
+from hydrl.run import given, headless, resume, session
+from hydrl.run.films import film
 from hydrl.run.finished import open_run
 from hydrl.run.folder import require_run, summary
 from hydrl.run.policy import Policy, open_policy
+from hydrl.run.process import choose_device
 from hydrl.run.screen import closing_rows
 
 if TYPE_CHECKING:
@@ -95,16 +100,49 @@ class Run:
         """
         if episodes < 1:
             raise UserError(f"episodes={episodes}: give 1 or more")
-        with session.as_found():
-            opened = open_run(self.folder, checkpoint=str(checkpoint), device=device, trust=self.trust)
-            _, frames, evaluator = opened
+        with self._opened(checkpoint, device) as (frames, evaluator):
             played = evaluator(frames, episodes, stream)
-            evaluator.close()
         return played.metrics() | {"returns": played.returns.numpy(), "lengths": played.lengths.numpy()}
+
+    def film(self, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu") -> Path:
+        """Films the first of the episodes that :meth:`evaluate` plays, as ``scripts/evaluate.py`` does.
+
+        Args:
+            checkpoint: as of :meth:`evaluate`, and so are the others.
+
+        Returns:
+            ``video-CHECKPOINT.mp4`` in the run's folder, as ``IPython.display.Video(run.film(), embed=True)``
+            shows it.
+
+        Raises:
+            UserError: without PyAV, for a task that gives no pictures, or as :meth:`evaluate`.
+            RunError: if the file cannot be written.
+        """
+        path = self.folder / f"video-{checkpoint}.mp4"
+        with self._opened(checkpoint, device, filming=True) as (frames, evaluator):
+            _, steps, cut = film(evaluator, path, frames, stream)
+        if cut:
+            print(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
+        return path
+
+    @contextmanager
+    def _opened(
+        self, checkpoint: str | int, device: str, *, filming: bool = False
+    ) -> Iterator[tuple[int, Evaluator]]:
+        """The frames that a policy was trained for and what plays it; the process is left as it was found."""
+        with session.as_found():
+            headless.prepare(wanted=filming)  # before anything opens a window
+            quieten_libraries()
+            chosen = choose_device(device)
+            opened = open_run(self.folder, checkpoint=str(checkpoint), device=chosen, trust=self.trust)
+            _, frames, evaluator = opened
+            with closing(evaluator):
+                yield frames, evaluator
 
     def resume(self, *words: str, **keys: Any) -> "Run":
         """Goes on with the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
-        return train(*words, resume=self.folder, **keys)
+        trusted = {"trust": True} if self.trust and own.remembered(self.folder) else {}
+        return train(*words, resume=self.folder, **trusted | keys)
 
     def __repr__(self) -> str:
         """What it is of and what it reached."""
@@ -143,11 +181,23 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         cfg = command_line.in_python(typed, resume.expand)
         place = Path(cfg.run_dir)
         if here := given.here_only(choices_made()):
+            refuse_workers(cfg, here)
             print(f"{', '.join(here)} is of this process, in which alone the run can be gone on with")
         ended = trained(cfg)
     if ended is not None and ended.exit_code != 128 + signal.SIGINT:  # the process itself was to end
         signal.raise_signal(ended.exit_code - 128)
     return Run(place, trust=True)
+
+
+def refuse_workers(cfg: DictConfig, here: list[str]) -> None:
+    """Workers make their environments by name, and a class of this process has none there.
+
+    Raises:
+        UserError: if the run has workers and such an environment.
+    """
+    env = next((each for each in here if each.startswith("env=")), None)
+    if env and cfg.collector.get("num_workers"):
+        raise UserError(f"{env}: workers have no such class; use collector=single, or a choice in a folder")
 
 
 def trained(cfg: DictConfig) -> Interrupted | None:

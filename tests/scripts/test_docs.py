@@ -29,3 +29,7 @@ def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
     assert 'id="hydrl.parts.losses.make_loss"' in reference
     assert ":func:" not in reference
     assert "fonts.googleapis.com" not in index
+    notebook = (tmp_path / "tutorial.html").read_text()
+    shown = ("<video", "data:video/mp4;base64,", "data:image/png;base64,")
+    assert [notebook.count(each) for each in shown] == [1, 1, 4]
+    assert 'href="acting.html"' in notebook

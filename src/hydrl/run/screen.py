@@ -134,8 +134,12 @@ def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
         if name == "evaluation" and summary.get("eval/episodes"):  # and what the task itself tells of it
             own = (key for key in summary if key.startswith("eval/") and f"{{{key}" not in str(CLOSING))
             rows |= {key.removeprefix("eval/"): short(summary[key]) for key in own}
-    folder = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
-    return rows | {"folder": str(folder)}
+    return rows | {"folder": str(from_here(directory))}
+
+
+def from_here(path: Path) -> Path:
+    """A path as it is typed in the working folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def console() -> Console:

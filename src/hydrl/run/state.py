@@ -20,6 +20,7 @@ from hydrl.run.memory import Memory
 from hydrl.run.record import Record
 from hydrl.run.rehearsal import CannotGoOnError, Rehearsal
 from hydrl.run.resume import Origin, shown
+from hydrl.run.screen import from_here
 from hydrl.run.simulator import NotCapturedError, simulator_state
 
 
@@ -175,7 +176,8 @@ class TrainingState:
         restarts = lost or origin.restarts
         how = f"the environments start anew: {restarts}" if restarts else "all goes on as it stood"
         went_on = "forked" if origin.forked else "resumed"
-        self.record.say(f"{went_on} after {origin.frames:,} frames from {origin.checkpoint}; {how}")
+        place = from_here(origin.checkpoint)
+        self.record.say(f"{went_on} after {origin.frames:,} frames from {place}; {how}")
 
     def put_back(self, states: Mapping[str, Any], origin: Origin) -> str | None:
         """Gives every part its state, and says why the running episodes are lost where they are."""
