@@ -34,6 +34,10 @@ LONGER: dict[str, tuple[int, str]] = {
         40,
         "two runs in processes of their own, and one here",
     ),
+    "tests/test_tutorial.py::test_each_cell_of_the_notebook_runs": (
+        40,
+        "four runs, one of them of wide networks, and a film",
+    ),
     "tests/loop/test_gpu.py::test_a_run_trains_on_the_gpu": (60, "workers import for themselves"),
     "tests/loop/test_gpu.py::test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates": (
         120,
