@@ -56,8 +56,8 @@ def main(arguments: Arguments) -> None:
 
     if arguments.export:
         exportable(arguments.export)
-    process.prepare(0, arguments.device, 1)
-    opened = open_run(run, checkpoint=which, device=arguments.device, trust=arguments.trust)
+    device = process.prepare(0, arguments.device, 1)
+    opened = open_run(run, checkpoint=which, device=device, trust=arguments.trust)
     settings, frames, evaluator = opened
     if arguments.export:
         Policy(*opened).export(arguments.export)

@@ -169,9 +169,10 @@ def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
     assert {path: find(ours, path) for path in tuned} == tuned
 
 
-def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task():
+@pytest.mark.parametrize("files", [TUNED[::4], pytest.param(TUNED, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task(files):
     others: dict[str, dict] = {}
-    for file in TUNED:
+    for file in files:
         _, algo, env = file.split("/")
         words = [f"algo={algo}", *data_of(algo)]
         if algo not in others:
