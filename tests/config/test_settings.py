@@ -169,7 +169,9 @@ def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
     assert {path: find(ours, path) for path in tuned} == tuned
 
 
-@pytest.mark.parametrize("files", [TUNED[::4], pytest.param(TUNED, marks=pytest.mark.slow)], ids=["few", "all"])
+@pytest.mark.parametrize(
+    "files", [TUNED[::4], pytest.param(TUNED, marks=pytest.mark.slow)], ids=["few", "all"]
+)
 def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task(files):
     others: dict[str, dict] = {}
     for file in files:
