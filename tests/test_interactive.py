@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT, SMALL, killed, logged, typed
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from tensordict.nn import TensorDictModule
@@ -28,7 +29,7 @@ import hydrl
 from hydrl import interactive
 from hydrl.config.overrides import literal
 from hydrl.errors import RunError, UserError
-from hydrl.run import checkpoint, headless, process, session
+from hydrl.run import checkpoint, given, headless, process, session
 
 CARTPOLE = [*SMALL, "env=cartpole"]
 FEW = [*SMALL[2:], "eval.every_frames=64"]
@@ -231,18 +232,81 @@ def test_a_run_with_choices_in_a_folder_is_gone_on_with(tmp_path):
         interactive.Run(tmp_path / "run").resume(total_frames=3 * frames)
 
 
-def test_a_function_makes_the_actor(tmp_path):
+def test_a_function_makes_the_actor(tmp_path, capsys):
     def straight(env):
         layer = TensorDictModule(nn.Linear(4, 2), ["observation"], ["logits"])
         spec = {"distribution_class": OneHotCategorical, "return_log_prob": True}
         return ProbabilisticActor(layer, in_keys=["logits"], spec=env.action_spec_unbatched, **spec)
 
     words = [each for each in CARTPOLE if not each.startswith("actor.")]
-    words += [f"~actor.{each}" for each in ("init", "num_cells", "scale", "scale_init")]  # algo=ppo sets them
     run = hydrl.train(*words, folder=tmp_path / "run", actor=straight)
     state = checkpoint.load(checkpoint.find(run.folder, "last"), ["actor"])["actor"]
     assert [tuple(each.shape) for each in state.values()] == [(2, 4), (2,)]
     assert run.policy().predict(np.zeros(4, np.float32)) in (0, 1)
+    assert "are left out, as straight takes none of them" in capsys.readouterr().out
+    assert run.resume(total_frames=320).summary["frames"] == 320
+    with pytest.raises(UserError, match=r"actor\.num_cells=.*straight takes no num_cells"):
+        hydrl.train(*CARTPOLE, actor=straight)
+
+
+def test_classes_within_and_runs_are_known_by_name(trained, tmp_path):
+    class Slower(gymnasium.Wrapper):
+        def __init__(self, env, share):
+            super().__init__(env)
+            self.share = share
+
+        def step(self, action):
+            seen, reward, *rest = self.env.step(action)
+            return seen, reward * self.share, *rest
+
+    wrappers = {"wrappers": {"slower": {"_target_": Slower, "share": 0.25}}}
+    words = [*CARTPOLE, "init_from.parts=[actor]"]
+    run = hydrl.train(*words, folder=tmp_path / "run", env=wrappers, init_from=trained)
+    scored = run.evaluate(2)
+    assert scored["returns"].tolist() == [0.25 * each for each in scored["lengths"]]
+    assert run.summary["init_from"]["run"] == str(trained.folder)
+
+
+def test_another_class_of_the_same_name_is_told_of(counting, capsys):
+    class Other(gymnasium.Env):
+        pass
+
+    given.words({"env": counting})
+    Other.__name__ = "Counting"
+    assert capsys.readouterr().err == ""
+    given.words({"env": Other})
+    assert "env=Counting is another class than before" in capsys.readouterr().err
+    given.words({"env": counting})
+
+
+def test_a_run_of_a_class_says_elsewhere_what_would_do(counting, tmp_path, monkeypatch):
+    run = hydrl.train(*SMALL, env=counting, folder=tmp_path / "run")
+    monkeypatch.setattr(ConfigStore.instance(), "repo", {**ConfigStore.instance().repo, "env": {}})
+    monkeypatch.delitem(gymnasium.registry, "hydrl/Counting")
+    done = typed(f"resume={run.folder}", "total_frames=512", "trust=true")
+    assert done.returncode == 2
+    assert (
+        "env=Counting was a class of the process that began the run; go on there, or in Python" in done.stderr
+    )
+    with pytest.raises(UserError, match="it was a class of the process that trained it"):
+        run.evaluate(1)
+
+
+def test_a_function_that_makes_gymnasium_s_task_is_refused(tmp_path):
+    def make(device="cpu"):
+        return gymnasium.make("CartPole-v1")
+
+    with pytest.raises(
+        UserError, match=r"env makes .*, a task of Gymnasium's; register it and write env=gym"
+    ):
+        hydrl.train(*SMALL, env=make, folder=tmp_path / "run")
+
+
+def test_a_solved_run_says_how_to_go_on(tmp_path, capsys):
+    words = [*CARTPOLE, "eval.solved_at=1", "eval.stop_when_solved=true"]
+    run = hydrl.train(*words, folder=tmp_path / "run", total_frames=128)
+    run.resume(total_frames=256)
+    assert "to go on give eval.stop_when_solved=false, for it was solved" in capsys.readouterr().out
 
 
 def test_what_is_no_choice_is_refused():
@@ -314,7 +378,8 @@ def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):
     commands = []
 
     class Process:
-        def __init__(self, command):
+        def __init__(self, command, env):
+            assert "FORCE_COLOR" not in env
             commands.append(command)
 
         def wait(self):

@@ -1,6 +1,7 @@
 """Runs from Python, in a script, a notebook or a thread: what ``hydrl.train`` and its kin do."""
 
 import csv
+import os
 import signal
 import subprocess
 import sys
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
-from hydrl.config import ROOT, command_line, own
-from hydrl.config.overrides import choices_made, literal
+from hydrl.config import ROOT, command_line
+from hydrl.config.overrides import choices_made, key_of, literal
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.loop import Evaluator
 from hydrl.parts.libraries import quieten_libraries
@@ -141,8 +142,7 @@ class Run:
 
     def resume(self, *words: str, **keys: Any) -> "Run":
         """Goes on with the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
-        trusted = {"trust": True} if self.trust and own.remembered(self.folder) else {}
-        return train(*words, resume=self.folder, **trusted | keys)
+        return train(*words, resume=self.folder, **{"trust": self.trust, **keys})
 
     def __repr__(self) -> str:
         """What it is of and what it reached."""
@@ -174,12 +174,15 @@ def named(summary: Mapping[str, Any]) -> str:
 
 def train(*words: str, folder: str | Path | None = None, began: float | None = None, **keys: Any) -> Run:
     """See :func:`hydrl.train`; ``began`` is when it was called, by ``time.monotonic``."""
+    if wrong := next((each for each in words if not isinstance(each, str)), None):
+        raise UserError(f'{wrong!r}: give words as "algo=ppo" or keywords as algo="ppo"')
     typed = [*words, *given.words(keys)]
     if folder is not None:
         typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
     with session.begun(began):
         cfg = command_line.in_python(typed, resume.expand)
         place = Path(cfg.run_dir)
+        given.leave_out(cfg, [key_of(each) for each in typed])
         if here := given.here_only(choices_made()):
             refuse_workers(cfg, here)
             print(f"{', '.join(here)} is of this process, in which alone the run can be gone on with")
@@ -252,12 +255,16 @@ def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
 def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Run]:
     """See :func:`hydrl.sweep`."""
     if own := next((key for key, value in keys.items() if callable(value)), None):
-        raise UserError(f"{own}={keys[own]!r}: members are processes of their own, which have no such class")
+        raise UserError(
+            f"{own}={keys[own]!r}: members are processes of their own, which have no such class; make it a "
+            "choice in a folder (docs/own_parts.md)"
+        )
     several = {key: each if isinstance(each, list) else [each] for key, each in keys.items()}
     typed = [f"{key}={','.join(literal(each, key) for each in values)}" for key, values in several.items()]
     place = Path(folder or f"outputs/sweeps/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
     command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *typed]
-    process = subprocess.Popen([*command, f"hydra.sweep.dir={literal(place, 'folder')}"])
+    plain = {key: each for key, each in os.environ.items() if key != "FORCE_COLOR"}  # a notebook sets it
+    process = subprocess.Popen([*command, f"hydra.sweep.dir={literal(place, 'folder')}"], env=plain)
     try:
         code = process.wait()
     except BaseException:  # a notebook's stop button is pressed for this process alone
@@ -265,5 +272,6 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
         process.wait()
         raise
     if code:
-        raise RunError(f"the sweep in {place} ended with exit code {code}; it has printed why")
+        those = f"; hydrl.runs({str(place)!r}) has those that finished" if place.is_dir() else ""
+        raise RunError(f"the sweep in {place} ended with exit code {code} and has printed why{those}")
     return runs(place, trust=True)

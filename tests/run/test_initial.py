@@ -181,7 +181,7 @@ def test_a_run_begun_so_is_resumed_exactly_without_the_other(ppo, tmp_path):
         (["init_from=RUN", "transforms=plain", "init_from.parts=[normaliser]"], "this run has no normaliser"),
         (
             ["init_from=RUN", "actor.num_cells=[3]", "init_from.parts=[actor]", "env=acrobot"],
-            "nothing of it fits",
+            "no layer of it fits",
         ),
         (["resume=RUN", "init_from=RUN"], "begins a new run, and resume="),
     ],

@@ -5,15 +5,20 @@ this process has goes by a name in this module, which another process does not f
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 from hydra.core.config_store import ConfigStore, ConfigStoreWithProvider
+from omegaconf import DictConfig, open_dict
 
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import literal
+from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
+from hydrl.parts.libraries import tell
+
+_tasks: dict[str, Any] = {}  # classes of environments by their names
 
 
 def words(given: Mapping[str, Any]) -> list[str]:
@@ -28,12 +33,20 @@ def words(given: Mapping[str, Any]) -> list[str]:
     found = []
     for key, value in given.items():
         if isinstance(value, Mapping):
-            found += [f"{key}.{name}={literal(each, f'{key}.{name}')}" for name, each in value.items()]
+            within = {f"{key}.{name}": by_name(each) for name, each in value.items()}
+            found += [f"{name}={literal(each, name)}" for name, each in within.items()]
         elif callable(value):
             found.append(f"{key}={choice(key, value)}")
         else:
-            found.append(f"{key}={literal(value, key)}")
+            found.append(f"{key}={literal(getattr(value, 'folder', value), key)}")  # of a run
     return found
+
+
+def by_name(value: Any) -> Any:
+    """The same with the dotted names of classes and functions in their places."""
+    if isinstance(value, Mapping):
+        return {key: by_name(each) for key, each in value.items()}
+    return dotted(value) if callable(value) else value
 
 
 def choice(group: str, make: Callable[..., Any]) -> str:
@@ -53,6 +66,9 @@ def choice(group: str, make: Callable[..., Any]) -> str:
         node: dict[str, Any] = {"task": name, "env": environment(name, make)}
     else:
         node = {group: {"_target_": dotted(make)}}
+    if group == "env" and _tasks.setdefault(name, make) is not make:
+        tell(f"env={name} is another class than before; runs of that one are played and gone on with in this")
+        _tasks[name] = make
     with ConfigStoreWithProvider(__name__) as store:
         store.store(name, node, group, "_global_")
     return name
@@ -83,3 +99,23 @@ def here_only(choices: Mapping[str, Any]) -> list[str]:
     return [
         f"{group}={choices[group]}" for group, node in found.items() if node and node.provider == __name__
     ]
+
+
+def leave_out(cfg: DictConfig, typed: Sequence[str]) -> None:
+    """Takes out of a function's node what files set for another choice of its group, and it does not take.
+
+    Args:
+        cfg: composed.
+        typed: keys, which stay and are refused.
+    """
+    for group, node in [(str(key), node) for key, node in cfg.items()]:
+        name = str(node.get("_target_")).removeprefix(f"{__name__}.") if isinstance(node, DictConfig) else ""
+        if name not in globals():
+            continue
+        parameters, open_ended = accepted_parameters(globals()[name])
+        kept = {"_target_", *parameters, *(each.removeprefix(f"{group}.") for each in typed)}
+        if lost := [] if open_ended else [str(each) for each in node if each not in kept]:
+            print(f"{group}: {', '.join(lost)} are left out, as {name} takes none of them")
+        with open_dict(cfg):
+            for each in lost:
+                del node[each]

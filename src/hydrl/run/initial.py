@@ -46,6 +46,7 @@ class Source:
         taken: how many entries of each part were.
         left: those that begin anew here, or are not here, and why.
         lines: what the user is told.
+        weights: how many of the entries that were taken are more than a vector.
     """
 
     named: str
@@ -58,6 +59,7 @@ class Source:
     taken: dict[str, int] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    weights: int = 0
 
     @property
     def told(self) -> dict[str, Any]:
@@ -164,8 +166,8 @@ def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
         fill(source, "targets", targets, learned)
     if "normaliser" in parts:
         take_normaliser(source, env, seen_by)
-    if not any(source.taken.values()):
-        raise UserError(f"init_from={source.named}: nothing of it fits: {some(source.left)}")
+    if not (source.weights or source.taken.get("normaliser")):
+        raise UserError(f"init_from={source.named}: no layer of it fits: {some(source.left)}")
     tell(source, parts)
 
 
@@ -194,6 +196,7 @@ def fill(source: Source, part: str, here: Mapping[str, Tensor], learned: Collect
         if old is not None and new is not None and old.shape == new.shape:
             new.copy_(old)
             count += 1
+            source.weights += new.ndim > 1
         else:
             source.left[f"targets.{name}" if part == "targets" else name] = unlike(old, new)
     source.taken[part] = count

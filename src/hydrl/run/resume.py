@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
@@ -113,7 +114,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
         )
     named, run = Path(path), run_of(path)
     if not named.exists():
-        raise UserError(f"resume={path}: there is no such folder; give a run's, or resume=auto")
+        kind = "folder" if named == run else "checkpoint"
+        raise UserError(f"resume={path}: there is no such {kind}; give a run's, or resume=auto")
     begun = [] if own.folders(arguments) else own.remembered(run)
     if begun and "trust=true" not in arguments:
         raise UserError(
@@ -125,6 +127,11 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if now and config.is_file() and now[-1] != (then := f"algo={find(OmegaConf.load(config), 'algo')}"):
         raise UserError(f"{now[-1]} would make it another run: it was started with {then}; leave it out")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
+    if lost := [each for each in saved if was_handed_over(each, run)]:
+        raise UserError(
+            f"resume={path}: {lost[0]} was a class of the process that began the run; go on there, or in "
+            f"Python with hydrl.train(resume={str(named)!r}, {key_of(lost[0])}=CLASS)"
+        )
     first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
     typed = [each for each in arguments[first:] if not each.startswith("resume=")]
     # Options such as --config-dir stand first, and what is typed now after resume=, see config.settings.
@@ -132,6 +139,16 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if "hydra.run.dir" not in keys:  # else it is a fork
         resumed.append(f"hydra.run.dir={quoted(run)}")
     return [*arguments[:first], *resumed, *([own.searchpath(begun)] if begun else [])]
+
+
+def was_handed_over(word: str, run: Path) -> bool:
+    """Whether a word chooses what only the process that began the run had, see :mod:`hydrl.run.given`."""
+    group, _, name = word.partition("=")
+    config = run / ".hydra" / "config.yaml"
+    if f"{name}.yaml" in ConfigStore.instance().repo.get(group, {}) or not config.is_file():
+        return False
+    target, id = (find(OmegaConf.load(config), f"{group}.{key}") for key in ("_target_", "id"))
+    return str(target).startswith("hydrl.run.given.") or str(id).startswith("hydrl/")
 
 
 def command(settings: Settings, folder: str) -> str:
@@ -332,8 +349,10 @@ def wanted(settings: Settings, start: Origin) -> str:
     written = summary(start.folder)
     if not written:
         return ""
-    trained = settings.batches * settings.frames_per_batch <= start.frames
-    solved = settings.eval.stop_when_solved and start.frames < start.settings["total_frames"]
+    trained, score = settings.batches * settings.frames_per_batch <= start.frames, settings.eval
+    reached = written["eval/return_mean"] if written["solved_at_frames"] is not None else None
+    wanted_least = score.solved_at if score.stop_when_solved else None
+    solved = reached is not None and wanted_least is not None and reached >= wanted_least
     if (written["status"], written["frames"]) != ("finished", start.frames) or not (trained or solved):
         return ""
     return "a larger total_frames" if trained else "eval.stop_when_solved=false, for it was solved"

@@ -1,6 +1,7 @@
 """Learning curves, legible at half size and in colours that the colour-blind tell apart as well."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -119,9 +120,11 @@ def beside(axes: Axes, found: dict[str, list[Row]], longest: float) -> None:
     end = reach(found, longest)
     near = {name: [row for row in rows if row.frames <= end] for name, rows in found.items()}
     near = {name: rows for name, rows in near.items() if rows}
+    alike = Counter(row.frames for rows in near.values() for row in rows)
     for place, (name, shown) in enumerate(near.items()):
         grey, marker = (each[place % len(each)] for each in (GREYS, HOLLOW))
-        frames = np.array([row.frames for row in shown]) + ((place + 0.5) / len(near) - 0.5) * 0.06 * end
+        apart = ((place + 0.5) / len(near) - 0.5) * 0.06 * end
+        frames = [row.frames + apart * (alike[row.frames] > 1) for row in shown]
         returns, std = ([getattr(row, key) for row in shown] for key in ("return_mean", "std"))
         look: dict[str, Any] = {
             "color": grey,

@@ -83,6 +83,10 @@ def gymnasium_env(
         reason = " ".join(str(error).split())
         if id.startswith("ALE/"):  # which importing the package registers
             reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
+        elif id.startswith("hydrl/"):  # see hydrl.run.given
+            reason = (
+                "it was a class of the process that trained it; hand it over again, as hydrl.train(env=CLASS)"
+            )
         elif isinstance(error, gymnasium.error.NameNotFound):
             module, _, name = id.rpartition(":")
             reason += (

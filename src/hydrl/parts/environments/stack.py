@@ -5,6 +5,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
+import gymnasium
 import torch
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import (
@@ -19,6 +20,7 @@ from torchrl.envs import (
 )
 from torchrl.modules.utils import get_env_transforms_from_module
 
+from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, gymnasium_env
 from hydrl.parts.environments.normalisers import load_normaliser
 from hydrl.parts.environments.tasks import (
@@ -102,10 +104,20 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None 
 
 
 def fresh(make: MakeEnv, **given: Any) -> EnvBase:
-    """An environment from a copy of its configuration, which it may change as it likes."""
+    """An environment from a copy of its configuration, which it may change as it likes.
+
+    Raises:
+        UserError: for a task of Gymnasium's, which is made by its id.
+    """
     if isinstance(make, partial):
         make = partial(make.func, *make.args, **copies(make.keywords))
-    return make(**given)
+    made = make(**given)
+    if isinstance(made, gymnasium.Env):
+        raise UserError(
+            f"env makes {type(made).__name__}, a task of Gymnasium's; register it and write env=gym "
+            "env.id=MODULE:NAME, or hand its class over to hydrl.train as env=CLASS"
+        )
+    return made
 
 
 class SteadySerialEnv(SerialEnv):
