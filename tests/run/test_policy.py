@@ -237,11 +237,13 @@ def runner(path: Path):
 @pytest.mark.parametrize(
     ("name", "suffix"),
     [
-        *(("ppo", "onnx"), ("dqn", "pt2"), ("td3", "onnx"), ("sac", "onnx"), ("running", "onnx")),
-        *(("cartpole", "onnx"), ("choice", "onnx")),
+        *(("dqn", "pt2"), ("sac", "onnx"), ("running", "onnx"), ("choice", "onnx")),
         *(
             pytest.param(*pair, marks=pytest.mark.slow)
-            for pair in (("ppo", "pt2"), ("dqn", "onnx"), ("td3", "pt2"), ("choice", "pt2"))
+            for pair in [
+                *(("ppo", "onnx"), ("ppo", "pt2"), ("td3", "onnx"), ("td3", "pt2")),
+                *(("dqn", "onnx"), ("cartpole", "onnx"), ("choice", "pt2")),
+            ]
         ),
     ],
 )

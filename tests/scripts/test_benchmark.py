@@ -219,6 +219,7 @@ def test_wrong_arguments_end_with_the_usage(words, capsys):
     assert "usage:" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells private memory from shared")
 def test_a_buffer_on_disk_takes_no_memory_of_the_process(tmp_path):
     grown = {}

@@ -1,6 +1,7 @@
 """What a task keeps and what a run keeps are never the same memory."""
 
 from functools import partial
+from typing import Any
 
 import gymnasium
 import hostile
@@ -85,7 +86,12 @@ def collected(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("collector", choices(CONFIGS / "collector"))
+def slow_if(each: str) -> Any:
+    """Those whose workers collect as others' do, and that tests/parts/experience runs too."""
+    return pytest.param(each, marks=pytest.mark.slow) if each in ("multi_async", "overlap") else each
+
+
+@pytest.mark.parametrize("collector", map(slow_if, choices(CONFIGS / "collector")))
 def test_every_collector_hands_over_what_the_task_gave(collector, collected, run, tmp_path):
     drawn = collector == "dataset"
     if drawn:
