@@ -133,6 +133,7 @@ def beside(axes: Axes, found: dict[str, list[Row]], longest: float) -> None:
             "markerfacecolor": "none",
             "linewidth": 0.8,
         }
-        errors = [np.nan if each is None else each for each in std]
+        known = any(each is not None for each in std)
+        errors = [np.nan if each is None else each for each in std] if known else None
         axes.errorbar(frames, returns, errors, label=name, capsize=3, zorder=1.5, **look)
     axes.set_xlim(axes.get_xlim()[0], end)
