@@ -137,20 +137,8 @@ class Record:
             self.write()
         if closing:  # after the last row and checkpoint: a longer run goes on as if it had not been
             progress.evaluated(closing, self.clock.elapsed)
-        reported = progress.evaluation
-        followed = self.metrics.followed or list(reported.info if reported else ())
-        reached = {
-            "status": status,
-            "eval/return_mean": reported.mean if reported else None,
-            "eval/return_std": reported.std if reported else None,
-            "eval/episodes": reported.returns.numel() if reported else 0,
-            "eval/cut_episodes": reported.cut_episodes if reported else 0,
-            **{f"eval/{name}": None for name in followed},
-            **(reported.info_means() if reported else {}),
-            "best_eval/return_mean": progress.best,
-            "solved_at_frames": progress.solved_at_frames,
-            "solved_at_seconds": progress.solved_at_seconds,
-        }
+        followed = self.metrics.followed or list(progress.evaluation.info if progress.evaluation else ())
+        reached = {"status": status, **self.reached(followed)}
         summary = {
             "algo": settings.algo,
             "env": settings.task,
@@ -179,6 +167,21 @@ class Record:
         self.page(title, rows | going_on)
         self.close(reached)
         print_summary(summary, self.directory, *going_on.values())
+
+    def reached(self, followed: list[str]) -> dict[str, Any]:
+        """The last evaluation, the best and the first that solved the task, as the summary has them."""
+        progress, last = self.progress, self.progress.evaluation
+        return {
+            "eval/return_mean": last.mean if last else None,
+            "eval/return_std": last.std if last else None,
+            "eval/episodes": last.returns.numel() if last else 0,
+            "eval/cut_episodes": last.cut_episodes if last else 0,
+            **{f"eval/{name}": None for name in followed},
+            **(last.info_means() if last else {}),
+            "best_eval/return_mean": progress.best,
+            "solved_at_frames": progress.solved_at_frames,
+            "solved_at_seconds": progress.solved_at_seconds,
+        }
 
     def page(self, title: str, rows: dict[str, str]) -> None:
         """Writes ``run.html``: the curves, the closing table's rows and the configuration."""

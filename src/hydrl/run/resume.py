@@ -127,11 +127,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if now and config.is_file() and now[-1] != (then := f"algo={find(OmegaConf.load(config), 'algo')}"):
         raise UserError(f"{now[-1]} would make it another run: it was started with {then}; leave it out")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
-    if lost := [each for each in saved if was_handed_over(each, run)]:
-        raise UserError(
-            f"resume={path}: {lost[0]} was a class of the process that began the run; go on there, or in "
-            f"Python with hydrl.train(resume={str(named)!r}, {key_of(lost[0])}=CLASS)"
-        )
+    refuse_handed_over(saved, named)
     first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
     typed = [each for each in arguments[first:] if not each.startswith("resume=")]
     # Options such as --config-dir stand first, and what is typed now after resume=, see config.settings.
@@ -139,6 +135,19 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if "hydra.run.dir" not in keys:  # else it is a fork
         resumed.append(f"hydra.run.dir={quoted(run)}")
     return [*arguments[:first], *resumed, *([own.searchpath(begun)] if begun else [])]
+
+
+def refuse_handed_over(saved: Sequence[str], named: Path) -> None:
+    """Refuses to go on where a choice of the run is not there.
+
+    Raises:
+        UserError: naming it.
+    """
+    if lost := [each for each in saved if was_handed_over(each, run_of(named))]:
+        raise UserError(
+            f"resume={named}: {lost[0]} was a class of the process that began the run; go on there, or in "
+            f"Python with hydrl.train(resume={str(named)!r}, {key_of(lost[0])}=CLASS)"
+        )
 
 
 def was_handed_over(word: str, run: Path) -> bool:

@@ -80,23 +80,28 @@ def gymnasium_env(
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         if is_of_the_task(error):
             raise
-        reason = " ".join(str(error).split())
-        if id.startswith("ALE/"):  # which importing the package registers
-            reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
-        elif id.startswith("hydrl/"):  # see hydrl.run.given
-            reason = (
-                "it was a class of the process that trained it; hand it over again, as hydrl.train(env=CLASS)"
-            )
-        elif isinstance(error, gymnasium.error.NameNotFound):
-            module, _, name = id.rpartition(":")
-            reason += (
-                f' {module} does not register it, as gymnasium.register("{name}", CLASS) would'
-                if module
-                else f" One of your own is env.id=MODULE:{id}, whose module registers it"
-            )
-        elif "gymnasium[box2d]" in reason:
-            reason = "it needs Box2D; pip install 'hydrl[box2d]'"
-        raise UserError(f"env.id={id} could not be made: {reason}") from error
+        raise UserError(f"env.id={id} could not be made: {reason_of(error, id)}") from error
+
+
+def reason_of(error: Exception, id: str) -> str:
+    """Why a task cannot be made, with what would do where that is known."""
+    reason = " ".join(str(error).split())
+    if id.startswith("ALE/"):  # which importing the package registers
+        reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
+    elif id.startswith("hydrl/"):  # see hydrl.run.given
+        reason = (
+            "it was a class of the process that trained it; hand it over again, as hydrl.train(env=CLASS)"
+        )
+    elif isinstance(error, gymnasium.error.NameNotFound):
+        module, _, name = id.rpartition(":")
+        reason += (
+            f' {module} does not register it, as gymnasium.register("{name}", CLASS) would'
+            if module
+            else f" One of your own is env.id=MODULE:{id}, whose module registers it"
+        )
+    elif "gymnasium[box2d]" in reason:
+        reason = "it needs Box2D; pip install 'hydrl[box2d]'"
+    return reason
 
 
 def followed_task(
