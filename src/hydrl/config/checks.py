@@ -371,7 +371,8 @@ def forgetful(values: Values) -> Iterator[str]:
         advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
         yield f"actor.memory={show(units or memory)} learns from whole sequences; {advice}"
     if shared and not find(values, "loss.value_estimator.deactivate_vmap"):
-        yield "critic.encoder=shared reads the actor's memory, which needs loss.value_estimator.deactivate_vmap=true"
+        needs = "loss.value_estimator.deactivate_vmap=true"
+        yield f"critic.encoder=shared reads the actor's memory; use {needs}"
 
 
 def judges(values: Values) -> bool:
