@@ -91,8 +91,8 @@ def make_loss(
         learned = [each for part in {*networks.values()} for each in parts[part].parameters()]
         if len(learned) > len({*learned}):
             raise UserError(
-                "loss.module.separate_losses=true keeps the critic's gradient from the encoder that it has in "
-                "common with the actor; use critic.encoder=own, or leave it out"
+                "loss.module.separate_losses=true keeps the critic's gradient from an encoder that it "
+                "shares with the actor; use critic.encoder=own, or leave it out"
             )
     loss = module(**given, **{name: value for name, value in known.items() if name in asked})
     if keys:
