@@ -342,8 +342,8 @@ MISTAKES: dict[str, list[str]] = {
     "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
     "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory={lstm: 64, gru: 8}", "give one of them"],
     "algo=recurrent_ppo +actor.memory.rnn=8": [
-        "actor.memory.rnn=8",
-        "takes no rnn",
+        "memory.rnn=8",
+        "takes no rnn; memory has lstm, gru",
     ],
     "algo=recurrent_ppo +critic.memory.lstm=8": ["critic.memory", "use critic.encoder=shared"],
     "algo=crossq compile=true": ["compile=true does not work with critic.norm", "use compile=false"],
