@@ -26,10 +26,6 @@ LONGER: dict[str, tuple[int, str]] = {
         90,
         "where it is run alone it trains them all",
     ),
-    "tests/test_train.py::test_ctrl_c_that_ends_the_compiler_too_ends_the_run_as_any_other": (
-        40,
-        "it compiles",
-    ),
     "tests/test_train.py::test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other": (
         40,
         "two runs in processes of their own, and one here",
