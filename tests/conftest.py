@@ -50,6 +50,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["~tuned", "total_frames=256", "collector.frames_per_batch=64", "minibatches.size=32"]
 SMALL += ["actor.num_cells=[16,16]", "eval.every_frames=128", "eval.episodes=2", "eval.final_episodes=2"]
 SMALL += ["eval.max_steps=20", "log_every_frames=64", "checkpoint_every_frames=128"]
+SMALL_PPO = [*SMALL, "minibatches.epochs=2"]
 
 
 def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
@@ -245,7 +246,7 @@ def run(tmp_path: Path) -> Callable[..., Path]:
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of which half is done, left by a user at the command line; who changes it takes a copy."""
     folder = tmp_path_factory.mktemp("half") / "a run"
-    words = [*SMALL, "env=cartpole", "total_frames=128", "+env.max_episode_steps=40"]
+    words = [*SMALL_PPO, "env=cartpole", "total_frames=128", "+env.max_episode_steps=40"]
     done = typed(*words, f"hydra.run.dir='{folder}'")
     assert done.returncode == 0, done.stderr
     return folder
