@@ -170,7 +170,7 @@ def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
 
 
 @pytest.mark.parametrize(
-    "files", [TUNED[::4], pytest.param(TUNED, marks=pytest.mark.slow)], ids=["few", "all"]
+    "files", [TUNED[::8], pytest.param(TUNED, marks=pytest.mark.slow)], ids=["few", "all"]
 )
 def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task(files):
     others: dict[str, dict] = {}

@@ -17,7 +17,7 @@ from hydrl.run import checkpoint
 
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=64"]
 DQN += ["minibatches.updates=8"]
-PPO = ["algo=ppo", "critic.num_cells=[16,16]"]
+PPO = ["algo=ppo", "critic.num_cells=[16,16]", "minibatches.epochs=2"]
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
@@ -36,8 +36,8 @@ EXACT = {
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=500"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=80"],
     "several agents": [
-        "algo=mappo", "critic.num_cells=[16,16]", "env=custom", "env._target_=toys.Team",
-        "collector.num_envs=4",
+        "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
+        "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
     ],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
@@ -134,7 +134,7 @@ def test_a_stop_loses_nothing(tmp_path):
     words = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]", "collector.frames_per_batch=256"]
     words += [
         "minibatches.size=64",
-        "total_frames=3_072",
+        "total_frames=2_048",
         "eval.every_frames=512",
         "checkpoint_every_frames=1_000_000",
     ]
