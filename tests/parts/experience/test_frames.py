@@ -1,15 +1,15 @@
 """A replay memory that keeps each picture once gives what one with whole stacks gives, byte for byte."""
 
-from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 
 from hydrl.parts.experience.buffers import PrioritizedSampler
-from hydrl.parts.experience.frames import Frames
+from hydrl.parts.experience.frames import Frames, frames_of
 from hydrl.parts.experience.minibatches import Replay
 
 LOSS = SimpleNamespace(
@@ -64,36 +64,136 @@ def batches(count, envs=3, time=7, **film):
         yield batch if envs else batch[0]
 
 
-def memories(max_size, stacked=4, buffer=ReplayBuffer, storage=LazyTensorStorage, keys=("pixels",), **replay):
-    """Two of the same that draw alike: one keeps whole stacks, the other each frame once."""
-    made = []
-    for once in (False, True):
-        kept = buffer(storage=storage(max_size), **({"sampler": PrioritizedSampler(max_size, 0.6, 0.4)} if buffer is not ReplayBuffer else {}))
-        if once:
-            kept.append_transform(Frames(kept.storage, keys, stacked))
-        numbers = {"updates": 2, "size": 16, "warmup_frames": 0, "n_steps": 1, "draw": "batch", **replay}
-        made.append(Replay(kept, LOSS, **numbers))
-    return made
+def kept_in(storage, buffer=ReplayBuffer, keys=("pixels",), stacked=4):
+    """A replay memory that keeps each frame once; whole stacks where no ``keys`` are pictures."""
+    sampler = {} if buffer is ReplayBuffer else {"sampler": PrioritizedSampler(storage.max_size, 0.6, 0.4)}
+    made = buffer(storage=storage, **sampler)
+    return made.append_transform(Frames(made.storage, keys, stacked)) if keys else made
 
 
-def drawn(memory, batch, seed):
+def replay(buffer, **numbers):
+    numbers = {"updates": 2, "size": 16, "warmup_frames": 0, "n_steps": 1, "draw": "batch", **numbers}
+    return Replay(buffer, LOSS, **numbers)
+
+
+def drawn(minibatches, batch, seed):
+    """Minibatches that a batch leads to, with priorities after each."""
     torch.manual_seed(seed)
+    np.random.seed(seed)
     found = []
-    for minibatch in memory(batch.clone()):
+    for minibatch in minibatches(batch):
         found.append(minibatch.clone())
         minibatch["td_error"] = minibatch["next", "reward"][:, 0] + 0.1
     return found
 
 
-@pytest.mark.parametrize("envs", [0, 1, 3])
-@pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("film", [{}, {"channels": 3}, {"stacked": 1}, {"longest": 1}, {"longest": 40}])
-def test_all(envs, n_steps, film):
-    whole, once = memories(60, film.get("stacked", 4), n_steps=n_steps)
-    for at, batch in enumerate(batches(20, envs, **film)):
-        first, second = drawn(whole, batch, at), drawn(once, batch, at)
-        assert len(first) == len(second)
-        for one, other in zip(first, second, strict=True):
-            assert set(one.keys(True, True)) == set(other.keys(True, True))
-            assert (one == other).all()
-    assert (whole.buffer[:] == once.buffer[:]).all()
+def same(some, others):
+    """Whether two rows or minibatches have the same entries, byte for byte."""
+    keys = set(some.keys(True, True))
+    return keys == set(others.keys(True, True)) and all(torch.equal(some[key], others[key]) for key in keys)
+
+
+def compare(whole, once, shown):
+    """Learns from batches by both memories, and finds all that they draw and hold equal; the rows stored."""
+    for at, batch in enumerate(shown):
+        before = batch.clone()
+        pairs = zip(drawn(whole, batch, at), drawn(once, batch, at), strict=True)
+        assert all(same(*pair) for pair in pairs)
+        assert same(batch, before)
+    assert same(whole.buffer[:], once.buffer[:])
+    assert (
+        len(once.buffer) == once.buffer.storage.max_size < once.buffer.write_count
+    )  # it is full and went round
+
+
+CASES = [
+    ({}, {}),
+    ({"envs": 0}, {}),
+    ({"envs": 1, "time": 3}, {"n_steps": 4}),
+    ({}, {"n_steps": 3}),
+    ({"channels": 3}, {"n_steps": 2}),
+    ({"stacked": 1, "channels": 3}, {}),
+    ({"longest": 1}, {}),
+    ({"longest": 2, "stacked": 1}, {"n_steps": 3}),
+    ({"longest": 50, "time": 3}, {"n_steps": 5}),
+]
+
+
+@pytest.mark.parametrize(("film", "numbers"), CASES)
+def test_what_is_drawn_and_held_is_what_whole_stacks_give(film, numbers):
+    """Over ends and time limits of one environment and several, round the memory more than once."""
+    count = 420 // (film.get("envs", 3) or 1) // film.get("time", 7)
+    stacked = film.get("stacked", 4)
+    whole = replay(kept_in(LazyTensorStorage(60), keys=()), **numbers)
+    once = replay(kept_in(LazyTensorStorage(60), stacked=stacked), **numbers)
+    compare(whole, once, batches(count, **film))
+
+
+def test_priorities_are_those_of_whole_stacks():
+    numbers = {"draw": "minibatch", "n_steps": 3}
+    pair = [kept_in(LazyTensorStorage(60), TensorDictReplayBuffer, keys) for keys in ((), ("pixels",))]
+    compare(*(replay(each, **numbers) for each in pair), batches(20))
+
+
+def test_on_disk_it_is_the_same_and_one_memory_of_frames_stays_when_it_grows(tmp_path):
+    pair = [
+        kept_in(LazyMemmapStorage(60, scratch_dir=tmp_path / name, existsok=True), keys=keys)
+        for name, keys in {"whole": (), "once": ("pixels",)}.items()
+    ]
+    compare(*map(replay, pair), batches(20, longest=2))
+    capacity = frames_of(pair[1]).buffer.storage.max_size
+    assert capacity > 80
+    assert [each.name for each in (tmp_path / "once").glob("frames-*")] == [f"frames-{capacity}"]
+
+
+def test_each_frame_is_kept_once():
+    memory, seen = replay(kept_in(LazyTensorStorage(1_000))), set()
+    for batch in batches(20):
+        drawn(memory, batch, 0)
+        for stacks in (batch["pixels"], batch["next", "pixels"]):
+            seen |= {tuple(frame) for frame in stacks.reshape(-1, 9).tolist()}
+    frames = frames_of(memory.buffer).buffer
+    assert frames.write_count == len(seen) > 420
+    assert frames.storage.get(slice(None))["pixels"].shape == (len(seen), 1, 3, 3)
+    assert memory.buffer.storage.get(0)["pixels"].dtype == torch.int64
+
+
+def test_frames_that_no_row_needs_make_room_and_none_else():
+    """Long episodes never make it grow; where each is of one step, rows need twice as many and have them."""
+    sizes = {}
+    for longest in (200, 1):
+        memory = replay(kept_in(LazyTensorStorage(1_000)), warmup_frames=2_000)
+        for batch in batches(200, envs=2, time=10, longest=longest):
+            drawn(memory, batch, 0)
+        frames = frames_of(memory.buffer).buffer
+        assert frames.write_count > 3 * frames.storage.max_size
+        sizes[longest] = frames.storage.max_size
+    assert sizes[200] == 1_050
+    assert 2_000 < sizes[1] < 2_300
+
+
+@pytest.mark.parametrize("keys", [("pixels", "camera"), ("pixels", ("robot", "camera"))])
+def test_pictures_of_any_name_and_size_are_kept_together(keys):
+    def shown():
+        for batch in batches(20):
+            for each in (batch, batch["next"]):
+                each[keys[1]] = torch.stack([each["pixels"].flip(-1)] * 2, -1).flatten(-2)
+                each["position"] = each["pixels"].sum((-1, -2)).float()
+            yield batch
+
+    pair = [kept_in(LazyTensorStorage(60), keys=each) for each in ((), keys)]
+    compare(*map(replay, pair), shown())
+    assert pair[1].storage.get(0)[keys[1]].shape == (4,)
+
+
+def test_a_stack_that_no_step_leads_to_is_stored_anew():
+    """A task that jumps in the middle of an episode, and one that stands still."""
+
+    def shown():
+        for batch in batches(30):
+            batch["pixels"][:, 3] = torch.randint(256, batch["pixels"][:, 3].shape)
+            batch["next", "pixels"][:, 5] = batch["pixels"][:, 5]
+            yield batch
+
+    pair = [kept_in(LazyTensorStorage(60), keys=each) for each in ((), ("pixels",))]
+    compare(*(replay(each, n_steps=2) for each in pair), shown())

@@ -35,10 +35,14 @@ def of_task(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | 
     One that deals out a batch without replacement has its pictures whole.
     """
     keys, stacked = pictures(env)
-    if keys and buffer is not None and isinstance(buffer.storage, TensorStorage):
-        if not isinstance(buffer.sampler, samplers.SamplerWithoutReplacement):
-            buffer.append_transform(Frames(buffer.storage, keys, stacked))
+    if keys and buffer is not None and isinstance(buffer.storage, TensorStorage) and not deals(buffer):
+        buffer.append_transform(Frames(buffer.storage, keys, stacked))
     return in_its_own_unit(buffer, env)
+
+
+def deals(buffer: ReplayBuffer) -> bool:
+    """Whether it holds a batch and deals it out, each row once."""
+    return isinstance(buffer.sampler, samplers.SamplerWithoutReplacement)
 
 
 def in_its_own_unit(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:

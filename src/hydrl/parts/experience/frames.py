@@ -19,11 +19,11 @@ class Frames(Transform):
     """The pictures that the rows of a replay memory show, each kept once and put back into what is drawn.
 
     A task that shows stacks of four frames shows each of them four times, and four times more as what comes
-    next. Here a row has the numbers of its frames, ``[k]``, in the place of a stack ``[k * C, H, W]``. Nothing
-    is assumed of episodes: numbers are taken over where all bytes are equal, and nowhere else.
+    next. Here a row has the numbers of its frames, ``[k]``, in the place of a stack ``[k * C, H, W]``.
+    Nothing is assumed of episodes: numbers are taken over where all bytes are equal, and nowhere else.
 
-    Frames are numbered as they are written, and make room for new ones when no row has their numbers any more;
-    where rows have them all, the memory of frames grows.
+    Frames are numbered as they are written. They make room for new ones once no row has their numbers any
+    more; where rows have them all, the memory of frames grows.
 
     Args:
         rows: where the rows are kept.
@@ -44,34 +44,33 @@ class Frames(Transform):
         Args:
             batch: ``[time]``, ``[envs, time]`` or one dimension more in front.
         """
-        time = batch.shape[-1]
-        now, after = (each.select(*self.keys).reshape(-1, time) for each in (batch, batch.get("next")))
+        now, after = (
+            each.select(*self.keys).reshape(-1, batch.shape[-1]) for each in (batch, batch.get("next"))
+        )
         last = self.last if self.last is not None and len(self.last) == len(now) else None
-        known = torch.zeros(now.shape, dtype=torch.bool, device=now.get(self.keys[0]).device)
+        moved = self.alike(after, now, by=1)
+        known = torch.zeros_like(moved)
         known[:, 1:] = self.alike(now[:, 1:], after[:, :-1])
         if last is not None:
             known[:, 0] = self.alike(now[:, 0], self.stacks(last).to(known.device))
-        moved = self.alike(after, now, by=1)
 
-        # Of a stack that is seen before no frame is new, of one that moved on the newest, of another all.
+        # Of a stack that was seen before no frame is new, of one that moved on the last, of another all.
         whole = torch.stack([~known, ~moved], -1)
         still = torch.zeros_like(whole)
         for part, each in enumerate((now, after)):
             still[..., part][whole[..., part]] = self.still(each[whole[..., part]])
         new = (whole & ~still).unsqueeze(-1).repeat(1, 1, 1, self.stacked)
         new[..., -1] = torch.stack([~known, torch.ones_like(moved)], -1)
-
         numbers = self.buffer.write_count - 1 + new.flatten().cumsum(0).view_as(new)
         numbers = torch.where(still.unsqueeze(-1), numbers[..., -1:], numbers)
-        shown = numbers[:, 0, 0] if last is None else last.to(known.device)
-        for t in range(time):
-            own, following = numbers[:, t].unbind(1)
-            own = torch.where(known[:, t, None], shown, own)
-            shown = torch.where(moved[:, t, None], torch.cat([own[:, 1:], following[:, -1:]], -1), following)
-            numbers[:, t] = torch.stack([own, shown], 1)
-        self.last = shown
-        both = torch.stack([now, after], 2)
-        self.store({key: self.apart(both.get(key))[new] for key in self.keys})
+        numbers = taken_over(numbers, known, moved, last)
+        self.last = numbers[:, -1, 1]
+
+        chosen, found = new.flatten().nonzero()[:, 0], {}
+        for key in self.keys:
+            both = torch.stack([now.get(key), after.get(key)], 2)
+            found[key] = self.apart(both).flatten(0, 3).index_select(0, chosen)
+        self.store(found)
         rows = batch.copy()
         for part, each in enumerate((rows, rows.get("next"))):
             each.update(dict.fromkeys(self.keys, numbers[..., part, :].reshape(*batch.shape, -1)))
@@ -90,10 +89,13 @@ class Frames(Transform):
 
     def stacks(self, numbers: Tensor) -> TensorDict:
         """The pictures, ``[..., k * C, H, W]``, of the numbers ``[..., k]`` of their frames."""
-        shape = numbers.shape
-        frames = self.buffer.storage.get(self.slots(numbers.flatten()))
-        whole = {key: frames.get(key).unflatten(0, shape).flatten(len(shape) - 1, len(shape)) for key in self.keys}
-        return TensorDict(whole, shape[:-1])
+        shape, places = numbers.shape, self.slots(numbers.flatten())
+        kept, found = self.buffer.storage.get(slice(None)), {}
+        for key in self.keys:
+            there = kept.get(key)
+            taken = there.index_select(0, places.to(there.device))  # there[places] takes twenty times as long
+            found[key] = taken.unflatten(0, shape).flatten(len(shape) - 1, len(shape))
+        return TensorDict(found, shape[:-1])
 
     def apart(self, stacks: Tensor) -> Tensor:
         """``[..., k * C, H, W]`` as ``[..., k, C, H, W]``."""
@@ -105,13 +107,13 @@ class Frames(Transform):
         for key in self.keys:
             one, other = self.apart(some.get(key)), self.apart(others.get(key))
             one, other = one[..., : self.stacked - by, :, :, :], other[..., by:, :, :, :]
-            found.append((one == other).flatten(some.ndim).all(-1))
+            found.append((one ^ other).flatten(some.ndim).any(-1) == 0)  # a sixth of the time that == takes
         return torch.stack(found).all(0)
 
     def still(self, stacks: TensorDictBase) -> Tensor:
         """Where every frame of a stack is the same, ``[rows]``."""
         apart = [self.apart(stacks.get(key)) for key in self.keys]
-        return torch.stack([(each[:, 1:] == each[:, :1]).flatten(1).all(-1) for each in apart]).all(0)
+        return torch.stack([(each[:, 1:] ^ each[:, :1]).flatten(1).any(-1) == 0 for each in apart]).all(0)
 
     def store(self, frames: Mapping[NestedKey, Tensor]) -> None:
         """Writes new frames, ``[frames, C, H, W]``, over none that is still needed."""
@@ -122,7 +124,7 @@ class Frames(Transform):
             # has no lower one: of every environment a memory holds earlier steps.
             self.needed = int(self.rows.get(slice(None)).get(self.keys[0]).min())
         if end - self.needed > room:
-            self.grow(5 * (end - self.needed) // 4)
+            self.grow(11 * (end - self.needed) // 10)
         self.buffer.extend(TensorDict(dict(frames), [len(first)], device=first.device))
 
     def grow(self, capacity: int) -> None:
@@ -170,6 +172,25 @@ class Frames(Transform):
         self.stacked, self.needed = state["stacked"], 0
         self.last = None if state["last"] is None else torch.tensor(state["last"])
         self.go_on_in(self.room(state["capacity"]), state["cursor"], state["count"])
+
+
+def taken_over(numbers: Tensor, known: Tensor, moved: Tensor, last: Tensor | None) -> Tensor:
+    """Numbers of stacks, of which those that were seen before have the numbers they had.
+
+    Args:
+        numbers: as if no frame came twice, of each row's stack and of the one after, ``[envs, time, 2, k]``.
+        known: where a row's stack is the one after the row before, ``[envs, time]``.
+        moved: where the one after is the row's own, a frame further.
+        last: numbers of the stacks before the first row's, ``[envs, k]``; ``None`` where there are none.
+    """
+    numbers = numbers.clone()
+    before = numbers[:, 0, 0] if last is None else last.to(numbers.device)
+    for t in range(numbers.shape[1]):
+        own, after = numbers[:, t].unbind(1)
+        own = torch.where(known[:, t, None], before, own)
+        before = torch.where(moved[:, t, None], torch.cat([own[:, 1:], after[:, -1:]], -1), after)
+        numbers[:, t] = torch.stack([own, before], 1)
+    return numbers
 
 
 def slots(buffer: ReplayBuffer, numbers: Tensor) -> Tensor:
