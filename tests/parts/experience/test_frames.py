@@ -1,5 +1,7 @@
 """A replay memory that keeps each picture once gives what one with whole stacks gives, byte for byte."""
 
+import json
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,9 +10,13 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 
+import hydrl.run.memory
+from hydrl.errors import UserError
 from hydrl.parts.experience.buffers import PrioritizedSampler
 from hydrl.parts.experience.frames import Frames, frames_of
 from hydrl.parts.experience.minibatches import Replay
+from hydrl.run import checkpoint
+from hydrl.run.memory import Memory
 
 LOSS = SimpleNamespace(
     value_estimator=SimpleNamespace(gamma=torch.tensor(0.9)),
@@ -122,7 +128,7 @@ CASES = [
 @pytest.mark.parametrize(("film", "numbers"), CASES)
 def test_what_is_drawn_and_held_is_what_whole_stacks_give(film, numbers):
     """Over ends and time limits of one environment and several, round the memory more than once."""
-    count = 420 // (film.get("envs", 3) or 1) // film.get("time", 7)
+    count = 240 // (film.get("envs", 3) or 1) // film.get("time", 7)
     stacked = film.get("stacked", 4)
     whole = replay(kept_in(LazyTensorStorage(60), keys=()), **numbers)
     once = replay(kept_in(LazyTensorStorage(60), stacked=stacked), **numbers)
@@ -161,15 +167,15 @@ def test_each_frame_is_kept_once():
 def test_frames_that_no_row_needs_make_room_and_none_else():
     """Long episodes never make it grow; where each is of one step, rows need twice as many and have them."""
     sizes = {}
-    for longest in (200, 1):
-        memory = replay(kept_in(LazyTensorStorage(1_000)), warmup_frames=2_000)
-        for batch in batches(200, envs=2, time=10, longest=longest):
+    for longest in (10_000, 1):
+        memory = replay(kept_in(LazyTensorStorage(600)), warmup_frames=1_000)
+        for batch in batches(150, envs=2, time=5, longest=longest):
             drawn(memory, batch, 0)
         frames = frames_of(memory.buffer).buffer
-        assert frames.write_count > 3 * frames.storage.max_size
+        assert frames.write_count > 2 * frames.storage.max_size
         sizes[longest] = frames.storage.max_size
-    assert sizes[200] == 1_050
-    assert 2_000 < sizes[1] < 2_300
+    assert sizes[10_000] == 630
+    assert 1_200 < sizes[1] < 1_400
 
 
 @pytest.mark.parametrize("keys", [("pixels", "camera"), ("pixels", ("robot", "camera"))])
@@ -197,3 +203,89 @@ def test_a_stack_that_no_step_leads_to_is_stored_anew():
 
     pair = [kept_in(LazyTensorStorage(60), keys=each) for each in ((), ("pixels",))]
     compare(*(replay(each, n_steps=2) for each in pair), shown())
+
+
+def saved(memory, folder):
+    """A checkpoint of what a memory keeps: what its metadata tell, as JSON, and the writer's state."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    kept = memory.save()
+    checkpoint.save(folder, {"part": {}}, {"frames": memory.buffer.write_count, "memory": kept}, keep=2)
+    memory.prune()
+    return json.loads(json.dumps(kept)), memory.buffer.writer.state_dict()
+
+
+def gone_on(state, folder, minibatches, buffer):
+    """Another process's memory and minibatches, from what was saved."""
+    memory, (told, writer) = Memory(buffer, folder), state
+    memory.load(told, torch.device("cpu"))
+    buffer.writer.load_state_dict(writer)
+    again = replay(buffer, n_steps=2)
+    again.load_state_dict(minibatches.state_dict())
+    return memory, again
+
+
+@pytest.mark.parametrize("longest", [2, 30])
+@pytest.mark.parametrize("kind", [LazyTensorStorage, LazyMemmapStorage])
+def test_what_goes_on_from_a_checkpoint_is_what_was_never_stopped(longest, kind, tmp_path):
+    """Stopped at every fourth batch: before the memory is full, after, and after it grew."""
+
+    def empty():
+        place = {"scratch_dir": tmp_path / "replay", "existsok": True} if kind is LazyMemmapStorage else {}
+        return kept_in(kind(100, **place))
+
+    unbroken = replay(kept_in(LazyTensorStorage(100)), n_steps=2)
+    buffer = empty()
+    stopped, memory = replay(buffer, n_steps=2), Memory(buffer, tmp_path)
+    for at, batch in enumerate(batches(24, longest=longest)):
+        pairs = zip(drawn(unbroken, batch, at), drawn(stopped, batch, at), strict=True)
+        assert all(same(*pair) for pair in pairs)
+        if at % 4 == 3:
+            state = saved(memory, tmp_path)
+            memory, stopped = gone_on(state, tmp_path, stopped, empty())
+    ours, theirs = (frames_of(each.buffer) for each in (unbroken, stopped))
+    assert ours.state() == theirs.state()
+    assert same(ours.buffer.storage.get(slice(None)), theirs.buffer.storage.get(slice(None)))
+    assert 105 < ours.buffer.storage.max_size < ours.buffer.write_count / 2
+
+
+def test_frames_are_written_once_and_those_that_no_checkpoint_needs_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(hydrl.run.memory, "SMALL", 0)
+    minibatches = replay(kept_in(LazyTensorStorage(200)))
+    memory, seen = Memory(minibatches.buffer, tmp_path), set()
+    for batch in batches(30, longest=40):
+        drawn(minibatches, batch, 0)
+        told, _ = saved(memory, tmp_path)
+        files = told["frames"]["files"]
+        spans = [checkpoint.span(name) for name in files]
+        assert all(end == begin for (_, end), (begin, _) in pairwise(spans))
+        assert spans[-1][1] == told["frames"]["rows"][1] == memory.frames.buffer.write_count
+        there = [each for each in (tmp_path / "checkpoints").iterdir() if each.name.startswith("frames-")]
+        assert {*files} <= {each.name for each in there}
+        held = sum(end - begin for begin, end in (checkpoint.span(each.name) for each in there))
+        assert held <= 2.5 * len(memory.frames.buffer)
+        seen |= {*files}
+    assert len(seen) > 20
+    begun = tmp_path / "checkpoints" / sorted(files)[0]
+    begun.write_bytes(begun.read_bytes()[:-3])
+    newest = checkpoint.archives(tmp_path)[0]
+    with pytest.raises(UserError, match=f"{begun} is damaged"):
+        checkpoint.verify(newest, memory=True)
+
+
+def test_rows_of_an_older_run_that_have_their_pictures_whole_go_on_with_numbers(tmp_path):
+    older = replay(kept_in(LazyTensorStorage(100), keys=()), n_steps=2)
+    shown = [*batches(24)]
+    for at, batch in enumerate(shown[:12]):
+        drawn(older, batch, at)
+    memory = Memory(older.buffer, tmp_path)
+    state = saved(memory, tmp_path)
+    assert "frames" not in state[0]
+    memory, newer = gone_on(
+        state, tmp_path, replay(kept_in(LazyTensorStorage(100))), kept_in(LazyTensorStorage(100))
+    )
+    assert same(older.buffer[:], newer.buffer[:])
+    assert newer.buffer.storage.get(slice(None))["next", "pixels"].shape == (100, 4)
+    state = saved(memory, tmp_path)
+    assert len(state[0]["files"]) == len(state[0]["frames"]["files"]) == 1
+    memory, newer = gone_on(state, tmp_path, newer, kept_in(LazyTensorStorage(100)))
+    assert same(older.buffer[:], newer.buffer[:])
