@@ -1,8 +1,8 @@
 """What a replay memory of Atari's pictures takes: python scripts/benchmark/pictures.py memmap 100000 FOLDER
 
-Builds DQN with Mnih's network and ``buffer=memmap`` or ``buffer=replay`` in FOLDER over a task that shows noise,
-84x84 bytes in stacks of four, and fills the buffer. One line of JSON comes out: bytes of a transition, what a
-million of them take, and the time of a draw of 32 beside that of an update.
+Builds DQN with Mnih's network and ``buffer=memmap`` or ``buffer=replay`` in FOLDER over a task that shows
+noise, 84x84 bytes in stacks of four, and fills the buffer. One line of JSON comes out: bytes of a transition,
+what a million of them take, and the time of a draw of 32 beside that of an update.
 """
 
 import json
@@ -47,10 +47,12 @@ class Noise(gymnasium.Env):
         self.action_space = gymnasium.spaces.Discrete(6)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        """A picture."""
         super().reset(seed=seed)
         return self.observation_space.sample(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        """Another, without end."""
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
@@ -74,7 +76,8 @@ def main(buffer: str, transitions: int, folder: Path) -> None:
         learner.minibatches.store(batch)
     filled = time.perf_counter() - started
     after = psutil.Process().memory_info()
-    held = [each.storage.get(slice(None)).bytes() / transitions for each in (frames_of(kept).buffer, kept)]
+    storages = [each.storage for each in (frames_of(kept).buffer, kept)]
+    held = [each.get(slice(None))[0].bytes() * each.max_size / transitions for each in storages]
     draw, update = timed(lambda: kept.sample(32)), timed(lambda: learner.update(kept.sample(32)))
     row = {
         "buffer": buffer,
@@ -92,7 +95,7 @@ def main(buffer: str, transitions: int, folder: Path) -> None:
 
 
 def further(batch: TensorDictBase, frames: torch.Tensor) -> torch.Tensor:
-    """Shows in a batch ``[8, 16]`` what comes after ``frames``, ``[8, 4, 84, 84]``, and returns the last four."""
+    """Shows in a batch ``[8, 16]`` what comes after ``frames``, ``[8, 4, 84, 84]``; returns the last of these."""
     film = torch.cat([frames, torch.randint(256, (8, 16, 84, 84), dtype=torch.uint8)], 1)
     stacks = film.unfold(1, 4, 1).movedim(-1, 2)
     batch["pixels"], batch["next", "pixels"] = stacks[:, :-1].contiguous(), stacks[:, 1:].contiguous()
