@@ -70,11 +70,12 @@ def main(buffer: str, transitions: int, folder: Path) -> None:
         batch = env.rollout(16, actor, break_when_any_done=False)
     env.close()
     before, frames = psutil.Process().memory_info(), torch.zeros(8, 4, 84, 84, dtype=torch.uint8)
-    started = time.perf_counter()
+    stored = []
     for _ in range(-(-transitions // batch.numel()) + 1):
         frames = further(batch, frames)
+        started = time.perf_counter()
         learner.minibatches.store(batch)
-    filled = time.perf_counter() - started
+        stored.append((time.perf_counter() - started) / batch.numel())
     after = psutil.Process().memory_info()
     storages = [each.storage for each in (frames_of(kept).buffer, kept)]
     held = [each.get(slice(None))[0].bytes() * each.max_size / transitions for each in storages]
@@ -86,7 +87,7 @@ def main(buffer: str, transitions: int, folder: Path) -> None:
         "the rest, bytes": round(held[1]),
         "a million, GB": round(sum(held) / 1e3, 2),
         "resident, MB": round((after.rss - before.rss) / 1e6),
-        "stored, us": round(filled / transitions * 1e6),
+        "stored, us": round(1e6 * statistics.median(stored)),
         "draw of 32, ms": round(1e3 * draw, 2),
         "update of 32, ms": round(1e3 * (update - draw), 1),
         "share of the draw, %": round(100 * draw / (update - draw), 1),
@@ -95,7 +96,7 @@ def main(buffer: str, transitions: int, folder: Path) -> None:
 
 
 def further(batch: TensorDictBase, frames: torch.Tensor) -> torch.Tensor:
-    """Shows in a batch ``[8, 16]`` what comes after ``frames``, ``[8, 4, 84, 84]``; returns the last of these."""
+    """Shows in a batch what comes after ``frames``, ``[8, 4, 84, 84]``, and returns the last four of that."""
     film = torch.cat([frames, torch.randint(256, (8, 16, 84, 84), dtype=torch.uint8)], 1)
     stacks = film.unfold(1, 4, 1).movedim(-1, 2)
     batch["pixels"], batch["next", "pixels"] = stacks[:, :-1].contiguous(), stacks[:, 1:].contiguous()

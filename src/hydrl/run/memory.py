@@ -116,9 +116,14 @@ class Memory:
             told: what the checkpoint's metadata says.
             device: of the batches, for a storage that takes after them.
             folder: where its files lie, where that is another run's.
+
+        Raises:
+            UserError: for pictures that are kept apart, where this run's are not.
         """
         if self.buffer is None:
             return
+        if "frames" in told and self.frames is None:
+            raise UserError(f"{folder or self.folder} has pictures beside its rows, and here rows show none")
         storage = self.buffer.storage
         whole = self.pictures if "frames" not in told else None  # as older runs have them in their rows
         if self.frames is not None and self.pictures is not None and whole is None:

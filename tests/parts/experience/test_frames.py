@@ -1,20 +1,26 @@
 """A replay memory that keeps each picture once gives what one with whole stacks gives, byte for byte."""
 
 import json
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from tensordict import TensorDict
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
+from torchrl.data.replay_buffers import SamplerWithoutReplacement
+from torchrl.envs import CatFrames, ToTensorImage
 
 import hydrl.run.memory
 from hydrl.errors import UserError
-from hydrl.parts.experience.buffers import PrioritizedSampler
+from hydrl.parts.environments import gymnasium_env, make_env
+from hydrl.parts.experience.buffers import PrioritizedSampler, of_task
 from hydrl.parts.experience.frames import Frames, frames_of
 from hydrl.parts.experience.minibatches import Replay
+from hydrl.parts.specs import pictures
 from hydrl.run import checkpoint
 from hydrl.run.memory import Memory
 
@@ -289,3 +295,56 @@ def test_rows_of_an_older_run_that_have_their_pictures_whole_go_on_with_numbers(
     assert len(state[0]["files"]) == len(state[0]["frames"]["files"]) == 1
     memory, newer = gone_on(state, tmp_path, newer, kept_in(LazyTensorStorage(100)))
     assert same(older.buffer[:], newer.buffer[:])
+
+
+def test_a_fork_writes_all_that_it_goes_on_from_into_a_folder_of_its_own(tmp_path):
+    minibatches = replay(kept_in(LazyTensorStorage(100)), n_steps=2)
+    for at, batch in enumerate(batches(20)):
+        drawn(minibatches, batch, at)
+    (told, _) = state = saved(Memory(minibatches.buffer, tmp_path / "run"), tmp_path / "run")
+    fork = kept_in(LazyTensorStorage(100))
+    memory = Memory(fork, tmp_path / "fork")
+    memory.load(told, torch.device("cpu"), tmp_path / "run" / "checkpoints")
+    fork.writer.load_state_dict(state[1])
+    assert same(minibatches.buffer[:], fork[:])
+    again, _ = saved(memory, tmp_path / "fork")
+    assert again["frames"]["rows"] == told["frames"]["rows"]
+    assert {*again["frames"]["files"]} < {each.name for each in (tmp_path / "fork" / "checkpoints").iterdir()}
+    with pytest.raises(UserError, match="has pictures beside its rows, and here rows show none"):
+        Memory(kept_in(LazyTensorStorage(100), keys=()), tmp_path / "run").load(told, torch.device("cpu"))
+
+
+STACK = partial(gymnasium.wrappers.FrameStackObservation, stack_size=3)
+
+
+@pytest.mark.parametrize(
+    ("task", "transforms", "expected"),
+    [
+        ({"id": "pictures:Dot-v0", "wrappers": {"stack": STACK}}, [], (["pixels"], 3)),
+        ({"id": "pictures:Dot-v0"}, [], (["pixels"], 1)),
+        ({"id": "pictures:Dot-v0"}, [partial(CatFrames, N=4, dim=-3, in_keys=["pixels"])], (["pixels"], 4)),
+        ({"id": "pictures:Dot-v0"}, [partial(ToTensorImage, in_keys=["pixels"])], ([], 1)),
+        ({"id": "pictures:Scene-v0"}, [], (["camera"], 1)),
+        ({"id": "CartPole-v1"}, [], ([], 1)),
+    ],
+)
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_what_is_a_picture_and_of_how_many_frames_the_environment_says(task, transforms, expected, num_envs):
+    env = make_env(partial(gymnasium_env, **task), transforms, num_envs=num_envs)
+    keys, stacked = pictures(env)
+    assert (keys, stacked if keys else 1) == expected
+    buffer = of_task(ReplayBuffer(storage=LazyTensorStorage(1_000)), env)
+    assert (frames_of(buffer) is not None) == bool(keys)
+    assert len(buffer.transform) == len(keys)  # nothing where all are vectors
+    dealt = ReplayBuffer(storage=LazyTensorStorage(10), sampler=SamplerWithoutReplacement())
+    assert frames_of(of_task(dealt, env)) is None
+
+
+def test_the_room_that_is_asked_for_counts_each_frame_once():
+    make = partial(gymnasium_env, "pictures:Dot-v0", channels=None, size=84, wrappers={"stack": STACK})
+    env = make_env(make, [], num_envs=2)
+    buffer = of_task(ReplayBuffer(storage=LazyTensorStorage(1_000)), env)
+    size = 84 * 84
+    whole, once = (hydrl.run.memory.row_bytes(env, each) for each in (None, frames_of(buffer)))
+    assert whole - once == pytest.approx(6 * size - 1.05 * size - 2 * 3 * 8)
+    assert once < 1.07 * size
