@@ -56,10 +56,9 @@ class Noise(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-def main(buffer: str, transitions: int, folder: Path) -> None:
-    """Fills, measures and prints."""
+def main(buffer: str, transitions: int, folder: Path, times: int = 100) -> None:
+    """Fills, measures and prints, each time the median of so many."""
     process.prepare(0, "cpu", 1)
-    gymnasium.register("Noise-v0", entry_point=Noise)
     chosen = [f"buffer={buffer}", f"buffer.storage.max_size={transitions}", *DQN]
     settings = load(composed([f"run_dir={folder}", *chosen]))
     env = environments.make_env(settings.build("env"), settings.transform_builders, num_envs=8, seed=0)
@@ -79,7 +78,9 @@ def main(buffer: str, transitions: int, folder: Path) -> None:
     after = psutil.Process().memory_info()
     storages = [each.storage for each in (frames_of(kept).buffer, kept)]
     held = [each.get(slice(None))[0].bytes() * each.max_size / transitions for each in storages]
-    draw, update = timed(lambda: kept.sample(32)), timed(lambda: learner.update(kept.sample(32)))
+    draw, update = (
+        timed(call, times) for call in (lambda: kept.sample(32), lambda: learner.update(kept.sample(32)))
+    )
     row = {
         "buffer": buffer,
         "transitions": transitions,
@@ -103,7 +104,7 @@ def further(batch: TensorDictBase, frames: torch.Tensor) -> torch.Tensor:
     return film[:, -4:]
 
 
-def timed(call: Callable[[], Any], times: int = 100) -> float:
+def timed(call: Callable[[], Any], times: int) -> float:
     """Median seconds, after a tenth as many calls."""
     taken = []
     for _ in range(times + times // 10):
@@ -112,6 +113,8 @@ def timed(call: Callable[[], Any], times: int = 100) -> float:
         taken.append(time.perf_counter() - began)
     return statistics.median(taken[-times:])
 
+
+gymnasium.register("Noise-v0", entry_point=Noise)
 
 if __name__ == "__main__":
     kind, count, place = sys.argv[1:]

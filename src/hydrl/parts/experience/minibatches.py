@@ -102,8 +102,8 @@ class Replay(Minibatches):
         size: frames a minibatch.
         warmup_frames: nothing is drawn while the buffer holds fewer.
         n_steps: rewards summed before the target bootstraps (Sutton 1988); fewer where an episode ends.
-        draw: ``batch`` draws all minibatches in one call, which costs less; ``minibatch`` draws one after
-            another, so that each sees the priorities of the one before.
+        draw: ``batch`` draws all minibatches in one call, which costs less, but for pictures; ``minibatch``
+            draws one after another, so that each sees the priorities of the one before.
 
     Raises:
         UserError: where priorities are asked for and the loss writes no error.
@@ -126,7 +126,10 @@ class Replay(Minibatches):
         if self.prioritised:  # by the loss's name for them: another is passed over in silence
             buffer.priority_key = loss.tensor_keys.priority
         self.updates, self.size, self.warmup_frames = updates, size, warmup_frames
-        self.at_once = updates if draw == "batch" else 1
+        # Drawn one after another rows are the same, unless by priorities. Pictures of many minibatches need new
+        # memory at each draw, and getting that costs ten times what putting them together does.
+        apart = self.frames is not None and not self.prioritised
+        self.at_once = updates if draw == "batch" and not apart else 1
         self.multi_step: MultiStepTransform | None = None
         if n_steps > 1:
             # Ends are gathered too: left in place, a target bootstraps from the state an episode ended in.
