@@ -126,8 +126,8 @@ class Replay(Minibatches):
         if self.prioritised:  # by the loss's name for them: another is passed over in silence
             buffer.priority_key = loss.tensor_keys.priority
         self.updates, self.size, self.warmup_frames = updates, size, warmup_frames
-        # Drawn one after another rows are the same, unless by priorities. Pictures of many minibatches need new
-        # memory at each draw, and getting that costs ten times what putting them together does.
+        # Drawn one after another rows are the same, unless by priorities. Pictures of many minibatches need
+        # new memory at each draw, and getting that costs ten times what putting them together does.
         apart = self.frames is not None and not self.prioritised
         self.at_once = updates if draw == "batch" and not apart else 1
         self.multi_step: MultiStepTransform | None = None
