@@ -37,6 +37,7 @@ DQN = [
     "compile=false",
 ]
 DQN += [f"+{STACK}._target_=gymnasium.wrappers.FrameStackObservation", f"+{STACK}.stack_size=4"]
+DQN += ["minibatches.warmup_frames=32"]
 
 
 class Noise(gymnasium.Env):
@@ -64,19 +65,22 @@ def main(buffer: str, transitions: int, folder: Path, times: int = 100) -> None:
     env = environments.make_env(settings.build("env"), settings.transform_builders, num_envs=8, seed=0)
     actor = settings.build("actor")(env)
     kept = buffers.of_task(settings.build("buffer")(), env)
+    assert kept is not None
+    frames = frames_of(kept)
+    assert frames is not None
     (learner,) = make_learners(settings.learners, {"actor": actor}, specs.action_spec(env), kept, None)
     with torch.no_grad():
         batch = env.rollout(16, actor, break_when_any_done=False)
     env.close()
-    before, frames = psutil.Process().memory_info(), torch.zeros(8, 4, 84, 84, dtype=torch.uint8)
+    before, shown = psutil.Process().memory_info(), torch.zeros(8, 4, 84, 84, dtype=torch.uint8)
     stored = []
     for _ in range(-(-transitions // batch.numel()) + 1):
-        frames = further(batch, frames)
+        shown = further(batch, shown)
         started = time.perf_counter()
         learner.minibatches.store(batch)
         stored.append((time.perf_counter() - started) / batch.numel())
     after = psutil.Process().memory_info()
-    storages = [each.storage for each in (frames_of(kept).buffer, kept)]
+    storages = [each.storage for each in (frames.buffer, kept)]
     held = [each.get(slice(None))[0].bytes() * each.max_size / transitions for each in storages]
     draw, update = (
         timed(call, times) for call in (lambda: kept.sample(32), lambda: learner.update(kept.sample(32)))

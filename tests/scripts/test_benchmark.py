@@ -237,7 +237,7 @@ def test_a_buffer_on_disk_takes_no_memory_of_the_process(tmp_path):
 
 
 def test_a_million_of_atari_s_transitions_are_found_to_fit_into_eight_gigabytes(tmp_path, capsys):
-    pictures.main("memmap", 300, tmp_path, times=2)
+    pictures.main("memmap", 10_000, tmp_path, times=2)
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert row["frames, bytes"] == round(84 * 84 * 1.05)
     assert 100 < row["the rest, bytes"] < 300
