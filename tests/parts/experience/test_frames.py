@@ -68,11 +68,12 @@ class Film:
         return TensorDict(row)
 
 
-def batches(count, envs=3, time=7, **film):
-    """Batches ``[envs, time]`` with what they are of in ``number``; ``[time]`` of no environments."""
+def batches(count, envs=3, time=7, workers=0, **film):
+    """Batches ``[envs, time]``, ``[workers, envs of each, time]``, or ``[time]`` of no environments."""
     films = [Film(seed, **film) for seed in range(envs or 1)]
     for _ in range(count):
         batch = torch.stack([torch.stack([each.step() for _ in range(time)]) for each in films])
+        batch = batch.unflatten(0, (workers, -1)) if workers else batch
         yield batch if envs else batch[0]
 
 
@@ -128,6 +129,7 @@ CASES = [
     ({"longest": 1}, {}),
     ({"longest": 2, "stacked": 1}, {"n_steps": 3}),
     ({"longest": 50, "time": 3}, {"n_steps": 5}),
+    ({"envs": 4, "workers": 2}, {"n_steps": 2}),
 ]
 
 
