@@ -73,7 +73,7 @@ def batches(count, envs=3, time=7, workers=0, **film):
     films = [Film(seed, **film) for seed in range(envs or 1)]
     for _ in range(count):
         batch = torch.stack([torch.stack([each.step() for _ in range(time)]) for each in films])
-        batch = batch.unflatten(0, (workers, -1)) if workers else batch
+        batch = batch.unflatten(0, (workers, envs // workers)) if workers else batch
         yield batch if envs else batch[0]
 
 
