@@ -138,12 +138,17 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
 
 
 def saved(folder: Path, part: str, which: str = "last") -> Any:
-    """One part of a checkpoint of the run in ``folder``; of the buffer, its rows from the oldest on."""
+    """One part of a checkpoint of the run in ``folder``; of the buffer, its rows from the oldest on.
+
+    Of ``frames``, the pictures that the rows have the numbers of, and what else is kept of them.
+    """
     archive = checkpoint.find(folder, which)
-    if part != "buffer":
+    if part not in ("buffer", "frames"):
         return checkpoint.load(archive, [part])[part]
     told = checkpoint.verify(archive, memory=True)["memory"]
-    return torch.cat([rows for _, rows in read(archive.parent, told)]).to_dict()
+    told = told["frames"] if part == "frames" else told
+    rows = torch.cat([rows for _, rows in read(archive.parent, told)]).to_dict()
+    return {"rows": rows, **told["state"]} if part == "frames" else rows
 
 
 def killed(run: Path, folder: Path) -> int:

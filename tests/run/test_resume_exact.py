@@ -18,6 +18,9 @@ from hydrl.run import checkpoint
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=64"]
 DQN += ["minibatches.updates=8"]
 PPO = ["algo=ppo", "critic.num_cells=[16,16]", "minibatches.epochs=2"]
+DOT = ["algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "collector.num_envs=4"]
+DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
+DOT += ["+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "minibatches.updates=4"]
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
@@ -35,6 +38,12 @@ EXACT = {
     ],
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=500"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=80"],
+    "DQN, pictures on disk, a full memory, several steps": [
+        *DOT, "buffer=memmap", "buffer.storage.max_size=80", "minibatches.n_steps=3",
+    ],
+    "DQN, pictures by priorities": [
+        *DOT, "buffer=prioritized", "buffer.storage.max_size=500", "minibatches.draw=minibatch",
+    ],
     "several agents": [
         "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
         "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
@@ -59,6 +68,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     assert batches == unbroken[2:]
     parts = ["actor", "loss", "optimizer", "buffer", "normaliser", "rng", "collector"]
     parts += ["exploration", "target"] if "algo=dqn" in overrides else []
+    parts += ["frames"] if "pictures" in name else []
     for part in parts:
         assert digest(saved(halves, part)) == digest(saved(whole, part)), part
     assert logged(halves) == logged(whole)
