@@ -135,6 +135,8 @@ def row_of(path: str) -> Row:
         return WRAPPER
     if path == "writes":
         return Row("networks")
+    if path == "env.make":
+        return Row("id", gives="gymnasium.Env")
     if head in NETWORKS and below:
         return WITHIN.get(below, Row())
     if head in ("transforms", "logger") and "." not in below:

@@ -1,6 +1,6 @@
 """Gymnasium's tasks as environments, one or several stepped together in this process."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any, Literal
@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import AtariPreprocessing
 from tensordict import TensorDict, TensorDictBase
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import (
@@ -23,7 +24,9 @@ from hydrl.parts.environments.tasks import copies, is_of_the_task, levels, seed_
 
 TRIAL = 200  # steps in which a task of one's own is tried for what it says of success
 TRIED: dict[str, list[str]] = {}
+FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # choices of env, by how the ids begin
 Wrappers = Mapping[str, partial[gymnasium.Env]]
+Make = Callable[..., gymnasium.Env]
 
 
 def gymnasium_env(
@@ -33,6 +36,7 @@ def gymnasium_env(
     observe: list[int] | None = None,
     wrappers: dict[str, Any] | None = None,
     info_keys: list[str] | dict[str, Literal["last", "mean", "sum"]] | None = None,
+    make: Make | None = None,
     **kwargs: Any,
 ) -> EnvBase:
     """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
@@ -53,7 +57,8 @@ def gymnasium_env(
         info_keys: numbers of ``info`` that are followed through each episode, see
             :class:`hydrl.parts.environments.info.EpisodeInfo`; a list takes their last values. Whether a task
             has succeeded is followed without being named, unless the list is empty.
-        **kwargs: passed on to ``gymnasium.make``, to each environment copies of its own.
+        make: makes a task of its ``id`` and ``kwargs`` in place of ``gymnasium.make``: that of a family.
+        **kwargs: passed on to what makes the task, to each environment copies of its own.
 
     Raises:
         UserError: for an id Gymnasium does not know, a missing package, a keyword the task refuses, a wrapper
@@ -61,11 +66,15 @@ def gymnasium_env(
         Exception: whatever the task's own code raises, as it raised it.
     """
 
-    def make() -> gymnasium.Env:  # of these three alone: checkpoints of older runs know it by them
+    maker = make
+
+    def make() -> gymnasium.Env:  # type: ignore[no-redef] # of these three: older checkpoints know it by them
         return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
 
     asked = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     try:
+        if maker:
+            kwargs["make"] = maker
         success = [] if info_keys == [] else succeeding(id, wrappers, **kwargs)
         if how := dict.fromkeys(success, "last") | asked:
             kwargs["info_keys"] = (how, [*asked])
@@ -74,7 +83,7 @@ def gymnasium_env(
         if num_envs == 1:
             return informed(GymWrapper(make(), device=device))
         vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
-        if wrappers:
+        if wrappers or maker:
             vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
         return informed(GymVector(vector, device=device))
     except (gymnasium.error.Error, ImportError, TypeError) as error:
@@ -86,8 +95,9 @@ def gymnasium_env(
 def reason_of(error: Exception, id: str) -> str:
     """Why a task cannot be made, with what would do where that is known."""
     reason = " ".join(str(error).split())
-    if id.startswith("ALE/"):  # which importing the package registers
-        reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
+    family = FAMILIES.get(id.rpartition("/")[0])
+    if family and isinstance(error, gymnasium.error.NamespaceNotFound):  # which it registers
+        reason = f"write env={family} env.id={id}"
     elif id.startswith("hydrl/"):  # see hydrl.run.given
         reason = (
             "it was a class of the process that trained it; hand it over again, as hydrl.train(env=CLASS)"
@@ -113,13 +123,15 @@ def followed_task(
     return EpisodeInfo(task, info_keys[0], named, info_keys[1]) if info_keys else task
 
 
-def wrapped_task(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> gymnasium.Env:
+def wrapped_task(
+    id: str, wrappers: Wrappers | None = None, make: Make | None = None, **kwargs: Any
+) -> gymnasium.Env:
     """A task in its wrappers, the first of them innermost, as Gymnasium has it.
 
     Raises:
         UserError: for a wrapper that does not fit; one of training alone has to leave the spaces as they are.
     """
-    task = gymnasium.make(id, **copies(kwargs))
+    task = (make or gymnasium.make)(id, **copies(kwargs))
     for name, wrapper in copies(dict(wrappers or {})).items():
         keywords = {key: undeferred(value) for key, value in wrapper.keywords.items()}
         alone, said = keywords.pop("training_only", False), f"env.wrappers.{name}"
@@ -129,6 +141,8 @@ def wrapped_task(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> gy
             if is_of_the_task(error):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
+            if wrapper.func is AtariPreprocessing and "Disable frame-skipping" in reason:
+                reason = f"it skips frames, and {id} skips them too; use env=atari, or +env.frameskip=1"
             raise UserError(f"{said} cannot be put around env.id={id}: {reason}") from error
         if not isinstance(made, gymnasium.Env):
             raise UserError(f"{said} made a {type(made).__name__} of env.id={id}, and no gymnasium.Wrapper")
