@@ -101,6 +101,7 @@ def test_its_pictures_are_what_films_take():
     env.set_seed(0)
     env.reset()
     drawn = env.base_env.render()
+    assert env.base_env.metadata["render_fps"] == 20
     assert (drawn.shape, drawn.dtype) == ((320, 320, 3), np.uint8)
     cells = drawn[16::32, 16::32]
     assert len({tuple(each) for each in cells[1:4].reshape(-1, 3)}) == 1  # bricks

@@ -9,6 +9,7 @@ from gymnasium.utils.seeding import np_random
 from hydrl.parts.environments.families import check_id, check_share, imported
 
 CELL = 32  # pixels of a cell's side in a film
+SPEED = 20  # steps a second there, as in MinAtar's own window
 
 
 def make(
@@ -47,6 +48,10 @@ class Anew(gymnasium.Wrapper):
     The game remembers the last action of the episode before, which a sticky first step would take once more:
     an episode would not be its seed's alone. And it leaves wrappers' ``np_random`` unseeded.
     """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.metadata = {**env.metadata, "render_fps": SPEED}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         """Begins an episode."""
