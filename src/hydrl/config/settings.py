@@ -307,8 +307,16 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 
 
 def whole(values: Any) -> dict[str, Any]:
-    """What was composed, with parts named as they are now; one of which nothing is left is none."""
-    return {key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()}
+    """What was composed, with parts named as they are now; one of which nothing is left is none.
+
+    A network's encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader.
+    """
+    made = {key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()}
+    for name in NETWORKS:
+        said = find(made, f"{name}.encoder")
+        if isinstance(said, str) and said != "shared" and made.get("encoder"):
+            made[name]["encoder"] = made["encoder"] | ({"reader": said} if said != "own" else {})
+    return made
 
 
 def check_action_space(settings: Settings, kind: str) -> None:
