@@ -147,7 +147,7 @@ def skipping(settings: Settings) -> Iterator[str]:
     """Says of wrappers that hold an action for several of the simulator's frames what is counted."""
     wrappers = settings.env.get("wrappers") or {}
     for name, node in wrappers.items() if settings.env["_target_"] == GYMNASIUM else ():
-        for key in node.keys() & {"frame_skip", "skip"}:
+        for key in node.keys() & {"frame_skip", "num_repeats", "skip"}:
             yield (
                 f"a frame is a step of the agent: env.wrappers.{name}.{key}={node[key]} makes "
                 f"{settings.total_frames * node[key]:,} frames of the simulator's of total_frames="

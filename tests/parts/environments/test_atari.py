@@ -215,9 +215,23 @@ def test_what_is_called_otherwise_here_is_told(word, told):
 
 
 @needs_atari
-def test_sticky_actions_are_the_emulator_s():
-    task = atari.make("ALE/Pong-v5", sticky=0.25)
-    assert task.unwrapped.ale.getFloat("repeat_action_probability") == 0.25
+def test_a_sticky_action_is_that_of_the_frame_before():
+    taken, task = [], atari.make("ALE/Pong-v5", sticky=0.25)
+    asked = [step // 4 % 6 for step in range(800)]  # four frames each, as preprocessing holds them
+    task.reset(seed=0)
+    emulator = task.unwrapped.ale
+    task.unwrapped.ale = SimpleNamespace(
+        act=lambda action, strength: taken.append(action) or emulator.act(action, strength),
+        **{name: getattr(emulator, name) for name in dir(emulator) if name[0] != "_" and name != "act"},
+    )
+    for action in asked:
+        task.step(action)
+    wanted = [task.unwrapped._action_set[each] for each in asked]
+    held = [now == before != want for before, now, want in zip(taken, taken[1:], wanted[1:], strict=False)]
+    others = [now != want for now, want in zip(taken, wanted, strict=True)]
+    assert sum(others) == sum(held)
+    # A quarter of the 199 changes come a frame late, and so on.
+    assert sum(others) == pytest.approx(199 * (0.25 + 0.25**2 + 0.25**3), abs=25)
 
 
 @needs_atari

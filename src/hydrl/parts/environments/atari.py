@@ -3,6 +3,7 @@
 from typing import Any
 
 import gymnasium
+from gymnasium.wrappers import StickyAction
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.families import check_id, check_share, imported
@@ -18,8 +19,8 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
 
     Args:
         id: as ``ALE/Pong-v5``.
-        sticky: the probability, a frame, that the emulator takes the action before once more. Machado et al.
-            have 0.25; Mnih et al. (2015) and most published tables, none.
+        sticky: the probability, a frame, that the action of the frame before is taken once more. Machado et
+            al. have 0.25; Mnih et al. (2015) and most published tables, none.
         **kwargs: others of ``gymnasium.make``, such as ``mode`` and ``difficulty``.
 
     Raises:
@@ -33,7 +34,9 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
         raise UserError(f"env.{key}={kwargs[key]}: use {INSTEAD[key]}")
     check_share("env.sticky", sticky)
     package.ALEInterface.setLoggerMode(package.LoggerMode.Error)  # else the first one prints who made it
-    return gymnasium.make(id, frameskip=1, repeat_action_probability=sticky, **kwargs)
+    task = gymnasium.make(id, frameskip=1, repeat_action_probability=0.0, **kwargs)
+    # Of the emulator's own the state does not say which action is held, and a resumed run would hold another.
+    return StickyAction(task, sticky) if sticky else task
 
 
 class EpisodicLife(gymnasium.Wrapper):

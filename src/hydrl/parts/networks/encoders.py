@@ -50,7 +50,9 @@ class Features(TensorDictSequential):
 
 def same(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
     """Whether these are the same tensors, and nobody wrote to them meanwhile."""
-    return len(one) == len(other) and all(a[0] is b[0] and a[1] == b[1] for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        a[0] is b[0] and a[1] == b[1] for a, b in zip(one, other, strict=True)
+    )
 
 
 class Readers(nn.Module):
