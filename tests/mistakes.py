@@ -71,6 +71,7 @@ MISTAKES: dict[str, list[str]] = {
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
     "encoder=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
     "encoder=resnet": ["encoder=resnet: no such choice; try auto, cnn, impala, minatar, mlp"],
+    "+actor.encoder.reader=cnn": ["actor.encoder={reader: cnn}", "encoder.KEY=VALUE"],
     "encoder.nonsense=1": ["encoder.nonsense=1", "auto, mlp, cnn, impala, minatar"],
     "critic.encoder=nature": ["critic.encoder.reader=nature", "'impala' or 'minatar'"],
     "algo=sac env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
@@ -345,8 +346,8 @@ MISTAKES: dict[str, list[str]] = {
     "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
     "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory={lstm: 64, gru: 8}", "give one of them"],
     "algo=recurrent_ppo +actor.memory.rnn=8": [
-        "actor.memory.rnn=8",
-        "takes no rnn",
+        "memory.rnn=8",
+        "takes no rnn; memory has lstm, gru",
     ],
     "algo=recurrent_ppo +critic.memory.lstm=8": ["critic.memory", "use critic.encoder=shared"],
     "algo=crossq compile=true": ["compile=true does not work with critic.norm", "use compile=false"],

@@ -57,11 +57,11 @@ class Scene(gymnasium.ObservationWrapper):
     def __init__(self, size: int = 40, render_mode: str | None = None) -> None:
         super().__init__(Dot(size, render_mode=render_mode))
         entries = {"camera": self.env.observation_space, "goal": Discrete(2, start=1)}
-        self.observation_space = Dict({**entries, "state": Box(-1.0, 1.0, (2,), np.float64)})
+        self.observation_space = Dict({**entries, "speed": Box(-1.0, 1.0, (2,), np.float64)})
 
     def observation(self, observation: Any) -> dict[str, Any]:
         """With where the dot is as the choice."""
-        return {"camera": observation, "goal": 1 + self.env.side, "state": np.array([0.5, -0.5])}
+        return {"camera": observation, "goal": 1 + self.env.side, "speed": np.array([0.5, -0.5])}
 
 
 gymnasium.register("Dot-v0", Dot)

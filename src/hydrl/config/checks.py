@@ -249,7 +249,12 @@ def ill_named(values: Values) -> Iterator[str]:
 
 
 def ill_read(values: Values) -> Iterator[str]:
-    """Readers of an entry that are none."""
+    """Parts within a network that are none, and readers of an entry that are none."""
+    for network, name in ((each, name) for each in NETWORKS for name in WITHIN):
+        node = (values[network] or {}).get(name)
+        if isinstance(node, Mapping) and "_target_" not in node:
+            line = f"{network}.{name}={show(node)}: should have _target_"
+            yield f"{line}; {name}.KEY=VALUE sets a key of the one there is" if name != "norm" else line
     for path, node in targets(values):
         if node["_target_"] != "hydrl.parts.networks.encoders.encoder":
             continue
@@ -371,7 +376,8 @@ def forgetful(values: Values) -> Iterator[str]:
         advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
         yield f"actor.memory={show(units or memory)} learns from whole sequences; {advice}"
     if shared and not find(values, "loss.value_estimator.deactivate_vmap"):
-        yield "critic.encoder=shared reads the actor's memory, which needs loss.value_estimator.deactivate_vmap=true"
+        needs = "loss.value_estimator.deactivate_vmap=true"
+        yield f"critic.encoder=shared reads the actor's memory; use {needs}"
 
 
 def judges(values: Values) -> bool:

@@ -309,13 +309,15 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 def whole(values: Any) -> dict[str, Any]:
     """What was composed, with parts named as they are now; one of which nothing is left is none.
 
-    A network's encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader.
+    An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader.
     """
-    made = {key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()}
-    for name in NETWORKS:
-        said = find(made, f"{name}.encoder")
-        if isinstance(said, str) and said != "shared" and made.get("encoder"):
-            made[name]["encoder"] = made["encoder"] | ({"reader": said} if said != "own" else {})
+    made: dict[str, Any] = {
+        key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()
+    }
+    for network in (made.get(name) or {} for name in NETWORKS):
+        said, own = network.get("encoder"), made.get("encoder") or {}
+        if isinstance(said, str) and said != "shared":
+            network["encoder"] = own | ({"reader": said} if said != "own" else {})
     return made
 
 

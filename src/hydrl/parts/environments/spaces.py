@@ -129,7 +129,7 @@ def is_vector(space: gymnasium.Space) -> bool:
 
 
 def is_picture(space: gymnasium.Space) -> bool:
-    """Whether a convolution reads it: rows, columns and channels, or rows and columns of bytes, or stacked."""
+    """Whether a convolution reads it: rows, columns and channels; or bytes, of one channel or stacked."""
     if not isinstance(space, Box) or len(space.shape) not in (2, 3, 4):
         return False
     if len(space.shape) != 3 and space.dtype != np.uint8:

@@ -91,9 +91,9 @@ def make_env(
 def made_for(base: EnvBase, transform: MakeTransform) -> list[Transform]:
     """What a builder makes of its transform: none, one or several; one that asks for ``env`` is told it."""
     made = transform(env=base) if "env" in signature(transform).parameters else transform()
-    if type(made) is Compose:
-        return list(made)
-    return [] if made is None else [made]
+    if made is None:
+        return []
+    return [*made.transforms] if type(made) is Compose else [made]
 
 
 def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:

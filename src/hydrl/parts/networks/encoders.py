@@ -153,8 +153,8 @@ def encoder(
     Args:
         env: shows the entries.
         in_keys: which of them are read.
-        reader: of pictures: ``cnn`` (Nature's), ``impala``, ``minatar``, ``mlp``, whose pixels are a vector, or
-            ``auto``: Nature's where they are large enough, else ``minatar``.
+        reader: of pictures: ``cnn`` (Nature's), ``impala``, ``minatar``, ``mlp``, which takes their pixels in
+            a row, or ``auto``: Nature's where they are large enough, else ``minatar``.
         features: units of the layer over convolutions, where not as published.
         **entries: a reader for an entry by its name, another than ``reader``.
 
@@ -200,7 +200,7 @@ def reader_of(
             f"encoder.{name}=cnn: its strides leave nothing of pictures of {size}, {LARGE} x {LARGE} is the "
             "least; use minatar or impala"
         )
-    made = CONVOLUTIONS[chosen] if chosen in CONVOLUTIONS else None
-    net = made(channels, **({"features": features} if features else {})) if made else nn.Flatten()
+    width = {"features": features} if features else {}
+    net = CONVOLUTIONS[chosen](channels, **width) if chosen in CONVOLUTIONS else nn.Flatten()
     high = None if spec.dtype.is_floating_point else float(spec.space.high.max())
     return Picture(net, high)

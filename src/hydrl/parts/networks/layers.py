@@ -110,7 +110,8 @@ def initialise(module: TensorDictModuleBase, init: str | None, last_gain: float)
         layers = [each for each in module.modules() if isinstance(each, nn.Linear | nn.Conv2d)]
         for layer in layers:
             nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     return module
 
 

@@ -33,8 +33,8 @@ class Net(TypedDict):
         activation: a class name of ``torch.nn``.
         in_keys: observation entries that it reads; ``None``: all that the environment shows.
         encoder: builds, from the environment and ``in_keys``, what reads these and writes ``features``,
-            ``[..., size]``, or ``None`` where hidden layers read them, vectors that are joined. ``shared``, for
-            a critic of states: what lies before the actor's head lies before this one too.
+            ``[..., size]``, or ``None`` where hidden layers read them, vectors that are joined. Where it is
+            ``shared``, for a critic of states, what lies before the actor's head lies before this one too.
         memory: builds what keeps something of them, as :class:`hydrl.parts.networks.memory.Memory` does. A
             critic has none of its own, which would need hidden states while acting, at an actor's cost.
         norm: see :func:`hydrl.parts.networks.layers.mlp`.
