@@ -42,9 +42,11 @@ EXACT = {
     "PPO, a game of MinAtar's": [
         *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
     ],
-    "DQN, a game of Atari's, life by life": [
+    "DQN, a game of Atari's": [
         "algo=dqn", "env=atari", "env.id=ALE/Breakout-v5", "env.sticky=0.25", "collector.num_envs=2",
-        "minibatches.warmup_frames=64", "minibatches.updates=2",
+        "minibatches.warmup_frames=32", "minibatches.updates=1", "minibatches.size=8", "total_frames=128",
+        "collector.frames_per_batch=32", "eval.every_frames=64", "checkpoint_every_frames=64",
+        "log_every_frames=32",
     ],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
