@@ -26,6 +26,7 @@ TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
 TASKS |= {f"multi-agent {kind}": "custom env._target_=toys.Team" for kind in TASKS}
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
+ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.id=ALE/Pong-v5"]}
 ARGUMENTS |= {"data/run": ["minibatches=mixed", "data.path=none"]}
 ARGUMENTS |= {"minibatches/mixed": ["data=run", "data.path=none"]}
 MOUNTED = {"layers": "layers@actor"}  # a group of parts of other groups' choices
@@ -121,6 +122,13 @@ def test_every_file_composes_passes_the_checks_and_arrives(file: str, tmp_path: 
     assert len(chosen.transform_builders) == len(chosen.transforms)
 
 
+def test_what_a_frame_is_is_said_where_the_simulator_makes_several():
+    said = "a frame is a step of the agent: env.wrappers.preprocessing.frame_skip=4 makes 80,000 frames of "
+    skipping = settings("algo=ppo", "env=atari", "env.id=ALE/Pong-v5", "total_frames=20_000").chosen
+    assert [each for each in skipping if said in each] == skipping[-1:]
+    assert "a frame is" not in str(settings("algo=ppo", "env=cartpole").chosen)
+
+
 def test_no_file_under_configs_is_missed():
     assert sum(len(names) for _, _, names in os.walk(CONFIGS)) == len(FILES) + len(RANGES)
     groups = {file.partition("/")[0] for file in FILES if "/" in file}
@@ -139,9 +147,9 @@ def test_a_file_is_named_after_what_it_says_it_is(file: str):
     said = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"))[
         "algo" if group == "algo" else "task"
     ]
-    assert said == {"gym": "${env.id}", "custom": "${env._target_}", "vmas": "${env.scenario}"}.get(
-        name, name
-    )
+    of_any = dict.fromkeys(("gym", "minatar", "atari"), "${env.id}")
+    of_any |= {"custom": "${env._target_}", "vmas": "${env.scenario}"}
+    assert said == of_any.get(name, name)
 
 
 def untuned(*overrides: str) -> dict:

@@ -48,6 +48,15 @@ EXACT = {
         "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
         "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
     ],
+    "PPO, a game of MinAtar's": [
+        *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
+    ],
+    "DQN, a game of Atari's": [
+        "algo=dqn", "env=atari", "env.id=ALE/Breakout-v5", "env.sticky=0.25", "collector.num_envs=2",
+        "minibatches.warmup_frames=32", "minibatches.updates=1", "minibatches.size=8", "total_frames=128",
+        "collector.frames_per_batch=32", "eval.every_frames=64", "checkpoint_every_frames=64",
+        "log_every_frames=32",
+    ],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 
@@ -55,6 +64,9 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
+    for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py")):
+        if family in EXACT[name]:
+            pytest.importorskip(package)
     overrides = [*SMALL, *EXACT[name]]
     whole = run(*overrides, folder="whole")
     unbroken = batches.copy()

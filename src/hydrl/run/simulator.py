@@ -41,7 +41,7 @@ CONSTANT = (
     *(types.BuiltinFunctionType, types.MethodType, types.ModuleType),
 )
 LIBRARIES = {"abc", "builtins", "collections", "enum", "gymnasium", "numpy"}
-LIBRARIES |= {"tensordict", "torch", "torchrl", "types", "typing"}
+LIBRARIES |= {"ale_py", "minatar", "tensordict", "torch", "torchrl", "types", "typing"}
 PLAIN = (type(None), bool, int, float, str, bytes)
 KEYS = ("plain", "number", "enum", "tuple", "frozenset")  # what dictionaries may be kept by
 CONTAINERS: dict[str, Any] = {
@@ -57,6 +57,7 @@ OURS = (GymVector, SteadySerialEnv)  # among wrappers; they keep nothing of thei
 LARGE = 1 << 16  # bytes from which on a table that a fresh environment holds too is not kept
 
 Saved = tuple[Any, ...]  # a tag and plain data
+Ways = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 
 
 class NotCapturedError(Exception):
@@ -151,7 +152,7 @@ def read(value: Any, path: str, seen: Seen) -> Saved:
         return ("enum", name_of(kind), value.name)
     if isinstance(value, types.MethodType) and isinstance(value.__self__, gymnasium.Env):
         return ("method", read(value.__self__, path, seen), read(value.__func__, path, seen))
-    if isinstance(value, CONSTANT) or (isinstance(value, type) and is_library_s(value)):
+    if is_constant(value):
         return ("constant",)
     if isinstance(value, tuple | frozenset):
         return read_container(value, path, seen)
@@ -162,13 +163,12 @@ def read(value: Any, path: str, seen: Seen) -> Saved:
         return read_array(value, path, seen)
     if isinstance(value, tuple(CONTAINERS.values())):
         return read_container(value, path, seen)
-    for known, (get, _) in STATEFUL.items():
-        if isinstance(value, known):
-            return ("state", read(get(value), path, seen), label(value))
+    if ways := ways_of(value):
+        return ("state", read(ways[0](value), path, seen), label(value))
     if isinstance(value, types.FunctionType):
         kept = [read(each.cell_contents, f"{path} {name}", seen) for name, each in cells(value)]
         return ("function", kept, read(own(value), f"{path}()", seen), name_of(value))
-    if isinstance(value, HOLDERS):
+    if isinstance(value, HOLDERS) or package_of(kind) == "minatar":  # a game is an object beside its task
         held = {name: read(each, f"{path}.{name}", seen) for name, each in attributes(value).items()}
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
         return ("holder", held, dict(module), name_of(value if isinstance(value, type) else kind))
@@ -255,7 +255,7 @@ def write(value: Any, saved: Saved, filled: Filled) -> Any:
         case ("state", kept, *named):
             there = value if not named or label(value) == named[0] else None
             value = filled.take(there, NEW.get(named[0], refuse) if named else refuse)
-            (put,) = (put for kind, (_, put) in STATEFUL.items() if isinstance(value, kind))
+            _, put = ways_of(value) or refuse()
             put(value, write(None, kept, filled))
         case ("function", kept, more, *named):
             if not isinstance(value, types.FunctionType) or (named and not alike(named[0], name_of(value))):
@@ -452,7 +452,19 @@ def is_descriptor(value: Any) -> bool:
 
 def is_library_s(kind: type) -> bool:
     """Whether a class keeps no state of its own."""
-    return kind.__module__.partition(".")[0] in LIBRARIES or issubclass(kind, Enum)
+    return package_of(kind) in LIBRARIES or issubclass(kind, Enum)
+
+
+def package_of(kind: Any) -> str:
+    """The package that a class or a function is of."""
+    return str(kind.__module__).partition(".")[0]
+
+
+def is_constant(value: Any) -> bool:
+    """Whether an environment is made of it and does not change it."""
+    if isinstance(value, CONSTANT) or (isinstance(value, type) and is_library_s(value)):
+        return True
+    return name_of(type(value)) == "ale_py._ale_py:Action"  # a choice of the emulator's
 
 
 def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:
@@ -463,7 +475,7 @@ def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:
 
 def own(function: types.FunctionType) -> list[Any]:
     """What a function keeps itself: its attributes, and defaults that may be changed in place."""
-    if str(function.__module__).partition(".")[0] in LIBRARIES:
+    if package_of(function) in LIBRARIES:
         return []
     return [vars(function), list(function.__defaults__ or ()), function.__kwdefaults__ or {}]
 
@@ -496,8 +508,25 @@ def mujoco_arrays(data: mujoco.MjData) -> dict[str, np.ndarray]:
     }
 
 
+def ale_state(emulator: Any) -> np.ndarray:
+    """Atari's emulator with its random numbers, as the bytes it has for it."""
+    return np.frombuffer(emulator.cloneState(include_rng=True).serialize(), np.uint8)
+
+
+def load_ale(emulator: Any, state: np.ndarray) -> None:
+    """Puts an emulator back where :func:`ale_state` found it."""
+    emulator.restoreState(sys.modules["ale_py"].ALEState(state.tobytes()))
+
+
+def ways_of(value: Any) -> Ways | None:
+    """How the state of an object is taken out of it, and put into another; ``None`` where it is not known."""
+    if f"{type(value).__module__}.{label(value)}" == "ale_py._ale_py.ALEInterface":  # which may not be there
+        return ale_state, load_ale
+    return next((ways for kind, ways in STATEFUL.items() if isinstance(value, kind)), None)
+
+
 # How the state of an object is taken out of it and put into another, by its class.
-STATEFUL: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+STATEFUL: dict[type, Ways] = {
     np.random.Generator: (
         lambda it: it.bit_generator.state,
         lambda it, state: setattr(it.bit_generator, "state", state),
