@@ -124,8 +124,8 @@ def check_target(path: str, node: Part, values: Values) -> None:
             free["training_only"] = bool
             own -= free.keys() - kinds.keys()
         hold(path, free, values, open_ended=open_ended, of=of)
-        within = path.startswith("env.wrappers.") and not wraps and node.get("_partial_")
-        # What a wrapper is handed to call has its arguments from there.
+        within = path.startswith(("env.wrappers.", "env.make")) and not wraps and node.get("_partial_")
+        # What is handed on to be called has its other arguments from there.
         (call.bind_partial if within else call.bind)(*positional, **dict.fromkeys(own | handed))
         if lacking := sorted(needed_by(target) - own):
             raise TypeError(f"missing a required argument: '{lacking[0]}'")

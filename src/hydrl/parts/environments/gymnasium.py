@@ -1,6 +1,6 @@
 """Gymnasium's tasks as environments, one or several stepped together in this process."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any, Literal
@@ -113,13 +113,18 @@ def followed_task(
     return EpisodeInfo(task, info_keys[0], named, info_keys[1]) if info_keys else task
 
 
-def wrapped_task(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> gymnasium.Env:
-    """A task in its wrappers, the first of them innermost, as Gymnasium has it.
+def wrapped_task(
+    id: str,
+    wrappers: Wrappers | None = None,
+    make: Callable[..., gymnasium.Env] | None = None,
+    **kwargs: Any,
+) -> gymnasium.Env:
+    """A task in its wrappers, the first of them innermost, as Gymnasium or ``make`` has it.
 
     Raises:
         UserError: for a wrapper that does not fit; one of training alone has to leave the spaces as they are.
     """
-    task = gymnasium.make(id, **copies(kwargs))
+    task = (make or gymnasium.make)(id, **copies(kwargs))
     for name, wrapper in copies(dict(wrappers or {})).items():
         keywords = {key: undeferred(value) for key, value in wrapper.keywords.items()}
         alone, said = keywords.pop("training_only", False), f"env.wrappers.{name}"
