@@ -51,13 +51,13 @@ def make(
         raise UserError(f"env.id={id} opens no window; video=true films it")
     if repeat < 1 or frame_stack < 1:
         raise UserError(f"env.repeat={repeat} env.frame_stack={frame_stack}: each should be 1 or more")
-    if repeat > 1:
-        tell(f"env.id={id}: a frame is {repeat} steps of the simulator (env.repeat), their rewards summed")
     camera = camera if camera is not None else 2 if id.startswith("quadruped-") else 0
     env = loaded(id)
     if not shadows:
         env.physics.model.vis.quality.shadowsize = 0
     task = ControlTask(env, id, repeat, pixels, camera, render_mode)
+    if repeat > 1:
+        tell(f"env.id={id}: a frame is {repeat} steps of the simulator (env.repeat), their rewards summed")
     if not pixels:
         return task
     try:
@@ -85,7 +85,7 @@ def loaded(id: str) -> Any:
     names = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
     if id not in names:
         near = get_close_matches(id.lower(), names, n=3, cutoff=0.5)
-        raise UserError(f"env.id={id}: no such task; try {', '.join([*near, *(names.keys() - near)])}")
+        raise UserError(f"env.id={id}: no such task; try {', '.join(near or names)}")
     try:
         # A model that is drawn, as LQR's, has to be the same in every process.
         return suite.load(*names[id], task_kwargs={"random": 0})
