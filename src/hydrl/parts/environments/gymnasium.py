@@ -24,6 +24,7 @@ from hydrl.parts.environments.tasks import copies, is_of_the_task, levels, seed_
 TRIAL = 200  # steps in which a task of one's own is tried for what it says of success
 TRIED: dict[str, list[str]] = {}
 Wrappers = Mapping[str, partial[gymnasium.Env]]
+Make = Callable[..., gymnasium.Env]
 
 
 def gymnasium_env(
@@ -33,6 +34,7 @@ def gymnasium_env(
     observe: list[int] | None = None,
     wrappers: dict[str, Any] | None = None,
     info_keys: list[str] | dict[str, Literal["last", "mean", "sum"]] | None = None,
+    make: Make | None = None,
     **kwargs: Any,
 ) -> EnvBase:
     """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
@@ -47,13 +49,15 @@ def gymnasium_env(
         id: a registered Gymnasium id, such as ``CartPole-v1``.
         num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
         device: where observations and actions live; the simulator itself runs on the CPU.
-        observe: the places of the numbers that are seen, others being hidden; ``None`` shows all.
+        observe: the places of the numbers that are seen, others being hidden; ``None`` shows all. For tasks
+            that observe one vector.
         wrappers: Gymnasium's or one's own by their names, each called with the task as those before have
             made it; one whose keyword ``training_only`` is true is left out by :func:`as_evaluated`.
         info_keys: numbers of ``info`` that are followed through each episode, see
             :class:`hydrl.parts.environments.info.EpisodeInfo`; a list takes their last values. Whether a task
             has succeeded is followed without being named, unless the list is empty.
-        **kwargs: passed on to ``gymnasium.make``, to each environment copies of its own.
+        make: makes a task of its ``id`` and ``kwargs`` in place of ``gymnasium.make``: that of a family.
+        **kwargs: passed on to what makes the task, to each environment copies of its own.
 
     Raises:
         UserError: for an id Gymnasium does not know, a missing package, a keyword the task refuses, a wrapper
@@ -61,11 +65,15 @@ def gymnasium_env(
         Exception: whatever the task's own code raises, as it raised it.
     """
 
-    def make() -> gymnasium.Env:  # of these three alone: checkpoints of older runs know it by them
+    maker = make
+
+    def make() -> gymnasium.Env:  # type: ignore[no-redef] # of these three: older checkpoints know it by them
         return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
 
     asked = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     try:
+        if maker:
+            kwargs["make"] = maker
         success = [] if info_keys == [] else succeeding(id, wrappers, **kwargs)
         if how := dict.fromkeys(success, "last") | asked:
             kwargs["info_keys"] = (how, [*asked])
@@ -74,7 +82,7 @@ def gymnasium_env(
         if num_envs == 1:
             return informed(GymWrapper(make(), device=device))
         vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
-        if wrappers:
+        if wrappers or maker:
             vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
         return informed(GymVector(vector, device=device))
     except (gymnasium.error.Error, ImportError, TypeError) as error:
@@ -114,17 +122,14 @@ def followed_task(
 
 
 def wrapped_task(
-    id: str,
-    wrappers: Wrappers | None = None,
-    make: Callable[..., gymnasium.Env] | None = None,
-    **kwargs: Any,
+    id: str, wrappers: Wrappers | None = None, make: Make | None = None, **kwargs: Any
 ) -> gymnasium.Env:
-    """A task in its wrappers, the first of them innermost, as Gymnasium or ``make`` has it.
+    """A task in its wrappers, the first of them innermost, as Gymnasium has it.
 
     Raises:
         UserError: for a wrapper that does not fit; one of training alone has to leave the spaces as they are.
     """
-    task = (make or gymnasium.make)(id, **copies(kwargs))
+    task = (undeferred(make) or gymnasium.make)(id, **copies(kwargs))
     for name, wrapper in copies(dict(wrappers or {})).items():
         keywords = {key: undeferred(value) for key, value in wrapper.keywords.items()}
         alone, said = keywords.pop("training_only", False), f"env.wrappers.{name}"
@@ -147,10 +152,12 @@ def wrapped_task(
     return task
 
 
-def succeeding(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> list[str]:
+def succeeding(
+    id: str, wrappers: Wrappers | None = None, make: Make | None = None, **kwargs: Any
+) -> list[str]:
     """Which keys of ``info`` tell of a success, found once a process in an environment of its own.
 
-    Gymnasium's own tasks have none. Any other is acted in at random until it gives one, but for no more than
+    Gymnasium's own tasks and families have none. Any other is acted in at random until it gives one, but for no more than
     an episode or ``TRIAL`` steps; what of it fails there is told of in the run itself.
     """
     kwargs.pop("render_mode", None)
@@ -158,7 +165,7 @@ def succeeding(id: str, wrappers: Wrappers | None = None, **kwargs: Any) -> list
     spec = gymnasium.registry.get(id)
     made_by = [each.func.__module__ for each in known.values()]
     made_by += [getattr(spec and spec.entry_point, "__module__", None) or str(spec and spec.entry_point)]
-    if all(each.startswith("gymnasium.") for each in made_by):
+    if make or all(each.startswith("gymnasium.") for each in made_by):
         return []
     if (key := repr((id, known, kwargs))) not in TRIED:
         rng = GlobalRNGState()
@@ -207,7 +214,7 @@ def as_evaluated(make: partial[EnvBase]) -> partial[EnvBase]:
 
 
 class GymVector(GymWrapper):
-    """Tasks stepped together, of one observation vector and one reward each, as :func:`adapted` makes them.
+    """Tasks stepped together, of one reward each, that observe arrays, as :func:`adapted` makes them.
 
     It gives TorchRL's numbers. The two methods of TorchRL's own class look anew at each step for the kind of
     every space; with these acting takes 7 % (ten double pendulums) to 14 % (16 CartPoles) less time.
@@ -225,13 +232,14 @@ class GymVector(GymWrapper):
         return self.told(observation, *np.zeros((2, *self.batch_size), dtype=bool))
 
     def told(
-        self, observation: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, **more: torch.Tensor
+        self, observation: Any, terminated: np.ndarray, truncated: np.ndarray, **more: torch.Tensor
     ) -> TensorDictBase:
         """What Gymnasium says, ``[num_envs, ...]``, as TorchRL has it: a number is ``[num_envs, 1]``."""
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         entries = {name: torch.as_tensor(each) for name, each in ends.items()} | more
         entries = {name: each.unsqueeze(-1) for name, each in entries.items()}
-        entries["observation"] = torch.as_tensor(observation)
+        seen = observation if isinstance(observation, dict) else {"observation": observation}
+        entries |= {name: torch.as_tensor(each) for name, each in seen.items()}
         given = TensorDict(entries, self.batch_size, device=self.device)
         for reader in self.info_dict_reader:
             given = reader({}, given)
