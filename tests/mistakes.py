@@ -69,7 +69,11 @@ MISTAKES: dict[str, list[str]] = {
     "ent_coef=0.1": ["ent_coef=0.1", "did you mean loss.module.entropy_coeff?"],
     "environment=cartpole": ["environment=cartpole", "did you mean env?"],
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
-    "encoder=lstm": ["encoder=lstm", "encoder@actor=lstm"],
+    "encoder=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
+    "encoder=resnet": ["encoder=resnet: no such choice; try auto, cnn, impala, minatar, mlp"],
+    "encoder.nonsense=1": ["encoder.nonsense=1", "auto, mlp, cnn, impala, minatar"],
+    "critic.encoder=nature": ["critic.encoder.reader=nature", "'impala' or 'minatar'"],
+    "algo=sac env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
     # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.
@@ -153,7 +157,8 @@ MISTAKES: dict[str, list[str]] = {
     "logger=wandbb": ["logger=wandbb", "try wandb, "],
     "logger=[wandb,trackioo]": ["logger=trackioo", "try trackio, "],
     "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
-    "encoder@actor=transformer": ["encoder@actor=transformer: no such choice; try batch_renorm, gru, lstm"],
+    "layers@actor=transformer": ["layers@actor=transformer: no such choice; try batch_renorm, mlp, noisy"],
+    "memory=transformer": ["memory=transformer: no such choice; try gru, lstm"],
     "optim=adm": ["optim=adm", "try adam, adamw"],
     "exploration=nosuch": ["exploration=nosuch", "try e_greedy"],
     "algo=": ["algo=", "dqn", "ppo"],
@@ -290,7 +295,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=rainbow env=cartpole actor.v_min=10": ["actor.v_min=10 is not less than actor.v_max=1.0"],
     "algo=rainbow env=cartpole actor.atoms=1": ["actor.atoms=1", "greater than 1"],
     "algo=rainbow env=cartpole actor.noisy=0": ["actor.noisy=0", "greater than 0"],
-    "algo=ppo env=cartpole encoder@actor=noisy": [
+    "algo=ppo env=cartpole layers@actor=noisy": [
         "actor.noisy=0.5: hydrl.parts.networks.actors.stochastic takes no noisy; actor has"
     ],
     "algo=rainbow env=cartpole compile=true": ["compile=true does not work with DistributionalDQNLoss"],
@@ -302,7 +307,6 @@ MISTAKES: dict[str, list[str]] = {
     "-x": ["-x: there is no such option"],
     "search=ppo": ["search", "made by python scripts/search.py"],
     "-m exploration=none,gaussian": ["exploration=none: no such choice; try e_greedy"],
-    "encoder=mlp": ["encoder=mlp", "encoder@actor"],
     "algo=ppo loss=dqn": ["loss=dqn", "algo=ppo", "use loss=clip_ppo"],
     "algo=ppo buffer=replay": ["buffer=replay", "algo=ppo", "use buffer=rollout"],
     "algo=ppo exploration=e_greedy": ["exploration=e_greedy", "algo=ppo", "use exploration=null"],
@@ -327,8 +331,8 @@ MISTAKES: dict[str, list[str]] = {
     ],
     # A memory.
     "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],
-    "algo=ppo encoder@actor=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
-    "algo=dqn env=cartpole encoder@actor=gru": ["actor.memory={gru: 64}", "use algo=recurrent_ppo"],
+    "algo=ppo memory=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
+    "algo=dqn env=cartpole memory=gru": ["actor.memory={gru: 64}", "use algo=recurrent_ppo"],
     "algo=recurrent_ppo minibatches.sequence=null": ["or minibatches.sequence=32"],
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48",
@@ -338,13 +342,12 @@ MISTAKES: dict[str, list[str]] = {
     "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
     "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory={lstm: 64, gru: 8}", "give one of them"],
     "algo=recurrent_ppo +actor.memory.rnn=8": [
-        "actor.memory.rnn=8",
-        "takes no rnn; actor.memory has lstm, gru",
+        "memory.rnn=8",
+        "takes no rnn; memory has lstm, gru",
     ],
-    "algo=recurrent_ppo encoder@critic=lstm": ["encoder@critic", "use encoder@critic=shared"],
+    "algo=recurrent_ppo +critic.memory.lstm=8": ["critic.memory", "use critic.encoder=shared"],
     "algo=crossq compile=true": ["compile=true does not work with critic.norm", "use compile=false"],
-    "algo=recurrent_ppo compile=true": ["compile=true does not work with actor.memory", "use compile=false"],
-    "algo=recurrent_ppo encoder@actor=mlp": ["encoder@critic=shared", "use encoder@actor=lstm"],
+    "algo=recurrent_ppo compile=true": ["compile=true does not work with memory", "use compile=false"],
     "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],
     # Deleting.
     "~transforms.normalise": ["~transforms.normalise", "did you mean transforms.normalize?"],

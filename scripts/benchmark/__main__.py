@@ -79,7 +79,7 @@ PPO = (
 EAGER = "compile=false"
 DQN = ("algo=dqn", "env=cartpole", "loss.module.double_dqn=false", "exploration.eps_init=0.05", EAGER)
 ALONE = ("env=half_cheetah", "collector.num_envs=1", "torch_threads=1", EAGER)
-SAC = ("algo=sac", *ALONE)
+SAC = ("algo=sac", *ALONE, "tuned=null")
 TD3 = ("algo=td3", *ALONE, "optim.lr=1e-3")
 OVERLAP = ("compile=true", "collector=overlap")
 WIDE = ("collector.num_envs=32", "collector.frames_per_batch=1_024")

@@ -21,9 +21,10 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
             re.match(r"# @package (logger\.\w+)", file.read_text()),
         )
         known |= set(paths(content)) | {f"{said[1] if said else group}.{each}" for each in paths(content)}
-    for name in choices(CONFIGS / "encoder"):  # mounted in each network
-        content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"encoder/{name}.yaml"))
-        known |= {f"{network}.{key}" for network in NETWORKS for key in paths(content)}
+    for group, where in (("layers", ""), ("memory", "memory.")):  # which lie in each network
+        for name in choices(CONFIGS / group):
+            content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{group}/{name}.yaml"))
+            known |= {f"{network}.{where}{key}" for network in NETWORKS for key in paths(content)}
     known |= set(paths(OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml"))))
     assert CALLED.keys() <= known | {each.name for each in CONFIGS.iterdir()}
     ranges = [key.replace("NETWORK", "actor") for _, keys in RANGES for key in keys.split()]
@@ -75,9 +76,9 @@ def test_what_is_needed_of_another_key_can_be_set():
             "does not work with DistributionalDQNLoss, which computes its target with",
         ),
         (
-            "algo=ppo env=hopper actor=tanh_normal encoder@actor=batch_renorm",
+            "algo=ppo env=hopper actor=tanh_normal layers@actor=batch_renorm",
             "actor.norm standardises by the minibatch, by which the probability of an action that was taken "
-            "changes; use encoder@actor=mlp",
+            "changes; use layers@actor=mlp",
         ),
     ],
 )

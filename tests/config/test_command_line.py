@@ -41,7 +41,7 @@ Told = Callable[..., tuple[int, str]]
 # Mistakes told through all of Hydra: one of each kind that it finds or that follows its composing, and those
 # with options, several values or words of Hydra's; the others are told from what is composed once.
 WITH_HYDRA = [
-    "optim.lrr=1", "+optim.lr=1", "environment=cartpole", "encoder=mlp", "env=cartpol", "algo=", "env=gym",
+    "optim.lrr=1", "+optim.lr=1", "environment=cartpole", "encoder=resnet", "env=cartpol", "algo=", "env=gym",
     "env=[cartpole,pendulum]", "experiment=nosuch", "+algo=dqn", "~transforms.normalise", "~seed", "eval=[]",
     "optim.lr", "optim.lr=abc", "optim.lr=-1", "actor.num_cells.7=3", "total_frames=${frames}",
     "total_frames=???", "env=gym env.id=NoSuchEnv-v0", "algo=dqn env=pendulum", "algo=ppo loss=dqn",

@@ -29,8 +29,8 @@ ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
 ARGUMENTS["env/dm_control"] = ["env.id=cartpole-swingup"]
 ARGUMENTS |= {"data/run": ["minibatches=mixed", "data.path=none"]}
 ARGUMENTS |= {"minibatches/mixed": ["data=run", "data.path=none"]}
-MOUNTED = {"encoder": "encoder@actor"}  # a group of parts of other groups' choices
-WITH = {"lstm": "recurrent_ppo", "gru": "recurrent_ppo", "noisy": "rainbow"}  # an algorithm an encoder needs
+MOUNTED = {"layers": "layers@actor"}  # a group of parts of other groups' choices
+WITH = {"lstm": "recurrent_ppo", "gru": "recurrent_ppo", "noisy": "rainbow"}  # an algorithm these need
 PARTS = ["env", "actor", "critic", "exploration", "collector", "buffer"]
 PARTS += [
     "minibatches",
@@ -71,7 +71,7 @@ def with_file(file: str, run_dir: Path) -> Settings:
 
 def fitting(group: str, choice: str) -> list[str]:
     """The algorithms that a choice may fit: those that say so, or else those that do not say."""
-    if group in ("algo", "encoder"):
+    if group in ("algo", "layers", "memory"):
         return [WITH.get(choice, choice if group == "algo" else "crossq")]
     fits = {algo: mistakes.content(f"/algo/{algo}")["fits"] for algo in algorithms()}
     saying = [algo for algo, each in fits.items() if choice in each.get(group, [])]
@@ -106,8 +106,10 @@ def test_every_file_composes_passes_the_checks_and_arrives(file: str, tmp_path: 
     for path, value in leaves(file).items():
         if whole:
             assert find(values, path) == value, path
-        elif file.startswith("encoder/"):
-            assert find(values["actor"], path) is not None, path  # each network may set another value
+        elif file.startswith("layers/"):
+            assert path in values["actor"] or find(values["actor"], path) is not None, (
+                path
+            )  # to its own value
         elif path.endswith("_target_") and not path.startswith("hydra."):  # numbers the algorithm may change
             assert find(values, f"{place}.{path}".removeprefix("train.")) == value, path
 
@@ -225,9 +227,12 @@ def test_every_key_is_read_by_something():
                 key for key in node if key not in ("_target_", "_partial_", "needs")
             } <= parameters.keys(), path
             open_ended |= {path} if passes_on else set()
-        assert open_ended <= {"env"}  # its keywords go to gymnasium.make, which refuses what it does not know
+        # Those of env go to gymnasium.make, which refuses what it does not know; an encoder's are entries.
+        open_ended -= {each for each in nodes if each.endswith("encoder")}
+        assert open_ended <= {"env"}
 
-        parents = dict.fromkeys((nodes.keys() - open_ended) | {"", "eval", "loss", "loss.value_estimator"})
+        takes_any = open_ended | {each for each in nodes if each.endswith("encoder")}
+        parents = dict.fromkeys((nodes.keys() - takes_any) | {"", "eval", "loss", "loss.value_estimator"})
         for parent in parents:
             part = parent, str(nodes.get(parent, values["loss"]["module"])["_target_"])
             if part in seen:

@@ -194,7 +194,7 @@ def test_a_c51_target_beyond_its_range_stays_in_its_row():
 @pytest.mark.parametrize("words", [(), ("actor=dueling",), ("actor=distributional", "loss=c51")])
 def test_an_update_learns_how_much_noise_there_is_and_values_and_target_have_their_own(words):
     """TorchRL's loss has no noise; what it was told to draw anew stayed in the network it had copied."""
-    chosen = settings("algo=dqn", "env=cartpole", *words, "encoder@actor=noisy", "actor.num_cells=[8,8]")
+    chosen = settings("algo=dqn", "env=cartpole", *words, "layers@actor=noisy", "actor.num_cells=[8,8]")
     env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
     actor = chosen.build("actor")(env)
     loss, batch = loss_of(chosen, env, actor=actor), env.rollout(8, break_when_any_done=False).reshape(-1)

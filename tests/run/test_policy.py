@@ -30,7 +30,7 @@ RUNS = {
     "frames": ["env=pendulum", "+transforms.stack._target_=torchrl.envs.CatFrames", *FRAMES],
     "lstm": ["env=cartpole_masked", "algo=recurrent_ppo"],
     "td3": ["env=pendulum", "algo=td3", "transforms=normalized", "eval.every_frames=9_999"],
-    "gru": ["env=cartpole_masked", "algo=recurrent_ppo", "encoder@actor=gru"],
+    "gru": ["env=cartpole_masked", "algo=recurrent_ppo", "memory=gru"],
     "running": ["env=inverted_double_pendulum", "transforms=running_norm"],
     "sac": ["env=pendulum", "algo=sac", "eval.every_frames=9_999"],
     "cartpole": ["env=cartpole"],

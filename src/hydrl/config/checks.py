@@ -52,6 +52,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (list[PositiveInt], "NETWORK.num_cells"),
     (Activation, "NETWORK.activation"),
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru"),
+    (PositiveInt | None, "encoder.features"),
     (PositiveInt | None, "minibatches.sequence"),
     (Literal["per_state", "independent"], "actor.scale"),
     (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
@@ -79,6 +80,9 @@ NEEDED = {
     "hydrl.run.loggers.wandb": "wandb",
     "torchrl.envs.VmasEnv": "vmas",
 }
+
+# What reads an entry of an observation.
+READERS = ("auto", "mlp", "cnn", "impala", "minatar")
 
 # What counts of a number of `info`, and the names that are taken in the log.
 FOLLOWED = ("last", "mean", "sum")
@@ -114,7 +118,7 @@ def check(values: Values) -> None:
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
-    for rule in (unfit, in_need, too_large, begun_from, ill_wrapped, ill_named, at_odds):
+    for rule in (unfit, in_need, too_large, begun_from, ill_wrapped, ill_named, ill_read, at_odds):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -244,6 +248,17 @@ def ill_named(values: Values) -> Iterator[str]:
             )
 
 
+def ill_read(values: Values) -> Iterator[str]:
+    """Readers of an entry that are none."""
+    for path, node in targets(values):
+        if node["_target_"] != "hydrl.parts.networks.encoders.encoder":
+            continue
+        for key in (each for each in node if each not in ("reader", "features") and each[0] != "_"):
+            if node[key] not in READERS:
+                reads = f"what reads the entry {key}: {', '.join(READERS)}"
+                yield f"{path}.{key}={show(node[key])}: should be {reads}; pictures alone are pixels"
+
+
 def at_odds(values: Values) -> Iterator[str]:
     """What each would do by itself, but not together, or not here."""
     folder = Path(values["run_dir"])
@@ -283,12 +298,12 @@ def at_odds(values: Values) -> Iterator[str]:
     if norms and asked(values, "epochs"):
         yield (
             f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
-            f"taken changes; use encoder@{norms[0]}=mlp"
+            f"taken changes; use layers@{norms[0]}=mlp"
         )
+    yield from unheard(values)
     yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
         yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
-    yield from unheard(values)
     yield from passed_over()
     yield from unheeded()
     yield from lacking(values)
@@ -341,21 +356,28 @@ def lacking(values: Values) -> Iterator[str]:
 def forgetful(values: Values) -> Iterator[str]:
     """What a memory cannot do without."""
     memory, critic = asked(values, "memory"), values["critic"] or {}
+    shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
     for network in NETWORKS:
-        if network != "actor" and "memory" in (values[network] or {}):
-            yield f"encoder@{network}: it has no memory of its own; use encoder@{network}=shared, the actor's"
-    if memory:
-        units = {each: memory[each] for each in ("lstm", "gru") if each in memory}
-        if len(units) > 1:
-            yield f"actor.memory={show(units)}: give one of them"
-        if not asked(values, "sequence"):
-            advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
-            yield f"actor.memory={show(units or memory)} learns from whole sequences; {advice}"
-    if "memory" in critic.get("in_keys", []):
-        if not memory:
-            yield "encoder@critic=shared reads the actor's memory, and it has none; use encoder@actor=lstm"
-        if not find(values, "loss.value_estimator.deactivate_vmap"):
-            yield "encoder@critic=shared needs loss.value_estimator.deactivate_vmap=true"
+        if network != "actor" and (values[network] or {}).get("memory"):
+            yield f"{network}.memory: it has none of its own; use critic.encoder=shared, the actor's"
+        if network != "actor" and (values[network] or {}).get("encoder") == "shared" and not judges(values):
+            yield f"{network}.encoder=shared is for a critic that judges states; use {network}.encoder=own"
+    if not memory:
+        return
+    units = {each: memory[each] for each in ("lstm", "gru") if each in memory}
+    if len(units) > 1:
+        yield f"actor.memory={show(units)}: give one of them"
+    if not asked(values, "sequence"):
+        advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
+        yield f"actor.memory={show(units or memory)} learns from whole sequences; {advice}"
+    if shared and not find(values, "loss.value_estimator.deactivate_vmap"):
+        needs = "loss.value_estimator.deactivate_vmap=true"
+        yield f"critic.encoder=shared reads the actor's memory; use {needs}"
+
+
+def judges(values: Values) -> bool:
+    """Whether the critic judges states beside an actor, and not actions."""
+    return values["loss"]["networks"].get("critic_network") == "critic"
 
 
 def unheard(values: Values) -> Iterator[str]:

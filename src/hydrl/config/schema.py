@@ -97,10 +97,13 @@ class Eval(Strict):
     video_every_frames: PositiveInt = 50_000
 
 
+ENCODER = Row("env in_keys", gives=MODULE)
+MEMORY = Row("in_keys size", gives=MODULE)
+
 # What may lie within a network, and what it is handed.
 WITHIN = {
-    "encoder": Row("env in_keys", gives=MODULE),
-    "memory": Row("in_keys size", gives=MODULE),
+    "encoder": ENCODER,
+    "memory": MEMORY,
     "norm": Row("features"),
 }
 
@@ -135,6 +138,8 @@ def row_of(path: str) -> Row:
         return WRAPPER
     if path == "writes":
         return Row("networks")
+    if path == "env.make":
+        return Row("id", gives="gymnasium.Env")
     if head in NETWORKS and below:
         return WITHIN.get(below, Row())
     if head in ("transforms", "logger") and "." not in below:
@@ -231,7 +236,9 @@ class Parts(Keys):
     """The whole configuration, resolved; of what is built a row each."""
 
     env: Annotated[Built, Row("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")]
-    transforms: Annotated[dict[str, Built], Row(gives="torchrl.envs.Transform")]
+    transforms: Annotated[dict[str, Built], Row(asked=frozenset({"env"}), gives="torchrl.envs.Transform")]
+    encoder: Annotated[Built | None, ENCODER] = None  # these two lie within networks, which name them
+    memory: Annotated[Built | None, MEMORY] = None
     actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]

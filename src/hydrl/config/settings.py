@@ -295,8 +295,18 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 
 
 def whole(values: Any) -> dict[str, Any]:
-    """What was composed, with parts named as they are now; one of which nothing is left is none."""
-    return {key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()}
+    """What was composed, with parts named as they are now; one of which nothing is left is none.
+
+    An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader.
+    """
+    made: dict[str, Any] = {
+        key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()
+    }
+    for network in (made.get(name) or {} for name in NETWORKS):
+        said, own = network.get("encoder"), made.get("encoder") or {}
+        if isinstance(said, str) and said != "shared":
+            network["encoder"] = own | ({"reader": said} if said != "own" else {})
+    return made
 
 
 def check_action_space(settings: Settings, kind: str) -> None:

@@ -87,6 +87,13 @@ def make_loss(
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
+    if getattr(module, "keywords", {}).get("separate_losses"):
+        learned = [each for part in {*networks.values()} for each in parts[part].parameters()]
+        if len(learned) > len({*learned}):
+            raise UserError(
+                "loss.module.separate_losses=true keeps the critic's gradient from an encoder that it "
+                "shares with the actor; use critic.encoder=own, or leave it out"
+            )
     loss = module(**given, **{name: value for name, value in known.items() if name in asked})
     if keys:
         loss.set_keys(**keys)

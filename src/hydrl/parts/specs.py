@@ -7,9 +7,7 @@ import torch
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
 from torchrl.data import Bounded, Categorical, Composite, OneHot, TensorSpec
-from torchrl.envs import (
-    EnvBase,
-)
+from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
 
 from hydrl.errors import UserError
 
@@ -47,8 +45,39 @@ def has_room(low: Any, high: Any) -> bool:
     return bool((span.isfinite() & (span > 0)).all())
 
 
+def seen(env: EnvBase) -> list[NestedKey]:
+    """The observation entries that networks read where nobody names them: all that a Gymnasium task shows.
+
+    Of others it is ``observation``, or ``pixels`` where there is none.
+    """
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    own = [key for key in base.observation_spec.keys(True, True) if INFO not in (key, key[0])]
+    if not isinstance(base, GymWrapper):
+        return ["pixels"] if "pixels" in own and "observation" not in own else ["observation"]
+    given = env.observation_spec.keys(True, True)
+    if "observation" in given and "observation" not in own:  # what transforms made of them
+        return ["observation"]
+    return [key for key in own if key in given]
+
+
+def vectors(env: EnvBase) -> list[NestedKey]:
+    """Those of :func:`seen` that are vectors of floats."""
+    spec = env.observation_spec
+    return [key for key in seen(env) if key not in spec.keys(True, True) or is_vector(spec, key)]
+
+
+def is_vector(spec: Composite, key: NestedKey) -> bool:
+    """Whether an observation entry is a vector of floats."""
+    return spec[key].dtype.is_floating_point and len(spec[key].shape) == spec.ndim + 1
+
+
+def is_picture(spec: Composite, key: NestedKey) -> bool:
+    """Whether it is one picture, ``[C, H, W]``."""
+    return len(spec[key].shape) == spec.ndim + 3
+
+
 def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
-    """Refuses entries that are not there, or that normalisers and networks cannot read.
+    """Refuses entries that are not there, or are neither floats nor pictures.
 
     Raises:
         UserError: naming those there are.
@@ -58,6 +87,8 @@ def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
         if key not in given:
             raise UserError(f"in_keys={in_keys}: the environment gives {', '.join(map(str, given))}")
         kind, shape = spec[key].dtype, list(spec[key].shape)
+        if is_picture(spec, key):
+            continue
         if not kind.is_floating_point or len(shape) <= spec.ndim:
             raise UserError(
                 f"in_keys={in_keys}: {key} is {kind} of shape {shape}, and vectors of floats are read; make "
@@ -65,13 +96,26 @@ def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
             )
 
 
-def size_of(spec: Composite, in_keys: Sequence[NestedKey]) -> int:
+def require_vectors(spec: Composite, in_keys: Sequence[NestedKey], reader: str) -> None:
+    """Refuses what :func:`require_entries` does, and pictures.
+
+    Raises:
+        UserError: naming the ``reader``, which has no use for them.
+    """
+    require_entries(spec, in_keys)
+    for key in in_keys:
+        if is_picture(spec, key):
+            size = " x ".join(map(str, spec[key].shape[spec.ndim :]))
+            raise UserError(f"in_keys={in_keys}: {key} is a picture of {size}, and {reader} reads vectors")
+
+
+def size_of(spec: Composite, in_keys: Sequence[NestedKey], reader: str = "what has no encoder") -> int:
     """How many numbers the observation entries have together.
 
     Raises:
-        UserError: if the environment does not give them.
+        UserError: if the environment does not give them, or gives pictures.
     """
-    require_entries(spec, in_keys)
+    require_vectors(spec, in_keys, reader)
     return sum(spec[key].shape[-1] for key in in_keys)
 
 

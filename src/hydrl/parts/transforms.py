@@ -23,6 +23,7 @@ from torchrl.envs.transforms.utils import _get_reset
 
 from hydrl.errors import UserError
 from hydrl.parts.limits import time_limit
+from hydrl.parts.specs import vectors
 
 LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
 NEVER = 2**62  # the longest horizon where there is none
@@ -45,16 +46,18 @@ class CopiedTensors(Transform):
 
 
 def normaliser(
-    in_keys: list[NestedKey],
+    in_keys: list[NestedKey] | None,
     frames: int | None,
     settle: float = 1.0,
     over: int | None = None,
     constants: Literal["centred", "scaled"] = "centred",
-) -> Transform:
+    env: EnvBase | None = None,
+) -> Transform | None:
     """Standardises observations, by statistics of random frames or by running ones.
 
     Args:
-        in_keys: observation entries.
+        in_keys: observation entries; ``None``: all vectors that ``env`` shows, and where it shows pictures
+            alone there is nothing to standardise.
         frames: of random play, see :func:`hydrl.parts.environments.initialise_normalisers`; ``None`` goes on
             updating while training collects.
         settle: the share of ``over`` after which running statistics stand still.
@@ -62,9 +65,15 @@ def normaliser(
         constants: what never moved in the random frames of one environment; ``scaled`` is divided by the
             least deviation of TorchRL, a millionth, as in its tutorial.
     """
-    if frames is not None:
-        return (FixedNorm if constants == "centred" else ObservationNorm)(in_keys=in_keys)
-    return RunningNorm(in_keys, inf if over is None else settle * over)
+    if in_keys is None:
+        in_keys = ["observation"] if env is None else vectors(env)
+    if not in_keys:
+        return None
+    if frames is None:
+        return RunningNorm(in_keys, inf if over is None else settle * over)
+    kind = FixedNorm if constants == "centred" else ObservationNorm
+    each = [kind(in_keys=[key]) for key in in_keys]
+    return each[0] if len(each) == 1 else Compose(*each)
 
 
 class FixedNorm(ObservationNorm):

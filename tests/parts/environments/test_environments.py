@@ -27,8 +27,7 @@ from toys import Toy
 
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
-from hydrl.parts import environments, libraries, specs
-from hydrl.parts.environments import spaces
+from hydrl.parts import environments, specs
 
 OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
 VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
@@ -434,16 +433,6 @@ REFUSED = {
     "nothing between": (Box(np.float32([0, 1]), np.float32([1, 1])), r"Box\(.*"),
     "integers": (Box(0, 3, (2,), np.int64), r"Box\(0, 3, .*"),
 }
-
-
-@pytest.mark.parametrize(("side", "warned"), [(8, 0), (64, 1)])
-def test_large_pictures_are_read_and_said_to_meet_no_convolutions(side, warned, capsys, monkeypatch):
-    monkeypatch.setattr(libraries, "TOLD", set())
-    task = Spaced(observations=Box(0, 255, (side, side, 3), np.uint8), actions=CHOICE)
-    for _ in range(2):
-        seen = spaces.adapted(task).observation_space
-    told = capsys.readouterr().err.count("pictures of 64 x 64 x 3, read as one vector of 12,288")
-    assert (seen.shape, told) == ((side * side * 3,), warned)
 
 
 @pytest.mark.filterwarnings("ignore")  # Gymnasium's, of spaces and rewards it advises against

@@ -67,9 +67,11 @@ def gymnasium_env(
 
     maker = make
 
-    def make() -> gymnasium.Env:  # type: ignore[no-redef] # of these three: older checkpoints know it by them
+    # Of these three alone, and by this name: checkpoints of older runs know it so.
+    def make() -> gymnasium.Env:  # type: ignore[no-redef]
         return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
 
+    task: Any = make
     asked = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     try:
         if maker:
@@ -80,8 +82,8 @@ def gymnasium_env(
         if wrappers:
             kwargs["wrappers"] = wrappers
         if num_envs == 1:
-            return informed(GymWrapper(make(), device=device))
-        vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+            return informed(GymWrapper(task(), device=device))
+        vector = SyncVectorEnv([task] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
         if wrappers or maker:
             vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
         return informed(GymVector(vector, device=device))
@@ -157,8 +159,8 @@ def succeeding(
 ) -> list[str]:
     """Which keys of ``info`` tell of a success, found once a process in an environment of its own.
 
-    Gymnasium's own tasks and families have none. Any other is acted in at random until it gives one, but for no more than
-    an episode or ``TRIAL`` steps; what of it fails there is told of in the run itself.
+    Gymnasium's own tasks and families have none. Any other is acted in at random until it gives one, but for
+    no more than an episode or ``TRIAL`` steps; what of it fails there is told of in the run itself.
     """
     kwargs.pop("render_mode", None)
     known = {name: each for name, each in (wrappers or {}).items() if not each.keywords.get("training_only")}

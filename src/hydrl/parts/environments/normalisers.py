@@ -12,7 +12,7 @@ from torchrl.envs import (
 )
 
 from hydrl.errors import UserError
-from hydrl.parts.specs import require_entries
+from hydrl.parts.specs import require_vectors
 from hydrl.parts.transforms import FixedNorm, RunningNorm
 
 
@@ -35,7 +35,7 @@ def initialise_normalisers(
     """
     for position, transform in enumerate(normalisers(env)):
         if not isinstance(transform, ObservationNorm):
-            require_entries(transform.parent.observation_spec, transform.in_keys)
+            require_vectors(transform.parent.observation_spec, transform.in_keys, "a normaliser")
         elif known is not None:
             fill(transform, known[str(position)])
         elif not transform.initialized:
@@ -43,7 +43,7 @@ def initialise_normalisers(
                 raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
             if frames is None:
                 raise UserError("init_stats_frames=null: ObservationNorm takes statistics; use 1_000")
-            require_entries(transform.parent.observation_spec, transform.in_keys)
+            require_vectors(transform.parent.observation_spec, transform.in_keys, "a normaliser")
             if env.batch_dims:
                 standardise(transform, env.numel(), frames)
             else:

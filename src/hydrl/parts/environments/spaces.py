@@ -1,17 +1,26 @@
 """Kinds of observations and actions: what a Gymnasium task has, as the networks take it."""
 
+from collections.abc import Iterator
 from inspect import signature
+from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple, flatten, flatten_space
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
 
+from hydrl.errors import UserError
 from hydrl.parts.environments.tasks import CHECKS, CopiedTask
-from hydrl.parts.libraries import tell
-from hydrl.parts.specs import has_room
+from hydrl.parts.specs import INFO, has_room
 
-LARGE = 3 * 32 * 32  # numbers in a picture, from which on plain layers learn little of it
+LEAST = 3  # pixels of a side, from which on a convolution reads
+# Entries that a run writes itself, or that TorchRL does.
+TAKEN = {"action", "reward", "done", "terminated", "truncated", "next", "is_init", "step_count", INFO}
+TAKEN |= {"episode_reward", "cut_short", "features", "memory", "joined", "loc", "scale", "param", "logits"}
+TAKEN |= {"action_value", "state_value", "state_action_value", "advantage", "value_target", "index"}
+
+# TorchRL calls an entry of the first name so itself, and makes more of the second than a run here does.
+RENAMED = {"state": "observation", "action_mask": "mask"}
 
 
 def adapted(
@@ -19,8 +28,8 @@ def adapted(
 ) -> gymnasium.Env:
     """The task as TorchRL and the networks take it.
 
-    It observes one vector of numbers, be they a choice (one-hot), a picture, a tuple or a dictionary; choices
-    are counted from 0, other actions are one vector, and a reward is one number.
+    What it observes keeps its kind (see :class:`Sight`); choices are counted from 0, other actions are one
+    vector, and a reward is one number.
 
     Args:
         env: the task.
@@ -51,11 +60,16 @@ def adapted(
             f"its actions are {actions}; what learns here takes a Discrete choice of two or more or a Box of "
             "floats with finite bounds, low below high"
         )
-    check_sight(seen, named)
-    if not (isinstance(seen, Box) and len(seen.shape) == 1 and seen.dtype in (np.float32, np.float64)):
+    if not seen.is_np_flattenable or any(isinstance(each, Text) for each in parts_of(seen)):
+        raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
+    if isinstance(seen, Dict) or any(map(is_picture, parts_of(seen))):
+        env = Sight(env)
+    elif not is_vector(seen):
         env = DtypeObservation(FlattenObservation(env), np.float32)
     if observe:
         whole = env.observation_space
+        if isinstance(whole, Dict):
+            raise TypeError(f"observe={observe} is for one vector, and it shows {', '.join(whole.spaces)}")
         if not set(observe) <= set(range(whole.shape[0])):
             raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
         shown = Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
@@ -63,20 +77,96 @@ def adapted(
     return CopiedTask(env, named)
 
 
-def check_sight(seen: gymnasium.Space, named: str) -> None:
-    """Refuses what has no fixed size, and says of pictures what reads them.
+class Sight(gymnasium.ObservationWrapper):
+    """What a task shows, entry by entry, each of the kind that networks read.
+
+    A picture is ``[C, H, W]``, its channels first and those of stacked frames in a row, of bytes where the
+    task's are bytes or truth values; it is the entry ``pixels`` where it is all that there is. Anything else
+    is a vector of floats, choices one-hot. Entries within entries have both names, ``OUTER_INNER``.
+
+    Args:
+        env: shows a picture, a dictionary or a tuple.
 
     Raises:
-        TypeError: for such observations.
+        UserError: for an entry of a name that a run needs itself.
     """
-    if not seen.is_np_flattenable or any(isinstance(each, Text) for each in parts_of(seen)):
-        raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
-    if seen.dtype == np.uint8 and seen.shape and len(seen.shape) == 3 and np.prod(seen.shape) > LARGE:
-        tell(
-            f"{named} shows pictures of {' x '.join(map(str, seen.shape))}, read as one vector of "
-            f"{np.prod(seen.shape):,} numbers from 0 to 255; the networks that come along have no "
-            "convolutions, one of your own may (docs/own_parts.md)"
-        )
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        seen = env.observation_space
+        alone = not isinstance(seen, Dict | Tuple)
+        self.leaves = {"pixels": ((), seen)} if alone else dict(leaves(seen))
+        if taken := sorted(self.leaves.keys() & TAKEN):
+            raise UserError(f"{env} observes {taken[0]}, a name that a run needs; let a wrapper change it")
+        self.observation_space = Dict({name: shown(space) for name, (_, space) in self.leaves.items()})
+
+    def observation(self, observation: Any) -> dict[str, np.ndarray]:
+        """The entries of what the task shows."""
+        return {name: view(at(observation, path), space) for name, (path, space) in self.leaves.items()}
+
+
+def leaves(space: gymnasium.Space, path: tuple = ()) -> Iterator[tuple[str, tuple[tuple, gymnasium.Space]]]:
+    """What a dictionary or tuple holds, by name: where it lies and its space."""
+    if not isinstance(space, Dict | Tuple):
+        name = "_".join(map(str, path))
+        yield RENAMED.get(name, name), (path, space)
+        return
+    within = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+    for key, each in within:
+        yield from leaves(each, (*path, key))
+
+
+def at(observation: Any, path: tuple) -> Any:
+    """What lies in an observation where ``path`` leads."""
+    for key in path:
+        observation = observation[key]
+    return observation
+
+
+def is_vector(space: gymnasium.Space) -> bool:
+    """Whether it is one of floats."""
+    return isinstance(space, Box) and len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
+
+
+def is_picture(space: gymnasium.Space) -> bool:
+    """Whether a convolution reads it: rows, columns and channels; or bytes, of one channel or stacked."""
+    if not isinstance(space, Box) or len(space.shape) not in (2, 3, 4):
+        return False
+    if len(space.shape) != 3 and space.dtype != np.uint8:
+        return False
+    return min(channels_first(np.empty(space.shape, bool)).shape[1:]) >= LEAST
+
+
+def channels_first(picture: np.ndarray) -> np.ndarray:
+    """A picture as ``[C, H, W]``, a view; channels are the shorter side, the last of two that are equal.
+
+    Stacked ones, ``[k, H, W, C]`` or ``[k, C, H, W]``, are one of ``k * C`` channels, the newest last.
+    """
+    if picture.ndim == 2:
+        return picture[None]
+    if picture.ndim == 4:
+        stacked = np.stack([channels_first(each) for each in picture])
+        return stacked.reshape(-1, *stacked.shape[2:])
+    return np.moveaxis(picture, -1, 0) if picture.shape[-1] <= picture.shape[0] else picture
+
+
+def shown(space: gymnasium.Space) -> Box:
+    """The space of an entry as it is shown."""
+    if is_vector(space):
+        return space
+    if not is_picture(space):
+        flat = flatten_space(space)
+        return Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
+    kind = np.uint8 if space.dtype in (np.uint8, np.bool_) else np.float32
+    low, high = (channels_first(each).astype(kind) for each in (space.low, space.high))
+    return Box(low, high, dtype=kind)
+
+
+def view(value: Any, space: gymnasium.Space) -> np.ndarray:
+    """An entry as :func:`shown` has its space."""
+    if is_picture(space):
+        return channels_first(np.asarray(value))
+    return value if is_vector(space) else flatten(space, value)
 
 
 def parts_of(space: gymnasium.Space) -> list[gymnasium.Space]:

@@ -31,7 +31,7 @@ from hydrl.parts.specs import restarts_with_episodes
 from hydrl.parts.transforms import CopiedTensors
 
 MakeEnv = Callable[..., EnvBase]
-MakeTransform = Callable[[], Transform | None]
+MakeTransform = Callable[..., Transform | None]
 
 
 def make_env(
@@ -62,14 +62,15 @@ def make_env(
         policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
             of episodes there. What is for training alone is left out.
     """
-    left_out = type(None) if policy is None else (type(None), RandomTruncationTransform)
-    made = [each for transform in transforms if not isinstance(each := transform(), left_out)]
-    stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
-    if not (stack and isinstance(stack[0], RewardSum)):
-        stack.insert(0, RewardSum())
     if policy is not None and isinstance(make, partial) and make.func is gymnasium_env:
         make = as_evaluated(make)
     base = make_base_env(make, num_envs, device, render)
+    made = [each for transform in transforms for each in made_for(base, transform)]
+    if policy is not None:
+        made = [each for each in made if not isinstance(each, RandomTruncationTransform)]
+    stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
+    if not (stack and isinstance(stack[0], RewardSum)):
+        stack.insert(0, RewardSum())
     if any("action_mask" in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
         tell_of_mask(f"{type(base).__name__}", "its observation's action_mask")
     if isinstance(key := base.reward_keys[0], tuple):
@@ -85,6 +86,14 @@ def make_env(
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+def made_for(base: EnvBase, transform: MakeTransform) -> list[Transform]:
+    """What a builder makes of its transform: none, one or several; one that asks for ``env`` is told it."""
+    made = transform(env=base) if "env" in signature(transform).parameters else transform()
+    if made is None:
+        return []
+    return [*made.transforms] if type(made) is Compose else [made]
 
 
 def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:

@@ -26,7 +26,7 @@ class CopiedTask(gymnasium.Wrapper):
     :class:`hydrl.parts.environments.info.EpisodeInfo` has read below.
 
     Args:
-        env: observes a vector of floats, as :func:`adapted` sees to.
+        env: observes a vector of floats or a dictionary of arrays, as :func:`adapted` sees to.
         named: what a message calls it.
     """
 
@@ -34,12 +34,14 @@ class CopiedTask(gymnasium.Wrapper):
         super().__init__(env)
         self.named = named
         seen = env.observation_space
-        self.kind, self.size = seen.dtype.type, seen.shape
-        # Tasks that work leave their bounds, too.
-        self.observation_space = Box(-np.inf, np.inf, seen.shape, seen.dtype)
+        entries = seen.spaces if isinstance(seen, Dict) else {"": seen}
+        self.kinds = {name: (each.dtype.type, each.shape) for name, each in entries.items()}
+        # Tasks that work leave their bounds, too; what bytes are counted by is read off theirs.
+        unbound = {name: without_bounds(each) for name, each in entries.items()}
+        self.observation_space = Dict(unbound) if isinstance(seen, Dict) else unbound[""]
         self.left = LOOKED_AT if self.unwrapped.spec else 0  # steps that are still looked at
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode; with a seed, what the task's own spaces draw is seeded, too.
 
         Options are the task's own to be given: an empty dictionary, what a vector makes of a mask, is none.
@@ -61,7 +63,7 @@ class CopiedTask(gymnasium.Wrapper):
             self.look(observation, 0.0, info)
         return observation, {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         """One step.
 
         Raises:
@@ -95,14 +97,29 @@ class CopiedTask(gymnasium.Wrapper):
             reason = " ".join(str(error).split())
             raise UserError(f"{self.named} does not keep to Gymnasium: {reason}; {CHECKS}") from error
 
-    def copied(self, observation: Any) -> np.ndarray:
-        """An array that is the run's own."""
+    def copied(self, observation: Any) -> Any:
+        """Arrays that are the run's own: one, or by their names."""
+        if "" in self.kinds:
+            return self.array("", observation)
+        return {name: self.array(name, observation[name]) for name in self.kinds}
+
+    def array(self, name: str, given: Any) -> np.ndarray:
+        """An entry as a new array.
+
+        Raises:
+            UserError: for another shape or kind than its space.
+        """
+        kind, size = self.kinds[name]
         try:
-            array = np.array(observation, dtype=self.kind)
-        except (TypeError, ValueError):
-            raise UserError(f"{self.named} gave {told(observation)} to observe; {self.wanted}") from None
-        if array.shape != self.size:
-            raise UserError(f"{self.named} gave {told(observation)} to observe; {self.wanted}")
+            array = np.array(given, dtype=kind)
+        except (TypeError, ValueError, OverflowError):
+            array = None
+        if array is None or array.shape != size:
+            numbers = f"{size[0]} numbers" if len(size) == 1 else f"numbers of shape {list(size)}"
+            raise UserError(
+                f"{self.named} gave {told(given)} to observe{' as ' * bool(name)}{name}; its "
+                f"observation_space says {numbers} of kind {kind.__name__}"
+            )
         return array
 
     def number(self, reward: Any) -> float:
@@ -116,11 +133,12 @@ class CopiedTask(gymnasium.Wrapper):
         except (TypeError, ValueError):
             raise UserError(f"{self.named} gave the reward {reward}; it must be one number") from None
 
-    def look(self, observation: np.ndarray, reward: float, info: Any) -> None:
+    def look(self, observation: Any, reward: float, info: Any) -> None:
         """Tells what is odd and may be meant."""
         space = self.env.observation_space
-        assert isinstance(space, Box)
-        if ((observation < space.low) | (observation > space.high)).any():
+        spaces = space.spaces if isinstance(space, Dict) else {"": space}
+        seen = observation if isinstance(space, Dict) else {"": observation}
+        if any(((seen[name] < each.low) | (seen[name] > each.high)).any() for name, each in spaces.items()):
             tell(
                 f"{self.named} observes what lies outside its observation_space; it is learned from as it is"
             )
@@ -129,10 +147,10 @@ class CopiedTask(gymnasium.Wrapper):
         if isinstance(info, dict) and "action_mask" in info:
             tell_of_mask(self.named, "info['action_mask']")
 
-    @property
-    def wanted(self) -> str:
-        """What an observation should be."""
-        return f"its observation_space says {self.size[0]} numbers of kind {self.kind.__name__}"
+
+def without_bounds(space: Box) -> Box:
+    """The space of floats without its bounds; that of bytes as it is."""
+    return space if space.dtype == np.uint8 else Box(-np.inf, np.inf, space.shape, space.dtype.type)
 
 
 def told(value: Any) -> str:

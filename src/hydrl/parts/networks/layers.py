@@ -13,6 +13,7 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl.modules import MLP, BatchRenorm1d
 
 from hydrl.errors import UserError
+from hydrl.parts.networks.encoders import Features
 
 NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
 
@@ -97,7 +98,7 @@ def activation_class(name: str) -> type[nn.Module]:
 
 
 def initialise(module: TensorDictModuleBase, init: str | None, last_gain: float) -> TensorDictModuleBase:
-    """Draws the weights of the linear layers anew.
+    """Draws the weights of linear and convolutional layers anew.
 
     Args:
         module: with sizes; changed in place and given back.
@@ -106,10 +107,11 @@ def initialise(module: TensorDictModuleBase, init: str | None, last_gain: float)
         last_gain: that of the last layer.
     """
     if init == "orthogonal":
-        layers = [each for each in module.modules() if isinstance(each, nn.Linear)]
+        layers = [each for each in module.modules() if isinstance(each, nn.Linear | nn.Conv2d)]
         for layer in layers:
             nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
     return module
 
 
@@ -140,14 +142,15 @@ class NoisyLinear(modules.NoisyLinear):
 
 
 def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> TensorDictModuleBase:
-    """Puts a :class:`NoisyLinear` in the place of each linear layer.
+    """Puts a :class:`NoisyLinear` in the place of each linear layer, but for those of an encoder.
 
     Args:
         module: with sizes; changed in place and given back.
         deviation: of the noise at the start, times the square root of a layer's inputs (a bias's: outputs);
             ``None`` changes nothing.
     """
-    for parent in list(module.modules()) if deviation else []:
+    within = {id(each) for one in module.modules() if isinstance(one, Features) for each in one.modules()}
+    for parent in [each for each in module.modules() if id(each) not in within] if deviation else []:
         for name, layer in parent.named_children():
             if isinstance(layer, nn.Linear):
                 sizes, device = (layer.in_features, layer.out_features), layer.weight.device

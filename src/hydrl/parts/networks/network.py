@@ -4,19 +4,25 @@ What does nothing is not there, so that a network of hidden layers alone is just
 """
 
 from collections.abc import Callable, Sequence
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 import torch
 from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from tensordict.nn import TensorDictModuleBase
 from torch import nn
 from torchrl.envs import EnvBase
 
 from hydrl.parts.finite import check_finite
+from hydrl.parts.networks.encoders import Features
 from hydrl.parts.networks.heads import Head
 from hydrl.parts.networks.layers import JointLayers, Layers, Norm, initialise
 from hydrl.parts.networks.memory import STATES, Memory
-from hydrl.parts.specs import require_entries, size_of
+from hydrl.parts.specs import require_entries, seen, size_of
+
+BODIES = ("features", "memory")  # what lies before a head writes
+
+
+Encoder = Callable[..., TensorDictModuleBase | None]
 
 
 class Net(TypedDict):
@@ -25,26 +31,23 @@ class Net(TypedDict):
     Attributes:
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
-        in_keys: observation entries that it reads. A critic may read the actor's ``features`` or ``memory``:
-            a memory of its own would need hidden states while acting, which costs as much as an actor.
+        in_keys: observation entries that it reads; ``None``: all that the environment shows.
         encoder: builds, from the environment and ``in_keys``, what reads these and writes ``features``,
-            ``[..., size]``; ``None``: hidden layers read them, vectors that are joined.
-        memory: builds what keeps something of them, as :class:`hydrl.parts.networks.memory.Memory` does.
+            ``[..., size]``, or ``None`` where hidden layers read them, vectors that are joined. Where it is
+            ``shared``, for a critic of states, what lies before the actor's head lies before this one too.
+        memory: builds what keeps something of them, as :class:`hydrl.parts.networks.memory.Memory` does. A
+            critic has none of its own, which would need hidden states while acting, at an actor's cost.
         norm: see :func:`hydrl.parts.networks.layers.mlp`.
         init: see :func:`hydrl.parts.networks.layers.initialise`.
     """
 
     num_cells: list[int]
     activation: str
-    in_keys: list[str]
-    encoder: NotRequired[Callable[..., TensorDictModuleBase] | None]
+    in_keys: NotRequired[list[str] | None]
+    encoder: NotRequired[Encoder | Literal["shared"] | None]
     memory: NotRequired[Callable[..., TensorDictModuleBase] | None]
     norm: NotRequired[Norm | None]
     init: NotRequired[str | None]
-
-
-class Features(TensorDictSequential):
-    """What an encoder makes of observations, ``features``."""
 
 
 def network(
@@ -54,8 +57,8 @@ def network(
     *,
     num_cells: list[int],
     activation: str,
-    in_keys: list[str],
-    encoder: Callable[..., TensorDictModuleBase] | None = None,
+    in_keys: list[str] | None = None,
+    encoder: Encoder | Literal["shared"] | None = None,
     memory: Callable[..., TensorDictModuleBase] | None = None,
     norm: Norm | None = None,
     init: str | None = None,
@@ -65,36 +68,49 @@ def network(
     Args:
         env: gives, by its specs and one reset, the sizes of all layers.
         head: what it ends in.
-        actor: whose encoder and memory it reads, where ``in_keys`` name what they write.
+        actor: whose encoder and memory lie before the head, where they are shared.
     """
-    shared = bodies_of(actor, in_keys)
-    before, read = (shared, in_keys) if shared else reading(env, in_keys, encoder, memory)
+    in_keys = in_keys or seen(env)
+    before, read = shared(actor, in_keys) if encoder == "shared" or {*in_keys} & {*BODIES} else ([], in_keys)
+    of_the_actor = bool(before)
+    if not of_the_actor and encoder != "shared":
+        before, read = reading(env, in_keys, encoder, memory)
     size = width(env, before, read) if norm or not before else 0
     if head.of_actions:
         read, size = [*read, "action"], size + env.action_spec_unbatched.shape[-1]
     layers = (JointLayers if head.of_actions and norm is None else Layers)(num_cells, activation, norm, size)
     whole = materialise(head.over(layers, read, before), env)
-    initialise(whole[-1] if shared else whole, init, head.gain)  # what is shared is the actor's to draw
+    initialise(whole[-1] if of_the_actor else whole, init, head.gain)  # what is shared is the actor's to draw
     return whole
 
 
-def bodies_of(actor: nn.Module | None, in_keys: Sequence[NestedKey]) -> list[TensorDictModuleBase]:
-    """The encoder and the memory of ``actor`` that write what is read of them."""
-    kinds = (Features, Memory) if "memory" in in_keys else Features
-    found = [] if actor is None or not {*in_keys} & {"features", "memory"} else actor.modules()
-    return [each for each in found if isinstance(each, kinds)]
+def shared(
+    actor: nn.Module | None, in_keys: Sequence[NestedKey]
+) -> tuple[list[TensorDictModuleBase], Sequence[NestedKey]]:
+    """What lies before the head of ``actor``, and what is read of it.
+
+    Files of older runs name that in ``in_keys``.
+    """
+    kinds = (Features,) if "features" in in_keys else (Features, Memory)
+    found = [] if actor is None else [each for each in actor.modules() if isinstance(each, kinds)]
+    for each in found:
+        if isinstance(each, Features):
+            each.shared = True
+    if not found or {*in_keys} & {*BODIES}:
+        return found, in_keys
+    return found, ["memory" if isinstance(found[-1], Memory) else "features"]
 
 
 def reading(
     env: EnvBase,
     in_keys: list[str],
-    encoder: Callable[..., TensorDictModuleBase] | None,
+    encoder: Encoder | None,
     memory: Callable[..., TensorDictModuleBase] | None,
 ) -> tuple[list[TensorDictModuleBase], list[str]]:
     """What lies before the layers, and which entries these then read."""
     before: list[TensorDictModuleBase] = []
-    if encoder is not None:
-        before.append(Features(materialise(encoder(env, in_keys), env)))
+    if encoder is not None and (made := encoder(env, in_keys)) is not None:
+        before.append(Features(materialise(made, env)))
         in_keys = ["features"]
     if memory is not None:
         before.append(memory(in_keys, width(env, before, in_keys)))

@@ -1,0 +1,198 @@
+"""What reads pictures: its published shapes, and one reading for an actor and a critic that share it."""
+
+from functools import partial
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import nn
+from torchrl.objectives import A2CLoss, ClipPPOLoss
+
+from hydrl.errors import UserError
+from hydrl.parts.environments import gymnasium_env, make_env
+from hydrl.parts.losses import make_loss
+from hydrl.parts.networks import actors, critics, encoders
+from hydrl.parts.networks.encoders import Features
+
+NET = {"num_cells": [8], "activation": "ReLU"}
+
+
+def shows(size: int = 12, channels: int | None = 3, name: str = "Dot-v0"):
+    """An environment that shows pictures of that size."""
+    more = {} if name == "Scene-v0" else {"channels": channels}
+    return make_env(partial(gymnasium_env, f"pictures:{name}", size=size, **more), [], seed=0)
+
+
+def built(reader: str, size: int, channels: int | None = None, **options: object) -> nn.Module:
+    """The encoder of that name with its sizes."""
+    env = shows(size, channels)
+    module = encoders.encoder(env, ["pixels"], reader=reader, **options)
+    with torch.no_grad():
+        assert module(env.reset())["features"].ndim == 1
+    return module
+
+
+def weights(module: nn.Module) -> list[list[int]]:
+    """The shapes of all weights but biases."""
+    return [list(each.shape) for each in module.parameters() if each.ndim > 1]
+
+
+@pytest.mark.parametrize(
+    ("reader", "size", "convolutions", "layer"),
+    [
+        ("cnn", 84, [[32, 3, 8, 8], [64, 32, 4, 4], [64, 64, 3, 3]], [512, 64 * 7 * 7]),
+        ("minatar", 10, [[16, 3, 3, 3]], [128, 16 * 8 * 8]),
+        ("impala", 84, [[16, 3, 3, 3], *[[16, 16, 3, 3]] * 4, [32, 16, 3, 3], *[[32, 32, 3, 3]] * 4,
+                        [32, 32, 3, 3], *[[32, 32, 3, 3]] * 4], [256, 32 * 11 * 11]),
+    ],
+)  # fmt: skip
+def test_readers_have_their_published_shapes(reader, size, convolutions, layer):
+    assert weights(built(reader, size, 3)) == [*convolutions, layer]
+
+
+def test_auto_reads_by_size_and_an_entry_may_have_a_reader_of_its_own():
+    assert weights(built("auto", 36))[0] == [32, 1, 8, 8]
+    assert weights(built("auto", 35))[0] == [16, 1, 3, 3]
+    assert weights(built("auto", 36, pixels="minatar"))[0] == [16, 1, 3, 3]
+    assert weights(built("cnn", 36, features=7))[-1] == [7, 64]
+    assert weights(built("mlp", 12)) == []
+
+
+def test_bytes_are_scaled_by_the_greatest_that_their_space_has():
+    env = shows()
+    module = encoders.encoder(env, ["pixels"], reader="mlp")
+    pixels = torch.randint(256, (2, 5, 3, 12, 12), dtype=torch.uint8)
+    features = module(TensorDict({"pixels": pixels}, [2, 5]))["features"]
+    torch.testing.assert_close(features, pixels.flatten(2) / 255)
+
+
+def test_entries_of_several_kinds_are_joined_in_order():
+    env = shows(40, name="Scene-v0")
+    module = encoders.encoder(env, ["camera", "goal", "speed"])
+    start = env.reset()
+    features = module(start)["features"]
+    torch.testing.assert_close(features[512:], torch.cat([start["goal"], start["speed"]]).to(features.dtype))
+
+
+def test_vectors_alone_are_read_by_hidden_layers_as_they_are():
+    env = make_env(partial(gymnasium_env, "CartPole-v1"), [], seed=0)
+    assert encoders.encoder(env, ["observation"]) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"reader": "cnn"},
+            r"encoder\.pixels=cnn: its strides leave nothing of pictures of 12 x 12, 36 x 36",
+        ),
+        ({"camera": "cnn"}, r"encoder\.camera=cnn: entries are pixels"),
+    ],
+)
+def test_a_reader_that_does_not_fit_is_told_in_a_line(options, told):
+    with pytest.raises(UserError, match=told):
+        encoders.encoder(shows(), ["pixels"], **options)
+
+
+def test_a_reader_of_pictures_fits_no_vector():
+    env = shows(40, name="Scene-v0")
+    with pytest.raises(UserError, match=r"encoder\.goal=cnn reads pictures, and goal is a vector; use mlp"):
+        encoders.encoder(env, ["camera", "goal"], goal="cnn")
+    with pytest.raises(UserError, match="encoder=impala reads pictures, and there are none in speed"):
+        encoders.encoder(env, ["speed"], reader="impala")
+    with pytest.raises(
+        UserError, match=r"camera is a picture of 3 x 40 x 40, and what has no encoder reads v"
+    ):
+        actors.categorical(env, **NET)
+
+
+def test_orthogonal_weights_reach_the_convolutions():
+    actor = actors.categorical(shows(), **NET, encoder=encoders.encoder, init="orthogonal")
+    kernel = next(each for each in actor.modules() if isinstance(each, nn.Conv2d)).weight.flatten(1)
+    torch.testing.assert_close(kernel @ kernel.mT, 2 * torch.eye(len(kernel)), atol=1e-5, rtol=1e-5)
+
+
+def test_noise_is_for_what_follows_an_encoder():
+    actor = actors.q_value(shows(), **NET, encoder=encoders.encoder, noisy=0.5)
+    (features,) = (each for each in actor.modules() if isinstance(each, Features))
+    assert [type(each) for each in features.modules() if isinstance(each, nn.Linear)] == [nn.Linear]
+    assert "NoisyLinear" in {type(each).__name__ for each in actor.modules()}
+
+
+def rows_of(env, count: int = 6) -> TensorDict:
+    """Rows to learn from, as a rollout of random actions has them, with an advantage and a target."""
+    rows = env.rollout(count, break_when_any_done=False).detach()
+    rows["action_log_prob"] = torch.full((count,), -0.7)
+    rows["advantage"], rows["value_target"] = torch.randn(2, count, 1)
+    return rows
+
+
+@pytest.mark.parametrize(("loss", "functional"), [(ClipPPOLoss, False), (ClipPPOLoss, True), (A2CLoss, True)])
+def test_a_shared_encoder_reads_once_and_its_gradient_is_that_of_both(loss, functional):
+    env = shows()
+    actor = actors.categorical(env, **NET, encoder=encoders.encoder)
+    critic = critics.state_value(env, actor, **NET, encoder="shared")
+    module = loss(actor, critic, functional=functional)
+    (features,) = {each for each in [*actor.modules(), *critic.modules()] if isinstance(each, Features)}
+    rows, readings = rows_of(env), []
+    features.module[0].register_forward_hook(lambda *_: readings.append(1))
+
+    def learned() -> dict[str, torch.Tensor]:
+        module.zero_grad()
+        terms = module(rows.clone(False))
+        sum(terms[key] for key in terms.keys() if key.startswith("loss")).backward()  # noqa: SIM118
+        return {name: each.grad.clone() for name, each in features.named_parameters()}
+
+    once = learned()
+    assert len(readings) == 1
+    features.shared = False  # by which the critic reads by itself
+    twice = learned()
+    assert len(readings) == 3
+    assert once.keys() == twice.keys()
+    for name in once:
+        torch.testing.assert_close(once[name], twice[name], atol=1e-6, rtol=1e-4)
+    assert len([*module.parameters()]) == len({*actor.parameters(), *critic.parameters()})
+
+    features.shared = True
+    with torch.no_grad():
+        for each in features.parameters():
+            each.mul_(0.5)
+    learned()
+    assert len(readings) == 4  # nothing of what older weights made of the same rows
+
+
+def test_weights_that_changed_and_rows_that_did_are_read_anew():
+    env = shows()
+    actor = actors.categorical(env, **NET, encoder=encoders.encoder)
+    critics.state_value(env, actor, **NET, encoder="shared")
+    (features,) = (each for each in actor.modules() if isinstance(each, Features))
+    rows = rows_of(env)
+    first = features(rows.select("pixels"))["features"]
+    assert features(rows.select("pixels"))["features"] is first
+    assert features(rows.select("pixels"))["features"] is not first  # each reading is handed on once
+    with torch.no_grad():
+        next(features.parameters()).mul_(2)
+    changed = features(rows.select("pixels"))["features"]
+    assert not torch.equal(changed, first)
+    rows["pixels"].fill_(0)
+    assert not torch.equal(features(rows.select("pixels"))["features"], changed)
+
+
+def test_a_critic_may_have_an_encoder_of_its_own():
+    env = shows()
+    actor = actors.categorical(env, **NET, encoder=encoders.encoder)
+    critic = critics.state_value(env, actor, **NET, encoder=encoders.encoder)
+    assert not {*actor.parameters()} & {*critic.parameters()}
+    assert weights(critic)[0] == [16, 3, 3, 3]
+
+
+def test_losses_that_are_kept_apart_take_no_shared_encoder():
+    env = shows()
+    actor = actors.categorical(env, **NET, encoder=encoders.encoder)
+    parts = {"actor": actor, "critic": critics.state_value(env, actor, **NET, encoder="shared")}
+    networks = {"actor_network": "actor", "critic_network": "critic"}
+    apart = partial(ClipPPOLoss, separate_losses=True)
+    with pytest.raises(UserError, match=r"separate_losses=true keeps .*; use critic\.encoder=own"):
+        make_loss(apart, parts, env.action_spec, networks, {}, {})
+    parts["critic"] = critics.state_value(env, actor, **NET, encoder=encoders.encoder)
+    make_loss(apart, parts, env.action_spec, networks, {}, {})
