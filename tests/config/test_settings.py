@@ -231,7 +231,8 @@ def test_every_key_is_read_by_something():
         open_ended -= {each for each in nodes if each.endswith("encoder")}
         assert open_ended <= {"env"}
 
-        takes_any = open_ended | {each for each in nodes if each.endswith("encoder")}
+        # Those that a network has of the run are set there.
+        takes_any = open_ended | {each for each in nodes if each.endswith(("encoder", ".memory"))}
         parents = dict.fromkeys((nodes.keys() - takes_any) | {"", "eval", "loss", "loss.value_estimator"})
         for parent in parents:
             part = parent, str(nodes.get(parent, values["loss"]["module"])["_target_"])
