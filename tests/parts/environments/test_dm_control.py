@@ -4,14 +4,16 @@ import os
 import subprocess
 import sys
 import types
+from ctypes.util import find_library
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, SMALL, digest, killed, saved
 
+import hydrl
 from hydrl.errors import UserError
 from hydrl.parts import libraries
 from hydrl.parts.environments import dm_control, gymnasium_env, make_env
@@ -143,12 +145,41 @@ def test_all_goes_on_in_another_process_as_it_stood(tmp_path):
         assert not torch.equal(first[0]["observation"], first[150]["observation"])
 
 
+@pytest.mark.usefixtures("installed")
+def test_a_run_goes_on_is_filmed_and_loaded(run, batches, capsys, tmp_path):
+    words = [*SMALL, "algo=sac", "env=dm_control", f"env.id={SWINGUP}", "collector.num_envs=2"]
+    words += ["minibatches.updates=1", "minibatches.warmup_frames=64", "critic.num_cells=[16]"]
+    whole = run(*words, f"eval.video={find_library('EGL') is not None}", folder="whole")
+    unbroken = batches.copy()
+    assert len(set(unbroken)) == 4
+    batches.clear()
+    assert killed(whole, tmp_path / "halves") == 128
+    halves = run(*words, "resume=auto", folder="halves")
+    assert "all goes on as it stood" in " ".join(capsys.readouterr().out.split())
+    assert batches == unbroken[2:]
+    for part in ("loss", "optimizer", "collector"):
+        assert digest(saved(halves, part)) == digest(saved(whole, part)), part
+    if find_library("EGL"):
+        assert (whole / "videos" / "final.mp4").stat().st_size > 1_000
+    first, second = (hydrl.load(each, "last").predict(np.full(5, 0.3)) for each in (whole, halves))
+    assert np.array_equal(first, second)
+    assert -1 < first[0] < 1
+
+
 @pytest.fixture(scope="module")
 def drawn(installed):
     try:
         return dm_control.make(SWINGUP, pixels=84)
     except UserError as error:
         pytest.skip(str(error))
+
+
+def test_pictures_are_read_stacked_and_channels_first(drawn):
+    env = make_env(partial(gymnasium_env, SWINGUP, make=dm_control.make, pixels=84), [], num_envs=2, seed=0)
+    rows = env.rollout(3)
+    assert [*rows["pixels"].shape, rows["pixels"].dtype] == [2, 3, 9, 84, 84, torch.uint8]
+    assert torch.equal(rows["pixels"][:, 1, 3:], rows["pixels"][:, 2, :6])
+    assert rows.get("observation", None) is None
 
 
 def test_pictures_stand_in_the_place_of_the_state(drawn):
