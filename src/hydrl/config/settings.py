@@ -144,15 +144,21 @@ class Settings(Parts):
 
 
 def skipping(settings: Settings) -> Iterator[str]:
-    """Says of wrappers that hold an action for several of the simulator's frames what is counted."""
-    wrappers = settings.env.get("wrappers") or {}
-    for name, node in wrappers.items() if settings.env["_target_"] == GYMNASIUM else ():
-        for key in node.keys() & {"frame_skip", "num_repeats", "skip"}:
-            yield (
-                f"a frame is a step of the agent: env.wrappers.{name}.{key}={node[key]} makes "
-                f"{settings.total_frames * node[key]:,} frames of the simulator's of total_frames="
-                f"{settings.total_frames:,}"
-            )
+    """Says where an action is held for several of the simulator's frames what is counted."""
+    env = settings.env
+    wrappers = (env.get("wrappers") or {}) if env["_target_"] == GYMNASIUM else {}
+    held = {
+        f"env.wrappers.{name}.{key}": node[key]
+        for name, node in wrappers.items()
+        for key in node.keys() & {"frame_skip", "num_repeats", "skip"}
+    }
+    if env.get("make") and env.get("repeat", 1) > 1:  # of the Control Suite
+        held["env.repeat"] = env["repeat"]
+    for key, times in held.items():
+        yield (
+            f"a frame is a step of the agent: {key}={times} makes {settings.total_frames * times:,} frames "
+            f"of the simulator's of total_frames={settings.total_frames:,}"
+        )
 
 
 class Learning(NamedTuple):

@@ -15,7 +15,6 @@ from conftest import ROOT, SMALL, digest, killed, saved
 
 import hydrl
 from hydrl.errors import UserError
-from hydrl.parts import libraries
 from hydrl.parts.environments import dm_control, gymnasium_env, make_env
 from hydrl.run.simulator import load_simulator, simulator_state
 
@@ -232,17 +231,6 @@ def test_what_is_missing_is_a_line(monkeypatch):
     monkeypatch.setattr(dm_control, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs dm_control, which is not installed; pip install 'hydrl\[dm_"):
         dm_control.make("ball_in_cup-catch")
-
-
-@pytest.mark.usefixtures("installed")
-def test_what_a_frame_is_is_told_once(capsys, monkeypatch):
-    monkeypatch.setattr(libraries, "TOLD", set())
-    for repeat in (1, 2, 2):
-        dm_control.make(SWINGUP, repeat=repeat)
-    assert capsys.readouterr().err == (
-        "warning: env.id=cartpole-swingup: a frame is 2 steps of the simulator (env.repeat), "
-        "their rewards summed\n"
-    )
 
 
 def test_shadows_can_be_left_out(drawn):

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box
 from gymnasium.wrappers import FrameStackObservation
 
 from hydrl.errors import UserError
-from hydrl.parts.libraries import tell, warn_of_mujoco
+from hydrl.parts.libraries import warn_of_mujoco
 
 EXTRA = "pip install 'hydrl[dm_control]' takes the newest MuJoCo that it works with, in place of another"
 FILM = (240, 320)  # height and width, dm_control's own
@@ -56,8 +56,6 @@ def make(
     if not shadows:
         env.physics.model.vis.quality.shadowsize = 0
     task = ControlTask(env, id, repeat, pixels, camera, render_mode)
-    if repeat > 1:
-        tell(f"env.id={id}: a frame is {repeat} steps of the simulator (env.repeat), their rewards summed")
     if not pixels:
         return task
     try:
