@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import gymnasium
 import hydra
 import pytest
 import torch
@@ -107,7 +108,15 @@ def assert_short(output: str) -> None:
     assert not [noise for noise in NOISE if noise in output], output
 
 
-@pytest.mark.usefixtures("canary")
+@pytest.fixture
+def no_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gymnasium as it is where no task of Atari's or MinAtar's was made in this process."""
+    registry = gymnasium.registry
+    for each in [id for id in registry if id.startswith(("ALE/", "MinAtar/"))]:
+        monkeypatch.delitem(registry, each)
+
+
+@pytest.mark.usefixtures("canary", "no_families")
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_is_told_in_a_line_before_any_environment_starts(line: str, told: Told, monkeypatch):
     if line in WITH_HYDRA or OF_HYDRA.search(line):
@@ -660,6 +669,7 @@ def test_the_shell_completes_choices_and_keys(typed: str, offered: list[str], to
     assert output.split() == offered
 
 
+@pytest.mark.usefixtures("no_families")
 def test_a_refused_run_leaves_no_folder_of_its_own_and_the_one_that_was_named(told, tmp_path, monkeypatch):
     named = tmp_path / "named"
     named.mkdir()

@@ -17,7 +17,7 @@ from hydrl.run import checkpoint
 
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=64"]
 DQN += ["minibatches.updates=8"]
-PPO = ["algo=ppo", "critic.num_cells=[16,16]"]
+PPO = ["algo=ppo", "critic.num_cells=[16,16]", "minibatches.epochs=2"]
 DOT = ["algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "collector.num_envs=4"]
 DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
 DOT += ["+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "minibatches.updates=4"]
@@ -45,8 +45,17 @@ EXACT = {
         *DOT, "buffer=prioritized", "buffer.storage.max_size=500", "minibatches.draw=minibatch",
     ],
     "several agents": [
-        "algo=mappo", "critic.num_cells=[16,16]", "env=custom", "env._target_=toys.Team",
-        "collector.num_envs=4",
+        "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
+        "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
+    ],
+    "PPO, a game of MinAtar's": [
+        *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
+    ],
+    "DQN, a game of Atari's": [
+        "algo=dqn", "env=atari", "env.id=ALE/Breakout-v5", "env.sticky=0.25", "collector.num_envs=2",
+        "minibatches.warmup_frames=32", "minibatches.updates=1", "minibatches.size=8", "total_frames=128",
+        "collector.frames_per_batch=32", "eval.every_frames=64", "checkpoint_every_frames=64",
+        "log_every_frames=32",
     ],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
@@ -55,6 +64,9 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
+    for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py")):
+        if family in EXACT[name]:
+            pytest.importorskip(package)
     overrides = [*SMALL, *EXACT[name]]
     whole = run(*overrides, folder="whole")
     unbroken = batches.copy()
@@ -144,7 +156,7 @@ def test_a_stop_loses_nothing(tmp_path):
     words = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]", "collector.frames_per_batch=256"]
     words += [
         "minibatches.size=64",
-        "total_frames=3_072",
+        "total_frames=2_048",
         "eval.every_frames=512",
         "checkpoint_every_frames=1_000_000",
     ]
