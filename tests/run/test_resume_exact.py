@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, digest, killed, logged, saved, settings, start, typed
+from conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, start, typed
 
 import hydrl.parts.environments
 import hydrl.run.record
@@ -92,7 +92,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
 
 def test_a_longer_run_goes_on_as_if_its_closing_evaluation_had_not_been(run, evaluations):
     evaluations({128: 30.0, 256: 20.0}, {128: 90.0, 256: 10.0})
-    overrides = [*SMALL, "env=cartpole", "eval.solved_at=40"]
+    overrides = [*SMALL_PPO, "env=cartpole", "eval.solved_at=40"]
 
     def reached(folder: Path) -> tuple[int, float, int | None]:
         summary = json.loads((folder / "summary.json").read_text())
@@ -111,7 +111,7 @@ def test_a_longer_run_goes_on_as_if_its_closing_evaluation_had_not_been(run, eva
 
 
 def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, capsys):
-    overrides = [*SMALL, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "~schedule"]
+    overrides = [*SMALL_PPO, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "~schedule"]
     overrides += ["collector.num_workers=1", "transforms=normalized", "init_stats_frames=200"]
     folder = run(*overrides, "total_frames=64")
     before = {part: saved(folder, part) for part in ("loss", "optimizer", "normaliser")}
@@ -178,7 +178,7 @@ def test_a_stop_loses_nothing(tmp_path):
 
 
 def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resumed(run, monkeypatch):
-    overrides = [*SMALL, "env=cartpole", "eval.solved_at=5", "eval.stop_when_solved=true"]
+    overrides = [*SMALL_PPO, "env=cartpole", "eval.solved_at=5", "eval.stop_when_solved=true"]
     whole = json.loads((run(*overrides, folder="whole") / "summary.json").read_text())
     assert whole["frames"] == 128
 
@@ -208,7 +208,7 @@ def test_a_folder_that_was_moved_goes_on_with_its_replay_memory_on_disk(run, tmp
 
 
 def test_the_w_and_b_run_goes_on_as_the_same_run(run):
-    overrides = [*SMALL, "env=cartpole", "logger=wandb", "logger.wandb.mode=offline"]
+    overrides = [*SMALL_PPO, "env=cartpole", "logger=wandb", "logger.wandb.mode=offline"]
     folder = run(*overrides, "total_frames=128")
     run(*overrides, "resume=auto")
     names = [path.name for path in (folder / "wandb").glob("offline-run-*")]
