@@ -71,7 +71,7 @@ MISTAKES: dict[str, list[str]] = {
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
     "encoder=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
     "encoder=resnet": ["encoder=resnet: no such choice; try auto, cnn, impala, minatar, mlp"],
-    "+actor.encoder.reader=cnn": ["actor.encoder={reader: cnn}", "encoder.KEY=VALUE"],
+    "++actor.encoder.reader=cnn": ["actor.encoder={reader: cnn}", "encoder.KEY=VALUE"],
     "encoder.nonsense=1": ["encoder.nonsense=1", "auto, mlp, cnn, impala, minatar"],
     "critic.encoder=nature": ["critic.encoder.reader=nature", "'impala' or 'minatar'"],
     "algo=sac env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],

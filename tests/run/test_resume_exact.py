@@ -17,7 +17,10 @@ from hydrl.run import checkpoint
 
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=64"]
 DQN += ["minibatches.updates=8"]
-PPO = ["algo=ppo", "critic.num_cells=[16,16]"]
+PPO = ["algo=ppo", "critic.num_cells=[16,16]", "minibatches.epochs=2"]
+DOT = ["algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "collector.num_envs=4"]
+DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
+DOT += ["+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "minibatches.updates=4"]
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
@@ -35,9 +38,15 @@ EXACT = {
     ],
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=500"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=80"],
+    "DQN, pictures on disk, a full memory, several steps": [
+        *DOT, "buffer=memmap", "buffer.storage.max_size=80", "minibatches.n_steps=3",
+    ],
+    "DQN, pictures by priorities": [
+        *DOT, "buffer=prioritized", "buffer.storage.max_size=500", "minibatches.draw=minibatch",
+    ],
     "several agents": [
-        "algo=mappo", "critic.num_cells=[16,16]", "env=custom", "env._target_=toys.Team",
-        "collector.num_envs=4",
+        "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
+        "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
     ],
     "PPO, a game of MinAtar's": [
         *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
@@ -71,6 +80,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     assert batches == unbroken[2:]
     parts = ["actor", "loss", "optimizer", "buffer", "normaliser", "rng", "collector"]
     parts += ["exploration", "target"] if "algo=dqn" in overrides else []
+    parts += ["frames"] if "pictures" in name else []
     for part in parts:
         assert digest(saved(halves, part)) == digest(saved(whole, part)), part
     assert logged(halves) == logged(whole)
@@ -146,7 +156,7 @@ def test_a_stop_loses_nothing(tmp_path):
     words = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]", "collector.frames_per_batch=256"]
     words += [
         "minibatches.size=64",
-        "total_frames=3_072",
+        "total_frames=2_048",
         "eval.every_frames=512",
         "checkpoint_every_frames=1_000_000",
     ]

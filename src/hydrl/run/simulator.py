@@ -31,6 +31,7 @@ from torch import nn
 from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 
+from hydrl.parts.environments.dm_control import Suite
 from hydrl.parts.environments.gymnasium import GymVector
 from hydrl.parts.environments.stack import SteadySerialEnv
 
@@ -496,7 +497,36 @@ def load_mujoco(data: mujoco.MjData, state: np.ndarray) -> None:
             np.copyto(each, kept[name])
 
 
-def mujoco_arrays(data: mujoco.MjData) -> dict[str, np.ndarray]:
+def suite_state(suite: Suite) -> dict[str, Any]:
+    """A task of dm_control: its simulation, what is changed in its model, its own attributes, its steps."""
+    env, model = suite.env, mujoco_arrays(suite.env.physics.model.ptr)
+    return {
+        "data": mujoco_state(env.physics.data.ptr),
+        "model": {name: each for name, each in model.items() if differs(each, getattr(suite.built, name))},
+        "task": dict(vars(env.task)),
+        "steps": [env._step_count, env._reset_next_step],
+    }
+
+
+def load_suite(suite: Suite, state: Mapping[str, Any]) -> None:
+    """Puts a task of dm_control back where :func:`suite_state` found it."""
+    env, model, data = suite.env, suite.env.physics.model.ptr, suite.env.physics.data.ptr
+    for name, each in mujoco_arrays(model).items():
+        if differs(each, now := state["model"].get(name, getattr(suite.built, name))):
+            np.copyto(each, now)
+    load_mujoco(data, state["data"])
+    mujoco.mj_step1(model, data)  # a step begins with its second half, from contacts no array has
+    load_mujoco(data, state["data"])
+    vars(env.task).update(state["task"])
+    env._step_count, env._reset_next_step = state["steps"]
+
+
+def differs(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays are not the same to the last bit."""
+    return not np.array_equal(bits(one), bits(other))
+
+
+def mujoco_arrays(data: mujoco.MjData | mujoco.MjModel) -> dict[str, np.ndarray]:
     """Every writable array of a simulation, derived ones too: observations and rewards are read from them.
 
     Those with an entry for each constraint are left out: the next step makes them anew, in memory that may
@@ -535,6 +565,7 @@ STATEFUL: dict[type, Ways] = {
     random.Random: (random.Random.getstate, random.Random.setstate),
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     mujoco.MjData: (mujoco_state, load_mujoco),
+    Suite: (suite_state, load_suite),
 }
 # How one is made that is not there, by its label.
 NEW: dict[str, Callable[[], Any]] = {

@@ -134,7 +134,7 @@ def wrapped_task(
     Raises:
         UserError: for a wrapper that does not fit; one of training alone has to leave the spaces as they are.
     """
-    task = (make or gymnasium.make)(id, **copies(kwargs))
+    task = (undeferred(make) or gymnasium.make)(id, **copies(kwargs))
     for name, wrapper in copies(dict(wrappers or {})).items():
         keywords = {key: undeferred(value) for key, value in wrapper.keywords.items()}
         alone, said = keywords.pop("training_only", False), f"env.wrappers.{name}"
