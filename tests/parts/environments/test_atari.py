@@ -145,6 +145,12 @@ def test_an_episode_ends_with_a_life_in_training_and_with_the_game_in_evaluation
     assert later > 2 * after
 
 
+@pytest.mark.parametrize("words", ["algo=ppo", "algo=dqn", "algo=ppo transforms=plain"])
+def test_rewards_are_clipped_before_whatever_an_algorithm_makes_of_them(words):
+    stack = [*settings(*words.split(), "env=atari", "env.id=ALE/Pong-v5").transforms]
+    assert stack.index("reward_sign") == 0
+
+
 @needs_atari
 def test_returns_are_the_game_s_score_and_what_is_learned_from_is_its_sign():
     chosen = settings("algo=dqn", "env=atari", "env.id=ALE/SpaceInvaders-v5", "~env.wrappers.life")

@@ -152,8 +152,8 @@ class Replay(Minibatches):
 
     def store(self, batch: TensorDictBase) -> None:
         """Puts the batch's frames into the buffer; with several steps, those of which enough follow."""
-        if self.frames is not None:  # a loss makes of pictures itself what its encoder did while acting
-            batch = self.frames.numbered(batch).exclude("features")
+        if self.frames is not None:
+            batch = self.frames.numbered(batch)
         if self.multi_step is None:
             self.buffer.extend(batch.reshape(-1))
         elif (rows := self.multi_step.inv(batch)) is not None:
