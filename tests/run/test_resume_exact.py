@@ -39,6 +39,13 @@ EXACT = {
         "algo=mappo", "critic.num_cells=[16,16]", "env=custom", "env._target_=toys.Team",
         "collector.num_envs=4",
     ],
+    "PPO, pictures and what stands beside them": [
+        *PPO, "env=gym", "env.id=pictures:Scene-v0", "+env.size=12", "collector.num_envs=2",
+    ],
+    "DQN, pictures": [
+        "algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "collector.num_envs=4", "encoder.features=16",
+        "minibatches.warmup_frames=64", "minibatches.updates=8",
+    ],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 

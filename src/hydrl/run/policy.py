@@ -181,7 +181,7 @@ class Policy:
         said = export.described(self.settings, self.frames, network)
         with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
             export.check(network, episodes, acting.predict, acting.reset)
-            export.write(network, network.begin(episodes[0, 0]), said, path)
+            export.write(network, network.begin(episodes[0][0]), said, path)
         print(f"{path}: {export.in_words(said)}")
         return path
 
