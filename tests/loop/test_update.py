@@ -349,12 +349,15 @@ def test_the_kl_penalty_s_losses_can_be_averaged_over_minibatches_of_any_size():
 
 # A last layer near 0 hands on gradients of nearly nothing, of which Adam goes by the sign alone.
 EPS = "optim.eps=1e-3"
+PICTURES = ["env=gym", "env.id=pictures:Dot-v0", "encoder.features=8"]
 COMPILED = {
     "ppo on bounded actions": ["algo=ppo", "env=pendulum", "loss.module.log_explained_variance=true", EPS],
     "ppo on a choice": ["algo=ppo", "env=cartpole", EPS],
     "dqn": ["algo=dqn", "env=cartpole", "target.value_network_update_interval=6"],
     "dueling dqn": ["algo=dqn", "env=cartpole", "actor=dueling", "target=soft", "actor.num_cells=[8,8]"],
     "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]"],
+    "ppo on pictures": ["algo=ppo", *PICTURES, EPS],
+    "dqn on pictures": ["algo=dqn", *PICTURES, "target.value_network_update_interval=6"],
 }
 QUICK = ["ppo on bounded actions", "dueling dqn"]  # compiled within ten seconds or so
 
@@ -383,8 +386,8 @@ def twenty_updates(overrides: list[str], device="cpu", make=Update, **options) -
         chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0, device=device
     )
     environments.initialise_normalisers(env, 100)
-    actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
-    loss = loss_of(chosen, env, actor=actor, critic=critic)
+    actor = chosen.build("actor")(env)
+    loss = loss_of(chosen, env, actor=actor, critic=chosen.build("critic")(env, actor))
     optimizer, target = chosen.build("optim")(loss.parameters()), chosen.build("target")(loss)
     update = make(loss, optimizer, max_grad_norm=1.0, target=target, **options)
     # Drawn, for the most likely action says nothing of the mean: its gradient would be rounding errors alone.

@@ -18,6 +18,8 @@ from hydrl.run import checkpoint
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=64"]
 DQN += ["minibatches.updates=8"]
 PPO = ["algo=ppo", "critic.num_cells=[16,16]"]
+SCENE = ["env=gym", "env.id=pictures:Scene-v0", "+env.size=12", "encoder.features=8"]  # episodes of 5 steps
+SLOW = ["PPO, pictures and what stands beside them"]
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
@@ -39,18 +41,15 @@ EXACT = {
         "algo=mappo", "critic.num_cells=[16,16]", "env=custom", "env._target_=toys.Team",
         "collector.num_envs=4",
     ],
-    "PPO, pictures and what stands beside them": [
-        *PPO, "env=gym", "env.id=pictures:Scene-v0", "+env.size=12", "collector.num_envs=2",
-    ],
-    "DQN, pictures": [
-        "algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "collector.num_envs=4", "encoder.features=16",
-        "minibatches.warmup_frames=64", "minibatches.updates=8",
-    ],
+    "PPO, pictures and what stands beside them": [*PPO, *SCENE, "collector.num_envs=2"],
+    "DQN, a memory of pictures": [*DQN, *SCENE, "minibatches.updates=2"],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in EXACT]
+)
 def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
     overrides = [*SMALL, *EXACT[name]]

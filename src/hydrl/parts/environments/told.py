@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Composite, TensorSpec
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, GymWrapper
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, wrapped_task
@@ -34,6 +34,7 @@ class Told(EnvBase):
 
     def __init__(self, like: EnvBase, batch_size: torch.Size) -> None:
         super().__init__(device=like.device, batch_size=batch_size)
+        self.shows_all = isinstance(like, GymWrapper)  # see hydrl.parts.specs.seen
         for kind in ("observation", "state", "action", "reward", "done"):
             name = f"full_{kind}_spec_unbatched"
             setattr(self, name, getattr(like, name))

@@ -35,11 +35,12 @@ class Features(TensorDictSequential):
 
     def forward(self, tensordict: TensorDictBase, *args: Any, **kwargs: Any) -> TensorDictBase:
         """Writes ``features``, ``[..., size]``."""
-        once = self.shared and torch.is_grad_enabled()
-        if not once or torch.compiler.is_compiling():  # which finds out by itself what is the same
+        if not (self.shared and torch.is_grad_enabled()):
             return super().forward(tensordict, *args, **kwargs)
         read = [tensordict.get(key) for key in self.in_keys]
-        known = [(each, each._version) for each in (*read, *self.parameters())]
+        # No graph has versions; in one update nothing is written between the two.
+        written = not torch.compiler.is_compiling()
+        known = [(each, each._version if written else 0) for each in (*read, *self.parameters())]
         last, self.last = self.last, None
         if last is not None and same(last[0], known):
             return tensordict.set("features", last[1])
@@ -50,9 +51,8 @@ class Features(TensorDictSequential):
 
 def same(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
     """Whether these are the same tensors, and nobody wrote to them meanwhile."""
-    return len(one) == len(other) and all(
-        a[0] is b[0] and a[1] == b[1] for a, b in zip(one, other, strict=True)
-    )
+    pairs = zip(one, other, strict=True)
+    return len(one) == len(other) and all([a[0] is b[0] and a[1] == b[1] for a, b in pairs])
 
 
 class Readers(nn.Module):
