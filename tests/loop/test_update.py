@@ -467,6 +467,36 @@ def test_loss_and_gradient_are_one_compiled_graph(algo):
     assert not any(value.requires_grad for value in minibatch.values(True, True))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "graphs"), [("Aim", 1), ("Dot", None)]
+)  # None: TorchRL's of a choice is cut
+@pytest.mark.parametrize(("encoder", "readings"), [("shared", 1), ("own", 2)])
+def test_a_shared_encoder_reads_once_in_compiled_graphs_too(task, graphs, encoder, readings):
+    words = [*PICTURES, f"env.id=pictures:{task}-v0", f"critic.encoder={encoder}", "actor.num_cells=[8]"]
+    chosen = settings("~tuned", "algo=ppo", "critic.num_cells=[8]", *words)
+    env = environments.make_env(chosen.build("env"), [], num_envs=4, seed=0)
+    actor = chosen.build("actor")(env)
+    loss = loss_of(chosen, env, actor=actor, critic=chosen.build("critic")(env, actor))
+    with torch.no_grad():
+        batch = env.rollout(8, actor, break_when_any_done=False)
+        loss.value_estimator(batch)
+    made: list[int] = []
+
+    def backend(graph, _):
+        made.append(sum("conv2d" in str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    gradients = make_gradients(loss, list(loss.parameters()), None)
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        compiled = torch.compile(gradients, backend=backend)
+        for _ in range(3):
+            compiled(batch.reshape(-1).clone(), ())
+    assert sum(made) == readings
+    assert graphs in (None, len(made))
+
+
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_term_is_left_out_between_the_updates_it_is_trained_at(compile):
     loss = Terms()

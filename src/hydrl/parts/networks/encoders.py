@@ -30,8 +30,11 @@ class Features(TensorDictSequential):
         last: what it read with a gradient for the first of them, and what it made of that.
     """
 
-    shared = False
-    last: tuple[list[tuple[Tensor, int]], Tensor] | None = None
+    def __init__(self, *modules: TensorDictModuleBase, **options: Any) -> None:
+        super().__init__(*modules, **options)
+        self.shared = False
+        # Of each object's own from the start: a compiled graph is built anew where one comes along.
+        self.last: tuple[list[tuple[Tensor, int]], Tensor] | None = None
 
     def forward(self, tensordict: TensorDictBase, *args: Any, **kwargs: Any) -> TensorDictBase:
         """Writes ``features``, ``[..., size]``."""
@@ -45,7 +48,8 @@ class Features(TensorDictSequential):
         if last is not None and same(last[0], known):
             return tensordict.set("features", last[1])
         made = super().forward(tensordict, *args, **kwargs)
-        self.last = known, made.get("features")
+        if made.get("features").requires_grad:  # an advantage's have none, and no graph should meet them
+            self.last = known, made.get("features")
         return made
 
 
