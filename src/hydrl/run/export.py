@@ -194,7 +194,8 @@ def read_by(actor: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]
         if isinstance(each, CatFrames):
             raise UserError(
                 "export: this run stacks frames (CatFrames), which no file carries from step to step; use "
-                "predict, or train with a memory in their place, memory=lstm"
+                "predict, or train with a memory in their place, memory=lstm, or with "
+                "gymnasium.wrappers.FrameStackObservation in env.wrappers"
             )
         if read & set(each.out_keys):
             found.insert(0, each)

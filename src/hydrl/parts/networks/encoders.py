@@ -55,8 +55,9 @@ class Features(TensorDictSequential):
 
 def same(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
     """Whether these are the same tensors, and nobody wrote to them meanwhile."""
-    pairs = zip(one, other, strict=True)
-    return len(one) == len(other) and all([a[0] is b[0] and a[1] == b[1] for a, b in pairs])
+    if len(one) != len(other):
+        return False
+    return not [a for a, b in zip(one, other, strict=True) if a[0] is not b[0] or a[1] != b[1]]
 
 
 class Readers(nn.Module):
