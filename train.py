@@ -75,7 +75,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     parts = {part: actor if part == "actor" else build(part)(env, actor) for part in settings.networks}
     exploration = build("exploration")(action_spec)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    buffer = buffers.in_its_own_unit(build("buffer")(), env)
+    buffer = buffers.of_task(build("buffer")(), env)
     memory.require_memory(buffer, env)
     learners = make_learners(settings.learners, parts, action_spec, buffer, build("data")(env, actor))
     learner = learners[-1]  # by the run's own loss; others, where it says so, learn before

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from omegaconf import DictConfig, open_dict
 
 import hydrl.loop.metrics
 import hydrl.run.folder
+import hydrl.run.record
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load
@@ -34,6 +35,7 @@ from hydrl.config.tuned import composed as composed_anew
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts.losses import make_loss
 from hydrl.run import checkpoint, process
+from hydrl.run.loggers import MetricsFile
 from hydrl.run.memory import read
 
 
@@ -48,6 +50,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SMALL = ["~tuned", "total_frames=256", "collector.frames_per_batch=64", "minibatches.size=32"]
 SMALL += ["actor.num_cells=[16,16]", "eval.every_frames=128", "eval.episodes=2", "eval.final_episodes=2"]
 SMALL += ["eval.max_steps=20", "log_every_frames=64", "checkpoint_every_frames=128"]
+SMALL_PPO = [*SMALL, "minibatches.epochs=2"]
 
 
 def settings(*overrides: str, run_dir: Path | str = "unused") -> Settings:
@@ -124,6 +127,7 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
         patch.setattr(sys, "argv", [script, *words])
         patch.setattr(command_line, "leave", sys.exit)  # which would end the tests
         patch.setattr(hydrl.run.folder, "_held", None)  # the lock goes with the process
+        patch.setattr(hydrl.run.record, "save_curves", draw_curves)
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as end:
@@ -134,12 +138,17 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
 
 
 def saved(folder: Path, part: str, which: str = "last") -> Any:
-    """One part of a checkpoint of the run in ``folder``; of the buffer, its rows from the oldest on."""
+    """One part of a checkpoint of the run in ``folder``; of the buffer, its rows from the oldest on.
+
+    Of ``frames``, the pictures that the rows have the numbers of, and what else is kept of them.
+    """
     archive = checkpoint.find(folder, which)
-    if part != "buffer":
+    if part not in ("buffer", "frames"):
         return checkpoint.load(archive, [part])[part]
     told = checkpoint.verify(archive, memory=True)["memory"]
-    return torch.cat([rows for _, rows in read(archive.parent, told)]).to_dict()
+    told = told["frames"] if part == "frames" else told
+    rows = torch.cat([rows for _, rows in read(archive.parent, told)]).to_dict()
+    return {"rows": rows, **told["state"]} if part == "frames" else rows
 
 
 def killed(run: Path, folder: Path) -> int:
@@ -211,6 +220,19 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+draw_curves = hydrl.run.record.save_curves
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _curves_drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """They take a seventh of a small run; what is typed, and tests/run/test_curves.py, draws real ones."""
+    picture = tmp_path_factory.mktemp("curves") / "curves.png"
+    draw_curves(MetricsFile(picture.with_suffix(".csv")), picture, title="none", solved_at=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hydrl.run.record, "save_curves", lambda _, path, **__: shutil.copy(picture, path))
+        yield
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Path]:
     """Trains in this process and returns the run folder."""
@@ -229,7 +251,7 @@ def run(tmp_path: Path) -> Callable[..., Path]:
 def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of which half is done, left by a user at the command line; who changes it takes a copy."""
     folder = tmp_path_factory.mktemp("half") / "a run"
-    words = [*SMALL, "env=cartpole", "total_frames=128", "+env.max_episode_steps=40"]
+    words = [*SMALL_PPO, "env=cartpole", "total_frames=128", "+env.max_episode_steps=40"]
     done = typed(*words, f"hydra.run.dir='{folder}'")
     assert done.returncode == 0, done.stderr
     return folder

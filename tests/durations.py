@@ -15,8 +15,8 @@ LONGER: dict[str, tuple[int, str]] = {
         "a run in a process of its own, and two tables",
     ),
     "tests/study/test_search.py::test_a_search_that_was_stopped_goes_on_with_its_run_and_leaves_none": (
-        60,
-        "two searches in processes of their own, each with a run in one of its own",
+        40,
+        "two searches, each with a run in a process of its own",
     ),
     "tests/study/test_sweep.py::test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them": (
         60,
@@ -25,10 +25,6 @@ LONGER: dict[str, tuple[int, str]] = {
     "tests/test_algorithms.py::test_a_report_compares_them_all": (
         90,
         "where it is run alone it trains them all",
-    ),
-    "tests/test_train.py::test_ctrl_c_that_ends_the_compiler_too_ends_the_run_as_any_other": (
-        40,
-        "it compiles",
     ),
     "tests/test_train.py::test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other": (
         40,

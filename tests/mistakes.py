@@ -71,6 +71,7 @@ MISTAKES: dict[str, list[str]] = {
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
     "encoder=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
     "encoder=resnet": ["encoder=resnet: no such choice; try auto, cnn, impala, minatar, mlp"],
+    "++actor.encoder.reader=cnn": ["actor.encoder={reader: cnn}", "encoder.KEY=VALUE"],
     "encoder.nonsense=1": ["encoder.nonsense=1", "auto, mlp, cnn, impala, minatar"],
     "critic.encoder=nature": ["critic.encoder.reader=nature", "'impala' or 'minatar'"],
     "algo=sac env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
@@ -139,7 +140,7 @@ MISTAKES: dict[str, list[str]] = {
     "env=cartpol": ["env=cartpol", "try cartpole, "],
     "env=CartPole-v1": ["env=CartPole-v1", "env=cartpole or", "env=gym env.id=CartPole-v1"],
     "env=cartpole-v1": ["env=cartpole-v1", "use env=cartpole or", "env=gym env.id=CartPole-v1"],
-    "env=ALE/Pong-v5": ["env=ALE/Pong-v5: no such choice; use env=gym env.id=ALE/Pong-v5"],
+    "env=ALE/Pong-v5": ["env=ALE/Pong-v5: no such choice; use env=atari env.id=ALE/Pong-v5"],
     "algo=PPO": ["algo=PPO", "try ppo, "],
     "debug=true": ["debug=true: no such choice; try fast"],
     "algo=ppo.yaml": ["algo=ppo.yaml", "write algo=ppo\n"],
@@ -187,7 +188,10 @@ MISTAKES: dict[str, list[str]] = {
         "env.len=3: my_envs:Corridor-v0 takes no len; did you mean env.length?",
     ],
     "env=cartpole +env.sutton_barto_reward=3": ["env.sutton_barto_reward=3: should be true or false"],
-    "env=gym env.id=ALE/Pong-v5": ["pip install ale-py, and write env.id=ale_py:ALE/Pong-v5"],
+    "env=gym env.id=ALE/Pong-v5": [
+        "env.id=ALE/Pong-v5 could not be made: write env=atari env.id=ALE/Pong-v5\n"
+    ],
+    "env=gym env.id=MinAtar/Breakout-v1": ["write env=minatar env.id=MinAtar/Breakout-v1\n"],
     "env=custom env._target_=no.such.Class": [
         "env._target_=no.such.Class",
         "cannot be imported: No module named 'no'; put it beside the folder of --config-dir=DIR",
@@ -342,8 +346,8 @@ MISTAKES: dict[str, list[str]] = {
     "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
     "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory={lstm: 64, gru: 8}", "give one of them"],
     "algo=recurrent_ppo +actor.memory.rnn=8": [
-        "actor.memory.rnn=8",
-        "takes no rnn",
+        "memory.rnn=8",
+        "takes no rnn; memory has lstm, gru",
     ],
     "algo=recurrent_ppo +critic.memory.lstm=8": ["critic.memory", "use critic.encoder=shared"],
     "algo=crossq compile=true": ["compile=true does not work with critic.norm", "use compile=false"],

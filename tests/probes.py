@@ -18,7 +18,7 @@ from torchrl.objectives import LossModule
 
 import hydrl.loop.learner
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import find
+from hydrl.config.mistakes import content, find
 from hydrl.config.settings import algorithms
 from hydrl.parts.experience.minibatches import Epochs
 
@@ -123,6 +123,11 @@ def offline(algo: str) -> bool:
     return OmegaConf.select(declared, "fits.collector") == ["dataset"]
 
 
+def fresh(algo: str) -> bool:
+    """Whether it declares that it learns from fresh batches alone; to compose it takes longer."""
+    return content(f"/algo/{algo}")["fits"].get("minibatches") == ["epochs"]
+
+
 def learns_from(keys: Mapping[str, Any]) -> str:
     """``fresh`` batches, a ``replay`` memory or the ``data`` of another run, as the settings of a run say."""
     if "path" in keys["collector"]:
@@ -149,10 +154,8 @@ def supplied(overrides: list[str], run: Callable[..., Path]) -> list[str]:
         return overrides
     task = [each for each in overrides if each.startswith(("env", "+env", "transforms"))]
     able = [algo for algo, actions in cases() if actions == keys["env"]["actions"]]
-    kinds = {
-        algo: learns_from(settings(f"algo={algo}", *task).model_dump()) for algo in able if not offline(algo)
-    }
-    player = next(algo for algo, kind in kinds.items() if kind == "replay")
+    online = ((algo, settings(f"algo={algo}", *task)) for algo in able if not offline(algo))
+    player = next(algo for algo, chosen in online if learns_from(chosen.model_dump()) == "replay")
     at_random = ["total_frames=256", "collector.init_random_frames=256", "minibatches.warmup_frames=1_000"]
     data = run(f"algo={player}", *task, *at_random, "eval.episodes=1", "eval.final_episodes=1", folder="data")
     return [*overrides, f"collector.path={data}"]

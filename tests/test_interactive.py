@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, SMALL, killed, logged, typed
+from conftest import ROOT, SMALL, SMALL_PPO, killed, logged, typed
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -31,7 +31,7 @@ from hydrl.config.overrides import literal
 from hydrl.errors import RunError, UserError
 from hydrl.run import checkpoint, given, headless, process, session
 
-CARTPOLE = [*SMALL, "env=cartpole"]
+CARTPOLE = [*SMALL_PPO, "env=cartpole"]
 FEW = [*SMALL[2:], "eval.every_frames=64"]
 
 
@@ -188,7 +188,7 @@ def pictures(film: Path) -> np.ndarray:
 
 
 def test_an_evaluation_is_as_quiet_as_the_run(tmp_path):
-    run = hydrl.train(*SMALL, env="inverted_double_pendulum", folder=tmp_path / "run", total_frames=64)
+    run = hydrl.train(*SMALL_PPO, env="inverted_double_pendulum", folder=tmp_path / "run", total_frames=64)
     with warnings.catch_warnings(record=True) as told:
         warnings.resetwarnings()
         run.evaluate(1)
@@ -280,7 +280,7 @@ def test_another_class_of_the_same_name_is_told_of(counting, capsys):
 
 
 def test_a_run_of_a_class_says_elsewhere_what_would_do(counting, tmp_path, monkeypatch):
-    run = hydrl.train(*SMALL, env=counting, folder=tmp_path / "run")
+    run = hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run")
     monkeypatch.setattr(ConfigStore.instance(), "repo", {**ConfigStore.instance().repo, "env": {}})
     monkeypatch.delitem(gymnasium.registry, "hydrl/Counting")
     done = typed(f"resume={run.folder}", "total_frames=512", "trust=true")
@@ -299,7 +299,7 @@ def test_a_function_that_makes_gymnasium_s_task_is_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"env makes .*, a task of Gymnasium's; register it and write env=gym"
     ):
-        hydrl.train(*SMALL, env=make, folder=tmp_path / "run")
+        hydrl.train(*SMALL_PPO, env=make, folder=tmp_path / "run")
 
 
 def test_a_solved_run_says_how_to_go_on(tmp_path, capsys):
@@ -319,7 +319,7 @@ def test_what_is_no_choice_is_refused():
 def test_ctrl_c_saves_and_returns_the_run(counting, tmp_path):
     counting.at = {150: lambda: signal.raise_signal(signal.SIGINT)}
     handler = signal.getsignal(signal.SIGINT)
-    run = hydrl.train(*SMALL, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
+    run = hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
     assert (run.summary["status"], run.summary["frames"]) == ("interrupted", 128)
     assert signal.getsignal(signal.SIGINT) is handler
     assert run.resume().summary["status"] == "finished"
@@ -328,7 +328,7 @@ def test_ctrl_c_saves_and_returns_the_run(counting, tmp_path):
 def test_ctrl_c_before_the_first_batch_leaves_nothing(counting, tmp_path):
     counting.at = {1: lambda: signal.raise_signal(signal.SIGINT)}  # a random frame for the normaliser
     with pytest.raises(KeyboardInterrupt):
-        hydrl.train(*SMALL, env=counting, folder=tmp_path / "run")
+        hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert not session._one.locked()
 
@@ -371,7 +371,7 @@ def test_workers_ask_for_the_main_thread(tmp_path):
 def test_a_task_that_leaves_python_ends_the_run_alone(counting, tmp_path):
     counting.at = {150: lambda: sys.exit(0)}
     with pytest.raises(RunError, match=r"ended the run by sys.exit\(0\)"):
-        hydrl.train(*SMALL, env=counting, folder=tmp_path / "run")
+        hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run")
 
 
 def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):

@@ -135,6 +135,7 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, forget, monk
     assert (summary(folder)["frames"], summary(folder)["resumed_at_frames"]) == (768, [512])
 
 
+@pytest.mark.slow
 def test_a_run_of_an_own_task_whose_discount_follows_from_its_length_is_resumed_as_the_page_says(project):
     """The page's own words; the task's module must be looked at again for the same discount."""
     begun = typed("--config-dir=conf", "algo=ppo", "env=corridor", *FAST, "hydra.run.dir=out")

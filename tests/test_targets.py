@@ -4,10 +4,12 @@ An episode of :class:`probes.Clockwork` follows from what is observed. Of a mini
 and actions is believed here: rewards, ends and what comes next are worked out anew.
 """
 
+from functools import partial
+
 import pytest
 import torch
 from conftest import settings
-from probes import cases, following, judges, learns_from, overrides_of, small, supplied, watch
+from probes import cases, following, fresh, judges, overrides_of, small, supplied, watch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
@@ -32,16 +34,13 @@ NUMBERS = {
     "loss.module.min_alpha": 1e-12,
     "loss.value_estimator.gamma": GAMMA,
 }
-DATA = {"total_frames": 2_000}
-CASES = [
-    (*case, ())
-    for case in cases()
-    if learns_from(settings(*overrides_of(*case, "Clockwork-v0")).model_dump()) != "fresh"
-]
+DATA = {"total_frames": 800}
+slow = partial(pytest.param, marks=pytest.mark.slow)
+CASES = [(*case, ()) for case in cases() if not fresh(case[0])]
 CASES += [
-    ("dqn", "discrete", ("loss.module.double_dqn=false",)),
+    slow("dqn", "discrete", ("loss.module.double_dqn=false",)),
     ("dqn", "discrete", ("minibatches.n_steps=3",)),
-    ("dqn", "discrete", ("loss=c51", "actor=distributional")),
+    slow("dqn", "discrete", ("loss=c51", "actor=distributional")),
     # As many atoms as rows in a minibatch.
     ("dqn", "discrete", ("loss=c51", "actor=distributional", "actor.atoms=4", "minibatches.n_steps=3")),
     ("td3", "continuous", ("minibatches.n_steps=4", "buffer=prioritized")),

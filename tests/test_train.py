@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, saved, start
+from conftest import ROOT, saved, start, typed
 
 import hydrl.loop.metrics
 from hydrl.run import checkpoint
@@ -154,19 +154,19 @@ def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(w
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["env=half_cheetah", *PPO],
+        slow(["env=half_cheetah", *PPO]),
         ["env=pendulum", "actor=state_independent", *PPO],
         ["env=cartpole", "loss=kl_penalty", "schedule=linear", "optim=adamw", *PPO],
-        ["env=pendulum", "transforms=running_norm", *PPO],
-        ["env=torchrl_pendulum", *PPO],
+        slow(["env=pendulum", "transforms=running_norm", *PPO]),
+        slow(["env=torchrl_pendulum", *PPO]),
         ["env=gym", "env.id=MountainCarContinuous-v0", "+env.max_episode_steps=50", *PPO],
         ["env=acrobot", *DQN],
         ["env=cartpole", "actor=dueling", "target=soft", *DQN],
-        ["env=cartpole", "buffer=memmap", *DQN],
-        ["env=cartpole", "loss.module.double_dqn=false", *DQN],
+        slow(["env=cartpole", "buffer=memmap", *DQN]),
+        slow(["env=cartpole", "loss.module.double_dqn=false", *DQN]),
         slow(["env=cartpole", "collector=multi_sync", "collector.num_envs=4", *FIXED, *PPO]),
         slow(["env=cartpole", "collector=multi_async", *DQN]),
-        ["env=pendulum", "collector=overlap", "collector.num_envs=4", *FIXED, *PPO],
+        slow(["env=pendulum", "collector=overlap", "collector.num_envs=4", *FIXED, *PPO]),
         slow(["env=pendulum", "compile=true", *PPO]),
         slow(["env=cartpole", "compile=true", *DQN]),
     ],
@@ -187,7 +187,7 @@ def test_parts_are_swapped_by_an_override_and_learn(overrides, run):
 @pytest.mark.parametrize(
     ("collector", "signum", "code"),
     [
-        ("single compile=false", signal.SIGTERM, 143),
+        slow("single compile=false", signal.SIGTERM, 143),  # as in tests/run/test_resume_exact.py
         ("overlap compile=false", signal.SIGINT, 130),
         slow("single compile=true", signal.SIGTERM, 143),
         slow("multi_sync compile=false", signal.SIGINT, 130),
@@ -215,6 +215,7 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "last")) == summary["frames"] > 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_that_ends_the_compiler_too_ends_the_run_as_any_other(tmp_path, monkeypatch):
     compiler, log = tmp_path / "compiler", tmp_path / "log"
     compiler.write_text(
@@ -267,10 +268,10 @@ def test_a_run_stopped_before_its_first_update_ends_too(tmp_path):
 
 
 def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other(tmp_path, run):
-    words = ["env=pendulum", "seed=3", *FAST]
-    sweep = start("-m", "algo=dqn,ppo", *words, f"hydra.sweep.dir={tmp_path / 'sweep'}")
-    output, _ = sweep.communicate(timeout=120)
-    assert sweep.returncode == 2, output
+    words = ["env=pendulum", "seed=3", *FAST, "total_frames=512"]
+    sweep = typed("-m", "algo=dqn,ppo", *words, f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    output = " ".join(sweep.stdout.split())
+    assert sweep.returncode == 2, sweep.stderr
     assert "algo=dqn acts in discrete action spaces and env=pendulum has continuous actions" in output
     (summary,) = (tmp_path / "sweep").rglob("summary.json")
     assert summary.parent.name.startswith("ppo-pendulum-")

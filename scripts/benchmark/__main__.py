@@ -3,6 +3,7 @@
 python scripts/benchmark                    # frames a second at the same work, each loop three times
 python scripts/benchmark speed --repeats 1 --tasks dqn
 python scripts/benchmark memory             # what a replay buffer on disk and one in memory keep resident
+python scripts/benchmark pictures           # what one of Atari's pictures takes, and how long a draw
 python scripts/benchmark solve --seeds 100,101       # seconds until a task is solved, both sides tuned
 python scripts/benchmark untuned --seeds 100,101     # what PPO reaches on tasks that nobody tuned
 
@@ -396,15 +397,27 @@ def memory(transitions: int, minibatches: int) -> None:
     Raises:
         UserError: if the disk has no room for the first.
     """
+    rows = of_both("memory.py", str(transitions), str(minibatches))
+    show(f"A replay buffer of {transitions:,} HalfCheetah transitions, minibatches of 256", rows)
+    write(OUTPUTS / "benchmark-memory.csv", rows)
+
+
+def pictures(transitions: int) -> None:
+    """Fills both with stacks of four pictures of 84x84 bytes, and shows what these take and a draw costs."""
+    rows = of_both("pictures.py", str(transitions))
+    show(f"A replay buffer of {transitions:,} transitions of stacks of four pictures of 84x84", rows)
+    write(OUTPUTS / "benchmark-pictures.csv", rows)
+
+
+def of_both(script: str, *words: str) -> list[dict[str, Any]]:
+    """What a script beside this one measures of a buffer on disk and of one in memory, each by itself."""
     OUTPUTS.mkdir(exist_ok=True)
     rows = []
     for buffer in ("memmap", "replay"):
         # Not in the system's temporary folder, which is memory on many machines.
         with tempfile.TemporaryDirectory(dir=OUTPUTS, prefix="benchmark-") as folder:
-            words = [str(HERE / "memory.py"), buffer, str(transitions), str(minibatches), folder]
-            rows += json.loads(run(words).splitlines()[-1])
-    show(f"A replay buffer of {transitions:,} HalfCheetah transitions, minibatches of 256", rows)
-    write(OUTPUTS / "benchmark-memory.csv", rows)
+            rows += json.loads(run([str(HERE / script), buffer, *words, folder]).splitlines()[-1])
+    return rows
 
 
 SOLVED = ("ppo-inverted_double_pendulum", "dqn-cartpole", "ppo-cartpole")
@@ -560,6 +573,8 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part = parts.add_parser("memory", help="resident memory of a replay buffer on disk and of one in memory")
     part.add_argument("--transitions", type=positive, default=1_000_000, metavar="N", help="1,000,000")
     part.add_argument("--minibatches", type=positive, default=5_000, metavar="N", help="of 256, 5,000")
+    part = parts.add_parser("pictures", help="bytes of Atari's pictures in them, and the time of a draw")
+    part.add_argument("--transitions", type=positive, default=100_000, metavar="N", help="100,000")
     part = parts.add_parser("solve", help="seconds until a task is solved")
     part.add_argument("--tasks", nargs="+", choices=SOLVED, default=SOLVED)
     part.add_argument("--seeds", type=seeds, default=list(range(100, 105)), metavar="A,B", help="100-104")
@@ -575,7 +590,7 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    if chosen.part != "memory" and importlib.util.find_spec("stable_baselines3") is None:
+    if chosen.part not in ("memory", "pictures") and importlib.util.find_spec("stable_baselines3") is None:
         raise UserError("the benchmark needs Stable-Baselines3: pip install 'hydrl[bench]'")
     options = {key: value for key, value in vars(chosen).items() if key != "part"}
     match chosen.part:
@@ -583,6 +598,8 @@ def main(chosen: argparse.Namespace) -> None:
             speed(options["tasks"], options["repeats"], options["batches"])
         case "memory":
             memory(**options)
+        case "pictures":
+            pictures(**options)
         case "solve":
             solve(options["tasks"], options["seeds"])
         case "untuned":

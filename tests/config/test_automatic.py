@@ -129,6 +129,7 @@ def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is
         ("env=gym env.id=CartPole-v1", 0.99),  # 500
         ("env=gym env.id=Swimmer-v5", 0.995),  # 1,000
         ("env=gym env.id=CliffWalking-v1", 0.99),  # without a limit
+        ("env=minatar env.id=MinAtar/Breakout-v1 env.max_episode_steps=100", 0.99),  # a family's
         ("env=gym env.id=probes:Clockwork-v0", 0.95),  # a task of one's own
         ("env=gym env.id=probes:Clockwork-v0 resume=theirs trust=true", 0.95),
         ("env=gym env.id=Pusher-v5 loss.value_estimator.gamma=0.98", 0.98),

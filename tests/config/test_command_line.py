@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import gymnasium
 import hydra
 import pytest
 import torch
@@ -41,7 +42,7 @@ Told = Callable[..., tuple[int, str]]
 # Mistakes told through all of Hydra: one of each kind that it finds or that follows its composing, and those
 # with options, several values or words of Hydra's; the others are told from what is composed once.
 WITH_HYDRA = [
-    "optim.lrr=1", "+optim.lr=1", "environment=cartpole", "encoder=mlp", "env=cartpol", "algo=", "env=gym",
+    "optim.lrr=1", "+optim.lr=1", "environment=cartpole", "encoder=resnet", "env=cartpol", "algo=", "env=gym",
     "env=[cartpole,pendulum]", "experiment=nosuch", "+algo=dqn", "~transforms.normalise", "~seed", "eval=[]",
     "optim.lr", "optim.lr=abc", "optim.lr=-1", "actor.num_cells.7=3", "total_frames=${frames}",
     "total_frames=???", "env=gym env.id=NoSuchEnv-v0", "algo=dqn env=pendulum", "algo=ppo loss=dqn",
@@ -107,7 +108,15 @@ def assert_short(output: str) -> None:
     assert not [noise for noise in NOISE if noise in output], output
 
 
-@pytest.mark.usefixtures("canary")
+@pytest.fixture
+def no_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gymnasium as it is where no task of Atari's or MinAtar's was made in this process."""
+    registry = gymnasium.registry
+    for each in [id for id in registry if id.startswith(("ALE/", "MinAtar/"))]:
+        monkeypatch.delitem(registry, each)
+
+
+@pytest.mark.usefixtures("canary", "no_families")
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_is_told_in_a_line_before_any_environment_starts(line: str, told: Told, monkeypatch):
     if line in WITH_HYDRA or OF_HYDRA.search(line):
@@ -660,6 +669,7 @@ def test_the_shell_completes_choices_and_keys(typed: str, offered: list[str], to
     assert output.split() == offered
 
 
+@pytest.mark.usefixtures("no_families")
 def test_a_refused_run_leaves_no_folder_of_its_own_and_the_one_that_was_named(told, tmp_path, monkeypatch):
     named = tmp_path / "named"
     named.mkdir()

@@ -2,7 +2,7 @@
 
 from hydra.utils import get_object
 
-from hydrl.config.moved import renamed
+from hydrl.config.moved import renamed, with_encoders
 
 EARLIER = [
     "hydrl.parts.actors.tanh_normal",
@@ -38,3 +38,28 @@ def test_a_memory_of_earlier_is_the_part_that_it_became():
     found = renamed({"actor": {"memory": {"gru": 5}, "num_cells": [8]}})
     memory = {"_target_": "hydrl.parts.networks.memory.Memory", "_partial_": True, "gru": 5}
     assert found == {"actor": {"memory": memory, "num_cells": [8]}}
+
+
+def test_a_run_of_when_all_was_one_vector_compares_as_it_would_be_said_now():
+    read, memory = {"_target_": "reader"}, {"_target_": "memory", "lstm": 64}
+    then = {
+        "actor": {"in_keys": ["observation"], "num_cells": [64], "memory": memory},
+        "critic": {"in_keys": ["memory"], "num_cells": [64]},
+        "value": None,
+        "transforms": {"normalize": {"in_keys": ["observation"], "frames": 9}},
+    }
+    now = {
+        "actor": {"in_keys": None, "num_cells": [64], "memory": memory, "encoder": read},
+        "critic": {"in_keys": None, "num_cells": [64], "encoder": "shared"},
+        "value": None,
+        "transforms": {"normalize": {"in_keys": None, "frames": 9}},
+        "encoder": read,
+        "memory": memory,
+    }
+    names = ["actor", "critic", "value"]
+    assert with_encoders(then, now, names) == now
+    own = {**now, "critic": {**now["critic"], "encoder": read}}  # which would be another run
+    assert with_encoders(then, own, names)["critic"]["encoder"] == "shared"
+    hidden = {**then, "actor": {**then["actor"], "in_keys": ["speed"]}}
+    assert with_encoders(hidden, now, names)["actor"]["in_keys"] == ["speed"]
+    assert with_encoders(now, own, names) == now

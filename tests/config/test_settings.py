@@ -26,6 +26,8 @@ TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
 TASKS |= {f"multi-agent {kind}": "custom env._target_=toys.Team" for kind in TASKS}
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
+ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.id=ALE/Pong-v5"]}
+ARGUMENTS["env/dm_control"] = ["env.id=cartpole-swingup"]
 ARGUMENTS |= {"data/run": ["minibatches=mixed", "data.path=none"]}
 ARGUMENTS |= {"minibatches/mixed": ["data=run", "data.path=none"]}
 MOUNTED = {"layers": "layers@actor"}  # a group of parts of other groups' choices
@@ -51,7 +53,8 @@ def with_file(file: str, run_dir: Path) -> Settings:
         return settings(f"experiment={choice}", run_dir=run_dir)
     if group == "tuned" and "/" in choice:
         algo, _, env = choice.partition("/")
-        return settings(f"algo={algo}", f"env={env}", *data_of(algo), run_dir=run_dir)
+        task = [f"env={env}", *ARGUMENTS.get(f"env/{env}", [])]
+        return settings(f"algo={algo}", *task, *data_of(algo), run_dir=run_dir)
     refusals = []
     for algo in fitting(group, choice):
         for kind in algorithms()[algo]:
@@ -105,7 +108,7 @@ def test_every_file_composes_passes_the_checks_and_arrives(file: str, tmp_path: 
         if whole:
             assert find(values, path) == value, path
         elif file.startswith("layers/"):
-            assert find(values["actor"], path) is not None, path  # each network may set another value
+            assert path in values["actor"] or find(values["actor"], path) is not None, path
         elif path.endswith("_target_") and not path.startswith("hydra."):  # numbers the algorithm may change
             assert find(values, f"{place}.{path}".removeprefix("train.")) == value, path
 
@@ -119,6 +122,13 @@ def test_every_file_composes_passes_the_checks_and_arrives(file: str, tmp_path: 
     assert all(type(built) is functools.partial for built in chosen.logger_builders.values())
     assert all(isinstance(make(), Transform | None) for make in chosen.transform_builders)
     assert len(chosen.transform_builders) == len(chosen.transforms)
+
+
+def test_what_a_frame_is_is_said_where_the_simulator_makes_several():
+    said = "a frame is a step of the agent: env.wrappers.preprocessing.frame_skip=4 makes 80,000 frames of "
+    skipping = settings("algo=ppo", "env=atari", "env.id=ALE/Pong-v5", "total_frames=20_000").chosen
+    assert [each for each in skipping if said in each] == skipping[-1:]
+    assert "a frame is" not in str(settings("algo=ppo", "env=cartpole").chosen)
 
 
 def test_no_file_under_configs_is_missed():
@@ -139,9 +149,9 @@ def test_a_file_is_named_after_what_it_says_it_is(file: str):
     said = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"))[
         "algo" if group == "algo" else "task"
     ]
-    assert said == {"gym": "${env.id}", "custom": "${env._target_}", "vmas": "${env.scenario}"}.get(
-        name, name
-    )
+    of_any = dict.fromkeys(("gym", "minatar", "atari"), "${env.id}")
+    of_any |= {"custom": "${env._target_}", "vmas": "${env.scenario}"}
+    assert said == of_any.get(name, name)
 
 
 def untuned(*overrides: str) -> dict:
@@ -163,14 +173,14 @@ def test_tuned_numbers_apply_by_themselves_and_the_command_line_wins(file: str):
         needs_vmas()
     tuned, total_frames = leaves(file), 12_345
     assert tuned
-    words = [f"algo={algo}", f"env={env}", *data_of(algo)]
+    words = [f"algo={algo}", f"env={env}", *ARGUMENTS.get(f"env/{env}", []), *data_of(algo)]
     ours = settings(*words, f"total_frames={total_frames}").model_dump()
     assert ours["total_frames"] == total_frames != tuned.pop("total_frames", None)
     assert {path: find(ours, path) for path in tuned} == tuned
 
 
 @pytest.mark.parametrize(
-    "files", [TUNED[::4], pytest.param(TUNED, marks=pytest.mark.slow)], ids=["few", "all"]
+    "files", [TUNED[::8], pytest.param(TUNED, marks=pytest.mark.slow)], ids=["few", "all"]
 )
 def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task(files):
     others: dict[str, dict] = {}
@@ -179,13 +189,14 @@ def test_without_tuned_numbers_an_algorithm_has_the_same_defaults_on_every_task(
         words = [f"algo={algo}", *data_of(algo)]
         if algo not in others:
             others[algo] = untuned(*words, "env=gym", "env.id=CartPole-v1")
-        own, other = untuned(*words, f"env={env}", "~tuned"), copy.deepcopy(others[algo])
+        words += [f"env={env}", *ARGUMENTS.get(f"env/{env}", [])]
+        own, other = untuned(*words, "~tuned"), copy.deepcopy(others[algo])
         if algo == "ppo":  # whose discount follows from the task
             for values in (own, other):
                 gamma = values["transforms"]["reward_scaling"].pop("gamma")
                 assert gamma == values["loss"]["value_estimator"].pop("gamma")
         assert own == other
-        assert own != untuned(*words, f"env={env}")
+        assert own != untuned(*words)
 
 
 def test_a_transform_can_be_dropped_and_another_added_at_the_end():
@@ -227,7 +238,9 @@ def test_every_key_is_read_by_something():
         open_ended -= {each for each in nodes if each.endswith("encoder")}
         assert open_ended <= {"env"}
 
-        parents = dict.fromkeys((nodes.keys() - open_ended) | {"", "eval", "loss", "loss.value_estimator"})
+        # Those that a network has of the run are set there.
+        takes_any = open_ended | {each for each in nodes if each.endswith(("encoder", ".memory"))}
+        parents = dict.fromkeys((nodes.keys() - takes_any) | {"", "eval", "loss", "loss.value_estimator"})
         for parent in parents:
             part = parent, str(nodes.get(parent, values["loss"]["module"])["_target_"])
             if part in seen:

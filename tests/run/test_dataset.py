@@ -125,6 +125,50 @@ def test_a_minibatch_is_of_the_memory_and_of_the_data_in_the_share_asked_for(kep
         assert each["action"].abs().max() <= 1  # scaled, of both
 
 
+DOT = ["algo=dqn", *REPLAY, "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "collector.num_envs=4"]
+DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
+DOT += ["+env.wrappers.stack.stack_size=2"]
+OF_PICTURES = ["minibatches=mixed", "data=run", "minibatches.share=0.25", "seed=100"]
+
+
+def test_pictures_of_data_are_those_that_its_run_was_shown(kept, run, monkeypatch):
+    from hydrl.loop.update import Update
+
+    seen = []
+    update = Update.__call__
+
+    def spy(self, minibatch):
+        seen.append(minibatch.select("pixels", ("next", "pixels")).clone())
+        return update(self, minibatch)
+
+    data = kept(*DOT)
+    monkeypatch.setattr(Update, "__call__", spy)
+    folder = run(*DOT, *OF_PICTURES, f"data.path={data}")
+
+    def shown(which):
+        """Pairs of stacks, made by hand of the files of rows and of frames."""
+        rows, frames = saved(which, "buffer"), saved(which, "frames")["rows"]["pixels"]
+        assert not {"features", "action_value"} & {*rows}  # which losses make anew
+        pairs = [frames[each][:, :, 0] for each in (rows["pixels"], rows["next"]["pixels"])]
+        assert pairs[0].shape == (512, 2, 12, 12)
+        return {row.numpy().tobytes() for row in torch.cat(pairs, 1)}
+
+    given, own = shown(data), shown(folder)
+    assert len(given - own) > 400
+    for each in seen:
+        drawn = [row.numpy().tobytes() for row in torch.cat([each["pixels"], each["next", "pixels"]], 1)]
+        assert all(row in own for row in drawn[:24])
+        assert all(row in given for row in drawn[24:])
+    assert len(seen) == 4
+
+
+def test_pictures_of_another_size_are_refused(kept, run):
+    data = kept(*DOT)
+    told = r"pixels should be torch.uint8 of shape \[2, 14, 14\]; there is torch.uint8 of shape \[2, 12, 12\]"
+    with pytest.raises(UserError, match=f"data.path={data}: {told}"):
+        run(*DOT, *OF_PICTURES, "+env.size=14", f"data.path={data}")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -399,6 +399,7 @@ def test_w_and_b_shows_the_films_in_the_rows_of_their_frames(run, monkeypatch, t
         assert (files / path).read_bytes() == (folder / "videos" / name).read_bytes()
 
 
+@pytest.mark.slow
 @needs_trackio
 def test_trackio_holds_the_films_beside_the_rows_of_their_frames(monkeypatch, tmp_path):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))

@@ -119,7 +119,10 @@ def test_the_script_scores_a_run_and_writes_it_down(trained, tmp_path):
             PENDULUM,
             alone,
             1,
-            marks=pytest.mark.skipif(not find_library("EGL"), reason="MuJoCo needs libEGL"),
+            marks=[
+                pytest.mark.skipif(not find_library("EGL"), reason="MuJoCo needs libEGL"),
+                pytest.mark.slow,  # in a process of its own; tests/run/test_films.py films MuJoCo too
+            ],
         ),
     ],
 )

@@ -5,14 +5,15 @@ import shutil
 
 import pytest
 import torch
-from conftest import SMALL, digest, killed, logged, saved, settings, typed
+from conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, typed
 
 from hydrl.errors import SaveError, UserError
 from hydrl.run import checkpoint, resume
 from hydrl.run.memory import Memory
 from train import train
 
-PPO = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]", "schedule=linear", "checkpoint_every_frames=64"]
+PPO = [*SMALL_PPO, "env=cartpole", "critic.num_cells=[16,16]"]
+PPO += ["schedule=linear", "checkpoint_every_frames=64"]
 DQN = [*SMALL, "algo=dqn", "env=cartpole", "minibatches.warmup_frames=64", "minibatches.updates=4"]
 PARTS = ["actor", "loss", "optimizer", "normaliser", "rng", "collector"]
 AT = 128

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import SMALL, digest, killed, logged, loss_of, saved, settings, typed
+from conftest import SMALL, SMALL_PPO, digest, killed, logged, loss_of, saved, settings, typed
 
 from hydrl.errors import UserError
 from hydrl.parts import environments
 from hydrl.run import checkpoint, initial
 from train import train
 
-PPO = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]"]
+PPO = [*SMALL_PPO, "env=cartpole", "critic.num_cells=[16,16]"]
 SAC = [*SMALL, "algo=sac", "env=pendulum", "critic.num_cells=[16,16]", "minibatches.updates=2"]
 SAC += ["minibatches.warmup_frames=64", "collector.init_random_frames=64"]
 

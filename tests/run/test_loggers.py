@@ -102,6 +102,8 @@ def test_trackio_goes_on_with_a_stopped_run_beside_w_and_b_and_leaves_nothing_ru
         "logger=[wandb,trackio]",
         "logger.wandb.mode=offline",
         "compile=false",
+        "minibatches.epochs=1",
+        "eval.every_frames=256",
         f"hydra.run.dir={folder}",
     ]
 
@@ -116,7 +118,7 @@ def test_trackio_goes_on_with_a_stopped_run_beside_w_and_b_and_leaves_nothing_ru
     running = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])]
     assert not [each for each in running if str(folder) in str(each)]
     ((name, before),) = trackio_rows(place).items()
-    with start(*words, "resume=auto", f"total_frames={before[-1][0] + 512}") as process:
+    with start(*words, "resume=auto", f"total_frames={before[-1][0] + 256}") as process:
         output = process.communicate(timeout=120)[0]
     assert process.returncode == 0
     (order,) = re.findall("TRACKIO_PLOT_ORDER [?]= (.*)", (ROOT / "Makefile").read_text())

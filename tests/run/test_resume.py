@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from conftest import SMALL, logged, saved, settings, start, typed
+from conftest import SMALL, SMALL_PPO, logged, saved, settings, start, typed
 from omegaconf import OmegaConf
 
 from hydrl.errors import UserError
@@ -15,7 +15,7 @@ from hydrl.run import checkpoint, resume
 from hydrl.run.folder import lock, require_run
 from train import train
 
-CARTPOLE = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]"]
+CARTPOLE = [*SMALL_PPO, "env=cartpole", "critic.num_cells=[16,16]"]
 
 
 @pytest.fixture(scope="module")

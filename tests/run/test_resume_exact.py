@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SMALL, digest, killed, logged, saved, settings, start, typed
+from conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, start, typed
 
 import hydrl.parts.environments
 import hydrl.run.record
@@ -17,9 +17,12 @@ from hydrl.run import checkpoint
 
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=64"]
 DQN += ["minibatches.updates=8"]
-PPO = ["algo=ppo", "critic.num_cells=[16,16]"]
+PPO = ["algo=ppo", "critic.num_cells=[16,16]", "minibatches.epochs=2"]
+DOT = ["algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "collector.num_envs=4"]
+DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
+DOT += ["+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "minibatches.updates=4"]
 SCENE = ["env=gym", "env.id=pictures:Scene-v0", "+env.size=12", "encoder.features=8"]  # episodes of 5 steps
-SLOW = ["PPO, pictures and what stands beside them"]
+SLOW = ["DQN, a memory of dictionaries"]
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
@@ -37,12 +40,27 @@ EXACT = {
     ],
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=500"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=80"],
+    "DQN, pictures on disk, a full memory, several steps": [
+        *DOT, "buffer=memmap", "buffer.storage.max_size=80", "minibatches.n_steps=3",
+    ],
+    "DQN, pictures by priorities": [
+        *DOT, "buffer=prioritized", "buffer.storage.max_size=500", "minibatches.draw=minibatch",
+    ],
     "several agents": [
-        "algo=mappo", "critic.num_cells=[16,16]", "env=custom", "env._target_=toys.Team",
-        "collector.num_envs=4",
+        "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
+        "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
+    ],
+    "PPO, a game of MinAtar's": [
+        *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
+    ],
+    "DQN, a game of Atari's": [
+        "algo=dqn", "env=atari", "env.id=ALE/Breakout-v5", "env.sticky=0.25", "collector.num_envs=2",
+        "minibatches.warmup_frames=32", "minibatches.updates=1", "minibatches.size=8", "total_frames=128",
+        "collector.frames_per_batch=32", "eval.every_frames=64", "checkpoint_every_frames=64",
+        "log_every_frames=32",
     ],
     "PPO, pictures and what stands beside them": [*PPO, *SCENE, "collector.num_envs=2"],
-    "DQN, a memory of pictures": [*DQN, *SCENE, "minibatches.updates=2"],
+    "DQN, a memory of dictionaries": [*DQN, *SCENE, "minibatches.updates=2"],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 
@@ -52,6 +70,9 @@ EXACT = {
 )
 def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
+    for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py")):
+        if family in EXACT[name]:
+            pytest.importorskip(package)
     overrides = [*SMALL, *EXACT[name]]
     whole = run(*overrides, folder="whole")
     unbroken = batches.copy()
@@ -65,6 +86,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     assert batches == unbroken[2:]
     parts = ["actor", "loss", "optimizer", "buffer", "normaliser", "rng", "collector"]
     parts += ["exploration", "target"] if "algo=dqn" in overrides else []
+    parts += ["frames"] if "pictures" in name else []
     for part in parts:
         assert digest(saved(halves, part)) == digest(saved(whole, part)), part
     assert logged(halves) == logged(whole)
@@ -76,7 +98,7 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
 
 def test_a_longer_run_goes_on_as_if_its_closing_evaluation_had_not_been(run, evaluations):
     evaluations({128: 30.0, 256: 20.0}, {128: 90.0, 256: 10.0})
-    overrides = [*SMALL, "env=cartpole", "eval.solved_at=40"]
+    overrides = [*SMALL_PPO, "env=cartpole", "eval.solved_at=40"]
 
     def reached(folder: Path) -> tuple[int, float, int | None]:
         summary = json.loads((folder / "summary.json").read_text())
@@ -95,7 +117,7 @@ def test_a_longer_run_goes_on_as_if_its_closing_evaluation_had_not_been(run, eva
 
 
 def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, capsys):
-    overrides = [*SMALL, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "~schedule"]
+    overrides = [*SMALL_PPO, "env=cartpole", "collector=multi_sync", "collector.num_envs=4", "~schedule"]
     overrides += ["collector.num_workers=1", "transforms=normalized", "init_stats_frames=200"]
     folder = run(*overrides, "total_frames=64")
     before = {part: saved(folder, part) for part in ("loss", "optimizer", "normaliser")}
@@ -140,7 +162,7 @@ def test_a_stop_loses_nothing(tmp_path):
     words = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]", "collector.frames_per_batch=256"]
     words += [
         "minibatches.size=64",
-        "total_frames=3_072",
+        "total_frames=2_048",
         "eval.every_frames=512",
         "checkpoint_every_frames=1_000_000",
     ]
@@ -162,7 +184,7 @@ def test_a_stop_loses_nothing(tmp_path):
 
 
 def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resumed(run, monkeypatch):
-    overrides = [*SMALL, "env=cartpole", "eval.solved_at=5", "eval.stop_when_solved=true"]
+    overrides = [*SMALL_PPO, "env=cartpole", "eval.solved_at=5", "eval.stop_when_solved=true"]
     whole = json.loads((run(*overrides, folder="whole") / "summary.json").read_text())
     assert whole["frames"] == 128
 
@@ -192,7 +214,7 @@ def test_a_folder_that_was_moved_goes_on_with_its_replay_memory_on_disk(run, tmp
 
 
 def test_the_w_and_b_run_goes_on_as_the_same_run(run):
-    overrides = [*SMALL, "env=cartpole", "logger=wandb", "logger.wandb.mode=offline"]
+    overrides = [*SMALL_PPO, "env=cartpole", "logger=wandb", "logger.wandb.mode=offline"]
     folder = run(*overrides, "total_frames=128")
     run(*overrides, "resume=auto")
     names = [path.name for path in (folder / "wandb").glob("offline-run-*")]

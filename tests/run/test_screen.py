@@ -98,6 +98,7 @@ TINY = "debug=fast env=cartpole tuned=null total_frames=256 eval.every_frames=25
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+@pytest.mark.slow
 def test_what_a_poor_terminal_cannot_show_is_replaced_and_files_are_utf_8_all_the_same(tmp_path):
     done = run_in_shell(f"train.py {TINY} hydra.run.dir={tmp_path}", **ASCII)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -3,10 +3,8 @@
 import csv
 import io
 import json
-import os
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -127,16 +125,15 @@ def test_hyperband_looks_at_evaluations_that_the_run_comes_to():
     assert [bracket for bracket in brackets if bracket < evaluations] == [4, 8, 16]
 
 
-def test_an_agents_command_runs_offline_as_part_of_its_sweep(tmp_path: Path):
+def test_an_agents_command_runs_offline_as_part_of_its_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sweep = sweeps.load_sweep_config(str(SWEEPS[0]))
     values = {key: ends(each)[0] for key, each in sweep["parameters"].items()}
-    words = [*command(sweep, values), "debug=fast", "total_frames=512", f"hydra.run.dir={tmp_path / 'run'}"]
+    _, _, script, *words = command(sweep, values)
     agent = {"WANDB_SWEEP_ID": "ab12cd34", "WANDB_RUN_ID": "member01", "WANDB_MODE": "offline"}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environ = {**os.environ, **agent, "PATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        words, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100, check=False
-    )
+    for name, value in agent.items():
+        monkeypatch.setenv(name, value)
+    words += ["debug=fast", "total_frames=256", "eval.every_frames=256"]
+    done = typed(*words, f"hydra.run.dir={tmp_path / 'run'}", script=script)
     assert done.returncode == 0, done.stderr
     run = next(each.run for each in records(tmp_path / "run") if each.WhichOneof("record_type") == "run")
     assert (run.run_id, run.sweep_id) == ("member01", "ab12cd34")

@@ -17,7 +17,7 @@ from torchrl.objectives.value.functional import generalized_advantage_estimate
 
 from hydrl.errors import UserError
 from scripts.benchmark import __main__ as benchmark
-from scripts.benchmark import memory, plain
+from scripts.benchmark import memory, pictures, plain
 from scripts.benchmark.__main__ import Speed, Times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -234,6 +234,14 @@ def test_a_buffer_on_disk_takes_no_memory_of_the_process(tmp_path):
     assert grown["memmap"] < 10
     assert grown["replay"] > 30
     assert sum(file.stat().st_size for file in (tmp_path / "memmap").rglob("*.memmap")) > 38e6
+
+
+def test_a_million_of_atari_s_transitions_are_found_to_fit_into_eight_gigabytes(tmp_path, capsys):
+    pictures.main("memmap", 10_000, tmp_path, times=2)
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert row["frames, bytes"] == round(84 * 84 * 1.05)
+    assert 100 < row["the rest, bytes"] < 300
+    assert 7.4 < row["a million, GB"] < 8
 
 
 def test_no_room_on_the_disk_is_said_before_it_fills(capsys, monkeypatch, tmp_path):

@@ -1,9 +1,11 @@
 """Searches: what they draw from, what they refuse, and small ones that really run."""
 
 import json
+import os
 import re
 import shlex
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import optuna
 import psutil
 import pytest
-from conftest import composed, settings, start
+from conftest import composed, settings, typed
 from matplotlib import image
 from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -358,14 +360,19 @@ def test_a_search_that_was_stopped_goes_on_with_its_run_and_leaves_none(tmp_path
     checkpoints = out / "trial-0000/seed0/checkpoints"
     words = [*ALONE, "total_frames=2_048", "checkpoint_every_frames=256", "eval.every_frames=1_024"]
     words += ["optim.lr=interval(1e-3,2e-3)", "seeds=0", "trials=1", f"out={out}"]
-    searching = start(*words, script=SCRIPT)
-    wait_for(lambda: list(checkpoints.glob("checkpoint-*")))
-    searching.send_signal(signal.SIGINT)
-    assert searching.wait(200) == 130
 
-    searching = start(*words, script=SCRIPT)
-    output = searching.communicate(timeout=200)[0]
-    assert searching.returncode == 0, output
+    def stop() -> None:
+        wait_for(lambda: list(checkpoints.glob("checkpoint-*")))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    assert typed(*words, script=SCRIPT).returncode == 130  # its runs are processes of their own
+    stopping.join()
+
+    searching = typed(*words, script=SCRIPT)
+    assert searching.returncode == 0, searching.stderr
+    output = searching.stdout
     study = optuna.load_study(study_name="search", storage=f"sqlite:///{out}/study.db")
     stopped, whole = study.trials  # the other's run is gone on with
     assert stopped.state == TrialState.FAIL

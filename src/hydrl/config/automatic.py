@@ -61,10 +61,13 @@ def discount(*, _root_: DictConfig) -> float:
     """A discount for tasks that nobody tuned, ``${discount:}`` in YAML.
 
     It is 1 - 5 / (the steps after which Gymnasium ends an episode), at least 0.95 and at most 0.995, as in
-    TD-MPC2 (Hansen et al. 2024), so that a fifth of an episode is looked ahead; 0.99 without such a limit.
+    TD-MPC2 (Hansen et al. 2024), so that a fifth of an episode is looked ahead; 0.99 without such a limit,
+    and for a family (``env.make``), whose limit is far beyond what its episodes last.
     """
     from hydrl.config.trust import named_in_files  # which needs this package
 
+    if OmegaConf.select(_root_, "env.make"):  # whose ids are known once it has made one, and not before
+        return 0.99
     id = str(OmegaConf.select(_root_, "env.id"))
     module, _, name = id.rpartition(":")
     stranger = _root_.resume not in (None, "auto") and not _root_.trust and id not in named_in_files()

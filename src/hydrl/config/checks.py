@@ -249,7 +249,12 @@ def ill_named(values: Values) -> Iterator[str]:
 
 
 def ill_read(values: Values) -> Iterator[str]:
-    """Readers of an entry that are none."""
+    """Parts within a network that are none, and readers of an entry that are none."""
+    for network, name in ((each, name) for each in NETWORKS for name in WITHIN):
+        node = (values[network] or {}).get(name)
+        if isinstance(node, Mapping) and "_target_" not in node:
+            line = f"{network}.{name}={show(node)}: should have _target_"
+            yield f"{line}; {name}.KEY=VALUE sets a key of the one there is" if name != "norm" else line
     for path, node in targets(values):
         if node["_target_"] != "hydrl.parts.networks.encoders.encoder":
             continue

@@ -106,6 +106,7 @@ INSTEAD = {
     "clip_range_vf": "write +loss.module.clip_value=0.2",
     "clip_vloss": "write +loss.module.clip_value=0.2",
 }
+FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # which env makes ids that begin so
 NEEDED_GROUPS = ("algo", "env", "loss", "collector", "optim")
 
 
@@ -301,7 +302,8 @@ def choices_with(key: str, value: Any = None) -> list[str]:
 def no_such_choice(group: str, choice: str, offered: list[str]) -> str:
     """Lists what a group offers, nearest first."""
     if group == "env" and (known := gymnasium_id(choice)):
-        able = [*choices_with("env.id", known), f"env=gym env.id={known}"]
+        by = FAMILIES.get(known.partition("/")[0], "gym")
+        able = [*choices_with("env.id", known), f"env={by} env.id={known}"]
         return f"{group}={choice}: no such choice; use {' or '.join(able)}"
     if group in ("actor", "critic") and (kind := re.search("cnn|conv|resnet|mlp", choice.lower())):
         told = NETWORKS if kind[0] == "mlp" else INSTEAD["features_extractor_class"]

@@ -1,6 +1,7 @@
 """Parts that have moved: files of older runs, and of one's own, may name them as they were."""
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NETWORKS = "actors|critics|agents|layers"
@@ -16,6 +17,30 @@ def renamed(values: Any) -> Any:
     if set(values) in ({"lstm"}, {"gru"}):  # a memory, before it was a part
         return {"_target_": "hydrl.parts.networks.memory.Memory", "_partial_": True, **values}
     return {key: now(each) if key == "_target_" else renamed(each) for key, each in values.items()}
+
+
+def with_encoders(then: Mapping[str, Any], now: Mapping[str, Any], networks: Sequence[str]) -> dict[str, Any]:
+    """Settings from when all observations were one vector, as they are said now, to be compared.
+
+    Args:
+        then: of an older run; one that names an encoder is given back.
+        now: of the same run as it would be begun now.
+        networks: the names of those that are learned.
+    """
+    if "encoder" in then:
+        return {**then}
+    made = {**then, **{name: now.get(name) for name in ("encoder", "memory")}}
+    for name in (each for each in networks if then.get(each)):
+        of_the_actor = then[name].get("in_keys") == ["memory"]
+        new = {each: None for each in ("in_keys", "memory") if each in (now.get(name) or {})}
+        kept = {key: value for key, value in then[name].items() if value not in (["observation"], ["memory"])}
+        read = "shared" if of_the_actor else (now.get(name) or {}).get("encoder")
+        made[name] = {**new, **({"encoder": read} if read else {}), **kept}
+    if (normalize := (then.get("transforms") or {}).get("normalize")) and "in_keys" in normalize:
+        seen = normalize["in_keys"]
+        standing = {**normalize, "in_keys": None if seen == ["observation"] else seen}
+        made["transforms"] = {**then["transforms"], "normalize": standing}
+    return made
 
 
 def now(target: Any) -> Any:

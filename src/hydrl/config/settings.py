@@ -5,7 +5,7 @@ The only module that sees a ``DictConfig``. What a key may hold is said by the m
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -72,8 +72,8 @@ class Settings(Parts):
 
     @property
     def chosen(self) -> list[str]:
-        """What ``auto`` came to and why, a line a key; one thread needs no line."""
-        return [line for line in self._chosen.values() if line]
+        """What ``auto`` came to and why, a line a key; one thread needs no line. And what a frame is."""
+        return [*(line for line in self._chosen.values() if line), *skipping(self)]
 
     @property
     def frames_per_batch(self) -> int:
@@ -141,6 +141,18 @@ class Settings(Parts):
         """The transforms' builders in the order they apply; a share of the run is told what it is of."""
         over = {"over": self.anneal_frames}
         return [builder(over | node if "settle" in node else node) for node in self.transforms.values()]
+
+
+def skipping(settings: Settings) -> Iterator[str]:
+    """Says of wrappers that hold an action for several of the simulator's frames what is counted."""
+    wrappers = settings.env.get("wrappers") or {}
+    for name, node in wrappers.items() if settings.env["_target_"] == GYMNASIUM else ():
+        for key in node.keys() & {"frame_skip", "num_repeats", "skip"}:
+            yield (
+                f"a frame is a step of the agent: env.wrappers.{name}.{key}={node[key]} makes "
+                f"{settings.total_frames * node[key]:,} frames of the simulator's of total_frames="
+                f"{settings.total_frames:,}"
+            )
 
 
 class Learning(NamedTuple):

@@ -116,16 +116,17 @@ def check_target(path: str, node: Part, values: Values) -> None:
         for key in sorted(own & filled):
             raise UserError(f"{path}.{key}={show(node[key])}: the run fills this in; leave it out")
         if path == "env" and open_ended and "id" in node and own - kinds.keys():
-            of = node["id"]
-            task, open_ended = of_the_task(of)
+            of, family = node["id"], node.get("make")
+            made_by = family and accepted_parameters(get_object(family["_target_"]))
+            task, open_ended = made_by or of_the_task(of)
             kinds = kinds | task | accepted_parameters(get_object("gymnasium.make"))[0]
         free = {key: kind for key, kind in kinds.items() if key not in filled}
         if wraps:
             free["training_only"] = bool
             own -= free.keys() - kinds.keys()
         hold(path, free, values, open_ended=open_ended, of=of)
-        within = path.startswith("env.wrappers.") and not wraps and node.get("_partial_")
-        # What a wrapper is handed to call has its arguments from there.
+        within = path.startswith(("env.wrappers.", "env.make")) and not wraps and node.get("_partial_")
+        # What is handed on to be called has its other arguments from there.
         (call.bind_partial if within else call.bind)(*positional, **dict.fromkeys(own | handed))
         if lacking := sorted(needed_by(target) - own):
             raise TypeError(f"missing a required argument: '{lacking[0]}'")

@@ -7,7 +7,7 @@ import torch
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
 from torchrl.data import Bounded, Categorical, Composite, OneHot, TensorSpec
-from torchrl.envs import EnvBase, GymWrapper, TransformedEnv
+from torchrl.envs import CatFrames, EnvBase, GymWrapper, TransformedEnv
 
 from hydrl.errors import UserError
 
@@ -125,3 +125,19 @@ def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
     TorchRL then adds what it needs to an environment: ``InitTracker``, and primers of hidden states.
     """
     return "is_init" in policy.in_keys or any(hasattr(each, "is_init_key") for each in policy.modules())
+
+
+def pictures(env: TransformedEnv) -> tuple[list[NestedKey], int]:
+    """The observation entries that are pictures of bytes, ``[k * C, H, W]``, and how many frames each is of.
+
+    One where nothing says that they are stacked, or not all are of as many.
+    """
+    spec = env.observation_spec
+    keys = [key for key in spec.keys(True, True) if spec[key].dtype == torch.uint8 and is_picture(spec, key)]
+    found = [each.N for each in env.transform if isinstance(each, CatFrames) and each.dim == -3]
+    if isinstance(env.base_env, GymWrapper):
+        task = env.base_env._env
+        task = getattr(task, "envs", [task])[0]
+        found += [task.get_wrapper_attr("stack_size")] if task.has_wrapper_attr("stack_size") else []
+    whole = [each for each in found if all(spec[key].shape[-3] % each == 0 for key in keys)]
+    return keys, whole[0] if whole else 1

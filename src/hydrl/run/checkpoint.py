@@ -3,8 +3,9 @@
 ``checkpoints/checkpoint-000000032768.torchrl`` is an archive of TorchRL's
 :class:`~torchrl.checkpoint.Checkpoint` after 32,768 frames. What the replay memory holds lies beside it, in
 files that several checkpoints share: ``rows-FIRST-END.pt`` has the rows from the FIRST up to before the END
-ever written, see :mod:`hydrl.run.memory`. All of it is checked against CRCs before it is used, and reading it
-back runs nothing that it holds: tensors and plain containers, no pickled objects.
+ever written, ``frames-FIRST-END.pt`` the pictures in them, see :mod:`hydrl.run.memory`. All of it is checked
+against CRCs before it is used, and reading it back runs nothing that it holds: tensors and plain containers,
+no pickled objects.
 """
 
 import io
@@ -24,7 +25,7 @@ from hydrl.run.files import atomically
 from hydrl.run.folder import summary
 
 NAME = re.compile(r"checkpoint-\d{12,}\.torchrl")
-ROWS = re.compile(r"rows-(\d{12,})-(\d{12,})\.pt")
+ROWS = re.compile(r"(?:rows|frames)-(\d{12,})-(\d{12,})\.pt")
 SCORE = "eval/return_mean"
 Metadata = Mapping[str, Any]
 
@@ -86,7 +87,7 @@ def verify_memory(archive: Path, told: Metadata) -> None:
     Raises:
         UserError: if they are not all there, or one is damaged.
     """
-    for name, value in told["files"].items():
+    for name, value in listed(told).items():
         file = archive.with_name(name)
         if not file.is_file():
             raise UserError(
@@ -95,6 +96,11 @@ def verify_memory(archive: Path, told: Metadata) -> None:
             )
         if crc(file) != value:
             raise UserError(f"{file} is damaged")
+
+
+def listed(told: Metadata) -> dict[str, int]:
+    """The files of a replay memory, its pictures' too, with their CRC-32, as a checkpoint tells of it."""
+    return {**told["files"], **told.get("frames", {}).get("files", {})}
 
 
 def crc(file: Path) -> int:

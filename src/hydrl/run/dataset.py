@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.data import LazyTensorStorage, ReplayBuffer
 from torchrl.envs import TransformedEnv
@@ -13,9 +13,10 @@ from torchrl.envs import TransformedEnv
 from hydrl.errors import UserError
 from hydrl.parts.environments.normalisers import normalisers
 from hydrl.parts.experience.buffers import in_its_own_unit
+from hydrl.parts.experience.frames import Frames
 from hydrl.parts.libraries import tell
 from hydrl.run import checkpoint
-from hydrl.run.memory import read
+from hydrl.run.memory import Memory, read
 
 
 def rows_of(
@@ -33,7 +34,7 @@ def rows_of(
     Raises:
         UserError: if there is no data, or it is of another task, other transforms or other actions.
     """
-    rows, settings = kept(Path(path), key)
+    buffer, settings = kept(Path(path), key)
     if settings["task"] != task:
         raise UserError(f"{key}={path} has data of env={settings['task']}, not of env={task}")
     learned = [each for each in ("Norm", "normaliser", "Running") if each in str(settings["transforms"])]
@@ -45,7 +46,7 @@ def rows_of(
     for name, each in settings["transforms"].items():
         if "reward" in each["_target_"].rpartition(".")[2].lower():
             tell(f"{key}={path}: its rewards are as transforms.{name} of that run left them")
-    step = env.fake_tensordict().reshape(-1)[0]
+    step, rows = env.fake_tensordict().reshape(-1)[0], buffer[:1]
     for entry in ("action", *policy.in_keys, *(("next", each) for each in policy.in_keys)):
         wanted, found = step.get(entry), rows.get(entry, None)
         if found is None or (found.shape[1:], found.dtype) != (wanted.shape, wanted.dtype):
@@ -54,9 +55,7 @@ def rows_of(
                 f"{key}={path}: {entry} should be {wanted.dtype} of shape {list(wanted.shape)}; there is "
                 f"{there}"
             )
-    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
-    buffer.extend(rows)  # which are in the task's own unit, as the buffer keeps them from here on
-    in_its_own_unit(buffer, env)
+    in_its_own_unit(buffer, env)  # the rows are in it, as a buffer keeps them
     return buffer
 
 
@@ -118,8 +117,8 @@ class DataSet:
         """There is nothing to end."""
 
 
-def kept(path: Path, key: str) -> tuple[TensorDict, dict[str, Any]]:
-    """The rows of the replay memory that a run's checkpoint holds, ``[rows]``, and the run's settings.
+def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any]]:
+    """The replay memory that a run's checkpoint holds, to be drawn from evenly, and the run's settings.
 
     Raises:
         UserError: if there are none.
@@ -131,7 +130,16 @@ def kept(path: Path, key: str) -> tuple[TensorDict, dict[str, Any]]:
         metadata = checkpoint.verify(archive, memory=True)
     except UserError as error:
         raise UserError(f"{key}={path}: {error}") from None
-    rows = [rows for _, rows in read(archive.parent, metadata["memory"])]
-    if not rows:
+    told = metadata["memory"]
+    found = [rows for _, rows in read(archive.parent, told)]
+    if not found:
         raise UserError(f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn")
-    return torch.cat(rows), dict(metadata["settings"])
+    rows = torch.cat(found)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+    buffer.extend(rows)
+    if "frames" in told:
+        frames = Frames(buffer.storage, (), 1)
+        frames.go_on(told["frames"]["state"])
+        Memory(frames.buffer, path, "frames").load(told["frames"], torch.device("cpu"), archive.parent)
+        buffer.append_transform(frames)
+    return buffer, dict(metadata["settings"])

@@ -4,6 +4,7 @@ A checkpoint that held a memory of gigabytes would write it anew each time, and 
 often as there are checkpoints. Here a checkpoint's metadata says which rows it needs, and which files have
 them. On disk is at no moment more than :data:`BOUND` times what the memory holds, which always is enough for
 the newest checkpoint and the one before it. From an older one whose rows are gone the policy can be played.
+Pictures that rows have the numbers of lie beside the rows in files of their own, kept in the same way.
 """
 
 import shutil
@@ -14,17 +15,18 @@ from typing import Any
 import psutil
 import torch
 from tensordict import TensorDict
-from torch import Tensor
 from torchrl.checkpoint import Checkpoint
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, RoundRobinWriter, TensorStorage
 from torchrl.envs import EnvBase
 
 from hydrl.errors import UserError
-from hydrl.run.checkpoint import archives, crc, span, tensor_bytes
+from hydrl.parts.experience.frames import SPARE, Frames, frames_of, slots
+from hydrl.run.checkpoint import archives, crc, listed, span, tensor_bytes
 from hydrl.run.files import atomically
 
 BOUND = 2.5
 SMALL = 1 << 23  # bytes that are not worth counting
+WHOLE = 256  # rows whose pictures are looked at together
 WORTH_SAYING = 100_000_000
 
 
@@ -34,24 +36,28 @@ class Memory:
     Args:
         buffer: of tensors, the oldest row making room for the newest; ``None`` holds nothing.
         run: the run folder.
+        named: what the names of its files begin with.
 
     Raises:
         UserError: if the buffer is filled in another order, or holds anything but tensors.
     """
 
-    def __init__(self, buffer: ReplayBuffer | None, run: Path) -> None:
+    def __init__(self, buffer: ReplayBuffer | None, run: Path, named: str = "rows") -> None:
         for part, kind in (("writer", RoundRobinWriter), ("storage", TensorStorage)):
             if buffer is not None and not isinstance(found := getattr(buffer, part), kind):
                 name = type(found).__name__
                 raise UserError(f"buffer.{part}={name}: what it keeps cannot be saved; use a {kind.__name__}")
-        self.buffer, self.run, self.folder = buffer, run, run / "checkpoints"
+        self.buffer, self.run, self.folder, self.named = buffer, run, run / "checkpoints", named
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
+        self.pictures = frames_of(buffer) if buffer is not None else None
+        self.frames = Memory(self.pictures.buffer, run, "frames") if self.pictures is not None else None
 
     def save(self) -> dict[str, Any]:
         """Writes the rows that are on no disk yet, or all of them where most are new.
 
         Returns:
-            which rows there are and which files have them, for the metadata of the checkpoint.
+            which rows there are and which files have them, for the metadata of the checkpoint; of pictures
+            that are kept apart the same, as ``frames``.
 
         Raises:
             SaveError: where the disk is full or refuses.
@@ -65,21 +71,20 @@ class Memory:
         if kept and end - span(next(iter(kept)))[0] > (BOUND - 1) * len(self.buffer):
             kept, begin = {}, first  # all anew, for which the bound leaves room
         if end > begin:
-            rows = self.buffer.storage.get(self.slots(begin, end)).cpu().contiguous().to_dict()
+            places = slots(self.buffer, torch.arange(begin, end))
+            rows = self.buffer.storage.get(places).cpu().contiguous().to_dict()
             size = tensor_bytes(rows)
             self.make_room(size, whole=size * (end - first) // (end - begin))
-            path = self.folder / f"rows-{begin:012d}-{end:012d}.pt"
+            path = self.folder / f"{self.named}-{begin:012d}-{end:012d}.pt"
             with atomically(path, size) as partial:
                 torch.save(rows, partial)
             kept[path.name] = crc(path)
         self.files = kept
         row = self.buffer.storage.get(0).shape if len(self.buffer) else []  # [time] of one of a sequence
-        return {"rows": [first, end], "row": list(row), "files": kept}
-
-    def slots(self, first: int, end: int) -> Tensor:
-        """Where the buffer keeps these rows."""
-        assert self.buffer is not None
-        return torch.arange(first, end) % self.buffer.storage.max_size
+        told = {"rows": [first, end], "row": list(row), "files": kept}
+        if self.frames is not None and self.pictures is not None:
+            told["frames"] = self.frames.save() | {"state": self.pictures.state()}
+        return told
 
     def make_room(self, size: int, whole: int) -> None:
         """Removes old files that the last checkpoint does without, as far as the bound asks for it.
@@ -88,7 +93,7 @@ class Memory:
             size: of the file to come, in bytes.
             whole: of all that the memory holds, in bytes.
         """
-        files = sorted(self.folder.glob("rows-*"), key=lambda file: span(file.name))
+        files = sorted(self.folder.glob(f"{self.named}-*"), key=lambda file: span(file.name))
         total = size + sum(file.stat().st_size for file in files)
         for file in files:
             if total > max(BOUND * whole, SMALL) and file.name not in self.files:
@@ -98,9 +103,11 @@ class Memory:
     def prune(self) -> None:
         """Removes the files that no checkpoint needs any more."""
         needed = {name for archive in archives(self.run) for name in files_of(archive)}
-        for file in self.folder.glob("rows-*"):
+        for file in self.folder.glob(f"{self.named}-*"):
             if file.name not in needed:
                 file.unlink()
+        if self.frames is not None:
+            self.frames.prune()
 
     def load(self, told: Mapping[str, Any], device: torch.device, folder: Path | None = None) -> None:
         """Fills an empty buffer with the rows of a checkpoint: into their places, past its transforms.
@@ -109,14 +116,25 @@ class Memory:
             told: what the checkpoint's metadata says.
             device: of the batches, for a storage that takes after them.
             folder: where its files lie, where that is another run's.
+
+        Raises:
+            UserError: for pictures that are kept apart, where this run's are not.
         """
         if self.buffer is None:
             return
+        if "frames" in told and self.frames is None:
+            raise UserError(f"{folder or self.folder} has pictures beside its rows, and here rows show none")
         storage = self.buffer.storage
+        whole = self.pictures if "frames" not in told else None  # as older runs have them in their rows
+        if self.frames is not None and self.pictures is not None and whole is None:
+            self.pictures.go_on(told["frames"]["state"])
+            self.frames.load(told["frames"], device, folder)
         for first, rows in read(folder or self.folder, told):
             found = rows.to(device) if storage.device == "auto" else rows
-            storage.set(self.slots(first, first + len(rows)), found)
-        self.files = {} if folder else dict(told["files"])
+            if whole is not None:
+                found = torch.cat([whole.numbered(part) for part in found.split(WHOLE)])
+            storage.set(slots(self.buffer, torch.arange(first, first + len(rows))), found)
+        self.files = {} if folder or whole is not None else dict(told["files"])
 
     def room(self, env: EnvBase) -> str:
         """How much memory and disk it may take, in a line; nothing where that is little.
@@ -126,7 +144,7 @@ class Memory:
         """
         if self.buffer is None:
             return ""
-        whole = row_bytes(env) * self.buffer.storage.max_size
+        whole = row_bytes(env, self.pictures) * self.buffer.storage.max_size
         free = shutil.disk_usage(self.run).free
         if whole < WORTH_SAYING and BOUND * whole < free:
             return ""
@@ -134,9 +152,20 @@ class Memory:
         return f"{told} while it is saved; {free / 1e6:,.0f} MB are free"
 
 
-def row_bytes(env: EnvBase) -> float:
-    """What a step of one environment takes, which is about what a row of a buffer does."""
-    return tensor_bytes(env.fake_tensordict().to_dict()) / max(1, env.batch_size.numel())
+def row_bytes(env: EnvBase, pictures: Frames | None = None) -> float:
+    """What a step of one environment takes, which is about what a row of a buffer does.
+
+    Args:
+        env: it is asked for what a step is.
+        pictures: what keeps those that the row has the numbers of; ``None`` where it has them itself.
+    """
+    step, envs = env.fake_tensordict(), max(1, env.batch_size.numel())
+    whole = tensor_bytes(step.to_dict()) / envs
+    if pictures is None:
+        return whole
+    stacks = sum(step.get(key).nbytes for key in pictures.keys) / envs
+    numbers = 8 * pictures.stacked * len(pictures.keys)
+    return whole + 2 * (numbers - stacks) + SPARE * stacks / pictures.stacked
 
 
 def require_memory(buffer: ReplayBuffer | None, env: EnvBase) -> None:
@@ -150,7 +179,7 @@ def require_memory(buffer: ReplayBuffer | None, env: EnvBase) -> None:
         return
     if torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
         return
-    row, there = row_bytes(env), psutil.virtual_memory().total + psutil.swap_memory().total
+    row, there = row_bytes(env, frames_of(buffer)), psutil.virtual_memory().total + psutil.swap_memory().total
     if (wanted := row * storage.max_size) > there:
         raise UserError(
             f"buffer.storage.max_size={storage.max_size}: it would take {wanted / 1e6:,.0f} MB of memory, "
@@ -162,7 +191,7 @@ def require_memory(buffer: ReplayBuffer | None, env: EnvBase) -> None:
 def files_of(archive: Path) -> list[str]:
     """The files that have a checkpoint's rows; one whose manifest cannot be read needs none."""
     try:
-        return list(Checkpoint.manifest(archive)["metadata"]["memory"]["files"])
+        return list(listed(Checkpoint.manifest(archive)["metadata"]["memory"]))
     except Exception:  # whatever a damaged file may hold
         return []
 

@@ -19,9 +19,9 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS, own
 from hydrl.config.mistakes import find, paths, show
-from hydrl.config.moved import renamed
+from hydrl.config.moved import renamed, with_encoders
 from hydrl.config.overrides import as_typed, forks, key_of, plain, quoted, run_of
-from hydrl.config.schema import InitFrom, Role, keys
+from hydrl.config.schema import NETWORKS, InitFrom, Role, keys
 from hydrl.config.settings import Settings, check_stranger
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
@@ -301,9 +301,10 @@ def check_same(
     """
     if then.get("torch_threads") == "auto":  # of a run begun when that was always one
         then = {**then, "torch_threads": 1}
-    then = {"init_from": InitFrom().model_dump(), **then}  # which older runs had not
     settings.keep(then)
     now, changed = settings.shown, dict[str, tuple[Any, Any]]()
+    # What older runs had not, or said otherwise.
+    then = {"init_from": InitFrom().model_dump(), **with_encoders(then, now, NETWORKS)}
     # Algorithm and task first, for other keys follow from them.
     for key in dict.fromkeys(["algo", "env.id", *paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)

@@ -31,6 +31,7 @@ from torch import nn
 from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 
+from hydrl.parts.environments.dm_control import Suite
 from hydrl.parts.environments.gymnasium import GymVector
 from hydrl.parts.environments.stack import SteadySerialEnv
 
@@ -41,7 +42,7 @@ CONSTANT = (
     *(types.BuiltinFunctionType, types.MethodType, types.ModuleType),
 )
 LIBRARIES = {"abc", "builtins", "collections", "enum", "gymnasium", "numpy"}
-LIBRARIES |= {"tensordict", "torch", "torchrl", "types", "typing"}
+LIBRARIES |= {"ale_py", "minatar", "tensordict", "torch", "torchrl", "types", "typing"}
 PLAIN = (type(None), bool, int, float, str, bytes)
 KEYS = ("plain", "number", "enum", "tuple", "frozenset")  # what dictionaries may be kept by
 CONTAINERS: dict[str, Any] = {
@@ -57,6 +58,7 @@ OURS = (GymVector, SteadySerialEnv)  # among wrappers; they keep nothing of thei
 LARGE = 1 << 16  # bytes from which on a table that a fresh environment holds too is not kept
 
 Saved = tuple[Any, ...]  # a tag and plain data
+Ways = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 
 
 class NotCapturedError(Exception):
@@ -151,7 +153,7 @@ def read(value: Any, path: str, seen: Seen) -> Saved:
         return ("enum", name_of(kind), value.name)
     if isinstance(value, types.MethodType) and isinstance(value.__self__, gymnasium.Env):
         return ("method", read(value.__self__, path, seen), read(value.__func__, path, seen))
-    if isinstance(value, CONSTANT) or (isinstance(value, type) and is_library_s(value)):
+    if is_constant(value):
         return ("constant",)
     if isinstance(value, tuple | frozenset):
         return read_container(value, path, seen)
@@ -162,13 +164,12 @@ def read(value: Any, path: str, seen: Seen) -> Saved:
         return read_array(value, path, seen)
     if isinstance(value, tuple(CONTAINERS.values())):
         return read_container(value, path, seen)
-    for known, (get, _) in STATEFUL.items():
-        if isinstance(value, known):
-            return ("state", read(get(value), path, seen), label(value))
+    if ways := ways_of(value):
+        return ("state", read(ways[0](value), path, seen), label(value))
     if isinstance(value, types.FunctionType):
         kept = [read(each.cell_contents, f"{path} {name}", seen) for name, each in cells(value)]
         return ("function", kept, read(own(value), f"{path}()", seen), name_of(value))
-    if isinstance(value, HOLDERS):
+    if isinstance(value, HOLDERS) or package_of(kind) == "minatar":  # a game is an object beside its task
         held = {name: read(each, f"{path}.{name}", seen) for name, each in attributes(value).items()}
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
         return ("holder", held, dict(module), name_of(value if isinstance(value, type) else kind))
@@ -255,7 +256,7 @@ def write(value: Any, saved: Saved, filled: Filled) -> Any:
         case ("state", kept, *named):
             there = value if not named or label(value) == named[0] else None
             value = filled.take(there, NEW.get(named[0], refuse) if named else refuse)
-            (put,) = (put for kind, (_, put) in STATEFUL.items() if isinstance(value, kind))
+            _, put = ways_of(value) or refuse()
             put(value, write(None, kept, filled))
         case ("function", kept, more, *named):
             if not isinstance(value, types.FunctionType) or (named and not alike(named[0], name_of(value))):
@@ -452,7 +453,19 @@ def is_descriptor(value: Any) -> bool:
 
 def is_library_s(kind: type) -> bool:
     """Whether a class keeps no state of its own."""
-    return kind.__module__.partition(".")[0] in LIBRARIES or issubclass(kind, Enum)
+    return package_of(kind) in LIBRARIES or issubclass(kind, Enum)
+
+
+def package_of(kind: Any) -> str:
+    """The package that a class or a function is of."""
+    return str(kind.__module__).partition(".")[0]
+
+
+def is_constant(value: Any) -> bool:
+    """Whether an environment is made of it and does not change it."""
+    if isinstance(value, CONSTANT) or (isinstance(value, type) and is_library_s(value)):
+        return True
+    return name_of(type(value)) == "ale_py._ale_py:Action"  # a choice of the emulator's
 
 
 def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:
@@ -463,7 +476,7 @@ def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:
 
 def own(function: types.FunctionType) -> list[Any]:
     """What a function keeps itself: its attributes, and defaults that may be changed in place."""
-    if str(function.__module__).partition(".")[0] in LIBRARIES:
+    if package_of(function) in LIBRARIES:
         return []
     return [vars(function), list(function.__defaults__ or ()), function.__kwdefaults__ or {}]
 
@@ -484,7 +497,36 @@ def load_mujoco(data: mujoco.MjData, state: np.ndarray) -> None:
             np.copyto(each, kept[name])
 
 
-def mujoco_arrays(data: mujoco.MjData) -> dict[str, np.ndarray]:
+def suite_state(suite: Suite) -> dict[str, Any]:
+    """A task of dm_control: its simulation, what is changed in its model, its own attributes, its steps."""
+    env, model = suite.env, mujoco_arrays(suite.env.physics.model.ptr)
+    return {
+        "data": mujoco_state(env.physics.data.ptr),
+        "model": {name: each for name, each in model.items() if differs(each, getattr(suite.built, name))},
+        "task": dict(vars(env.task)),
+        "steps": [env._step_count, env._reset_next_step],
+    }
+
+
+def load_suite(suite: Suite, state: Mapping[str, Any]) -> None:
+    """Puts a task of dm_control back where :func:`suite_state` found it."""
+    env, model, data = suite.env, suite.env.physics.model.ptr, suite.env.physics.data.ptr
+    for name, each in mujoco_arrays(model).items():
+        if differs(each, now := state["model"].get(name, getattr(suite.built, name))):
+            np.copyto(each, now)
+    load_mujoco(data, state["data"])
+    mujoco.mj_step1(model, data)  # a step begins with its second half, from contacts no array has
+    load_mujoco(data, state["data"])
+    vars(env.task).update(state["task"])
+    env._step_count, env._reset_next_step = state["steps"]
+
+
+def differs(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays are not the same to the last bit."""
+    return not np.array_equal(bits(one), bits(other))
+
+
+def mujoco_arrays(data: mujoco.MjData | mujoco.MjModel) -> dict[str, np.ndarray]:
     """Every writable array of a simulation, derived ones too: observations and rewards are read from them.
 
     Those with an entry for each constraint are left out: the next step makes them anew, in memory that may
@@ -496,8 +538,25 @@ def mujoco_arrays(data: mujoco.MjData) -> dict[str, np.ndarray]:
     }
 
 
+def ale_state(emulator: Any) -> np.ndarray:
+    """Atari's emulator with its random numbers, as the bytes it has for it."""
+    return np.frombuffer(emulator.cloneState(include_rng=True).serialize(), np.uint8)
+
+
+def load_ale(emulator: Any, state: np.ndarray) -> None:
+    """Puts an emulator back where :func:`ale_state` found it."""
+    emulator.restoreState(sys.modules["ale_py"].ALEState(state.tobytes()))
+
+
+def ways_of(value: Any) -> Ways | None:
+    """How the state of an object is taken out of it, and put into another; ``None`` where it is not known."""
+    if f"{type(value).__module__}.{label(value)}" == "ale_py._ale_py.ALEInterface":  # which may not be there
+        return ale_state, load_ale
+    return next((ways for kind, ways in STATEFUL.items() if isinstance(value, kind)), None)
+
+
 # How the state of an object is taken out of it and put into another, by its class.
-STATEFUL: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+STATEFUL: dict[type, Ways] = {
     np.random.Generator: (
         lambda it: it.bit_generator.state,
         lambda it, state: setattr(it.bit_generator, "state", state),
@@ -506,6 +565,7 @@ STATEFUL: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
     random.Random: (random.Random.getstate, random.Random.setstate),
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     mujoco.MjData: (mujoco_state, load_mujoco),
+    Suite: (suite_state, load_suite),
 }
 # How one is made that is not there, by its label.
 NEW: dict[str, Callable[[], Any]] = {

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, digest, killed, logged, saved, settings, typed
+from conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, typed
 from gymnasium.spaces import Box, Discrete
 from matplotlib.image import imread
 
@@ -130,7 +130,7 @@ KEYS = ["+env.info_keys={height:mean,first:last}"]
 def unbroken(tmp_path_factory):
     """Three environments, each with batches of 16 steps: no batch ends with an episode."""
     folder = tmp_path_factory.mktemp("informed") / "run"
-    words = [*SMALL, *OWN, *KEYS, "collector.num_envs=4", f"hydra.run.dir={folder}"]
+    words = [*SMALL_PPO, *OWN, *KEYS, "collector.num_envs=4", f"hydra.run.dir={folder}"]
     done = typed(*words)
     assert done.returncode == 0, done.stderr
     return folder, done
@@ -205,7 +205,7 @@ def test_a_replay_memory_does_without_them(run):
 @pytest.mark.slow
 def test_workers_hand_them_over(run):
     words = ["collector=multi_sync", "collector.num_workers=2", "collector.num_envs=1", "total_frames=64"]
-    (row,) = logged(run(*SMALL, *OWN, *KEYS, *words))
+    (row,) = logged(run(*SMALL_PPO, *OWN, *KEYS, *words))
     # 32 steps of one environment each: episodes 2 to 7, of which every second succeeds.
     assert [float(row[f"train/{name}"]) for name in ("episodes", "height", "is_success")] == [12, 3 + 45, 0.5]
 

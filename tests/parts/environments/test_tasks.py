@@ -32,7 +32,7 @@ def check(batch, *, wide: float = 1.0, following: bool = True) -> None:
         wide: the actions' bound.
         following: whether rows follow each other in time; drawn ones do not.
     """
-    now, after, action = batch["observation"], batch["next", "observation"], batch["action"].float()
+    now, after, action = seen_in(batch), seen_in(batch["next"]), batch["action"].float()
     taken = action.argmax(-1) if action.shape[-1] == 3 else action[..., 0]
     assert action.abs().max() <= wide
     assert torch.equal(after[..., 0], now[..., 0] + 1)
@@ -45,6 +45,11 @@ def check(batch, *, wide: float = 1.0, following: bool = True) -> None:
     if following:
         start = torch.where(ended.unsqueeze(-1), torch.zeros_like(after), after)
         assert torch.equal(now[..., 1:, :], start[..., :-1, :])
+
+
+def seen_in(rows):
+    """Steps so far and the last action, ``[..., 2]``; of a dictionary entry by entry."""
+    return rows["observation"] if "observation" in rows else torch.cat([rows["steps"], rows["taken"]], -1)
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, digest, killed, logged, saved, settings, typed
+from conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, typed
 from gymnasium.spaces import Box, Discrete
 
 import hydrl
@@ -89,7 +89,7 @@ def test_they_stand_in_order_around_each_single_environment(num_envs):
 
 
 def test_one_for_training_alone_is_not_evaluated_with(run):
-    folder = run(*SMALL, *OWN, *TWICE, "+env.wrappers.pays.training_only=true", "transforms=plain")
+    folder = run(*SMALL_PPO, *OWN, *TWICE, "+env.wrappers.pays.training_only=true", "transforms=plain")
     rows = logged(folder)
     assert {row["train/return"] for row in rows if row["train/return"]} == {"20.0"}
     assert {row["eval/return_mean"] for row in rows if row["eval/return_mean"]} == {"10.0"}
@@ -101,7 +101,7 @@ def test_one_for_training_alone_is_not_evaluated_with(run):
 def unbroken(tmp_path_factory):
     """Trained in two wrappers, one of which counts and draws; no batch ends with an episode."""
     folder = tmp_path_factory.mktemp("wrapped") / "run"
-    words = [*SMALL, *OWN, *TWICE, "+env.wrappers.pays.noise=0.1", *FRAMES, "transforms=plain"]
+    words = [*SMALL_PPO, *OWN, *TWICE, "+env.wrappers.pays.noise=0.1", *FRAMES, "transforms=plain"]
     done = typed(*words, "collector.num_envs=2", f"hydra.run.dir={folder}")
     assert done.returncode == 0, done.stderr
     return folder

@@ -27,6 +27,8 @@ from hydrl.parts.experience.workers import AsyncWorkers
 from hydrl.parts.networks import actors, critics
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
+# Its workers run as those of the vectors do, one environment in each.
+ONE_EACH = pytest.param("synchronous", marks=pytest.mark.slow)
 NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)
 
 
@@ -223,7 +225,11 @@ def test_noise_that_remembers_pushes_one_way_for_some_steps():
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("synchronous", (2, 80)), ("synchronous_vectors", (2, 2, 40)), ("asynchronous", (2, 80))],
+    [
+        pytest.param("synchronous", (2, 80), marks=pytest.mark.slow),
+        ("synchronous_vectors", (2, 2, 40)),
+        ("asynchronous", (2, 80)),
+    ],
 )
 def test_worker_batches_have_time_last_and_unbroken(name, shape, request):
     for batch in request.getfixturevalue(name).batches:
@@ -235,7 +241,7 @@ def test_worker_batches_have_time_last_and_unbroken(name, shape, request):
         assert torch.equal(following, steps + 1)
 
 
-@pytest.mark.parametrize("name", ["synchronous", "synchronous_vectors"])
+@pytest.mark.parametrize("name", [ONE_EACH, "synchronous_vectors"])
 def test_every_worker_normalises_with_the_parent_s_statistics(name, request):
     collected = request.getfixturevalue(name)
     (statistics,) = environments.normaliser_state(collected.env).values()
@@ -245,7 +251,7 @@ def test_every_worker_normalises_with_the_parent_s_statistics(name, request):
         assert torch.allclose(raw[..., 1].round() % 18, torch.tensor(2.0))  # episodes are of 2 or 20 steps
 
 
-@pytest.mark.parametrize("name", ["synchronous", "synchronous_vectors"])
+@pytest.mark.parametrize("name", [ONE_EACH, "synchronous_vectors"])
 def test_workers_see_different_episodes_and_draw_different_actions(name, request):
     batch = torch.cat(request.getfixturevalue(name).batches, -1).flatten(0, -2)
     for key in (("next", "done"), "action"):
@@ -258,8 +264,8 @@ def test_asynchronous_workers_take_turns_and_differ(asynchronous):
     assert len(set(starts)) == len(starts)
 
 
-def test_advantages_do_not_leak_from_one_worker_to_another(synchronous):
-    batch = synchronous.batches[0]
+def test_advantages_do_not_leak_from_one_worker_to_another(synchronous_vectors):
+    batch = synchronous_vectors.batches[0]
     critic = critics.state_value(seeded(maker(), 1), **NETWORK)
     gae = GAE(gamma=0.99, lmbda=0.95, value_network=critic)
     with torch.no_grad():
@@ -268,7 +274,7 @@ def test_advantages_do_not_leak_from_one_worker_to_another(synchronous):
     assert torch.allclose(joined, apart, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("name", [ONE_EACH, "asynchronous"])
 def test_published_weights_reach_the_workers(name, request):
     collected = request.getfixturevalue(name)
     high = collected.env.action_spec_unbatched.space.high.item()
@@ -285,7 +291,7 @@ def test_the_annealed_epsilon_reaches_the_workers(synchronous_vectors):
     assert all(greedy(batch) == 1 for batch in synchronous_vectors.changed)
 
 
-@pytest.mark.parametrize("name", ["synchronous", "synchronous_vectors", "asynchronous"])
+@pytest.mark.parametrize("name", [ONE_EACH, "synchronous_vectors", "asynchronous"])
 def test_shutdown_leaves_no_worker_alive(name, request):
     assert request.getfixturevalue(name).children_left == []
 

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import AtariPreprocessing
 from tensordict import TensorDict, TensorDictBase
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import (
@@ -23,6 +24,7 @@ from hydrl.parts.environments.tasks import copies, is_of_the_task, levels, seed_
 
 TRIAL = 200  # steps in which a task of one's own is tried for what it says of success
 TRIED: dict[str, list[str]] = {}
+FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # choices of env, by how the ids begin
 Wrappers = Mapping[str, partial[gymnasium.Env]]
 Make = Callable[..., gymnasium.Env]
 
@@ -96,8 +98,9 @@ def gymnasium_env(
 def reason_of(error: Exception, id: str) -> str:
     """Why a task cannot be made, with what would do where that is known."""
     reason = " ".join(str(error).split())
-    if id.startswith("ALE/"):  # which importing the package registers
-        reason = f"Atari is a package of its own; pip install ale-py, and write env.id=ale_py:{id}"
+    family = FAMILIES.get(id.rpartition("/")[0])
+    if family and isinstance(error, gymnasium.error.NamespaceNotFound):  # which it registers
+        reason = f"write env={family} env.id={id}"
     elif id.startswith("hydrl/"):  # see hydrl.run.given
         reason = (
             "it was a class of the process that trained it; hand it over again, as hydrl.train(env=CLASS)"
@@ -131,7 +134,7 @@ def wrapped_task(
     Raises:
         UserError: for a wrapper that does not fit; one of training alone has to leave the spaces as they are.
     """
-    task = (make or gymnasium.make)(id, **copies(kwargs))
+    task = (undeferred(make) or gymnasium.make)(id, **copies(kwargs))
     for name, wrapper in copies(dict(wrappers or {})).items():
         keywords = {key: undeferred(value) for key, value in wrapper.keywords.items()}
         alone, said = keywords.pop("training_only", False), f"env.wrappers.{name}"
@@ -141,6 +144,8 @@ def wrapped_task(
             if is_of_the_task(error):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
+            if wrapper.func is AtariPreprocessing and "Disable frame-skipping" in reason:
+                reason = f"it skips frames, and {id} skips them too; use env=atari, or +env.frameskip=1"
             raise UserError(f"{said} cannot be put around env.id={id}: {reason}") from error
         if not isinstance(made, gymnasium.Env):
             raise UserError(f"{said} made a {type(made).__name__} of env.id={id}, and no gymnasium.Wrapper")

@@ -33,12 +33,17 @@ class CopiedTask(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, named: str) -> None:
         super().__init__(env)
         self.named = named
+        self.kind: Any
+        self.size: Any
         seen = env.observation_space
-        entries = seen.spaces if isinstance(seen, Dict) else {"": seen}
-        self.kinds = {name: (each.dtype.type, each.shape) for name, each in entries.items()}
         # Tasks that work leave their bounds, too; what bytes are counted by is read off theirs.
-        unbound = {name: without_bounds(each) for name, each in entries.items()}
-        self.observation_space = Dict(unbound) if isinstance(seen, Dict) else unbound[""]
+        if isinstance(seen, Dict):
+            self.kind = {name: each.dtype.type for name, each in seen.items()}
+            self.size = {name: each.shape for name, each in seen.items()}
+            self.observation_space = Dict({name: without_bounds(each) for name, each in seen.items()})
+        else:
+            self.kind, self.size = seen.dtype.type, seen.shape
+            self.observation_space = without_bounds(seen)
         self.left = LOOKED_AT if self.unwrapped.spec else 0  # steps that are still looked at
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
@@ -99,22 +104,23 @@ class CopiedTask(gymnasium.Wrapper):
 
     def copied(self, observation: Any) -> Any:
         """Arrays that are the run's own: one, or by their names."""
-        if "" in self.kinds:
-            return self.array("", observation)
-        return {name: self.array(name, observation[name]) for name in self.kinds}
+        if not isinstance(self.kind, dict):
+            return self.array(observation, self.kind, self.size)
+        return {
+            name: self.array(observation[name], self.kind[name], self.size[name], name) for name in self.kind
+        }
 
-    def array(self, name: str, given: Any) -> np.ndarray:
-        """An entry as a new array.
+    def array(self, given: Any, kind: type, size: tuple[int, ...], name: str = "") -> np.ndarray:
+        """What is observed, or an entry of it, as a new array.
 
         Raises:
             UserError: for another shape or kind than its space.
         """
-        kind, size = self.kinds[name]
         try:
-            array = np.array(given, dtype=kind)
+            array: np.ndarray = np.array(given, dtype=kind)
         except (TypeError, ValueError, OverflowError):
-            array = None
-        if array is None or array.shape != size:
+            array = np.empty(0)  # of a shape that no space has
+        if array.shape != size:
             numbers = f"{size[0]} numbers" if len(size) == 1 else f"numbers of shape {list(size)}"
             raise UserError(
                 f"{self.named} gave {told(given)} to observe{' as ' * bool(name)}{name}; its "

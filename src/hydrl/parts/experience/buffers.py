@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torchrl.data import ReplayBuffer
+from torchrl.data import ReplayBuffer, TensorStorage
 from torchrl.data.replay_buffers import samplers
 from torchrl.envs import TransformedEnv
 
+from hydrl.parts.experience.frames import Frames
+from hydrl.parts.specs import pictures
 from hydrl.parts.transforms import ActionScaling
 
 
@@ -25,6 +27,22 @@ class PrioritizedSampler(samplers.PrioritizedSampler):
         every = torch.arange(self.max_size)
         self._sum_tree[every], self._min_tree[every] = state_dict["_sum_tree"], state_dict["_min_tree"]
         super().load_state_dict({**state_dict, "_sum_tree": self._sum_tree, "_min_tree": self._min_tree})
+
+
+def of_task(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:
+    """The buffer, which keeps what it is given of a task as :func:`in_its_own_unit` says, and a picture once.
+
+    One that deals out a batch without replacement has its pictures whole.
+    """
+    keys, stacked = pictures(env)
+    if keys and buffer is not None and isinstance(buffer.storage, TensorStorage) and not deals(buffer):
+        buffer.append_transform(Frames(buffer.storage, keys, stacked))
+    return in_its_own_unit(buffer, env)
+
+
+def deals(buffer: ReplayBuffer) -> bool:
+    """Whether it holds a batch and deals it out, each row once."""
+    return isinstance(buffer.sampler, samplers.SamplerWithoutReplacement)
 
 
 def in_its_own_unit(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:

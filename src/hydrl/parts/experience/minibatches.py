@@ -13,6 +13,7 @@ from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
 
 from hydrl.errors import UserError
+from hydrl.parts.experience.frames import frames_of
 from hydrl.parts.specs import INFO
 
 
@@ -101,8 +102,8 @@ class Replay(Minibatches):
         size: frames a minibatch.
         warmup_frames: nothing is drawn while the buffer holds fewer.
         n_steps: rewards summed before the target bootstraps (Sutton 1988); fewer where an episode ends.
-        draw: ``batch`` draws all minibatches in one call, which costs less; ``minibatch`` draws one after
-            another, so that each sees the priorities of the one before.
+        draw: ``batch`` draws all minibatches in one call, which costs less, but for pictures; ``minibatch``
+            draws one after another, so that each sees the priorities of the one before.
 
     Raises:
         UserError: where priorities are asked for and the loss writes no error.
@@ -120,11 +121,15 @@ class Replay(Minibatches):
         draw: Literal["batch", "minibatch"],
     ) -> None:
         self.buffer, self.loss = buffer, loss
+        self.frames = frames_of(buffer)
         self.prioritised = isinstance(buffer.sampler, PrioritizedSampler)
         if self.prioritised:  # by the loss's name for them: another is passed over in silence
             buffer.priority_key = loss.tensor_keys.priority
         self.updates, self.size, self.warmup_frames = updates, size, warmup_frames
-        self.at_once = updates if draw == "batch" else 1
+        # Drawn one after another rows are the same, unless by priorities. Pictures of many minibatches need
+        # new memory at each draw, and getting that costs ten times what putting them together does.
+        apart = self.frames is not None and not self.prioritised
+        self.at_once = updates if draw == "batch" and not apart else 1
         self.multi_step: MultiStepTransform | None = None
         if n_steps > 1:
             # Ends are gathered too: left in place, a target bootstraps from the state an episode ended in.
@@ -147,6 +152,8 @@ class Replay(Minibatches):
 
     def store(self, batch: TensorDictBase) -> None:
         """Puts the batch's frames into the buffer; with several steps, those of which enough follow."""
+        if self.frames is not None:
+            batch = self.frames.numbered(batch)
         if self.multi_step is None:
             self.buffer.extend(batch.reshape(-1))
         elif (rows := self.multi_step.inv(batch)) is not None:

@@ -1,0 +1,55 @@
+"""What the makers of families share: packages that may not be there, and what is no name or probability."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
+
+from hydrl.errors import UserError
+
+
+def imported(name: str, extra: str) -> ModuleType:
+    """A package that comes with an extra of hydrl's, which is called as the family is.
+
+    Raises:
+        UserError: where it cannot be imported, saying what to install.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        reason = f"{error.name} is not installed" if isinstance(error, ModuleNotFoundError) else str(error)
+        raise UserError(f"env={extra}: {reason}; pip install 'hydrl[{extra}]'") from error
+
+
+def check_id(id: str, known: Iterable[str]) -> None:
+    """Refuses an id that a family has not.
+
+    Args:
+        id: as it was typed.
+        known: the family's, as ``FAMILY/Game-v1``.
+
+    Raises:
+        UserError: naming those that are near, or else all.
+    """
+    if id in (ids := [*known]):
+        return
+    games = {name_of(each): each for each in ids}  # of several versions the last
+    near = get_close_matches(name_of(id), games, 3) or sorted(games)
+    raise UserError(f"env.id={id}: there is no such game; use {' or '.join(games[each] for each in near)}")
+
+
+def check_share(key: str, value: float) -> None:
+    """Refuses what is no probability, and 1: an action that is always the one before is never chosen.
+
+    Raises:
+        UserError: naming the key.
+    """
+    if not 0 <= value < 1:
+        raise UserError(f"{key}={value}: should be a probability, at least 0 and below 1")
+
+
+def name_of(id: str) -> str:
+    """What a game is called in an id of whatever version, in small letters alone."""
+    game = re.sub(r"(NoFrameskip|Deterministic|-ram)*(-v\d+)?$", "", id.rpartition("/")[2])
+    return re.sub(r"[^a-z0-9]", "", game.lower())
