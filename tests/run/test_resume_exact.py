@@ -22,7 +22,7 @@ DOT = ["algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "c
 DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
 DOT += ["+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "minibatches.updates=4"]
 SCENE = ["env=gym", "env.id=pictures:Scene-v0", "+env.size=12", "encoder.features=8"]  # episodes of 5 steps
-SLOW = ["DQN, a memory of dictionaries"]
+SLOW = ["DQN, pictures in dictionaries"]
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
@@ -59,8 +59,8 @@ EXACT = {
         "collector.frames_per_batch=32", "eval.every_frames=64", "checkpoint_every_frames=64",
         "log_every_frames=32",
     ],
-    "PPO, pictures and what stands beside them": [*PPO, *SCENE, "collector.num_envs=2"],
-    "DQN, a memory of dictionaries": [*DQN, *SCENE, "minibatches.updates=2"],
+    "PPO, a camera and what stands beside it": [*PPO, *SCENE, "collector.num_envs=2"],
+    "DQN, pictures in dictionaries": [*DQN, *SCENE, "minibatches.updates=2"],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 
