@@ -149,7 +149,7 @@ def test_a_file_is_named_after_what_it_says_it_is(file: str):
     said = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"))[
         "algo" if group == "algo" else "task"
     ]
-    of_any = dict.fromkeys(("gym", "minatar", "atari"), "${env.id}")
+    of_any = dict.fromkeys(("gym", "minatar", "atari", "dm_control"), "${env.id}")
     of_any |= {"custom": "${env._target_}", "vmas": "${env.scenario}"}
     assert said == of_any.get(name, name)
 
