@@ -145,7 +145,7 @@ MISTAKES: dict[str, list[str]] = {
     "debug=true": ["debug=true: no such choice; try fast"],
     "algo=ppo.yaml": ["algo=ppo.yaml", "write algo=ppo\n"],
     "actor=cnn": [
-        "actor=cnn: no such choice; no convolutions come along; docs/own_parts.md has",
+        "actor=cnn: no such choice; pictures are read by encoder=cnn, impala, minatar or one of your own",
         "stochastic",
     ],
     "schedule=None": ["schedule=None: no such choice; write schedule=null, or try cosine, linear\n"],

@@ -64,5 +64,21 @@ class Scene(gymnasium.ObservationWrapper):
         return {"camera": observation, "goal": 1 + self.env.side, "speed": np.array([0.5, -0.5])}
 
 
+class Aim(Dot):
+    """Pays by how near a number is to the column of the dot, from -1 to 1."""
+
+    def __init__(self, size: int = 12, channels: int | None = 3, render_mode: str | None = None) -> None:
+        super().__init__(size, channels, render_mode)
+        self.action_space = Box(-2.0, 2.0, (1,))
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        """Pays 1 for what is right, less for what is further off."""
+        column = self.picture.reshape(*self.picture.shape[:2], -1).any((0, 2)).argmax()
+        miss = abs(float(action[0]) - (2 * column / (self.size - 1) - 1))
+        observation, _, *ends = super().step(0)
+        return observation, 1 - miss, *ends
+
+
 gymnasium.register("Dot-v0", Dot)
+gymnasium.register("Aim-v0", Aim)
 gymnasium.register("Scene-v0", Scene)

@@ -38,3 +38,8 @@ def q_network(env, *, width: int):
 def critic(env, actor, *, width: int):
     """The value of a state."""
     return materialise(ValueOperator(Net(1, width), in_keys=["observation"]), env)
+
+
+def reader(env, in_keys, *, width: int):
+    """What lies before the hidden layers of every actor and critic that comes along."""
+    return TensorDictModule(Net(width, width), in_keys=in_keys, out_keys=["features"])

@@ -349,12 +349,15 @@ def test_the_kl_penalty_s_losses_can_be_averaged_over_minibatches_of_any_size():
 
 # A last layer near 0 hands on gradients of nearly nothing, of which Adam goes by the sign alone.
 EPS = "optim.eps=1e-3"
+PICTURES = ["env=gym", "env.id=pictures:Dot-v0", "encoder.features=8"]
 COMPILED = {
     "ppo on bounded actions": ["algo=ppo", "env=pendulum", "loss.module.log_explained_variance=true", EPS],
     "ppo on a choice": ["algo=ppo", "env=cartpole", EPS],
     "dqn": ["algo=dqn", "env=cartpole", "target.value_network_update_interval=6"],
     "dueling dqn": ["algo=dqn", "env=cartpole", "actor=dueling", "target=soft", "actor.num_cells=[8,8]"],
     "sac": ["algo=sac", "env=pendulum", "critic.num_cells=[8,8]"],
+    "ppo on pictures": ["algo=ppo", *PICTURES, EPS],
+    "dqn on pictures": ["algo=dqn", *PICTURES, "target.value_network_update_interval=6"],
 }
 QUICK = ["dueling dqn"]  # compiled within seven seconds or so, of the processor
 
@@ -383,8 +386,8 @@ def twenty_updates(overrides: list[str], device="cpu", make=Update, **options) -
         chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0, device=device
     )
     environments.initialise_normalisers(env, 100)
-    actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
-    loss = loss_of(chosen, env, actor=actor, critic=critic)
+    actor = chosen.build("actor")(env)
+    loss = loss_of(chosen, env, actor=actor, critic=chosen.build("critic")(env, actor))
     optimizer, target = chosen.build("optim")(loss.parameters()), chosen.build("target")(loss)
     update = make(loss, optimizer, max_grad_norm=1.0, target=target, **options)
     # Drawn, for the most likely action says nothing of the mean: its gradient would be rounding errors alone.
@@ -462,6 +465,36 @@ def test_loss_and_gradient_are_one_compiled_graph(algo):
     assert graphs.frame_count == 1  # neither cut in two nor made anew
     assert minibatch["td_error"].shape == batch.shape  # for priorities
     assert not any(value.requires_grad for value in minibatch.values(True, True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "graphs"), [("Aim", 1), ("Dot", None)]
+)  # None: TorchRL's of a choice is cut
+@pytest.mark.parametrize(("encoder", "readings"), [("shared", 1), ("own", 2)])
+def test_a_shared_encoder_reads_once_in_compiled_graphs_too(task, graphs, encoder, readings):
+    words = [*PICTURES, f"env.id=pictures:{task}-v0", f"critic.encoder={encoder}", "actor.num_cells=[8]"]
+    chosen = settings("~tuned", "algo=ppo", "critic.num_cells=[8]", *words)
+    env = environments.make_env(chosen.build("env"), [], num_envs=4, seed=0)
+    actor = chosen.build("actor")(env)
+    loss = loss_of(chosen, env, actor=actor, critic=chosen.build("critic")(env, actor))
+    with torch.no_grad():
+        batch = env.rollout(8, actor, break_when_any_done=False)
+        loss.value_estimator(batch)
+    made: list[int] = []
+
+    def backend(graph, _):
+        made.append(sum("conv2d" in str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    gradients = make_gradients(loss, list(loss.parameters()), None)
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        compiled = torch.compile(gradients, backend=backend)
+        for _ in range(3):
+            compiled(batch.reshape(-1).clone(), ())
+    assert sum(made) == readings
+    assert graphs in (None, len(made))
 
 
 @pytest.mark.parametrize("compile", [False, True])

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, typed
+from conftest import SMALL, SMALL_PPO, digest, killed, logged, loss_of, saved, settings, typed
 
 from hydrl.errors import UserError
 from hydrl.parts import environments
@@ -108,6 +109,25 @@ def test_a_relative_takes_what_has_its_names_and_bounds_stay_its_own(sac, begun,
         "2 entries do not fit and are left: actor.module.0.module.4.weight is [2, 16] there"
         in (found["source"].lines[1])
     )
+
+
+def test_what_an_actor_shares_here_is_the_other_actor_s_and_not_its_critic_s(tmp_path):
+    def parts(encoder: str):
+        words = ["algo=ppo", "env=gym", "env.id=pictures:Dot-v0", "encoder.features=4", "actor.num_cells=[4]"]
+        chosen = settings("~tuned", *words, f"critic.encoder={encoder}", "critic.num_cells=[4]")
+        env = environments.make_env(chosen.build("env"), [], seed=0)
+        actor = chosen.build("actor")(env)
+        return chosen, env, loss_of(chosen, env, actor=actor, critic=chosen.build("critic")(env, actor))
+
+    chosen, _, then = parts("own")
+    there = initial.by_part(then.state_dict(), chosen.loss.networks)
+    _, env, loss = parts("shared")
+    source = initial.Source("run", tmp_path, 1, there, {}, chosen.loss.networks, ["critic", "actor"])
+    initial.take(source, env, SimpleNamespace(parts={"loss": loss}))
+    same(loss.state_dict(), then.state_dict(), "actor_network")
+    assert source.told["taken"] == {"actor": 8, "critic": 4}
+    weight = "critic.module.0.module.0.module.readers.pixels.net.0.0.weight"
+    assert source.told["left"][weight] == "the actor's here, which is shared"
 
 
 def test_of_a_task_of_another_size_what_fits_is_taken_and_the_rest_is_named(ppo, begun, tmp_path):

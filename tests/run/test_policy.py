@@ -36,7 +36,6 @@ RUNS = {
     "sac": ["env=pendulum", "algo=sac", "eval.every_frames=9_999"],
     "cartpole": ["env=cartpole"],
     "choice": ["env=gym", "env.id=FrozenLake-v1"],
-    "dictionary": ["env=gym", "env.id=Told-v0"],
     "pictures": ["env=gym", "env.id=Screen-v0"],
     "torchrl": ["env=torchrl_pendulum"],
     "team": ["env=custom", "env._target_=toys.Team", "algo=mappo"],
@@ -57,18 +56,7 @@ class Screen(gymnasium.Env):
         return self.reset()[0], float(action == 5), self.np_random.random() < 0.1, False, {}
 
 
-class Twofold(Screen):
-    """Observes a dictionary."""
-
-    observation_space = gymnasium.spaces.Dict({"pixels": Screen.observation_space})
-
-    def reset(self, *, seed=None, options=None):
-        seen, told = super().reset(seed=seed)
-        return {"pixels": seen}, told
-
-
 gymnasium.register("Screen-v0", Screen)
-gymnasium.register("Told-v0", Twofold)
 
 
 @pytest.fixture(scope="session")
@@ -374,7 +362,6 @@ def test_the_page_s_script_plays_an_episode_without_hydrl_and_pytorch(name, load
             lambda p: p.export("p.pt2"),
             r"export: this run stacks frames \(CatFrames\), which",
         ),
-        ("dictionary", lambda p: p.export("p.pt2"), r"export takes arrays, and this task observes a Dict\("),
         ("team", lambda p: p.export("p.pt2"), "export is for Gymnasium's tasks, and env="),
         ("torchrl", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env=torchrl_"),
         ("team", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env="),

@@ -21,6 +21,8 @@ PPO = ["algo=ppo", "critic.num_cells=[16,16]", "minibatches.epochs=2"]
 DOT = ["algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "collector.num_envs=4"]
 DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
 DOT += ["+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "minibatches.updates=4"]
+SCENE = ["env=gym", "env.id=pictures:Scene-v0", "+env.size=12", "encoder.features=8"]  # episodes of 5 steps
+SLOW = ["DQN, pictures in dictionaries"]
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
@@ -57,11 +59,15 @@ EXACT = {
         "collector.frames_per_batch=32", "eval.every_frames=64", "checkpoint_every_frames=64",
         "log_every_frames=32",
     ],
+    "PPO, a camera and what stands beside it": [*PPO, *SCENE, "collector.num_envs=2"],
+    "DQN, pictures in dictionaries": [*DQN, *SCENE, "minibatches.updates=2"],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in EXACT]
+)
 def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
     for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py")):

@@ -52,7 +52,7 @@ def seen(env: EnvBase) -> list[NestedKey]:
     """
     base = env.base_env if isinstance(env, TransformedEnv) else env
     own = [key for key in base.observation_spec.keys(True, True) if INFO not in (key, key[0])]
-    if not isinstance(base, GymWrapper):
+    if not vars(base).get("shows_all", isinstance(base, GymWrapper)):
         return ["pixels"] if "pixels" in own and "observation" not in own else ["observation"]
     given = env.observation_spec.keys(True, True)
     if "observation" in given and "observation" not in own:  # what transforms made of them

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
 from tensordict import NestedKey, TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from torchrl.modules.utils import get_primers_from_module
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, untouched_randomness
+from hydrl.parts.environments.spaces import at, is_picture
 from hydrl.parts.environments.told import OwnForm
 from hydrl.parts.transforms import ActionScaling
 
@@ -52,15 +54,24 @@ class Network(nn.Module):
         evaluator: has its policy and normaliser.
         form: of its environment.
 
+    Attributes:
+        seen: its inputs by their names, with their spaces: what the task shows, a dictionary entry by entry.
+        taken: the space of what it gives.
+        memory: what it remembers by the policy's names, with the shapes.
+
     Raises:
-        UserError: for observations that are no ``Box`` or ``Discrete``, and for stacked frames.
+        UserError: for spaces of other kinds than these, and for stacked frames.
     """
 
     def __init__(self, settings: Settings, evaluator: Evaluator, form: OwnForm) -> None:
         super().__init__()
-        self.seen, self.taken, self.observe = form.seen, form.acted, form.observe
-        if not isinstance(self.seen, Box | Discrete):
-            raise UserError(f"export writes what observes a Box or Discrete, not a {self.seen}; use predict")
+        self.form, self.taken, self.observe = form, form.acted, form.observe
+        self.seen = {name or "observation": space for name, (_, space) in form.entries.items()}
+        apart = isinstance(form.task.observation_space, Dict)
+        self.names = [name or "pixels" for name in form.entries] if apart else []
+        for space in self.seen.values():
+            if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
+                raise UserError(f"export writes no policy that observes a {space}; use predict")
         with untouched_randomness():
             env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
             actor = settings.build("actor")(env)
@@ -81,24 +92,32 @@ class Network(nn.Module):
                 del each.standard_normal
                 each.standard_normal = standard
 
-    def begin(self, seen: np.ndarray) -> list[Tensor]:
-        """The inputs where episodes begin: the observations ``[batch, *shape]``, and zeros of memory."""
-        zeros = [torch.zeros(len(seen), *shape) for shape in self.memory.values()]
-        return [torch.as_tensor(seen.astype(kind(self.seen))), *zeros]
+    def begin(self, seen: Any) -> list[Tensor]:
+        """The inputs where episodes begin: what is observed, ``[batch, *shape]``, and zeros of memory."""
+        given = [at(seen, path) for path, _ in self.form.entries.values()]
+        zeros = [torch.zeros(len(given[0]), *shape) for shape in self.memory.values()]
+        kinds = map(kind, self.seen.values())
+        return [
+            *(torch.as_tensor(each.astype(kind)) for each, kind in zip(given, kinds, strict=True)),
+            *zeros,
+        ]
 
-    def forward(self, observation: Tensor, *states: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Observation ``[batch, *shape]`` and what is remembered to action ``[batch, ...]`` and the same."""
-        if isinstance(self.seen, Discrete):
-            place = observation - int(self.seen.start)
-            flat = nn.functional.one_hot(place, int(self.seen.n)).float()
-        else:
-            flat = observation.flatten(1)
-        seen = flat[:, self.observe] if self.observe else flat
-        tensordict = TensorDict({"observation": seen, **dict(zip(self.memory, states, strict=True))})
+    def forward(self, *given: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """What is observed, ``[batch, *shape]``, and remembered, to action ``[batch, ...]`` and the same."""
+        entries, states = self.entries(given[: len(self.seen)]), given[len(self.seen) :]
+        tensordict = TensorDict({**entries, **dict(zip(self.memory, states, strict=True))})
         for layer in self.layers:
             tensordict = layer(tensordict)
         action = self.acted(tensordict[self.key])
         return (action, *(tensordict["next", key] for key in self.memory)) if states else action
+
+    def entries(self, given: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What is observed as the policy has it: by the task's own names, or all as one vector."""
+        read = [as_read(each, space) for each, space in zip(given, self.seen.values(), strict=True)]
+        if self.names:
+            return dict(zip(self.names, read, strict=True))
+        vector = torch.cat(read, -1) if len(read) > 1 else read[0]
+        return {"observation": vector[:, self.observe] if self.observe else vector}
 
     def acted(self, action: Tensor) -> Tensor:
         """The policy's action as the task takes it."""
@@ -107,6 +126,24 @@ class Network(nn.Module):
         if isinstance(self.taken, Discrete):
             return action.argmax(-1) + int(self.taken.start)
         return action.float().reshape(-1, *self.taken.shape)
+
+
+def as_read(given: Tensor, space: Space) -> Tensor:
+    """An input ``[batch, *shape]`` as the policy has it: a picture ``[batch, C, H, W]``, or a vector."""
+    if is_picture(space):
+        if len(space.shape) == 2:
+            return given[:, None]
+        last = space.shape[-1] <= space.shape[-3]
+        return (given.movedim(-1, -3) if last else given).flatten(1, -3)
+    if isinstance(space, Discrete):
+        return nn.functional.one_hot(given - int(space.start), int(space.n)).float()
+    flat = given.reshape(-1, math.prod(space.shape))
+    if isinstance(space, MultiDiscrete):
+        choices = zip(flat.unbind(1), space.start.flat, space.nvec.flat, strict=True)
+        return torch.cat(
+            [nn.functional.one_hot(each - int(low), int(n)) for each, low, n in choices], 1
+        ).float()
+    return flat
 
 
 class Step(nn.Module):
@@ -157,7 +194,8 @@ def read_by(actor: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]
         if isinstance(each, CatFrames):
             raise UserError(
                 "export: this run stacks frames (CatFrames), which no file carries from step to step; use "
-                "predict, or train with a memory in their place, memory=lstm"
+                "predict, or train with a memory in their place, memory=lstm, or with "
+                "gymnasium.wrappers.FrameStackObservation in env.wrappers"
             )
         if read & set(each.out_keys):
             found.insert(0, each)
@@ -165,12 +203,14 @@ def read_by(actor: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]
     return found
 
 
-def check(network: Network, episodes: np.ndarray, predict: Callable[..., Any], reset: Callable) -> None:
+def check(
+    network: Network, episodes: Sequence[Sequence[Any]], predict: Callable[..., Any], reset: Callable
+) -> None:
     """Holds a network to what the policy does.
 
     Args:
         network: as it will be written.
-        episodes: observations as the task gives them, ``[episodes, steps, batch, *shape]``.
+        episodes: the observations of each step of each, as :meth:`OwnForm.observed` gives them.
         predict: the policy.
         reset: tells it that episodes begin.
 
@@ -179,10 +219,11 @@ def check(network: Network, episodes: np.ndarray, predict: Callable[..., Any], r
     """
     for episode in episodes:
         reset()
-        _, *states = network.begin(episode[0])
+        inputs = len(network.seen)
+        states = network.begin(episode[0])[inputs:]
         for seen in episode:
             try:
-                given = network(network.begin(seen)[0], *states)
+                given = network(*network.begin(seen)[:inputs], *states)
             except (KeyError, NotImplementedError) as error:
                 raise UserError(f"export: the policy reads more than the observation: {error}") from error
             action, *states = given if states else [given]
@@ -191,8 +232,10 @@ def check(network: Network, episodes: np.ndarray, predict: Callable[..., Any], r
 
 
 def kind(space: Space) -> str:
-    """The numbers that a file has for a space: one kind of each, whatever the task's own."""
-    return "int64" if isinstance(space, Discrete) else "float32"
+    """The numbers that a file has for a space: a picture's own, else one kind of each."""
+    if is_picture(space) and space.dtype.kind in "ub":
+        return str(space.dtype)
+    return "int64" if isinstance(space, Discrete | MultiDiscrete) else "float32"
 
 
 def described(settings: Settings, frames: int, network: Network) -> dict[str, Any]:
@@ -207,7 +250,10 @@ def described(settings: Settings, frames: int, network: Network) -> dict[str, An
         "seed": settings.seed,
         "frames": frames,
         "inside": network.inside,
-        "inputs": [entry("observation", network.seen), *({**each, "begins": 0.0} for each in states)],
+        "inputs": [
+            *(entry(name, space) for name, space in network.seen.items()),
+            *({**each, "begins": 0.0} for each in states),
+        ],
         "outputs": [
             entry("action", network.taken),
             *(each | {"name": f"next_{each['name']}"} for each in states),
@@ -219,6 +265,10 @@ def entry(name: str, space: Space) -> dict[str, Any]:
     """An input or output: its name, kind, shape and bounds, each one number where all are the same."""
     if isinstance(space, Discrete):
         low, high = int(space.start), int(space.start + space.n - 1)
+    elif isinstance(space, MultiDiscrete):
+        low, high = bound(space.start), bound(space.start + space.nvec - 1)
+    elif isinstance(space, MultiBinary):
+        low, high = 0, 1
     else:
         low, high = bound(space.low), bound(space.high)
     return {"name": name, "dtype": kind(space), "shape": ["batch", *space.shape], "low": low, "high": high}
@@ -226,7 +276,7 @@ def entry(name: str, space: Space) -> dict[str, Any]:
 
 def bound(values: np.ndarray) -> Any:
     """Bounds as JSON has them, ``None`` for none."""
-    plain = values.astype(object)
+    plain = (values + 0).astype(object)  # numbers of truth values, too
     plain[~np.isfinite(values)] = None
     return plain.flat[0] if len(set(plain.flat)) == 1 else plain.tolist()
 
@@ -237,16 +287,15 @@ def in_words(said: dict[str, Any]) -> str:
         ", ".join("{name} {dtype} {shape}".format(**each).replace("'", "") for each in said[side])
         for side in ("inputs", "outputs")
     ]
-    begin = "; zeros begin an episode" if len(said["inputs"]) > 1 else ""
+    begin = "; zeros begin an episode" if any("begins" in each for each in said["inputs"]) else ""
     return f"{' -> '.join(sides)}{begin}"
 
 
 def write(network: Network, example: Sequence[Tensor], said: dict[str, Any], path: Path) -> None:
     """Writes ONNX or what ``torch.export.load`` reads, by the ending of ``path``; see :func:`exportable`."""
     many = {0: torch.export.Dim("batch")}
-    shapes = (many, tuple(many for _ in example[1:])) if example[1:] else (many,)
     with torch.no_grad():
-        program = torch.export.export(network, tuple(example), dynamic_shapes=shapes)
+        program = torch.export.export(network, tuple(example), dynamic_shapes=(tuple(many for _ in example),))
     if path.suffix == ".pt2":
         torch.export.save(program, path, extra_files={"policy.json": json.dumps(said, indent=2)})
         return

@@ -157,13 +157,14 @@ def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
         both.append("normaliser")
     parts = source.asked or both
     learned = {name for each in here.values() for name, value in each.items() if is_learned(name, value)}
-    for part in (each for each in parts if each in here and each != "targets"):
-        fill(source, part, here[part], learned)
+    filled: dict[int, str] = {}
+    for part in (each for each in here if each in parts and each != "targets"):
+        fill(source, part, here[part], learned, filled)
     targets = here.get("targets", {})
     for name, value in targets.items():  # which the loss copied from what the networks were before
         value.copy_(here[name.partition(".")[0]][name])
     if "targets" in parts:
-        fill(source, "targets", targets, learned)
+        fill(source, "targets", targets, learned, {})
     if "normaliser" in parts:
         take_normaliser(source, env, seen_by)
     if not (source.weights or source.taken.get("normaliser")):
@@ -186,13 +187,27 @@ def is_learned(name: str, value: Tensor) -> bool:
     return isinstance(value, Parameter) or name.rpartition(".")[2] in STATISTICS
 
 
-def fill(source: Source, part: str, here: Mapping[str, Tensor], learned: Collection[str]) -> None:
-    """Copies the entries of a part that fit, and notes those that do not."""
+def fill(
+    source: Source, part: str, here: Mapping[str, Tensor], learned: Collection[str], filled: dict[int, str]
+) -> None:
+    """Copies the entries of a part that fit, and notes those that do not.
+
+    Args:
+        source: what is taken.
+        part: of it.
+        here: the part's entries in this run.
+        learned: names of those that are taken at all.
+        filled: the entries, by what they are, that a part before this one has taken, and shares; added to.
+    """
     there, count = source.there.get(part, {}), 0
     for name in dict.fromkeys([*here, *there]):
         if name in here and name not in learned:
             continue
         old, new = there.get(name), here.get(name)
+        if new is not None and filled.setdefault(id(new), part) != part:
+            if old is not None and not (old.shape == new.shape and torch.equal(old.to(new.device), new)):
+                source.left[name] = f"the {filled[id(new)]}'s here, which is shared"
+            continue
         if old is not None and new is not None and old.shape == new.shape:
             new.copy_(old)
             count += 1

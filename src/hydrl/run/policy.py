@@ -83,7 +83,9 @@ class Policy:
         what they would make of an observation or an action they have to be there to make.
 
         Args:
-            observation: one, of the shape that environment gives, or many, ``[n, *shape]``.
+            observation: one, as that environment gives it: an array, a picture in its own layout, a
+                dictionary or tuple of such; or many, ``[n, *shape]``, a dictionary of such as Gymnasium's
+                vector environments give it.
             deterministic: ``False`` draws from the distribution of a stochastic policy; a policy without one
                 acts the same.
 
@@ -92,9 +94,9 @@ class Policy:
             ``[n, *shape]``.
 
         Raises:
-            UserError: for another shape or kind of numbers, or another number of observations in the middle
-                of episodes that are remembered; for tasks that are not Gymnasium's (several agents, your own
-                TorchRL class), or that observe a dictionary or tuple: use :meth:`act`.
+            UserError: for an entry that lacks, another shape or kind of numbers, or another number of
+                observations in the middle of episodes that are remembered; for tasks that are not Gymnasium's
+                (several agents, your own TorchRL class): use :meth:`act`.
         """
         self.form = self.form or self.own_form("predict")
         acted = self.act(self.form.read(observation), deterministic)
@@ -162,17 +164,18 @@ class Policy:
     def export(self, path: str | Path) -> Path:
         """Writes the deterministic policy with its normaliser to one file, which needs no hydrl to run.
 
-        Its inputs are ``observation``, ``[batch, *shape]`` of ``float32`` (of ``int64`` for a ``Discrete``
-        one), and what an LSTM or GRU remembers, which zeros begin; its outputs ``action``, ``[batch, ...]``
-        as of :meth:`predict` with many, and what is remembered then. The file says so, and a line here.
+        Its inputs are ``observation``, ``[batch, *shape]``, of a dictionary each entry by its name, and what
+        an LSTM or GRU remembers, which zeros begin; its outputs ``action``, ``[batch, ...]`` as of
+        :meth:`predict` with many, and what is remembered then. Pictures are bytes in the task's own layout,
+        choices ``int64``, the rest ``float32``. The file says so, and a line here.
 
         Args:
             path: ends in ``.onnx`` (for ONNX runtimes, needs the extra ``export``) or ``.pt2`` (for
                 ``torch.export.load``).
 
         Raises:
-            UserError: for another ending, a folder that is not there, a missing package, stacked frames, and
-                policies that do not observe a ``Box`` or ``Discrete``.
+            UserError: for another ending, a folder that is not there, a missing package, frames that a
+                transform stacks, and spaces of other kinds than Gymnasium's own of numbers.
         """
         path, form = export.exportable(path), self.own_form("export")
         network = export.Network(self.settings, self.evaluator, form)
@@ -181,7 +184,7 @@ class Policy:
         said = export.described(self.settings, self.frames, network)
         with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
             export.check(network, episodes, acting.predict, acting.reset)
-            export.write(network, network.begin(episodes[0, 0]), said, path)
+            export.write(network, network.begin(episodes[0][0]), said, path)
         print(f"{path}: {export.in_words(said)}")
         return path
 

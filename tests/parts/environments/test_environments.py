@@ -33,6 +33,7 @@ OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
 VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
 VEC_NORM_V2 = partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True)
 FAMILIES = {"atari": ("ale_py", "ALE/Pong-v5"), "minatar": ("minatar", "MinAtar/Breakout-v1")}
+FAMILIES |= {"dm_control": ("dm_control", "cartpole-swingup")}
 NAMED = sorted({file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom", "vmas"})
 slow = partial(pytest.param, marks=pytest.mark.slow)
 

@@ -107,7 +107,7 @@ def choose_renderer() -> None:
 
 @dataclass
 class Suite:
-    """What of a task goes from one step to the next; :mod:`hydrl.run.simulator` saves it.
+    """What of a task goes from one step to the next; :mod:`hydrl.run.stateful` saves it.
 
     Attributes:
         env: a ``dm_control.rl.control.Environment``.

@@ -1,22 +1,24 @@
 """Environments that are told what they observe, for a policy that somebody else's loop steps."""
 
 from contextlib import closing
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Dict, Discrete, Tuple
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Composite, TensorSpec
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, GymWrapper
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, wrapped_task
-from hydrl.parts.environments.spaces import adapted
-from hydrl.parts.environments.tasks import copies
+from hydrl.parts.environments.spaces import adapted, at, leaves
+from hydrl.parts.environments.tasks import copies, told
 from hydrl.parts.specs import INFO
 
 
@@ -32,6 +34,7 @@ class Told(EnvBase):
 
     def __init__(self, like: EnvBase, batch_size: torch.Size) -> None:
         super().__init__(device=like.device, batch_size=batch_size)
+        self.shows_all = isinstance(like, GymWrapper)  # see hydrl.parts.specs.seen
         for kind in ("observation", "state", "action", "reward", "done"):
             name = f"full_{kind}_spec_unbatched"
             setattr(self, name, getattr(like, name))
@@ -92,8 +95,13 @@ class OwnForm:
         spec: of one action of the policy.
         asking: what a message says asks for it.
 
+    Attributes:
+        seen: the space of what the task shows.
+        acted: that of its actions.
+        entries: what it shows by the names that the policy has for it: where each lies in it, and its space.
+
     Raises:
-        UserError: where observations are no arrays.
+        UserError: where what it shows is made of other things than arrays.
     """
 
     def __init__(self, make: partial, spec: TensorSpec, asking: str) -> None:
@@ -104,44 +112,55 @@ class OwnForm:
             self.spaces = Spaces(task)
         self.task = adapted(self.spaces, self.observe)
         self.seen, self.acted = self.spaces.observation_space, self.spaces.action_space
-        if self.seen.shape is None:
-            raise UserError(
-                f"{asking} takes arrays, and this task observes a {self.seen}; use act(tensordict)"
-            )
+        self.entries = dict(leaves(self.seen))
+        for _, space in self.entries.values():
+            if space.shape is None:
+                raise UserError(
+                    f"{asking} takes arrays, and this task observes a {space}; use act(tensordict)"
+                )
 
-    def observed(self, *shape: int) -> np.ndarray:
-        """What the task shows where actions are drawn at random, ``[*shape, ...]``."""
+    def observed(self, episodes: int, steps: int, many: int) -> list[list[Any]]:
+        """What the task shows where actions are drawn at random, ``many`` together, of each step of each."""
         seen: list[Any] = []
         with closing(wrapped_task(**copies(self.keywords))) as task:
             task.action_space.seed(0)
             ended = True
-            while len(seen) < np.prod(shape):
+            while len(seen) < episodes * steps * many:
                 if ended:
                     observation, ended = task.reset(seed=len(seen))[0], False
                 else:
                     observation, _, *ends, _ = task.step(task.action_space.sample())
                     ended = any(ends)
-                seen.append(np.array(observation))
-        return np.stack(seen).reshape(*shape, *self.seen.shape)
+                seen.append(deepcopy(observation))
+        rows = [seen[place : place + many] for place in range(0, len(seen), many)]
+        stacked = [concatenate(self.seen, row, create_empty_array(self.seen, many)) for row in rows]
+        return [stacked[place : place + steps] for place in range(0, len(stacked), steps)]
 
     def read(self, observation: Any) -> TensorDict:
         """One observation, or many with a leading dimension: what the transforms are told, ``[]`` or ``[n]``.
 
         Raises:
-            UserError: for another shape or kind of numbers.
+            UserError: for an entry that lacks, of another shape or kind of numbers, or of which there are not
+                as many as of the others.
         """
-        given, shape, kind = np.asarray(observation), self.seen.shape, self.seen.dtype
-        many = given.ndim == len(shape) + 1 and len(given) > 0
-        if given.shape[many:] != shape or not np.can_cast(given.dtype, kind, "same_kind"):
-            raise UserError(
-                f"an observation should be {kind} of shape {list(shape)}, or of shape "
-                f"{['n', *shape]} for many; got {given.dtype} of shape {list(given.shape)}".replace("'", "")
-            )
-        told = []
-        for each in given.astype(kind) if many else [given.astype(kind)]:
+        given = arrays(observation, self.seen)
+        shapes = {path: at(given, path).shape for path, _ in self.entries.values()}
+        counts = {path: shapes[path][: -len(each.shape) or None] for path, each in self.entries.values()}
+        first, *others = counts
+        for path in others:
+            if counts[path] != counts[first]:
+                raise UserError(
+                    f"an observation's entries should be as many: {named(first)} has shape "
+                    f"{list(shapes[first])} and {named(path)} {list(shapes[path])}"
+                )
+        many = counts[first]
+        seen = []
+        for each in iterate(batch_space(self.seen, *many), given) if many else [given]:
             self.spaces.observation = each
-            told.append(self.task.reset()[0])
-        tensordict = TensorDict({"observation": np.stack(told)}, [len(told)])
+            seen.append(self.task.reset()[0])
+        rows = [each if isinstance(each, dict) else {"observation": each} for each in seen]
+        entries = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        tensordict = TensorDict(entries, [len(rows)])
         return tensordict if many else tensordict[0]
 
     def write(self, action: Tensor) -> np.ndarray | int:
@@ -154,3 +173,55 @@ class OwnForm:
         if many:
             return np.stack(taken)
         return int(taken[0]) if isinstance(self.acted, Discrete) else taken[0]
+
+
+def arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
+    """What is given, as arrays of a space's own kinds, ``[*shape]`` or ``[n, *shape]``, nested as that is.
+
+    Args:
+        given: by whoever steps the task.
+        space: of what it shows.
+        path: where it lies in that.
+
+    Raises:
+        UserError: for an entry that lacks, or has another shape or kind of numbers.
+    """
+    if isinstance(space, Dict | Tuple):
+        within = space.spaces if isinstance(space, Dict) else dict(enumerate(space.spaces))
+        made = {
+            key: arrays(entry(given, key, space, path), each, (*path, key)) for key, each in within.items()
+        }
+        return made if isinstance(space, Dict) else tuple(made.values())
+    try:
+        array = np.asarray(given)
+    except ValueError:  # rows of several lengths
+        array = np.empty((), object)
+    shape, kind = list(space.shape), space.dtype
+    many = array.ndim == len(shape) + 1 and len(array) > 0
+    if list(array.shape[many:]) != shape or not np.can_cast(array.dtype, kind, "same_kind"):
+        raise UserError(
+            f"{named(path)} should be {kind} of shape {shape}, or of shape {['n', *shape]} for many; got "
+            f"{array.dtype} of shape {list(array.shape)}".replace("'n'", "n")
+        )
+    return array.astype(kind)
+
+
+def entry(given: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
+    """What lies under a key of a dictionary or tuple.
+
+    Raises:
+        UserError: where nothing does.
+    """
+    try:
+        return given[key]
+    except (KeyError, IndexError, TypeError, ValueError):
+        kind, keys = ("dictionary", [*space.spaces]) if isinstance(space, Dict) else ("tuple", "")
+        shown = f"a {kind} of {', '.join(map(str, keys)) or len(space.spaces)}"
+        raise UserError(
+            f"{named((*path, key))} is missing: {named(path)} should be {shown}; got {told(given)}"
+        ) from None
+
+
+def named(path: tuple) -> str:
+    """An entry as Python writes it."""
+    return "observation" + "".join(f"[{key!r}]" for key in path)

@@ -30,29 +30,34 @@ class Features(TensorDictSequential):
         last: what it read with a gradient for the first of them, and what it made of that.
     """
 
-    shared = False
-    last: tuple[list[tuple[Tensor, int]], Tensor] | None = None
+    def __init__(self, *modules: TensorDictModuleBase, **options: Any) -> None:
+        super().__init__(*modules, **options)
+        self.shared = False
+        # Of each object's own from the start: a compiled graph is built anew where one comes along.
+        self.last: tuple[list[tuple[Tensor, int]], Tensor] | None = None
 
     def forward(self, tensordict: TensorDictBase, *args: Any, **kwargs: Any) -> TensorDictBase:
         """Writes ``features``, ``[..., size]``."""
-        once = self.shared and torch.is_grad_enabled()
-        if not once or torch.compiler.is_compiling():  # which finds out by itself what is the same
+        if not (self.shared and torch.is_grad_enabled()):
             return super().forward(tensordict, *args, **kwargs)
         read = [tensordict.get(key) for key in self.in_keys]
-        known = [(each, each._version) for each in (*read, *self.parameters())]
+        # No graph has versions; in one update nothing is written between the two.
+        written = not torch.compiler.is_compiling()
+        known = [(each, each._version if written else 0) for each in (*read, *self.parameters())]
         last, self.last = self.last, None
         if last is not None and same(last[0], known):
             return tensordict.set("features", last[1])
         made = super().forward(tensordict, *args, **kwargs)
-        self.last = known, made.get("features")
+        if made.get("features").requires_grad:  # an advantage's have none, and no graph should meet them
+            self.last = known, made.get("features")
         return made
 
 
 def same(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
     """Whether these are the same tensors, and nobody wrote to them meanwhile."""
-    return len(one) == len(other) and all(
-        a[0] is b[0] and a[1] == b[1] for a, b in zip(one, other, strict=True)
-    )
+    if len(one) != len(other):
+        return False
+    return not [a for a, b in zip(one, other, strict=True) if a[0] is not b[0] or a[1] != b[1]]
 
 
 class Readers(nn.Module):
