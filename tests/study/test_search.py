@@ -73,9 +73,9 @@ def test_both_ends_of_every_range_of_the_search_files_can_be_trained(algo: str):
             assert (taken, type(taken)) == (value, type(value))
 
 
-OF_ANY = {"dm_control": "dm_control env.id=cartpole-swingup"}  # those that have to be told a task
+OF_ANY = {"dm_control": "cartpole-swingup", "minatar": "MinAtar/Breakout-v1", "atari": "ALE/Pong-v5"}
 NOW = sorted(
-    (file.parent.name, OF_ANY.get(file.stem, file.stem))
+    (file.parent.name, f"{file.stem} env.id={OF_ANY[file.stem]}" if file.stem in OF_ANY else file.stem)
     for algo in TASKS
     for file in (CONFIGS / "tuned" / algo).glob("*.yaml")
 )

@@ -8,7 +8,7 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 from torch import Tensor
 from torchrl import envs
-from torchrl.data import Binary, Composite, TensorSpec
+from torchrl.data import Binary, Composite, TensorSpec, Unbounded
 from torchrl.envs import (
     ClipTransform,
     Compose,
@@ -151,8 +151,24 @@ class RunningNorm(VecNormV2):
 
 
 def reward_scaling(scale: float | None = None, gamma: float = 0.99) -> Transform:
-    """TorchRL's ``RewardScaling`` by ``scale``, or :class:`RunningRewardScaling` where that is ``None``."""
-    return RunningRewardScaling(gamma) if scale is None else RewardScaling(loc=0.0, scale=scale)
+    """By ``scale``, or :class:`RunningRewardScaling` where that is ``None``."""
+    return RunningRewardScaling(gamma) if scale is None else FixedRewardScaling(loc=0.0, scale=scale)
+
+
+class FixedRewardScaling(RewardScaling):
+    """TorchRL's, for rewards that have bounds, too, as their signs have."""
+
+    def transform_reward_spec(self, reward_spec: TensorSpec) -> TensorSpec:
+        """Without bounds."""
+        return super().transform_reward_spec(without_bounds(reward_spec))
+
+
+def without_bounds(spec: TensorSpec) -> TensorSpec:
+    """A spec of numbers that may be any, entry by entry."""
+    if isinstance(spec, Composite):
+        entries = {key: without_bounds(each) for key, each in spec.items()}
+        return Composite(entries, shape=spec.shape, device=spec.device)
+    return Unbounded(spec.shape, device=spec.device, dtype=spec.dtype)
 
 
 class RunningRewardScaling(Transform):
