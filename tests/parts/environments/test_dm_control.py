@@ -223,7 +223,7 @@ def test_what_is_missing_is_a_line(monkeypatch):
         dm_control.make("ball_in_cup-catch")
     assert str(error.value) == (
         "env.id=ball_in_cup-catch: dm_control 1.0.50 does not work with mujoco 4.0.0 ('mujoco._structs."
-        "MjModel' object has no attribute 'flex_vertedge'); pip install 'hydrl[dm_control]' takes the newest "
+        "MjModel' object has no attribute 'flex_vertedge'); pip install 'hydrl[dm-control]' takes the newest "
         "MuJoCo that it works with, in place of another"
     )
     with pytest.raises(UserError, match=r"^env\.id=cup-catch: no such task; try ball_in_cup-catch$"):

@@ -19,7 +19,7 @@ from gymnasium.wrappers import FrameStackObservation
 from hydrl.errors import UserError
 from hydrl.parts.libraries import warn_of_mujoco
 
-EXTRA = "pip install 'hydrl[dm_control]' takes the newest MuJoCo that it works with, in place of another"
+EXTRA = "pip install 'hydrl[dm-control]' takes the newest MuJoCo that it works with, in place of another"
 FILM = (240, 320)  # height and width, dm_control's own
 
 
