@@ -23,7 +23,10 @@ def main(name: str, batches: int) -> None:
     module, function = name.split(".")
     times: dict[str, list[float]] = {"frames": [], "elapsed": [], "updates": []}
     frames = updates = 0
-    with closing(getattr(import_module(module), function)()) as loop:
+    make = getattr(import_module(module), function)
+    if mujoco := sys.modules.get("mujoco"):  # which else writes its warnings to a file beside train.py
+        mujoco.set_mju_user_warning(lambda text: None)
+    with closing(make()) as loop:
         for more_frames, more_updates in islice(loop, batches):
             frames, updates = frames + more_frames, updates + more_updates
             times["frames"].append(frames)

@@ -85,6 +85,8 @@ def test_hydrl_rows_do_the_work_the_table_names(name):
         )
         environments = chosen.collector["num_envs"]
         assert (chosen.frames_per_batch, updates) == (task.frames, task.updates), loop
+        waits = chosen.minibatches.get("warmup_frames", 0)
+        assert max(0, -(-waits // task.frames) - 1) == task.filling, loop
         assert environments == {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}[name], loop
 
 

@@ -229,7 +229,7 @@ def test_what_is_missing_is_a_line(monkeypatch):
     with pytest.raises(UserError, match=r"^env\.id=cup-catch: no such task; try ball_in_cup-catch$"):
         dm_control.make("cup-catch")
     monkeypatch.setattr(dm_control, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs dm_control, which is not installed; pip install 'hydrl\[dm_"):
+    with pytest.raises(UserError, match=r"needs dm_control, which is not installed; pip install 'hydrl\[dm-"):
         dm_control.make("ball_in_cup-catch")
 
 
