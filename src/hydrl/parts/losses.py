@@ -87,13 +87,7 @@ def make_loss(
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
-    if getattr(module, "keywords", {}).get("separate_losses"):
-        learned = [each for part in {*networks.values()} for each in parts[part].parameters()]
-        if len(learned) > len({*learned}):
-            raise UserError(
-                "loss.module.separate_losses=true keeps the critic's gradient from an encoder that it "
-                "shares with the actor; use critic.encoder=own, or leave it out"
-            )
+    check_shared(module, networks, parts)
     loss = module(**given, **{name: value for name, value in known.items() if name in asked})
     if keys:
         loss.set_keys(**keys)
@@ -129,6 +123,24 @@ def check_networks(
         asks = argument == "actor_network" and names.keys() & {"log_prob", "sample_log_prob"}
         if asks and not hasattr(parts[part], "get_dist"):
             require_written(part, parts[part], loss, ["a distribution"], DISTRIBUTION)
+
+
+def check_shared(
+    module: Callable[..., LossModule], networks: Mapping[str, str], parts: Mapping[str, nn.Module]
+) -> None:
+    """Refuses losses that are kept apart over networks that have parameters in common.
+
+    Raises:
+        UserError: for TorchRL would detach these from the critic in silence.
+    """
+    if not getattr(module, "keywords", {}).get("separate_losses"):
+        return
+    learned = [each for part in {*networks.values()} for each in parts[part].parameters()]
+    if len(learned) > len({*learned}):
+        raise UserError(
+            "loss.module.separate_losses=true keeps the critic's gradient from an encoder that it shares "
+            "with the actor; use critic.encoder=own, or leave it out"
+        )
 
 
 def require_written(part: str, network: Any, loss: type, read: Sequence[Any], kind: str) -> None:

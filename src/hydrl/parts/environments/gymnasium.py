@@ -1,7 +1,7 @@
 """Gymnasium's tasks as environments, one or several stepped together in this process."""
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Literal
 
@@ -66,29 +66,47 @@ def gymnasium_env(
             that does not fit or spaces that nothing here learns in.
         Exception: whatever the task's own code raises, as it raised it.
     """
-
     maker = make
 
     # Of these three alone, and by this name: checkpoints of older runs know it so.
     def make() -> gymnasium.Env:  # type: ignore[no-redef]
         return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
 
-    task: Any = make
+    with told_of(id):
+        kwargs.update(around(id, wrappers, info_keys, maker, kwargs))
+        return informed(stepped(make, num_envs, device, plain=not (wrappers or maker)))
+
+
+def around(
+    id: str, wrappers: Wrappers | None, info_keys: Any, maker: Make | None, kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The keywords of :func:`followed_task` that are there, beside those of the task."""
     asked = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
+    success = [] if info_keys == [] else succeeding(id, wrappers, maker, **kwargs)
+    how = dict.fromkeys(success, "last") | asked
+    found = {"make": maker, "info_keys": (how, [*asked]) if how else None, "wrappers": wrappers}
+    return {name: each for name, each in found.items() if each}
+
+
+def stepped(make: Any, num_envs: int, device: str, *, plain: bool) -> GymWrapper:
+    """One task, or several together; ``plain`` ones are made of numbers and names alone."""
+    if num_envs == 1:
+        return GymWrapper(make(), device=device)
+    vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+    if not plain:
+        vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
+    return GymVector(vector, device=device)
+
+
+@contextmanager
+def told_of(id: str) -> Iterator[None]:
+    """Tells in a line why a task cannot be made, where that is not its own code's doing.
+
+    Raises:
+        UserError: so.
+    """
     try:
-        if maker:
-            kwargs["make"] = maker
-        success = [] if info_keys == [] else succeeding(id, wrappers, **kwargs)
-        if how := dict.fromkeys(success, "last") | asked:
-            kwargs["info_keys"] = (how, [*asked])
-        if wrappers:
-            kwargs["wrappers"] = wrappers
-        if num_envs == 1:
-            return informed(GymWrapper(task(), device=device))
-        vector = SyncVectorEnv([task] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
-        if wrappers or maker:
-            vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
-        return informed(GymVector(vector, device=device))
+        yield
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         if is_of_the_task(error):
             raise

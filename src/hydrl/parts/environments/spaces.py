@@ -40,13 +40,7 @@ def adapted(
         TypeError: for actions that are neither a choice nor numbers within finite bounds, for observations of
             no fixed size, and for a task of Gymnasium's API before 0.26.
     """
-    try:
-        signature(env.unwrapped.reset).bind(seed=0, options={})
-    except TypeError:
-        raise TypeError(
-            "its reset does not take seed and options and give an observation and a dictionary, as Gymnasium "
-            f"asks since 0.26; {CHECKS}"
-        ) from None
+    check_reset(env)
     actions, seen = env.action_space, env.observation_space
     if isinstance(actions, Discrete) and actions.n > 1:
         if actions.start:
@@ -75,6 +69,21 @@ def adapted(
         shown = Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
         env = TransformObservation(env, lambda observation: observation[observe], shown)
     return CopiedTask(env, named)
+
+
+def check_reset(env: gymnasium.Env) -> None:
+    """Refuses a task of Gymnasium's API before 0.26.
+
+    Raises:
+        TypeError: for such a one.
+    """
+    try:
+        signature(env.unwrapped.reset).bind(seed=0, options={})
+    except TypeError:
+        raise TypeError(
+            "its reset does not take seed and options and give an observation and a dictionary, as Gymnasium "
+            f"asks since 0.26; {CHECKS}"
+        ) from None
 
 
 class Sight(gymnasium.ObservationWrapper):

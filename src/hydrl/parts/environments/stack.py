@@ -65,9 +65,8 @@ def make_env(
     if policy is not None and isinstance(make, partial) and make.func is gymnasium_env:
         make = as_evaluated(make)
     base = make_base_env(make, num_envs, device, render)
-    made = [each for transform in transforms for each in made_for(base, transform)]
-    if policy is not None:
-        made = [each for each in made if not isinstance(each, RandomTruncationTransform)]
+    left_out = () if policy is None else RandomTruncationTransform
+    made = [each for part in transforms for each in made_for(base, part) if not isinstance(each, left_out)]
     stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
