@@ -225,7 +225,12 @@ class Keys(Strict):
     keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
     eval: Annotated[Eval, Role.LENGTH]
     algo: str
-    action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
+    action_spaces: list[
+        Literal[
+            *("continuous", "discrete", "multi-discrete"),
+            *("multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"),
+        ]
+    ]
     fits: Fits
     before: dict[Annotated[str, Field(pattern=r"^[a-z_]+$")], Before] = {}
     task: str

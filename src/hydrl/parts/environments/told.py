@@ -163,13 +163,15 @@ class OwnForm:
         tensordict = TensorDict(entries, [len(rows)])
         return tensordict if many else tensordict[0]
 
-    def write(self, action: Tensor) -> np.ndarray | int:
+    def write(self, action: Tensor) -> Any:
         """The policy's action, ``[...]`` or ``[n, ...]``, as ``step`` of the plain environment takes it."""
         many = action.ndim > self.spec.ndim
         taken = []
         for each in action if many else [action]:
             self.task.step(self.spec.to_numpy(each, safe=False))
             taken.append(self.spaces.action)
+        if many and isinstance(self.acted, Dict | Tuple):
+            return concatenate(self.acted, taken, create_empty_array(self.acted, len(taken)))
         if many:
             return np.stack(taken)
         return int(taken[0]) if isinstance(self.acted, Discrete) else taken[0]
