@@ -37,7 +37,24 @@ def test_another_algorithm_names_those_that_can_before_the_first_reset(algo, tmp
     done = typed(*words)
     kind = "continuous" if algo == "sac" else "discrete"
     assert done.returncode == 2
+    acts = (
+        f"error: algo={algo} acts in {kind} action spaces and env=several:Shown-v0 has multi-discrete actions"
+    )
+    assert f"{acts}; use algo={', '.join(ABLE[:-1])} or {ABLE[-1]}\n" in done.stderr
+
+
+@pytest.mark.parametrize("actions", ["one_hot_several", "one_hot_stacked"])
+def test_choices_one_hot_in_a_row_are_told_what_would_do(actions, tmp_path):
+    words = [
+        "algo=ppo",
+        "env=custom",
+        "env._target_=toys.Toy",
+        f"+env.actions={actions}",
+        "+env.resettable=false",
+    ]
+    done = typed(*words, "~tuned", f"hydra.run.dir={tmp_path}")
+    assert done.returncode == 2
     assert (
-        f"error: algo={algo} acts in {kind} action spaces and env=several:Shown-v0 has multi-discrete actions; "
-        f"use algo={', '.join(ABLE[:-1])} or {ABLE[-1]}\n"
+        "has one-hot multi-discrete actions; let each choice be an integer, as torchrl.data.MultiCategorical "
+        "has it\n"
     ) in done.stderr

@@ -17,7 +17,6 @@ from hydrl.errors import UserError
 from hydrl.loop.evaluation import Episodes, episode_seed
 from hydrl.run.films import film
 from hydrl.run.finished import open_run
-from hydrl.run.policy import Policy
 from train import train
 
 SHORT = [*SMALL_PPO, "total_frames=64", "critic.num_cells=[16]", "env=gym", "env.id=several:Shown-v0"]
@@ -82,9 +81,7 @@ def test_drawn_actions_are_of_every_option(load):
     assert [len(np.unique(each)) for each in drawn.reshape(len(seen), -1).T] == nvec.ravel().tolist()
 
 
-@pytest.mark.parametrize(
-    ("space", "suffix"), [("grid", "onnx"), ("grid of bits", "pt2"), ("one", "pt2")]
-)
+@pytest.mark.parametrize(("space", "suffix"), [("grid", "onnx"), ("grid of bits", "pt2"), ("one", "pt2")])
 def test_a_file_gives_what_predict_gives(space, suffix, load, tmp_path, capsys):
     policy, plain = load(space), task(space)
     path = policy.export(tmp_path / f"policy.{suffix}")
@@ -102,7 +99,9 @@ def test_a_file_gives_what_predict_gives(space, suffix, load, tmp_path, capsys):
 
 
 def test_no_file_is_written_of_actions_in_a_dictionary(load, tmp_path):
-    with pytest.raises(UserError, match=r"^export writes no policy whose actions are a Dict\(.*; use predict$"):
+    with pytest.raises(
+        UserError, match=r"^export writes no policy whose actions are a Dict\(.*; use predict$"
+    ):
         load("nested").export(tmp_path / "policy.pt2")
 
 

@@ -6,7 +6,16 @@ from typing import Any
 import torch
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
-from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, TensorSpec
+from torchrl.data import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    TensorSpec,
+)
 from torchrl.envs import CatFrames, EnvBase, GymWrapper, TransformedEnv
 
 from hydrl.errors import UserError
@@ -25,15 +34,14 @@ def action_spec(env: EnvBase) -> TensorSpec:
 
 
 def action_kind(env: EnvBase) -> str:
-    """``discrete``, ``multi-discrete`` for several choices at once, ``continuous``, the same for several agents,
-    or what no algorithm here can act in.
+    """``discrete``, ``multi-discrete``, ``continuous``, the same for several agents, or what nothing learns.
 
     It resets nothing.
     """
     spec, agents = action_spec(env), isinstance(env.base_env.action_keys[0], tuple)
     if options(spec) and len(spec.shape) == 1 + agents:
         kind = "multi-discrete"
-    elif type(spec) is OneHot and len(spec.shape) > 1 + agents:
+    elif isinstance(spec, MultiOneHot) or (type(spec) is OneHot and len(spec.shape) > 1 + agents):
         kind = "one-hot multi-discrete"
     elif type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
         kind = "discrete"
@@ -45,7 +53,7 @@ def action_kind(env: EnvBase) -> str:
 
 
 def options(spec: TensorSpec) -> list[int]:
-    """How many options each of several choices has, of integers ``[..., choices]``; none for other actions."""
+    """How many options each of several choices has, integers ``[..., choices]``; none for other actions."""
     choices = spec.shape[-1] if len(spec.shape) else 0
     if isinstance(spec, MultiCategorical):
         first, *others = spec.nvec.reshape(-1, choices).tolist()

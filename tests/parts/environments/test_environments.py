@@ -307,10 +307,13 @@ def test_action_kind_is_read_without_a_reset(actions, kind):
 @pytest.mark.parametrize(
     ("actions", "name"),
     [
-        ("binary", "multi-discrete"), ("several", "multi-discrete"), ("stacked", "multi-discrete"),
-        ("one_hot_several", "MultiOneHot"), ("one_hot_stacked", "one-hot multi-discrete"),
+        ("binary", "multi-discrete"),
+        ("several", "multi-discrete"),
+        ("stacked", "multi-discrete"),
+        ("one_hot_several", "one-hot multi-discrete"),
+        ("one_hot_stacked", "one-hot multi-discrete"),
         ("half_bounded", "not finitely bounded"),
-    ],  # fmt: skip
+    ],
 )
 def test_an_unusual_action_space_is_called_by_its_name(actions, name):
     assert specs.action_kind(environments.make_env(partial(Toy, actions=actions), [])) == name

@@ -98,9 +98,9 @@ def in_a_row(env: gymnasium.Env) -> gymnasium.Env:
         if has_room(whole.low, whole.high):
             return TransformAction(env, lambda row: unflatten(actions, row), whole)
     raise TypeError(
-        f"its actions are {actions}; what learns here takes choices (Discrete, MultiDiscrete, MultiBinary) or "
-        "Boxes of floats with finite bounds, low below high, and not both together; a wrapper may make choices "
-        "of numbers"
+        f"its actions are {actions}; what learns here takes choices of two or more (Discrete, MultiDiscrete, "
+        "MultiBinary) or a Box of floats with finite bounds, low below high, and not both together; a "
+        "wrapper may make choices of numbers"
     )
 
 

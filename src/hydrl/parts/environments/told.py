@@ -17,7 +17,7 @@ from torchrl.envs import EnvBase, GymWrapper
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, wrapped_task
-from hydrl.parts.environments.spaces import adapted, at, leaves
+from hydrl.parts.environments.spaces import adapted, at, leaves, within
 from hydrl.parts.environments.tasks import copies, told
 from hydrl.parts.specs import INFO
 
@@ -189,9 +189,9 @@ def arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
         UserError: for an entry that lacks, or has another shape or kind of numbers.
     """
     if isinstance(space, Dict | Tuple):
-        within = space.spaces if isinstance(space, Dict) else dict(enumerate(space.spaces))
         made = {
-            key: arrays(entry(given, key, space, path), each, (*path, key)) for key, each in within.items()
+            key: arrays(entry(given, key, space, path), each, (*path, key))
+            for key, each in within(space).items()
         }
         return made if isinstance(space, Dict) else tuple(made.values())
     try:
