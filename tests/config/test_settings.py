@@ -23,6 +23,7 @@ FILES = sorted(
 )
 TUNED = [file for file in FILES if file.startswith("tuned/") and file.count("/") == 2]
 TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
+TASKS["multi-discrete"] = "gym env.id=several:Shown-v0 +env.space=bits"
 TASKS |= {f"multi-agent {kind}": "custom env._target_=toys.Team" for kind in TASKS}
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
