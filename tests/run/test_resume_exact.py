@@ -61,6 +61,9 @@ EXACT = {
     ],
     "PPO, a camera and what stands beside it": [*PPO, *SCENE, "collector.num_envs=2"],
     "DQN, pictures in dictionaries": [*DQN, *SCENE, "minibatches.updates=2"],
+    "PPO, several choices in a dictionary": [
+        *PPO, "env=gym", "env.id=several:Shown-v0", "+env.space=nested", "collector.num_envs=2",
+    ],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 

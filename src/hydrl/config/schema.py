@@ -162,6 +162,8 @@ def is_a_network(name: str) -> str:
 
 
 # What a new run may begin with: networks, what a loss bootstraps from, and what observations are seen by.
+Alone = Literal["continuous", "discrete", "multi-discrete"]
+Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 Initial = Literal["actor", "critic", "value", "targets", "normaliser"]
 
 # The choices of a group that may be chosen; the values of a dotted key that may be set, `because` of what.
@@ -225,7 +227,7 @@ class Keys(Strict):
     keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
     eval: Annotated[Eval, Role.LENGTH]
     algo: str
-    action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
+    action_spaces: list[Actions]
     fits: Fits
     before: dict[Annotated[str, Field(pattern=r"^[a-z_]+$")], Before] = {}
     task: str

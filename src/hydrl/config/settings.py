@@ -338,6 +338,8 @@ def check_action_space(settings: Settings, kind: str) -> None:
     if kind not in settings.action_spaces:
         able = [name for name, kinds in algorithms().items() if kind in kinds]
         advice = use("algo", able) if able else "no algorithm here can"
+        if "one-hot" in kind:
+            advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
         spaces = " and ".join(settings.action_spaces)
         raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
     if kind not in (only := settings.actor.get("needs", {}).get("action_spaces", [kind])):

@@ -6,7 +6,16 @@ from typing import Any
 import torch
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
-from torchrl.data import Bounded, Categorical, Composite, OneHot, TensorSpec
+from torchrl.data import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    TensorSpec,
+)
 from torchrl.envs import CatFrames, EnvBase, GymWrapper, TransformedEnv
 
 from hydrl.errors import UserError
@@ -25,18 +34,32 @@ def action_spec(env: EnvBase) -> TensorSpec:
 
 
 def action_kind(env: EnvBase) -> str:
-    """``discrete``, ``continuous``, the same for several agents, or what no algorithm here can act in.
+    """``discrete``, ``multi-discrete``, ``continuous``, the same for several agents, or what nothing learns.
 
     It resets nothing.
     """
-    spec = action_spec(env)
-    if type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
+    spec, agents = action_spec(env), isinstance(env.base_env.action_keys[0], tuple)
+    if options(spec) and len(spec.shape) == 1 + agents:
+        kind = "multi-discrete"
+    elif isinstance(spec, MultiOneHot) or (type(spec) is OneHot and len(spec.shape) > 1 + agents):
+        kind = "one-hot multi-discrete"
+    elif type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
         kind = "discrete"
     elif isinstance(spec, Bounded) and spec.dtype.is_floating_point:
         kind = "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
     else:
         kind = type(spec).__name__
-    return f"multi-agent {kind}" if isinstance(env.base_env.action_keys[0], tuple) else kind
+    return f"multi-agent {kind}" if agents else kind
+
+
+def options(spec: TensorSpec) -> list[int]:
+    """How many options each of several choices has, integers ``[..., choices]``; none for other actions."""
+    choices = spec.shape[-1] if len(spec.shape) else 0
+    if isinstance(spec, MultiCategorical):
+        first, *others = spec.nvec.reshape(-1, choices).tolist()
+        return first if all(each == first for each in others) else []
+    several = isinstance(spec, Binary) or (type(spec) is Categorical and choices > 1)
+    return [spec.space.n] * choices if several else []
 
 
 def has_room(low: Any, high: Any) -> bool:

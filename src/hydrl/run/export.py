@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from tensordict import NestedKey, TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
+from torchrl.data import OneHot
 from torchrl.envs import CatFrames, ObservationNorm, Transform, TransformedEnv
 from torchrl.modules import GRUModule, LSTMModule
 from torchrl.modules.utils import get_primers_from_module
@@ -72,6 +73,8 @@ class Network(nn.Module):
         for space in self.seen.values():
             if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
                 raise UserError(f"export writes no policy that observes a {space}; use predict")
+        if isinstance(self.taken, Dict | Tuple):
+            raise UserError(f"export writes no policy whose actions are a {self.taken}; use predict")
         with untouched_randomness():
             env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
             actor = settings.build("actor")(env)
@@ -125,6 +128,11 @@ class Network(nn.Module):
             action = each.denormalize(action)
         if isinstance(self.taken, Discrete):
             return action.argmax(-1) + int(self.taken.start)
+        if isinstance(self.taken, MultiDiscrete | MultiBinary):
+            if isinstance(self.form.spec, OneHot):  # there is one
+                action = action.argmax(-1)
+            counted = action.reshape(-1, *self.taken.shape)
+            return counted + torch.as_tensor(getattr(self.taken, "start", 0), dtype=torch.long)
         return action.float().reshape(-1, *self.taken.shape)
 
 
@@ -240,6 +248,7 @@ def kind(space: Space) -> str:
 
 def described(settings: Settings, frames: int, network: Network) -> dict[str, Any]:
     """What a file says of itself: whose policy it is, what it takes, gives, and has inside."""
+    chosen = {} if isinstance(network.taken, Box) else {"dtype": "int64"}
     state = [(str(key).removeprefix("recurrent_"), shape) for key, shape in network.memory.items()]
     states = [{"name": name, "dtype": "float32", "shape": ["batch", *shape]} for name, shape in state]
     return {
@@ -255,7 +264,7 @@ def described(settings: Settings, frames: int, network: Network) -> dict[str, An
             *({**each, "begins": 0.0} for each in states),
         ],
         "outputs": [
-            entry("action", network.taken),
+            entry("action", network.taken) | chosen,
             *(each | {"name": f"next_{each['name']}"} for each in states),
         ],
     }

@@ -76,7 +76,7 @@ class Policy:
         elif self.now is not None:
             self.begins[torch.as_tensor(which)] = True
 
-    def predict(self, observation: Any, deterministic: bool = True) -> np.ndarray | int:
+    def predict(self, observation: Any, deterministic: bool = True) -> Any:
         """What to do, for ``step`` of the plain Gymnasium environment.
 
         That of a run with ``env.wrappers`` is the task in its wrappers, but for those of training alone:
@@ -90,8 +90,8 @@ class Policy:
                 acts the same.
 
         Returns:
-            An ``int``, or ``[n]`` integers, for a ``Discrete`` space; else floats, ``[*shape]`` or
-            ``[n, *shape]``.
+            An ``int``, or ``[n]`` integers, for a ``Discrete`` space; else integers of several choices or
+            floats, ``[*shape]`` or ``[n, *shape]``; of a ``Dict`` or ``Tuple`` one of such.
 
         Raises:
             UserError: for an entry that lacks, another shape or kind of numbers, or another number of
@@ -167,7 +167,8 @@ class Policy:
         Its inputs are ``observation``, ``[batch, *shape]``, of a dictionary each entry by its name, and what
         an LSTM or GRU remembers, which zeros begin; its outputs ``action``, ``[batch, ...]`` as of
         :meth:`predict` with many, and what is remembered then. Pictures are bytes in the task's own layout,
-        choices ``int64``, the rest ``float32``. The file says so, and a line here.
+        choices ``int64`` (bits that are observed are not), the rest ``float32``. The file says so, and a line
+        here.
 
         Args:
             path: ends in ``.onnx`` (for ONNX runtimes, needs the extra ``export``) or ``.pt2`` (for
@@ -175,7 +176,8 @@ class Policy:
 
         Raises:
             UserError: for another ending, a folder that is not there, a missing package, frames that a
-                transform stacks, and spaces of other kinds than Gymnasium's own of numbers.
+                transform stacks, actions in a ``Dict`` or ``Tuple``, and spaces of other kinds than
+                Gymnasium's own of numbers.
         """
         path, form = export.exportable(path), self.own_form("export")
         network = export.Network(self.settings, self.evaluator, form)

@@ -8,10 +8,12 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 from tensordict import TensorDict, TensorDictBase
 from torchrl.checkpoint import GlobalRNGState
+from torchrl.data import MultiCategorical
 from torchrl.envs import (
     EnvBase,
     GymWrapper,
@@ -91,11 +93,23 @@ def around(
 def stepped(make: Any, num_envs: int, device: str, *, plain: bool) -> GymWrapper:
     """One task, or several together; ``plain`` ones are made of numbers and names alone."""
     if num_envs == 1:
-        return GymWrapper(make(), device=device)
+        task = make()
+        return counted(GymWrapper(task, device=device), task.action_space)
     vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     if not plain:
         vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
-    return GymVector(vector, device=device)
+    return counted(GymVector(vector, device=device), vector.single_action_space)
+
+
+def counted(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
+    """The environment, whose several choices are integers, ``[*batch_size, choices]``.
+
+    TorchRL has them one-hot in a row, for which it has no distribution, and of a vector as a box.
+    """
+    if isinstance(actions, MultiDiscrete):
+        spec = MultiCategorical(actions.nvec, device=env.device)
+        env.action_spec = spec.expand(*env.batch_size, len(actions.nvec))
+    return env
 
 
 @contextmanager

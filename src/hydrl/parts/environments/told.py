@@ -17,7 +17,7 @@ from torchrl.envs import EnvBase, GymWrapper
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, wrapped_task
-from hydrl.parts.environments.spaces import adapted, at, leaves
+from hydrl.parts.environments.spaces import adapted, at, leaves, within
 from hydrl.parts.environments.tasks import copies, told
 from hydrl.parts.specs import INFO
 
@@ -163,13 +163,15 @@ class OwnForm:
         tensordict = TensorDict(entries, [len(rows)])
         return tensordict if many else tensordict[0]
 
-    def write(self, action: Tensor) -> np.ndarray | int:
+    def write(self, action: Tensor) -> Any:
         """The policy's action, ``[...]`` or ``[n, ...]``, as ``step`` of the plain environment takes it."""
         many = action.ndim > self.spec.ndim
         taken = []
         for each in action if many else [action]:
             self.task.step(self.spec.to_numpy(each, safe=False))
             taken.append(self.spaces.action)
+        if many and isinstance(self.acted, Dict | Tuple):
+            return concatenate(self.acted, taken, create_empty_array(self.acted, len(taken)))
         if many:
             return np.stack(taken)
         return int(taken[0]) if isinstance(self.acted, Discrete) else taken[0]
@@ -187,9 +189,9 @@ def arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
         UserError: for an entry that lacks, or has another shape or kind of numbers.
     """
     if isinstance(space, Dict | Tuple):
-        within = space.spaces if isinstance(space, Dict) else dict(enumerate(space.spaces))
         made = {
-            key: arrays(entry(given, key, space, path), each, (*path, key)) for key, each in within.items()
+            key: arrays(entry(given, key, space, path), each, (*path, key))
+            for key, each in within(space).items()
         }
         return made if isinstance(space, Dict) else tuple(made.values())
     try:

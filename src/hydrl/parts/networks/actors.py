@@ -44,18 +44,21 @@ def categorical(
 ) -> ProbabilisticActor:
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says).
 
+    Of several choices at once one logit for each option of each, and they are drawn by themselves.
+
     Args:
         env: and the others as for :func:`tanh_normal`.
         scale: not read here, as ``scale_init``: an algorithm for both kinds of actions sets the deviation.
     """
-    return network(env, heads.categorical(env.action_spec_unbatched), **net)
+    head = heads.several if action_kind(env) == "multi-discrete" else heads.categorical
+    return network(env, head(env.action_spec_unbatched), **net)
 
 
 def stochastic(
     env: EnvBase, *, scale: Scale = "per_state", scale_init: float = 1.0, **net: Unpack[Net]
 ) -> ProbabilisticActor:
-    """The distribution that fits: :func:`categorical` for discrete actions, else :func:`tanh_normal`."""
-    build = categorical if action_kind(env) == "discrete" else tanh_normal
+    """The distribution that fits: :func:`categorical` for one choice or several, else :func:`tanh_normal`."""
+    build = categorical if action_kind(env) in ("discrete", "multi-discrete") else tanh_normal
     return build(env, scale=scale, scale_init=scale_init, **net)
 
 

@@ -16,6 +16,7 @@ from tensordict.nn import (
     TensorDictSequential,
 )
 from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution, Independent
 from torchrl.data import OneHot, TensorSpec
 from torchrl.modules import (
     DistributionalQValueActor,
@@ -29,6 +30,7 @@ from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
 from hydrl.parts.networks.layers import Joined, Layers, activation_class
+from hydrl.parts.specs import options
 
 Scale = Literal["per_state", "independent"]
 SMALL = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
@@ -89,8 +91,36 @@ def tanh_normal(
 
 def categorical(spec: TensorSpec, key: NestedKey = "action") -> Head:
     """One logit an action; one-hot or integer, as ``spec`` says."""
-    chosen = OneHotCategorical if isinstance(spec, OneHot) else torch.distributions.Categorical
+    chosen = OneHotCategorical if isinstance(spec, OneHot) else Categorical
     return drawn(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, {})
+
+
+def several(spec: TensorSpec, key: NestedKey = "action") -> Head:
+    """One logit for each option of each choice, in a row; choices are integers, drawn by themselves.
+
+    Args:
+        spec: of the action, ``[choices]``.
+        key: of the action; the logits, ``[..., options of all choices]``, stand beside it.
+    """
+    sizes = torch.tensor(options(spec), device=spec.device)
+    option = torch.arange(int(sizes.max()), device=spec.device)
+    there = option < sizes.unsqueeze(-1)
+    places = (sizes.cumsum(0) - sizes).unsqueeze(-1) + option
+    table = {"places": places * there, "there": there}
+    return drawn(lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, independent, table)
+
+
+def independent(logits: Tensor, places: Tensor, there: Tensor) -> Independent:
+    """Several choices, each with probabilities of its own.
+
+    Args:
+        logits: ``[..., options of all choices]``.
+        places: ``[choices, most]``, where in these each choice has the logit of each option.
+        there: ``[choices, most]``, which options it has; those it lacks get the least number there is, for
+            with -inf the gradient of a divergence is NaN.
+    """
+    least = torch.finfo(logits.dtype).min
+    return Independent(Categorical(logits=logits[..., places].masked_fill(~there, least)), 1)
 
 
 def drawn(
@@ -98,10 +128,13 @@ def drawn(
     parameters: list[str],
     spec: TensorSpec,
     key: NestedKey,
-    distribution: type,
-    bounds: dict[str, Tensor],
+    distribution: Callable[..., Distribution],
+    known: dict[str, Tensor],
 ) -> Head:
-    """A distribution over actions, whose ``parameters`` the network writes beside ``key``."""
+    """A distribution over actions, whose ``parameters`` the network writes beside ``key``.
+
+    What of it is ``known`` is the same in all states.
+    """
     group = key[:-1] if isinstance(key, tuple) else ()
     beside: list[NestedKey] = [(*group, each) if group else each for each in parameters]
     acting = partial(
@@ -110,7 +143,7 @@ def drawn(
         out_keys=[key],
         spec=spec,
         distribution_class=distribution,
-        distribution_kwargs=bounds,
+        distribution_kwargs=known,
         return_log_prob=True,
         log_prob_key=(*group, "action_log_prob") if group else "action_log_prob",
     )
