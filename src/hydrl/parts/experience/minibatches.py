@@ -133,7 +133,8 @@ class Replay(Minibatches):
         self.multi_step: MultiStepTransform | None = None
         if n_steps > 1:
             # Ends are gathered too: left in place, a target bootstraps from the state an episode ended in.
-            self.multi_step = MultiStepTransform(n_steps, loss.value_estimator.gamma.item(), done_keys=[])
+            gamma, padding = loss.value_estimator.gamma.item(), ("collector", "mask")  # no task's own `mask`
+            self.multi_step = MultiStepTransform(n_steps, gamma, done_keys=[], mask_key=padding)
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
