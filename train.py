@@ -73,7 +73,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     # The loss learns these networks; another part that was not chosen builds None.
     actor, action_spec = build("actor")(env), specs.action_spec(env)
     parts = {part: actor if part == "actor" else build(part)(env, actor) for part in settings.networks}
-    exploration = build("exploration")(action_spec)
+    exploration = specs.exploring(build("exploration"), env, actor)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     buffer = buffers.of_task(build("buffer")(), env)
     memory.require_memory(buffer, env)

@@ -244,7 +244,9 @@ class Parts(Keys):
     actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
-    exploration: Annotated[Built | None, Role.LEARNING, Row("action_spec", gives=MODULE)]
+    exploration: Annotated[
+        Built | None, Role.LEARNING, Row("action_spec", asked=frozenset({"action_mask_key"}), gives=MODULE)
+    ]
     collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
     buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
     data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None

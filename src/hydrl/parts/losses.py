@@ -1,6 +1,7 @@
 """Losses: TorchRL's own over the networks, with their keys, value estimator and parameter groups."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
+from hydrl.parts.specs import MASK
 
 # What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
 READ = {
@@ -56,6 +58,26 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
         if (steps := minibatch.get(key, None)) is not None:
             minibatch.set(key, steps.reshape(-1, 1))
         return super().forward(minibatch)
+
+
+class DiscreteSACLoss(objectives.DiscreteSACLoss):
+    """TorchRL's (Christodoulou 2019); of a state the entropy aimed at is a share of what its actions allow.
+
+    That of all actions cannot be reached where some are forbidden, and the temperature would grow for ever.
+    """
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch; where it has an ``action_mask``, with its temperature's loss for that."""
+        losses = super().forward(tensordict)
+        if (mask := tensordict.get(MASK, None)) is None:
+            return losses
+        share = 1 - mask.sum(-1).log() / math.log(mask.shape[-1])
+        lacking = self._reduce_loss(
+            self.log_alpha * self.target_entropy * share,
+            tensordict=tensordict,
+            weights=self._maybe_get_priority_weight(tensordict),
+        )
+        return losses.set("loss_alpha", losses["loss_alpha"] + lacking)
 
 
 def make_loss(

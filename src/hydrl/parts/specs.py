@@ -1,10 +1,11 @@
 """What environments, networks and collectors know of each other: specs, and what a policy must be told."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
-from tensordict import NestedKey
+from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.data import (
     Binary,
@@ -21,6 +22,7 @@ from torchrl.envs import CatFrames, EnvBase, GymWrapper, TransformedEnv
 from hydrl.errors import UserError
 
 INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
+MASK = "action_mask"  # entry that says of each action whether it is allowed, beside the action
 
 
 def action_spec(env: EnvBase) -> TensorSpec:
@@ -62,6 +64,55 @@ def options(spec: TensorSpec) -> list[int]:
     return [spec.space.n] * choices if several else []
 
 
+def mask_key(env: EnvBase) -> NestedKey | None:
+    """The entry that says which actions are allowed, ``[..., actions]``; ``None`` where there is none.
+
+    Of several choices it has all options of each in a row. It resets nothing.
+    """
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    action = base.action_keys[0]
+    agents = isinstance(action, tuple)
+    mask = (*action[:-1], MASK) if agents else MASK
+    if mask not in base.observation_spec.keys(True, True):
+        return None
+    spec = action_spec(base)
+    if options(spec) and len(spec.shape) == 1 + agents:
+        return mask if isinstance(spec, MultiCategorical) and not agents else None
+    return mask if type(spec) in (OneHot, Categorical) else None
+
+
+def random_action(env: EnvBase, now: TensorDictBase) -> TensorDictBase:
+    """``env.rand_action(now)``, of the actions that ``now`` says are allowed, also without a transform."""
+    if (mask := mask_key(env)) is None:
+        return env.rand_action(now)
+    spec = env.full_action_spec.clone()
+    spec[env.action_key].update_mask(now[mask])
+    return now.update(spec.rand())
+
+
+def exploring(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBase) -> Any:
+    """What explores in an environment, by a builder of it; where actions may be forbidden, among the others.
+
+    Raises:
+        UserError: for an actor, or what explores, that takes no heed of what is forbidden.
+    """
+    spec, mask = action_spec(env), mask_key(env)
+    if mask is None:
+        return make(spec)
+    instead = "env.action_mask=false, of a task of Gymnasium's, lets them be tried"
+    if mask not in actor.in_keys:
+        read = ", ".join(map(str, actor.in_keys))
+        raise UserError(f"actor reads {read}, and not {mask}, which says what is forbidden; {instead}")
+    if "action_mask_key" in signature(make).parameters:
+        return make(spec, action_mask_key=mask)
+    if (made := make(spec)) is not None:
+        name = type(made).__name__
+        raise UserError(
+            f"exploration: {name} takes no action_mask_key, and would choose forbidden actions; {instead}"
+        )
+    return None
+
+
 def has_room(low: Any, high: Any) -> bool:
     """Whether every action has finite bounds, one above the other."""
     span = torch.as_tensor(high).float() - torch.as_tensor(low).float()
@@ -74,7 +125,8 @@ def seen(env: EnvBase) -> list[NestedKey]:
     Of others it is ``observation``, or ``pixels`` where there is none.
     """
     base = env.base_env if isinstance(env, TransformedEnv) else env
-    own = [key for key in base.observation_spec.keys(True, True) if INFO not in (key, key[0])]
+    unread = (INFO, mask_key(base))
+    own = [key for key in base.observation_spec.keys(True, True) if key not in unread and key[0] != INFO]
     if not vars(base).get("shows_all", isinstance(base, GymWrapper)):
         return ["pixels"] if "pixels" in own and "observation" not in own else ["observation"]
     given = env.observation_spec.keys(True, True)

@@ -25,6 +25,7 @@ from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, untouched_randomness
 from hydrl.parts.environments.spaces import at, is_picture
 from hydrl.parts.environments.told import OwnForm
+from hydrl.parts.specs import MASK
 from hydrl.parts.transforms import ActionScaling
 
 
@@ -68,6 +69,7 @@ class Network(nn.Module):
         super().__init__()
         self.form, self.taken, self.observe = form, form.acted, form.observe
         self.seen = {name or "observation": space for name, (_, space) in form.entries.items()}
+        self.seen |= {MASK: MultiBinary(len(form.allowed.allowed))} if form.allowed else {}
         apart = isinstance(form.task.observation_space, Dict)
         self.names = [name or "pixels" for name in form.entries] if apart else []
         for space in self.seen.values():
@@ -95,9 +97,10 @@ class Network(nn.Module):
                 del each.standard_normal
                 each.standard_normal = standard
 
-    def begin(self, seen: Any) -> list[Tensor]:
-        """The inputs where episodes begin: what is observed, ``[batch, *shape]``, and zeros of memory."""
+    def begin(self, seen: Any, mask: np.ndarray | None) -> list[Tensor]:
+        """The inputs where episodes begin: observed, ``[batch, *shape]``, allowed, and zeros of memory."""
         given = [at(seen, path) for path, _ in self.form.entries.values()]
+        given += [] if mask is None else [mask]
         zeros = [torch.zeros(len(given[0]), *shape) for shape in self.memory.values()]
         kinds = map(kind, self.seen.values())
         return [
@@ -115,12 +118,13 @@ class Network(nn.Module):
         return (action, *(tensordict["next", key] for key in self.memory)) if states else action
 
     def entries(self, given: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What is observed as the policy has it: by the task's own names, or all as one vector."""
+        """What is observed as the policy has it: by the task's own names, or all as one vector; a mask."""
         read = [as_read(each, space) for each, space in zip(given, self.seen.values(), strict=True)]
+        mask = {MASK: read.pop() != 0} if self.form.allowed else {}
         if self.names:
-            return dict(zip(self.names, read, strict=True))
+            return mask | dict(zip(self.names, read, strict=True))
         vector = torch.cat(read, -1) if len(read) > 1 else read[0]
-        return {"observation": vector[:, self.observe] if self.observe else vector}
+        return mask | {"observation": vector[:, self.observe] if self.observe else vector}
 
     def acted(self, action: Tensor) -> Tensor:
         """The policy's action as the task takes it."""
@@ -218,7 +222,7 @@ def check(
 
     Args:
         network: as it will be written.
-        episodes: the observations of each step of each, as :meth:`OwnForm.observed` gives them.
+        episodes: what is observed and allowed at each step of each, as :meth:`OwnForm.observed` gives it.
         predict: the policy.
         reset: tells it that episodes begin.
 
@@ -228,14 +232,14 @@ def check(
     for episode in episodes:
         reset()
         inputs = len(network.seen)
-        states = network.begin(episode[0])[inputs:]
-        for seen in episode:
+        states = network.begin(*episode[0])[inputs:]
+        for seen, mask in episode:
             try:
-                given = network(*network.begin(seen)[:inputs], *states)
+                given = network(*network.begin(seen, mask)[:inputs], *states)
             except (KeyError, NotImplementedError) as error:
                 raise UserError(f"export: the policy reads more than the observation: {error}") from error
             action, *states = given if states else [given]
-            if not np.allclose(action, predict(seen), rtol=1e-4, atol=1e-4):
+            if not np.allclose(action, predict(seen, mask=mask), rtol=1e-4, atol=1e-4):
                 raise UserError("export: a transform of this run acts otherwise outside of its environment")
 
 

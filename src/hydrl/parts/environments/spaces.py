@@ -126,6 +126,15 @@ def chosen(space: gymnasium.Space, row: np.ndarray) -> Any:
     return (row.reshape(space.shape) + getattr(space, "start", 0)).astype(space.dtype)
 
 
+def drawn(space: gymnasium.Space, allowed: np.ndarray | None) -> Any:
+    """An action drawn by a space's own generator, of each choice from the options that are ``allowed``."""
+    if allowed is None:
+        return space.sample()
+    ends = np.cumsum(options(space))
+    able = [np.flatnonzero(each) for each in np.split(allowed, ends[:-1])]
+    return chosen(space, np.array([space.np_random.choice(each) for each in able]))
+
+
 def within(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
     """The spaces of which a dictionary or tuple is made, by what leads to them; no others are made of any."""
     if isinstance(space, Tuple):

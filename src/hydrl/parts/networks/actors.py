@@ -10,7 +10,7 @@ from hydrl.parts.libraries import tell
 from hydrl.parts.networks import heads
 from hydrl.parts.networks.layers import noisy_layers
 from hydrl.parts.networks.network import Net, network
-from hydrl.parts.specs import action_kind, action_spec
+from hydrl.parts.specs import action_kind, action_spec, mask_key
 
 Scale = Literal["per_state", "independent"]
 FINE = 8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
@@ -51,7 +51,7 @@ def categorical(
         scale: not read here, as ``scale_init``: an algorithm for both kinds of actions sets the deviation.
     """
     head = heads.several if action_kind(env) == "multi-discrete" else heads.categorical
-    return network(env, head(env.action_spec_unbatched), **net)
+    return network(env, head(env.action_spec_unbatched, mask=mask_key(env)), **net)
 
 
 def stochastic(
@@ -73,7 +73,8 @@ def q_value(
         dueling: action values are state value plus advantage (Wang et al. 2016). The last of ``num_cells``
             is the width of the two heads, the others are the shared trunk.
     """
-    return noisy_layers(network(env, heads.q_value(env.action_spec_unbatched, dueling=dueling), **net), noisy)
+    head = heads.q_value(env.action_spec_unbatched, dueling=dueling, mask=mask_key(env))
+    return noisy_layers(network(env, head, **net), noisy)
 
 
 def distributional(
@@ -98,7 +99,7 @@ def distributional(
         dueling: as :func:`q_value`, with a value and an advantage for each atom (Hessel et al. 2018).
     """
     returns = heads.support(v_min, v_max, atoms).to(env.device)
-    head = heads.distributional(env.action_spec_unbatched, returns, dueling=dueling)
+    head = heads.distributional(env.action_spec_unbatched, returns, dueling=dueling, mask=mask_key(env))
     return noisy_layers(network(env, head, **net), noisy)
 
 

@@ -11,7 +11,7 @@ from hydrl.parts.networks import heads
 from hydrl.parts.networks.actors import tell_of_rounding
 from hydrl.parts.networks.layers import activation_class
 from hydrl.parts.networks.network import materialise
-from hydrl.parts.specs import action_kind, action_spec, size_of
+from hydrl.parts.specs import action_kind, action_spec, mask_key, size_of
 
 Keys = list[str | tuple[str, ...]]
 
@@ -31,10 +31,11 @@ def actor(
         share_params: one network for all agents instead of one for each.
     """
     kind = action_kind(env).removeprefix("multi-agent ")
-    made = {"discrete": heads.categorical, "multi-discrete": heads.several}.get(kind, heads.tanh_normal)
-    if made is heads.tanh_normal:
+    drawn = {"discrete": heads.categorical, "multi-discrete": heads.several}.get(kind)
+    if drawn is None:
         tell_of_rounding(env)
-    head = made(action_spec(env), env.action_key)
+    spec, key = action_spec(env), env.action_key
+    head = heads.tanh_normal(spec, key) if drawn is None else drawn(spec, key, mask=mask_key(env))
     layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
     return materialise(head.over(layers, in_keys), env)
 

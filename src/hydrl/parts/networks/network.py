@@ -17,7 +17,7 @@ from hydrl.parts.networks.encoders import Features
 from hydrl.parts.networks.heads import Head
 from hydrl.parts.networks.layers import JointLayers, Layers, Norm, initialise
 from hydrl.parts.networks.memory import STATES, Memory
-from hydrl.parts.specs import require_entries, seen, size_of
+from hydrl.parts.specs import mask_key, require_entries, seen, size_of
 
 BODIES = ("features", "memory")  # what lies before a head writes
 
@@ -144,7 +144,7 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         DivergedError: if what it gives is no number.
     """
     actions = env.action_keys
-    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES)]
+    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES, mask_key(env))]
     require_entries(env.observation_spec, in_keys)
     module.to(env.device).eval()
     with torch.no_grad():
