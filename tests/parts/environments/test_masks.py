@@ -172,6 +172,15 @@ def test_gymnasium_s_taxi_has_one_and_looking_for_it_draws_nothing():
     assert (rows["action"].bool() & ~rows["action_mask"]).sum() == 0
 
 
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_of_stacked_frames_the_newest_says_it(num_envs):
+    stack = partial(gymnasium.wrappers.FrameStackObservation, stack_size=3)
+    env = env_of("entry", num_envs, wrappers={"stack": stack}, pixels=True)
+    rows = env.rollout(50, break_when_any_done=False).reshape(-1)
+    assert (rows["action_mask"].shape, rows["pixels"].shape[1:]) == ((50 * num_envs, 8), (3, 12, 12))
+    assert (rows["action_mask"].sum(-1) == 3).all()
+
+
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("says", [*PLACES, "tuple"])
 def test_of_several_choices_each_has_its_own_options(says, num_envs):

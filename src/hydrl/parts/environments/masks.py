@@ -72,6 +72,8 @@ class Allowed(gymnasium.Wrapper):
             given = (observation if kind == "entry" else info).get(key)
         if given is None and ended:
             given = np.ones_like(self.allowed)
+        if kind == "entry" and np.shape(given)[1:] == self.allowed.shape:  # stacked frames, the newest last
+            given = given[-1]
         self.allowed = truth_values(given, len(self.allowed), f"{self.named} gave {in_words(self.place)}")
         if kind != "entry":
             return observation
