@@ -14,6 +14,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
+from hydrl.parts.specs import HIDDEN
 
 # What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
 READ = {
@@ -70,7 +71,8 @@ def make_loss(
 
     Args:
         module: builds the loss; ``action_spec``, ``action_space`` and ``num_actions`` are handed to one that
-            has such an argument.
+            has such an argument, and over a memory ``deactivate_vmap`` to it or its value estimator, as vmap
+            knows no recurrent networks.
         parts: the materialised networks by their groups.
         action_spec: of one environment.
         networks: which part goes into which argument of the loss.
@@ -84,6 +86,11 @@ def make_loss(
     known = {"action_spec": action_spec, "action_space": action_spec}
     known["num_actions"] = getattr(action_spec.space, "n", None)
     asked = inspect.signature(module).parameters
+    remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
+    if remembers and "deactivate_vmap" in asked:
+        known["deactivate_vmap"] = True
+    elif remembers and value_estimator is not None:
+        value_estimator = {"deactivate_vmap": True, **value_estimator}
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
