@@ -71,8 +71,8 @@ def make_loss(
 
     Args:
         module: builds the loss; ``action_spec``, ``action_space`` and ``num_actions`` are handed to one that
-            has such an argument, and over a memory ``deactivate_vmap`` to it or its value estimator, as vmap
-            knows no recurrent networks.
+            has such an argument. Over a memory it and its value estimator do without vmap, which knows no
+            recurrent networks.
         parts: the materialised networks by their groups.
         action_spec: of one environment.
         networks: which part goes into which argument of the loss.
@@ -89,8 +89,6 @@ def make_loss(
     remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
     if remembers and "deactivate_vmap" in asked:
         known["deactivate_vmap"] = True
-    elif remembers and value_estimator is not None:
-        value_estimator = {"deactivate_vmap": True, **value_estimator}
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
@@ -100,6 +98,8 @@ def make_loss(
         loss.set_keys(**keys)
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
+        if remembers:
+            loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
         reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
         log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
         # Of the action as it was acted; what is learned from without an advantage draws its own.
