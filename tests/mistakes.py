@@ -335,7 +335,10 @@ MISTAKES: dict[str, list[str]] = {
     # A memory.
     "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],
     "algo=dqn env=cartpole memory=gru minibatches=replay": ["minibatches=replay does not fit"],
-    "algo=ddpg env=pendulum memory=gru": ["memory={gru: 64} does not work with DDPGLoss, which", "use memory=null"],
+    "algo=ddpg env=pendulum memory=gru": [
+        "memory={gru: 64} does not work with DDPGLoss, which",
+        "use memory=null",
+    ],
     "algo=recurrent_ppo minibatches.sequence=null": ["whole sequences; use minibatches.sequence=32"],
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48",

@@ -76,9 +76,12 @@ def all_of(cut):
     return unrolled(cut.buffer[:], READ, cut.burn_in)
 
 
-def pieces(batch, sizes=(1, 30, 7, 52)):
-    assert sum(sizes) == batch.shape[1]
-    return batch.split(sizes, 1)
+def in_pieces(batch):
+    """What keeps it, batch by batch."""
+    cut = sequences()
+    for piece in batch.split((1, 30, 7, 52), 1):
+        cut.store(piece)
+    return cut
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
@@ -87,9 +90,7 @@ def test_a_piece_is_worth_what_the_whole_is_wherever_episodes_begin_in_it(kind):
     actor, batch = acted(kind)
     now, following = stepped(actor, batch)
     assert torch.allclose(batch["action_value"].flatten(0, 1), now, atol=1e-5)
-    cut = sequences()
-    for piece in pieces(batch):
-        cut.store(piece)
+    cut = in_pieces(batch)
     rows = all_of(cut)
     assert rows.shape == (3 * 21, 8)
     assert rows["is_init"].any(0).all()  # at every place, the first and the one after burn-in among them
@@ -106,9 +107,7 @@ def test_a_piece_is_worth_what_the_whole_is_wherever_episodes_begin_in_it(kind):
 @torch.no_grad()
 def test_burn_in_and_what_an_end_cut_short_are_not_learned_from():
     _, batch = acted()
-    cut = sequences()
-    for piece in pieces(batch):
-        cut.store(piece)
+    cut = in_pieces(batch)
     rows = all_of(cut)
     learned = rows[LEARNED][..., 0]
     for row, told in zip(rows, learned, strict=True):
@@ -122,9 +121,7 @@ def test_burn_in_and_what_an_end_cut_short_are_not_learned_from():
 @torch.no_grad()
 def test_sequences_are_of_one_environment_each_begins_in_the_middle_of_the_one_before_and_none_is_lost():
     _, batch = acted()
-    cut = sequences()
-    for piece in pieces(batch):
-        cut.store(piece)
+    cut = in_pieces(batch)
     whole = sequences()
     whole.store(batch)
     begins = cut.buffer[:]["frame"][:, 0]
