@@ -13,7 +13,7 @@ REPLAYED = ["dqn", "prioritized_dqn", "r2d2", "sac", "td3"]
 
 
 def words(algo, *more):
-    return [f"algo={algo}", *TASKS[algorithms()[algo][-1]], "~tuned", *data_of(algo), *more]
+    return [f"algo={algo}", *TASKS[algorithms()[algo][0]], "~tuned", *data_of(algo), *more]
 
 
 @pytest.mark.parametrize("algo", algorithms())
