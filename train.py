@@ -76,7 +76,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     exploration = specs.exploring(build("exploration"), env, actor)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     buffer = buffers.of_task(build("buffer")(), env)
-    memory.require_memory(buffer, env)
+    memory.require_memory(buffer, env, settings.steps_of_a_row)
     learners = make_learners(settings.learners, parts, action_spec, buffer, build("data")(env, actor))
     learner = learners[-1]  # by the run's own loss; others, where it says so, learn before
     initial.take(source, env, learner)

@@ -69,7 +69,6 @@ MISTAKES: dict[str, list[str]] = {
     "ent_coef=0.1": ["ent_coef=0.1", "did you mean loss.module.entropy_coeff?"],
     "environment=cartpole": ["environment=cartpole", "did you mean env?"],
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
-    "encoder=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
     "encoder=resnet": ["encoder=resnet: no such choice; try auto, cnn, impala, minatar, mlp"],
     "++actor.encoder.reader=cnn": ["actor.encoder={reader: cnn}", "encoder.KEY=VALUE"],
     "encoder.nonsense=1": ["encoder.nonsense=1", "auto, mlp, cnn, impala, minatar"],
@@ -335,9 +334,12 @@ MISTAKES: dict[str, list[str]] = {
     ],
     # A memory.
     "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],
-    "algo=ppo memory=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
-    "algo=dqn env=cartpole memory=gru": ["actor.memory={gru: 64}", "use algo=recurrent_ppo"],
-    "algo=recurrent_ppo minibatches.sequence=null": ["or minibatches.sequence=32"],
+    "algo=dqn env=cartpole memory=gru minibatches=replay": ["minibatches=replay does not fit"],
+    "algo=ddpg env=pendulum memory=gru": [
+        "memory={gru: 64} does not work with DDPGLoss, which",
+        "use memory=null",
+    ],
+    "algo=recurrent_ppo minibatches.sequence=null": ["whole sequences; use minibatches.sequence=32"],
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48",
         "minibatches.size=64 and the 256 steps",

@@ -122,7 +122,8 @@ def test_the_rebuilt_policy_repeats_the_closing_evaluation(algo, finished):
 
 
 SMALLEST = {"minibatches.size": 1, "minibatches.updates": 1, "minibatches.warmup_frames": 1}
-SMALLEST |= {"minibatches.sequence": 1, "minibatches.epochs": 1, "collector.init_random_frames": 0}
+SMALLEST |= {"minibatches.sequence": 1, "minibatches.burn_in": 0, "minibatches.epochs": 1}
+SMALLEST |= {"collector.init_random_frames": 0}
 # What they standardise by, of which one has no deviation.
 BY = dict.fromkeys(["mappo", "ippo", "recurrent_ppo"], "collector.frames_per_batch")
 BY |= {"crossq": "minibatches.size"}

@@ -44,6 +44,8 @@ REPLAY = {
     "collector.frames_per_batch": 64,
     "collector.init_random_frames": 128,
     "minibatches.updates": 16,
+    "minibatches.sequence": 4,
+    "minibatches.burn_in": 1,
     "minibatches.warmup_frames": 128,
     "exploration.annealing_num_steps": 256,
     "target.tau": 0.1,

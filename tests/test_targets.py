@@ -36,7 +36,8 @@ NUMBERS = {
 }
 DATA = {"total_frames": 800}
 slow = partial(pytest.param, marks=pytest.mark.slow)
-CASES = [(*case, ()) for case in cases() if not fresh(case[0])]
+# What is learned from sequences, parts/experience/test_sequences.py works out.
+CASES = [(*case, ()) for case in cases() if not fresh(case[0]) and case[0] != "r2d2"]
 CASES += [
     slow("dqn", "discrete", ("loss.module.double_dqn=false",)),
     ("dqn", "discrete", ("minibatches.n_steps=3",)),

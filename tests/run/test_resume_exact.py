@@ -46,6 +46,16 @@ EXACT = {
     "DQN, pictures by priorities": [
         *DOT, "buffer=prioritized", "buffer.storage.max_size=500", "minibatches.draw=minibatch",
     ],
+    "R2D2": [
+        "algo=r2d2", "env=cartpole_masked", "collector.num_envs=4", "minibatches.sequence=6",
+        "minibatches.burn_in=2", "minibatches.warmup_frames=64", "minibatches.updates=2",
+        "buffer.storage.max_size=90",
+    ],
+    "SAC, a memory, pictures": [
+        "algo=sac", "memory=gru", "env=gym", "env.id=pictures:Aim-v0", "encoder.features=8",
+        "collector.num_envs=2", "critic.num_cells=[16,16]", "minibatches.sequence=6", "minibatches.burn_in=2",
+        "minibatches.warmup_frames=64", "minibatches.updates=2", "collector.init_random_frames=64",
+    ],
     "several agents": [
         "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
         "env=custom", "env._target_=toys.Team", "collector.num_envs=4",

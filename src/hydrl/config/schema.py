@@ -98,7 +98,7 @@ class Eval(Strict):
 
 
 ENCODER = Row("env in_keys", gives=MODULE)
-MEMORY = Row("in_keys size", gives=MODULE)
+MEMORY = Row("in_keys size", asked=frozenset({"state"}), gives=MODULE)
 
 # What may lie within a network, and what it is handed.
 WITHIN = {
@@ -122,6 +122,7 @@ ASKED = {
     "updates": "minibatches.updates",
     "sequence": "minibatches.sequence",
     "warmup": "minibatches.warmup_frames",
+    "burn_in": "minibatches.burn_in",
 }
 
 

@@ -86,6 +86,11 @@ class Settings(Parts):
         return asked(vars(self), "envs")
 
     @property
+    def steps_of_a_row(self) -> int:
+        """Steps of an environment in a row of the replay memory; several where a row is a sequence."""
+        return steps_of_a_row(self.minibatches)
+
+    @property
     def batches(self) -> int:
         """Batches in the run; the last is whole, so ``total_frames`` is rounded up."""
         return -(-self.total_frames // self.frames_per_batch)
@@ -174,6 +179,8 @@ def build(given: Any, part: str) -> Builder:
     node = given.loss.module if part == "loss" else getattr(given, part, None)
     if node is None:
         return nothing
+    if part == "buffer" and (steps := steps_of_a_row(given.minibatches)) > 1:
+        node = of_sequences(node, steps)
     make = builder(with_wrappers(node) if part == "env" else node)
     return partial(network, part, make) if part in NETWORKS else make
 
@@ -183,6 +190,21 @@ def with_wrappers(env: Part) -> Part:
     if not (wrappers := env.get("wrappers")) or env["_target_"] != GYMNASIUM:
         return env
     return env | {"wrappers": {name: each | {"_partial_": True} for name, each in wrappers.items()}}
+
+
+def steps_of_a_row(minibatches: Part) -> int:
+    """See :attr:`Settings.steps_of_a_row`."""
+    return minibatches.get("sequence", 1) if "burn_in" in minibatches else 1
+
+
+def of_sequences(buffer: Part, steps: int) -> Part:
+    """A buffer's node; its size is in frames, of which each row, of so many steps, has a new half."""
+    sizes = (("storage", "max_size"), ("sampler", "max_capacity"))
+    return buffer | {
+        part: buffer[part] | {size: max(1, buffer[part][size] // ((steps + 1) // 2))}
+        for part, size in sizes
+        if size in (buffer.get(part) or {})
+    }
 
 
 def nothing(*_: Any, **__: Any) -> None:

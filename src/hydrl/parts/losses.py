@@ -15,7 +15,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
-from hydrl.parts.specs import MASK
+from hydrl.parts.specs import HIDDEN, MASK
 
 # What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
 READ = {
@@ -92,7 +92,8 @@ def make_loss(
 
     Args:
         module: builds the loss; ``action_spec``, ``action_space`` and ``num_actions`` are handed to one that
-            has such an argument.
+            has such an argument. Over a memory it and its value estimator do without vmap, which knows no
+            recurrent networks.
         parts: the materialised networks by their groups.
         action_spec: of one environment.
         networks: which part goes into which argument of the loss.
@@ -106,6 +107,9 @@ def make_loss(
     known = {"action_spec": action_spec, "action_space": action_spec}
     known["num_actions"] = getattr(action_spec.space, "n", None)
     asked = inspect.signature(module).parameters
+    remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
+    if remembers and "deactivate_vmap" in asked:
+        known["deactivate_vmap"] = True
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
@@ -115,6 +119,8 @@ def make_loss(
         loss.set_keys(**keys)
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
+        if remembers:
+            loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
         reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
         log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
         # Of the action as it was acted; what is learned from without an advantage draws its own.

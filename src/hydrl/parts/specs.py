@@ -18,9 +18,12 @@ from torchrl.data import (
     TensorSpec,
 )
 from torchrl.envs import CatFrames, EnvBase, GymWrapper, TransformedEnv
+from torchrl.modules import GRUModule, LSTMModule
 
 from hydrl.errors import UserError
 
+# What an actor's memory reads beside observations; primers write zeros where episodes begin.
+HIDDEN = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
 INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
 MASK = "action_mask"  # entry that says of each action whether it is allowed, beside the action
 
