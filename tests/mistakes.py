@@ -281,7 +281,7 @@ MISTAKES: dict[str, list[str]] = {
         "the run fills this in",
     ],
     "algo=ppo env=cartpole actor=dueling": ["actor=dueling does not fit algo=ppo; use actor=stochastic, "],
-    "algo=iql env=pendulum": ["collector.path has no value; write collector.path=VALUE", "folder of a run"],
+    "algo=iql env=pendulum": ["data.path has no value; write data.path=VALUE", "folder of a run"],
     "algo=dqn env=cartpole actor=categorical": [
         "actor=categorical",
         "algo=dqn",

@@ -96,7 +96,7 @@ def test_what_a_run_kept_teaches_more_than_the_run_did(seed, run):
     behaviour = run("algo=sac", *whole, *longer, folder="behaviour")
     rows = saved(behaviour, "buffer")["next"]
     mean = rows["episode_reward"][rows["done"]].mean().item()
-    folder = run("algo=iql", *whole, f"collector.path={behaviour}", folder="iql")
+    folder = run("algo=iql", *whole, f"data.path={behaviour}", folder="iql")
     reached = json.loads((folder / "summary.json").read_text())
     assert reached["updates"] <= 20_000
     assert reached["eval/return_mean"] >= -200 > mean

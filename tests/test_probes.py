@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import settings
-from probes import cases, judges, overrides_of, small, supplied, watch, worth
+from probes import cases as all_cases
+from probes import imitates, judges, overrides_of, small, supplied, watch, worth
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.modules import set_recurrent_mode
@@ -16,6 +17,13 @@ from torchrl.objectives import LossModule
 GAMMA = 0.5
 slow = partial(pytest.param, marks=pytest.mark.slow)
 SEEDS = [0, *map(slow, range(1, 10))]
+
+
+def cases() -> list[tuple[str, str]]:
+    """Those that learn from rewards."""
+    return [case for case in all_cases() if not imitates(case[0])]
+
+
 # What a state is worth asks nothing of its actions: of one kind of them is enough beside other tests.
 FIRST = dict(reversed([*cases()]))
 ONE_KIND = [(algo, actions) if FIRST[algo] == actions else slow(algo, actions) for algo, actions in cases()]

@@ -245,7 +245,9 @@ class Parts(Keys):
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     exploration: Annotated[Built | None, Role.LEARNING, Row("action_spec", gives=MODULE)]
-    collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
+    collector: Annotated[
+        Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))
+    ]
     buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
     data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None
     minibatches: Annotated[Built, Role.LEARNING, Row("buffer loss", asked=frozenset({"data"}))]
