@@ -37,7 +37,9 @@ NUMBERS = {
 }
 DATA = {"total_frames": 800}
 slow = partial(pytest.param, marks=pytest.mark.slow)
+LATER = ["cql", "iql_discrete"]
 CASES = [(*case, ()) for case in cases() if not fresh(case[0]) and not imitates(case[0])]
+CASES = [slow(*case) if case[0] in LATER else case for case in CASES]
 CASES += [
     slow("dqn", "discrete", ("loss.module.double_dqn=false",)),
     ("dqn", "discrete", ("minibatches.n_steps=3",)),

@@ -24,7 +24,7 @@ import train
 from hydrl.config import CONFIGS, command_line, own, tuned
 from hydrl.config.command_line import read
 from hydrl.config.mistakes import choices
-from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
+from hydrl.config.overrides import as_hydra_reads, key_of, spelled_out, with_paths
 from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run import resume
@@ -587,6 +587,10 @@ def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
         resume.expand(["resume=None"])
     with pytest.raises(UserError, match=r"resume=/home/a b/x: there is no such folder"):
         resume.expand(["resume=~/x"])
+
+
+def test_a_set_of_data_has_the_name_that_a_collector_had_for_it():
+    assert spelled_out(["algo=iql", "collector.path=a/b"]) == ["algo=iql", "data.path=a/b"]
 
 
 def test_several_data_sets_stay_several():

@@ -25,7 +25,7 @@ def renamed(values: Any) -> Any:
 
 def set_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The collector in settings, where it draws from a set of data."""
-    collector = values.get("collector")
+    collector: Any = values.get("collector")
     draws = isinstance(collector, dict) and collector.get("_target_") == "hydrl.run.dataset.DataSet"
     return collector if draws else {}
 

@@ -96,7 +96,7 @@ class CQLLoss(objectives.CQLLoss):
 
 
 class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
-    """TorchRL's conservative Q-learning for choices, with a weight of the penalty and with its target network.
+    """TorchRL's conservative Q-learning for choices, with its target network and a weight of the penalty.
 
     TorchRL's makes that network, and takes what follows from the one that learns.
 

@@ -215,7 +215,8 @@ def write(kind: str, file: Path, columns: Columns) -> None:
     """Writes columns to a file, whole or not at all; ``npz`` or ``h5``."""
     if kind == "npz":
         with file.open("wb") as opened:
-            np.savez_compressed(opened, **columns)  # type: ignore[arg-type]
+            arrays: dict[str, Any] = dict(columns)
+            np.savez_compressed(opened, **arrays)
         return
     with imported("h5py", "format=h5").File(file, "w") as opened:
         for name, values in columns.items():

@@ -50,20 +50,8 @@ def rows_of(
     """
     told, scales = f"{key}={path}", scales_of(env)
     if kind == "run":
-        buffer, settings = kept(Path(path), key)
-        check_task(settings["task"], task, told)
-        if learned := [
-            each for each in ("Norm", "normaliser", "Running") if each in str(settings["transforms"])
-        ]:
-            raise UserError(
-                f"{told}: what that run kept is as its normaliser made it ({learned[0]}); collect with "
-                "transforms=plain, or play its policy, by python scripts/record.py run=RUN out=DIR, and use "
-                "data=npz data.path=DIR"
-            )
-        for name, each in settings["transforms"].items():
-            if "reward" in each["_target_"].rpartition(".")[2].lower():
-                tell(f"{told}: its rewards are as transforms.{name} of that run left them")
-                scales = []
+        buffer, scaled = of_run(path, task, key)
+        scales = [] if scaled else scales
     else:
         check_task(about(Path(path)).get("task"), task, told)
         check_transforms(env, told)
@@ -75,6 +63,27 @@ def rows_of(
     if shown := [*standardising(env, buffer, told), *scales]:
         buffer.append_transform(AsShown(shown, env.device))
     return buffer
+
+
+def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
+    """What a run kept, and whether its transforms have changed the rewards.
+
+    Raises:
+        UserError: if there is none, or it is of another task or of what a normaliser showed.
+    """
+    told = f"{key}={path}"
+    buffer, settings = kept(Path(path), key)
+    check_task(settings["task"], task, told)
+    if any(each in str(settings["transforms"]) for each in ("Norm", "normaliser", "Running")):
+        raise UserError(
+            f"{told}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
+            "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
+        )
+    transforms = settings["transforms"].items()
+    scaling = [name for name, each in transforms if "reward" in each["_target_"].rpartition(".")[2].lower()]
+    for name in scaling:
+        tell(f"{told}: its rewards are as transforms.{name} of that run left them")
+    return buffer, bool(scaling)
 
 
 def check_read(env: TransformedEnv, policy: TensorDictModuleBase, rows: TensorDictBase, told: str) -> None:

@@ -81,7 +81,7 @@ def space(spec: Mapping[str, Any]) -> Space:
     if "choices" in spec:
         return Discrete(spec["choices"])
     shape, kind = spec["shape"], np.dtype(spec["dtype"])
-    least, most = (0, 255) if kind == np.uint8 else (-np.inf, np.inf)
+    least, most = (0.0, 255.0) if kind == np.uint8 else (-np.inf, np.inf)
     low, high = (
         np.broadcast_to(spec.get(end, each), shape) for end, each in (("low", least), ("high", most))
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from tensordict import TensorDictBase
 
 from hydrl.errors import UserError
@@ -29,13 +30,11 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray]
     if kind != "run":
         made = columns.read(kind, path, told)
         return kind, made, *returns_of(made)
-    buffer, _ = dataset.kept(path, told)
+    buffer, _ = dataset.kept(path, "data")
     rows = buffer.storage[:]
-    over = rows["next", "done"].reshape(-1).numpy()
-    after = rows["next"]
-    returns, steps = (after.get(key, None) for key in ("episode_reward", "step_count"))
-    found = [each.reshape(-1).numpy()[over] if each is not None else np.zeros(0) for each in (returns, steps)]
-    return kind, of_memory(rows), *found
+    ended = rows["next"][rows["next", "done"].reshape(-1)]
+    lengths = ended.get("step_count", torch.zeros(len(ended)))  # of a run that counted none
+    return kind, of_memory(rows), ended["episode_reward"].reshape(-1).numpy(), lengths.reshape(-1).numpy()
 
 
 def of_memory(rows: TensorDictBase) -> Columns:

@@ -32,8 +32,11 @@ from hydrl.run.columns import NEXT, Columns, ends, observed
 
 REWARDS = (RewardScaling, RewardClipping, SignTransform, BinarizeReward)  # row by row
 # These change no number of an observation, or are followed here.
-FOLLOWED = (RewardSum, StepCounter, DoubleToFloat, ActionScaling, CopiedTensors, InitTracker)
-FOLLOWED += (RandomTruncationTransform, ObservationNorm, RunningNorm, *REWARDS)
+FOLLOWED = (
+    *(RewardSum, StepCounter, DoubleToFloat, ActionScaling, CopiedTensors, InitTracker),
+    *(RandomTruncationTransform, ObservationNorm, RunningNorm),
+    *REWARDS,
+)
 ABOUT = "about.json"
 SLACK = 1e-3  # of the span of an action's bounds, by which rounding may lead past them
 
