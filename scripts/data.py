@@ -35,8 +35,10 @@ def main(words: list[str]) -> None:
     if len(places) != 1:
         raise UserError("name one set, as python scripts/data.py DIR")
     path = Path(plain(places[0]))
+    from hydrl.parts.libraries import quieten_libraries
     from hydrl.run import overview
 
+    quieten_libraries()
     kind, columns, returns, lengths = overview.opened(path, places[0])
     overview.show(path, kind, columns, returns, lengths)
     beside = path if path.is_dir() else path.parent
