@@ -1,5 +1,7 @@
 """Sets of transitions as arrays: what follows what, and what is refused."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -130,6 +132,13 @@ UNFIT = {
 def test_what_does_not_fit_the_task_is_refused_in_a_line(message, pendulum):
     with pytest.raises(UserError, match=f"FILE: {message}"):
         rows.fitting(columns.transitions(small(**UNFIT[message])), pendulum, "FILE")
+
+
+def test_a_package_that_is_not_there_is_told_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    (tmp_path / "data.h5").touch()
+    with pytest.raises(UserError, match=r"^data=h5 needs h5py; pip install 'hydrl\[minari\]'$"):
+        columns.read("h5", tmp_path, "data.path=X")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def episodes(made: Columns) -> Iterator[Any]:
             terminations=made["terminals"][begin:end],
             truncations=made["timeouts"][begin:end],
         )
-        begin = end
+        begin = int(end)
 
 
 def seen(specs: Mapping[str, Any], made: Columns) -> Space:
