@@ -280,7 +280,20 @@ MISTAKES: dict[str, list[str]] = {
         "the run fills this in",
     ],
     "algo=ppo env=cartpole actor=dueling": ["actor=dueling does not fit algo=ppo; use actor=stochastic, "],
-    "algo=iql env=pendulum": ["collector.path has no value; write collector.path=VALUE", "folder of a run"],
+    "algo=iql env=pendulum": ["data.path has no value; write data.path=VALUE", "folder of a run"],
+    "algo=iql env=pendulum data=null": [
+        "collector needs data; add data=run data.path=DIR, or use collector="
+    ],
+    "algo=iql env=pendulum data=csv data.path=x": ["data=csv: no such choice", "h5, minari, npz, run"],
+    "algo=td3_bc env=cartpole data.path=x": [
+        "algo=td3_bc acts in continuous action spaces",
+        "use algo=bc or algo=cql_discrete or algo=iql_discrete",
+    ],
+    "algo=td3_bc env=pendulum data.path=x loss.module.alpha=-1": ["loss.module.alpha=-1", "equal to 0"],
+    "algo=cql env=pendulum data.path=x +loss.module.with_lagrange=true": [
+        "loss.module.with_lagrange=true: hydrl.parts.offline.CQLLoss takes no with_lagrange"
+    ],
+    "algo=bc env=pendulum data.path=x target=soft": ["target=soft does not fit algo=bc; use target=null"],
     "algo=dqn env=cartpole actor=categorical": [
         "actor=categorical",
         "algo=dqn",

@@ -29,7 +29,8 @@ ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=tor
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
 ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.id=ALE/Pong-v5"]}
 ARGUMENTS["env/dm_control"] = ["env.id=cartpole-swingup"]
-ARGUMENTS |= {"data/run": ["minibatches=mixed", "data.path=none"]}
+KINDS = ("run", "npz", "h5", "minari")
+ARGUMENTS |= {f"data/{kind}": ["minibatches=mixed", "data.path=none"] for kind in KINDS}
 ARGUMENTS |= {"minibatches/mixed": ["data=run", "data.path=none"]}
 MOUNTED = {"layers": "layers@actor"}  # a group of parts of other groups' choices
 WITH = {"lstm": "recurrent_ppo", "gru": "recurrent_ppo", "noisy": "rainbow"}  # an algorithm these need

@@ -40,6 +40,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Positive, "collector.worker_timeout logger.wandb.init_timeout"),
     (NotNegative, "optim.weight_decay schedule.eta_min schedule.power"),
     (NotNegative, "exploration.sigma_init exploration.sigma_end"),
+    (NotNegative, "loss.module.min_q_weight loss.module.alpha"),
+    (PositiveInt, "loss.module.num_random"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
     (Fraction, "transforms.reward_scaling.gamma"),

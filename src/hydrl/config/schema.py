@@ -248,7 +248,9 @@ class Parts(Keys):
     exploration: Annotated[
         Built | None, Role.LEARNING, Row("action_spec", asked=frozenset({"action_mask_key"}), gives=MODULE)
     ]
-    collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
+    collector: Annotated[
+        Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))
+    ]
     buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
     data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None
     minibatches: Annotated[Built, Role.LEARNING, Row("buffer loss", asked=frozenset({"data"}))]

@@ -358,7 +358,8 @@ def check_action_space(settings: Settings, kind: str) -> None:
     """
     has = f"env={settings.task} has {kind} actions"
     if kind not in settings.action_spaces:
-        able = [name for name, kinds in algorithms().items() if kind in kinds]
+        given = fits_data(settings.algo)
+        able = [name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == given]
         advice = use("algo", able) if able else "no algorithm here can"
         if "one-hot" in kind:
             advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
@@ -367,6 +368,12 @@ def check_action_space(settings: Settings, kind: str) -> None:
     if kind not in (only := settings.actor.get("needs", {}).get("action_spaces", [kind])):
         actor = named("actor", settings.actor)
         raise UserError(f"{actor} acts in {' and '.join(only)} action spaces and {has}; use actor=stochastic")
+
+
+def fits_data(algo: str) -> bool:
+    """Whether an algorithm learns from a set of data, and from nothing else."""
+    there = algo in choices(CONFIGS / "algo")  # else it is one's own
+    return there and content(f"/algo/{algo}")["fits"].get("collector") == ["dataset"]
 
 
 def algorithms() -> dict[str, list[str]]:

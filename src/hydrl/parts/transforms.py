@@ -319,6 +319,12 @@ class ActionMask(envs.ActionMask):
         self.action_spec.update_mask(state.get("mask"))
 
 
+def scaled_actions(env: EnvBase | None = None) -> Transform | None:
+    """:class:`ActionScaling` for numbers; the choices that ``env`` may take have no unit, and get none."""
+    numbers = env is None or env.full_action_spec_unbatched[env.action_keys[0]].dtype.is_floating_point
+    return ActionScaling() if numbers else None
+
+
 class ActionScaling(envs.ActionScaling):
     """TorchRL's: what acts, explores and judges has actions in [-1, 1], whatever the task's unit.
 

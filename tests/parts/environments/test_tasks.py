@@ -104,7 +104,7 @@ def test_every_collector_hands_over_what_the_task_gave(collector, collected, run
         collected.clear()
         words = [
             "algo=iql",
-            f"collector.path={tmp_path / 'data'}",
+            f"data.path={tmp_path / 'data'}",
             "value.num_cells=[8]",
             "minibatches.size=48",
         ]
