@@ -38,6 +38,7 @@ CASES |= {
 FAST = ["ppo", "dqn", "rainbow", "sac_discrete"]  # one of each way to choose
 PLACES = ["info", "entry", "method"]  # by turns
 slow = partial(pytest.param, marks=pytest.mark.slow)
+QUICK = {*((name, 3) for name in FAST), ("sac_discrete", 1)}
 SOME = [name if name in FAST else slow(name) for name in CASES]
 
 NUMBERS = {
@@ -132,7 +133,9 @@ def finished(tmp_path_factory) -> Callable[[str], tuple[Path, list[str], list[in
     return of
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [slow(each) if each in ("dqn, single", "ppo, kl") else each for each in CASES]
+)
 def test_only_allowed_actions_are_taken_and_all_that_is_logged_is_a_number(name, finished):
     """The task raises where a forbidden one is, in training, exploring and evaluation."""
     folder, _, acted = finished(name)
@@ -157,8 +160,14 @@ def test_going_on_equals_never_having_stopped(name, finished, run, batches, tmp_
     assert logged(halves) == logged(whole)
 
 
-@pytest.mark.parametrize("allowed", [3, 1])
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        (name, allowed) if (name, allowed) in QUICK else slow(name, allowed)
+        for name in CASES
+        for allowed in (3, 1)
+    ],
+)
 def test_what_pays_among_the_allowed_is_found(name, allowed, run):
     """One of three at each step; where it is the only one, from the start."""
     frames = {3: 2_048, 1: 512}[allowed] if name in FAST else 4_096
