@@ -40,6 +40,8 @@ def read(kind: str, path: Path, told: str) -> Columns:
             raise UserError(f"{told}: there is {what}; {instead(path)}")
         try:
             columns = READERS[kind](file)
+        except UserError:
+            raise
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
                 f"{told} cannot be read as {kind}: {' '.join(str(error).split())[:120]}"

@@ -119,7 +119,7 @@ def as_columns(env: TransformedEnv, rows: TensorDictBase) -> Columns:
     for each in env.transform:
         if isinstance(each, ActionScaling):
             action = each.of_rows()._inv_apply_transform(action)
-    if isinstance(env.base_env.action_spec_unbatched, OneHot):
+    if type(env.base_env.action_spec_unbatched) is OneHot:  # and not several choices
         action = action.argmax(-1)
     keys, after = entries(env.base_env), rows["next"]
     terminal, done = (after[name].reshape(-1) for name in ("terminated", "done"))
@@ -142,7 +142,7 @@ def specs(env: EnvBase) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for name, spec in found.items():
         told[name] = {"shape": list(spec.shape), "dtype": str(spec.dtype).removeprefix("torch.")}
-        if isinstance(spec, OneHot | Categorical):
+        if type(spec) in (OneHot, Categorical):
             told[name]["choices"] = int(spec.space.n)
         elif not isinstance(spec, Composite) and hasattr(spec.space, "low"):
             bounds = {end: getattr(spec.space, end) for end in ("low", "high")}

@@ -156,11 +156,12 @@ def observation(values: np.ndarray, spec: TensorSpec, told: str) -> Tensor:
         values = values.reshape(-1, *wanted)
     if values.shape[1:] != wanted:
         raise UserError(f"{told} has rows of shape {list(has)}, and the task shows {list(wanted)}")
-    if (spec.dtype == torch.uint8) != (values.dtype == np.uint8):
+    exact = {torch.uint8: np.uint8, torch.bool: np.bool_}.get(spec.dtype)  # of pictures and masks
+    if values.dtype != exact if exact else values.dtype == np.uint8:
         raise UserError(
             f"{told} has {values.dtype}, and the task shows {str(spec.dtype).removeprefix('torch.')}"
         )
-    return torch.as_tensor(np.ascontiguousarray(values)) if values.dtype == np.uint8 else single(values)
+    return torch.as_tensor(np.ascontiguousarray(values)) if exact else single(values)
 
 
 def action(values: np.ndarray, spec: TensorSpec, kind: str, told: str) -> Tensor:
