@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import batches_digested, digest, killed, logged, loss_of, saved, settings
-from probes import small
+from probes import offline, small
 from tensordict import TensorDict
 from torch import nn
 from torchrl.envs import EnvBase
@@ -27,7 +27,8 @@ from hydrl.parts.specs import exploring
 from hydrl.run.folder import summary
 from hydrl.run.policy import Policy
 
-CASES = {algo: [f"algo={algo}"] for algo, kinds in algorithms().items() if "discrete" in kinds}
+DISCRETE = [algo for algo, kinds in algorithms().items() if "discrete" in kinds]
+CASES = {algo: [f"algo={algo}"] for algo in DISCRETE if not offline(algo)}
 CASES |= {
     "dqn, dueling": ["algo=dqn", "actor=dueling", "minibatches.n_steps=3"],
     "dqn, single": ["algo=dqn", "loss.module.double_dqn=false"],
@@ -144,6 +145,16 @@ def test_only_allowed_actions_are_taken_and_all_that_is_logged_is_a_number(name,
     assert all(math.isfinite(each) and abs(each) < 1e4 for each in rows)  # no value of a forbidden action
     if name == "dqn":
         assert saved(folder, "buffer")["next"]["action_mask"].dtype == torch.bool
+
+
+@pytest.mark.parametrize("algo", filter(offline, DISCRETE))
+def test_what_learns_from_data_acts_among_the_allowed_too(algo, finished, run):
+    """As evaluated, in a task that raises; the data says what was allowed at each of its steps."""
+    task = [f"algo={algo}", "env=gym", "env.id=masked:Allows-v0", "transforms=plain", "~tuned"]
+    numbers = small([*task, f"data.path={finished('dqn')[0]}"], all=NUMBERS)
+    folder = run(*numbers, "total_frames=1024", "eval.every_frames=1024", "log_every_frames=512")
+    rows = [float(value) for row in logged(folder) for value in row.values() if value]
+    assert all(math.isfinite(each) and abs(each) < 1e4 for each in rows)
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -11,6 +11,8 @@ from torchrl import objectives
 from torchrl.data import TensorSpec
 from torchrl.modules import QValueActor
 
+from hydrl.parts.specs import MASK
+
 
 class BCLoss(objectives.BCLoss):
     """TorchRL's behaviour cloning, that takes one-hot choices, too: by how likely the policy makes them."""
@@ -125,6 +127,14 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
         """As ``value_type`` and its options say, over the target network."""
         super().make_value_estimator(value_type, **options)
         self.target_value_network_params.to_module(self.value_estimator.value_network, return_swap=False)
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch ``[size]``; the mean of values that is logged leaves forbidden actions out."""
+        losses = super().forward(minibatch)
+        if (mask := minibatch.get(MASK, None)) is not None:
+            values = minibatch.get(self.tensor_keys.pred_val).detach()
+            losses.set("pred_value", values.where(mask, 0.0).sum() / mask.sum())
+        return losses
 
     def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
         """How far the soft greatest of values lies above that of the action in the data."""
