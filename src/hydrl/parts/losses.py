@@ -92,8 +92,7 @@ def make_loss(
 
     Args:
         module: builds the loss; ``action_spec``, ``action_space`` and ``num_actions`` are handed to one that
-            has such an argument. Over a memory it and its value estimator do without vmap, which knows no
-            recurrent networks.
+            has such an argument. Over a memory it does without vmap, which knows no recurrent networks.
         parts: the materialised networks by their groups.
         action_spec: of one environment.
         networks: which part goes into which argument of the loss.
@@ -108,8 +107,7 @@ def make_loss(
     known["num_actions"] = getattr(action_spec.space, "n", None)
     asked = inspect.signature(module).parameters
     remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
-    if remembers and "deactivate_vmap" in asked:
-        known["deactivate_vmap"] = True
+    known |= {"deactivate_vmap": True} if remembers else {}
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
