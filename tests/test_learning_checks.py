@@ -108,10 +108,7 @@ def behaviour(tmp_path_factory):
 
 FROM_DATA = [
     ("iql", "sac", "pendulum", -200),
-    ("td3_bc", "sac", "pendulum", -200),
-    ("cql", "sac", "pendulum", -200),
     ("iql_discrete", "dqn", "cartpole", 450),
-    ("cql_discrete", "dqn", "cartpole", 450),
 ]
 
 

@@ -61,6 +61,7 @@ def test_what_is_kept_is_in_the_tasks_own_units_and_in_whole_episodes(recorded, 
     about = json.loads((out / "about.json").read_text())
     assert (about["task"], about["rows"], about["episodes"]) == ("pendulum", 720, 24)
     assert about["return_mean"] == pytest.approx(made["rewards"].sum() / 24, rel=1e-5)
+    assert about["specs"]["observations/observation"] == {"shape": [3], "dtype": "float32"}
     assert about["specs"]["actions"] == {"shape": [1], "dtype": "float32", "low": [-2.0], "high": [2.0]}
     assert about["made_by"]["frames"] == checkpoint.frames_of(checkpoint.find(normalised, "last"))
     assert f"720 frames of 24 episodes, return {about['return_mean']:,.1f}" in said

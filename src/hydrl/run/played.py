@@ -28,6 +28,8 @@ from hydrl.run.rows import ABOUT
 
 SIDE_BY_SIDE = 8  # environments at most
 RAW = "raw_"  # what names of copies begin with
+LISTED = 64  # bounds of an entry that are written down
+ENDLESS = 1e38  # which TorchRL has for no bound at all
 
 
 def entries(env: EnvBase) -> list[NestedKey]:
@@ -146,7 +148,10 @@ def specs(env: EnvBase) -> dict[str, Any]:
             told[name]["choices"] = int(spec.space.n)
         elif not isinstance(spec, Composite) and hasattr(spec.space, "low"):
             bounds = {end: getattr(spec.space, end) for end in ("low", "high")}
-            told[name] |= {end: each.tolist() for end, each in bounds.items() if each.numel() <= 64}
+            said = all(
+                each.numel() <= LISTED and each.double().abs().max() < ENDLESS for each in bounds.values()
+            )
+            told[name] |= {end: each.tolist() for end, each in bounds.items()} if said else {}
     return told
 
 
