@@ -4,7 +4,7 @@ One encoder for actor and critic, fused Adam, no argument checks. As in CleanRL 
 worth nothing more. Every generator yields frames and updates after each batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -55,15 +55,8 @@ def ppo(
 
     seen = pictures_of(games.reset())
     while True:
-        rows = []
         with torch.no_grad():
-            for _ in range(steps):
-                chances, value = judged(seen)
-                action = chances.sample()
-                following, reward, done, _ = games.step(action.numpy())
-                outcome = torch.as_tensor(reward), torch.as_tensor(done)
-                rows.append((seen, action, chances.log_prob(action), value, *outcome))
-                seen = pictures_of(following)
+            seen, rows = acted(games, judged, seen, steps)
             pictures, actions, log_probs, values, rewards, dones = map(torch.stack, zip(*rows, strict=True))
             advantages = estimated(values, judged(seen)[1], rewards, dones)
         columns = [
@@ -84,6 +77,21 @@ def ppo(
                 optimizer.step()
                 updates += 1
         yield steps * games.num_envs, updates
+
+
+def acted(
+    games: VecEnv, judged: Callable[[Tensor], tuple[Categorical, Tensor]], seen: Tensor, steps: int
+) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+    """So many steps after ``seen``: what is seen then, and of each step all that is learned from."""
+    rows = []
+    for _ in range(steps):
+        chances, value = judged(seen)
+        action = chances.sample()
+        following, reward, done, _ = games.step(action.numpy())
+        outcome = torch.as_tensor(reward), torch.as_tensor(done)
+        rows.append((seen, action, chances.log_prob(action), value, *outcome))
+        seen = pictures_of(following)
+    return seen, rows
 
 
 def pictures_of(seen: np.ndarray) -> Tensor:
