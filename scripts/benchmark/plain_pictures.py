@@ -83,7 +83,7 @@ def acted(
     games: VecEnv, judged: Callable[[Tensor], tuple[Categorical, Tensor]], seen: Tensor, steps: int
 ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
     """So many steps after ``seen``: what is seen then, and of each step all that is learned from."""
-    rows = []
+    rows: list[tuple[Tensor, ...]] = []
     for _ in range(steps):
         chances, value = judged(seen)
         action = chances.sample()
