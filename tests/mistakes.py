@@ -241,19 +241,13 @@ MISTAKES: dict[str, list[str]] = {
         "buffer.storage.max_size=1024 or more",
     ],
     # Goals that cannot be relabelled.
-    "algo=dqn env=cartpole buffer=hindsight": ["buffer=hindsight", "this one does not; use buffer=replay"],
     "algo=dqn env=bit_flip minibatches.n_steps=3": [
-        "minibatches.n_steps=3 does not work with buffer, which relabels single steps",
+        "minibatches.n_steps=3 does not work with buffer, which relabels single steps, as minibatches=replay learns",
         "use minibatches.n_steps=1",
     ],
+    "algo=dqn env=bit_flip memory=lstm": ["minibatches.sequence=32 does not work with buffer"],
     "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
     "algo=dqn env=bit_flip buffer.strategy=random": ["buffer.strategy=random: should be 'future' or 'final'"],
-    "algo=dqn env=bit_flip transforms=normalized": [
-        "buffer=hindsight: FixedNorm changes goals",
-        "use transforms=plain, or transforms.normalize.in_keys=[observation]",
-    ],
-    "algo=dqn env=bit_flip env.bits=1": ["env.bits=1: should be 2 or more"],
-    "algo=sac env=point_reach env.radius=0": ["env.radius=0: should be above 0"],
     "algo=crossq env=point_reach buffer=hindsight": ["buffer=hindsight does not fit algo=crossq"],
     # Parts that do not fit each other.
     "algo=ppo actor=tanh_normal env=cartpole": ["actor=tanh_normal", "env=cartpole", "use actor=stochastic"],

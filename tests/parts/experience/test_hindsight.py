@@ -12,7 +12,7 @@ from torchrl.data import LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import CatTensors, DoubleToFloat, RewardScaling, RewardSum, SignTransform, StepCounter
 
 from hydrl.errors import UserError
-from hydrl.parts.environments import gymnasium_env, make_env
+from hydrl.parts.environments import gymnasium_env, initialise_normalisers, make_env
 from hydrl.parts.environments.goals import BitFlip, PointReach
 from hydrl.parts.experience.buffers import of_task
 from hydrl.parts.experience.hindsight import goals_of, hindsight
@@ -24,7 +24,7 @@ ENVS, TIME = 3, 7
 class Numbered(gymnasium.Env):
     """Achieves (a mark of its own, the number of the episode, steps so far), and asks for zeros.
 
-    Episodes are of 1 to 19 steps by chance; every third is truncated. ``judge`` names the flaw of what judges.
+    Episodes are of 1 to 19 steps by chance; every third is truncated. ``judge`` is the flaw of what judges.
     """
 
     def __init__(self, judge: str = "good") -> None:
@@ -66,8 +66,16 @@ def made(*transforms, id="Numbered-v0", envs=ENVS, seed=0, **kwargs):
     return make_env(partial(gymnasium_env, id, **kwargs), stack, num_envs=envs, seed=seed)
 
 
+def configured(*words):
+    """The environment of a run on bits, of whose normaliser nothing is asked."""
+    chosen = settings("algo=dqn", "env=bit_flip", "~tuned", "buffer=hindsight", *words)
+    env = make_env(chosen.build("env"), chosen.transform_builders, seed=0)
+    initialise_normalisers(env, 64)
+    return env
+
+
 def batches(env, count, time=TIME):
-    """Batches ``[envs, time]`` or ``[time]``, of actions at random, whose episodes go on from one to the next."""
+    """Batches ``[envs, time]`` or ``[time]``, acted at random, whose episodes go on from one to the next."""
     now = env.reset()
     for _ in range(count):
         rows = []
@@ -78,7 +86,7 @@ def batches(env, count, time=TIME):
 
 
 def filled(env, fresh, size=10_000, ratio=0.8, strategy="future", storage=LazyTensorStorage):
-    """A memory in which the batches were stored as :class:`hydrl.parts.experience.minibatches.Replay` does."""
+    """A memory in which batches were stored as ``minibatches=replay`` does."""
     buffer = of_task(hindsight(storage(size), ratio, strategy), env)
     for batch in fresh:
         buffer.extend(goals_of(buffer).numbered(batch).reshape(-1))
@@ -115,7 +123,7 @@ def test_no_goal_is_of_another_environment_or_episode_or_of_the_past(envs, size,
     own, goal = achieved[chosen].int(), goal[chosen].int()
     assert (own[:, :2] != goal[:, :2]).sum() == 0
     assert (goal[:, 2] < own[:, 2]).sum() == 0
-    reached = {key: 0 for key in ends}
+    reached = dict.fromkeys(ends, 0)
     for mark, episode, step in goal.tolist():
         reached[mark, episode] = max(reached[mark, episode], step)
     assert reached == ends  # and none further away is left out
@@ -136,7 +144,7 @@ def test_what_is_drawn_is_judged_anew_and_all_else_is_as_it_was():
     assert torch.equal(rows["next", "desired_goal"], rows["desired_goal"])
     assert not kept["desired_goal"].any()
     assert (kept["next", "reward"] == -1).all()
-    assert "hindsight" not in rows.keys()
+    assert "hindsight" not in rows
     place = {tuple(each): number for number, each in enumerate(kept["next", "achieved_goal"].tolist())}
     own = kept[[place[tuple(each)] for each in rows["next", "achieved_goal"].tolist()]]
     for key in ("observation", "action", ("next", "observation"), ("next", "terminated"), ("next", "done")):
@@ -226,6 +234,10 @@ def test_an_episode_that_a_goal_ends_is_ended_by_the_relabelled_one():
             partial(made, partial(CatTensors, ["observation", "desired_goal"], "joined", del_keys=False)),
             "CatTensors changes goals",
         ),
+        (
+            partial(configured, "transforms=normalized"),
+            r"FixedNorm changes goals.*use transforms=plain, or transforms.normalize.in_keys=\[observation\]",
+        ),
         (partial(made, RunningRewardScaling), "cannot be changed as by RunningRewardScaling"),
     ],
 )
@@ -233,6 +245,12 @@ def test_what_cannot_be_relabelled_is_refused(env, said):
     env = env()
     with pytest.raises(UserError, match=f"^buffer=hindsight.*{said}"):
         filled(env, batches(env, 1))
+
+
+@pytest.mark.parametrize(("task", "said"), [({"bits": 1}, "env.bits=1"), ({"radius": 0}, "env.radius=0")])
+def test_a_task_that_could_not_be_learned_is_refused(task, said):
+    with pytest.raises(UserError, match=f"^{said}: should be"):
+        (BitFlip if "bits" in task else PointReach)(**task)
 
 
 def test_networks_read_the_goal_and_not_what_is_achieved_where_nobody_says_otherwise():

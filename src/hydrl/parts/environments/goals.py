@@ -1,10 +1,10 @@
 """Two small tasks with goals, which Gymnasium calls GoalEnv: bits to flip, and a point to be reached.
 
-Their reward is 0 where the goal is reached and -1 elsewhere, so that by chance almost nothing is learned of it:
+Their reward is 0 where the goal is reached and -1 elsewhere, so that acting by chance tells almost nothing:
 they show what relabelled goals do (:mod:`hydrl.parts.experience.hindsight`).
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -35,7 +35,7 @@ class BitFlip(gymnasium.Env):
         UserError: for fewer than two.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 4}
 
     def __init__(self, bits: int = 15, render_mode: str | None = None) -> None:
         if bits < 2:
@@ -96,7 +96,7 @@ class PointReach(gymnasium.Env):
         UserError: for a radius or a speed that is not above 0.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}
 
     def __init__(self, radius: float = 0.05, speed: float = 0.1, render_mode: str | None = None) -> None:
         for name, value in (("radius", radius), ("speed", speed)):

@@ -1,7 +1,7 @@
 """Goals relabelled in hindsight: what was reached by chance teaches how it is reached.
 
-Hindsight experience replay (Andrychowicz et al. 2017), for tasks that keep to Gymnasium's convention of goals:
-they observe ``observation``, ``achieved_goal`` and ``desired_goal`` and have
+Hindsight experience replay (Andrychowicz et al. 2017), for tasks that keep to Gymnasium's convention of
+goals: they observe ``observation``, ``achieved_goal`` and ``desired_goal`` and have
 ``compute_reward(achieved_goal, desired_goal, info)``, which judges many goals at once.
 """
 
@@ -42,8 +42,6 @@ SCALING = (
     BinarizeReward,
 )  # which know nothing of other rewards
 
-Judge = Callable[[Tensor, Tensor], Tensor | None]
-
 
 def hindsight(storage: TensorStorage, her_ratio: float, strategy: Literal["future", "final"]) -> ReplayBuffer:
     """A uniform replay memory whose goals are relabelled as they are drawn.
@@ -70,8 +68,8 @@ class Hindsight(Transform):
     """
 
     buffer: ReplayBuffer
-    reward: Judge
-    ends: Judge
+    reward: Callable[[Tensor, Tensor], Tensor]
+    ends: Callable[[Tensor, Tensor], Tensor | None]
 
     def __init__(self, ratio: float, strategy: Literal["future", "final"]) -> None:
         super().__init__(in_keys=[], out_keys=[])
@@ -137,9 +135,9 @@ class Hindsight(Transform):
         if same.float().mean() < ALIKE:
             odd = int((~same).flatten().nonzero()[0])
             raise UserError(
-                f"buffer=hindsight: the task gave the reward {given[odd].item():g} where its compute_reward of "
-                f"the goal that was reached says {found[odd].item():g}; no wrapper may change it, and it has to "
-                "judge the state that a step leads to"
+                f"buffer=hindsight: the task gave the reward {given[odd].item():g} where its compute_reward "
+                f"of the goal that was reached says {found[odd].item():g}; no wrapper may change it, and it "
+                "has to judge the state that a step leads to"
             )
 
     def forward(self, rows: TensorDictBase) -> TensorDictBase:
@@ -162,10 +160,10 @@ class Hindsight(Transform):
     def terminated(self, rows: TensorDictBase, goal: Tensor, chosen: Tensor) -> dict[str, Tensor]:
         """How relabelled rows end, where the task says so; nothing where it does not."""
         after = rows["next"]
-        now = self.ends(after[ACHIEVED], goal)
-        if now is None:
+        given, reached = after["terminated"], after[ACHIEVED]
+        then, now = self.ends(reached, rows[DESIRED]), self.ends(reached, goal)
+        if then is None or now is None:
             return {}
-        then, given = self.ends(after[ACHIEVED], rows[DESIRED]), after["terminated"]
         terminated = ((given & ~then) | now).where(chosen, given)
         return {"terminated": terminated, "done": terminated | after["truncated"]}
 
@@ -184,7 +182,7 @@ class Hindsight(Transform):
         return time // self.steps * self.envs * self.steps + env * self.steps + time % self.steps
 
     def left(self, env: Tensor, time: Tensor, episode: Tensor) -> Tensor:
-        """Steps that follow in the same episode; as its rows come one after another, halving finds the last."""
+        """Steps that follow in the same episode; its rows come one after another, so halving finds them."""
         least, most = torch.zeros_like(time), self.times - 1 - time
         for _ in range(int(most.max()).bit_length()):
             middle = (least + most + 1) // 2
@@ -223,8 +221,8 @@ def goal_task(env: TransformedEnv) -> gymnasium.Env:
     vectors = all(is_vector(env.observation_spec, key) for key in (ACHIEVED, DESIRED))
     if not (vectors and isinstance(desired, Box | MultiBinary) and achieved.shape == desired.shape):
         raise UserError(
-            f"buffer=hindsight: achieved_goal is {achieved} and desired_goal {desired}; both have to be a Box "
-            "or MultiBinary of one shape, and no pictures; use buffer=replay"
+            f"buffer=hindsight: achieved_goal is {achieved} and desired_goal {desired}; both have to be "
+            "a Box or MultiBinary of one shape, and no pictures; use buffer=replay"
         )
     return task
 
