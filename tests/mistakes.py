@@ -242,7 +242,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     # Goals that cannot be relabelled.
     "algo=dqn env=bit_flip minibatches.n_steps=3": [
-        "minibatches.n_steps=3 does not work with buffer, which relabels single steps, as minibatches=replay learns",
+        "minibatches.n_steps=3 does not work with buffer, which relabels single steps",
         "use minibatches.n_steps=1",
     ],
     "algo=dqn env=bit_flip memory=lstm": ["minibatches.sequence=32 does not work with buffer"],
