@@ -70,13 +70,14 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     check_env_specs(env)
     normaliser = partial(environments.normaliser_state, env)
 
+    buffer = buffers.of_task(build("buffer")(), env)
+    memory.require_memory(buffer, env, settings.steps_of_a_row)
+
     # The loss learns these networks; another part that was not chosen builds None.
     actor, action_spec = build("actor")(env), specs.action_spec(env)
     parts = {part: actor if part == "actor" else build(part)(env, actor) for part in settings.networks}
     exploration = specs.exploring(build("exploration"), env, actor)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    buffer = buffers.of_task(build("buffer")(), env)
-    memory.require_memory(buffer, env, settings.steps_of_a_row)
     data = build("data")(env, actor)  # what others have collected
     learners = make_learners(settings.learners, parts, action_spec, buffer, data)
     learner = learners[-1]  # by the run's own loss; others, where it says so, learn before

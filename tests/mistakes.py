@@ -240,6 +240,15 @@ MISTAKES: dict[str, list[str]] = {
         "buffer.storage.max_size=8",
         "buffer.storage.max_size=1024 or more",
     ],
+    # Goals that cannot be relabelled.
+    "algo=dqn env=bit_flip minibatches.n_steps=3": [
+        "minibatches.n_steps=3 does not work with buffer, which relabels single steps",
+        "use minibatches.n_steps=1",
+    ],
+    "algo=dqn env=bit_flip memory=lstm": ["minibatches.sequence=32 does not work with buffer"],
+    "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
+    "algo=dqn env=bit_flip buffer.strategy=random": ["buffer.strategy=random: should be 'future' or 'final'"],
+    "algo=crossq env=point_reach buffer=hindsight": ["buffer=hindsight does not fit algo=crossq"],
     # Parts that do not fit each other.
     "algo=ppo actor=tanh_normal env=cartpole": ["actor=tanh_normal", "env=cartpole", "use actor=stochastic"],
     "algo=ppo actor=categorical env=pendulum": ["actor=categorical", "env=pendulum", "use actor=stochastic"],

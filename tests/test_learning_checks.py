@@ -139,3 +139,25 @@ def test_what_an_expert_plays_is_done_after_it(seed, run, behaviour, tmp_path):
     reached = json.loads((folder / "summary.json").read_text())
     assert reached["updates"] <= 2_000
     assert reached["eval/return_mean"] >= -160
+
+
+GOALS = [("algo=dqn", "env=bit_flip"), ("algo=dqn", "env=bit_flip", "buffer.storage.max_size=20_000")]
+GOALS += [(f"algo={algo}", "env=point_reach") for algo in ("sac", "td3", "ddpg")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.parametrize("words", GOALS, ids=" ".join)
+def test_goals_relabelled_are_reached(words, seed, run):
+    """A memory of 20,000 is full after half of the run, and is written over."""
+    reached = json.loads((run(*words, f"seed={seed}") / "summary.json").read_text())
+    assert reached["eval/is_success"] >= (0.95 if "env=bit_flip" in words else 0.9)
+    assert reached["frames"] <= 40_064  # 40,000 in whole batches
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_without_hindsight_fifteen_bits_are_never_made_right(run):
+    reached = json.loads((run(*GOALS[0], "buffer=replay", "seed=100") / "summary.json").read_text())
+    assert reached["eval/is_success"] < 0.1

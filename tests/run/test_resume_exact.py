@@ -40,6 +40,9 @@ EXACT = {
     ],
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=500"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=80"],
+    "DQN, goals relabelled, a full memory": [
+        *DQN, "env=bit_flip", "env.bits=6", "buffer=hindsight", "buffer.storage.max_size=80",
+    ],
     "DQN, pictures on disk, a full memory, several steps": [
         *DOT, "buffer=memmap", "buffer.storage.max_size=80", "minibatches.n_steps=3",
     ],

@@ -47,7 +47,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Fraction, "transforms.reward_scaling.gamma"),
     (float | None, "transforms.reward_scaling.scale"),
     (Positive, "loss.value_estimator.rho_thresh loss.value_estimator.c_thresh"),
-    (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta"),
+    (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta buffer.her_ratio"),
     (NotNegative, "buffer.sampler.alpha"),
     (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon minibatches.share"),
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),

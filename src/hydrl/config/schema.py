@@ -27,6 +27,7 @@ Values = Mapping[str, Any]
 
 MODULE = "tensordict.nn.TensorDictModuleBase"
 GYMNASIUM = "hydrl.parts.environments.gymnasium_env"  # whose signature has the keys that no task is given
+HINDSIGHT = "hydrl.parts.experience.hindsight.hindsight"  # whose networks read goals
 
 
 def names_a_target(node: Part) -> Part:

@@ -25,7 +25,7 @@ from hydrl.config.checks import check, named, use
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import GYMNASIUM, NETWORKS, Loss, Part, Parts, asked, nullable
+from hydrl.config.schema import GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
@@ -337,12 +337,16 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 def whole(values: Any) -> dict[str, Any]:
     """What was composed, with parts named as they are now; one of which nothing is left is none.
 
-    An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader.
+    An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader. Where
+    goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
     """
     made: dict[str, Any] = {
         key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()
     }
+    relabelled = (made.get("buffer") or {}).get("_target_") == HINDSIGHT
     for network in (made.get(name) or {} for name in NETWORKS):
+        if relabelled and network.get("in_keys", ...) is None:
+            network["in_keys"] = ["observation", "desired_goal"]
         said, own = network.get("encoder"), made.get("encoder") or {}
         if isinstance(said, str) and said != "shared":
             network["encoder"] = own | ({"reader": said} if said != "own" else {})

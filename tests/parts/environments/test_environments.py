@@ -80,7 +80,7 @@ def test_every_env_config_gives_what_its_specs_say(name, num_envs):
     package, id = FAMILIES.get(name, ("", ""))
     if package:
         pytest.importorskip(package)
-    algo = "mappo" if several else "dqn" if name in ("cartpole", "acrobot") else "ppo"
+    algo = "mappo" if several else "dqn" if name in ("cartpole", "acrobot", "bit_flip") else "ppo"
     env = configured(f"env={name}", f"algo={algo}", *[f"env.id={id}"] * bool(id), num_envs=num_envs)
     check_env_specs(env)
     rollout = env.rollout(20, break_when_any_done=False)
