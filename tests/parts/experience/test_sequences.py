@@ -146,10 +146,11 @@ def test_a_sequence_has_one_priority():
     _, batch = acted()
     sampler = PrioritizedSampler(max_capacity=200, alpha=1.0, beta=1.0)
     cut = sequences(sampler=sampler, size=4 * 8)
-    errors = torch.rand(4, 8, 1)
+    errors = torch.rand(200, 8, 1)  # of each sequence, which may be drawn twice
     for drawn in cut(batch):
-        minibatch = drawn.set("td_error", errors.clone())  # as a loss does
-    rows = zip(minibatch["index"][:, 0], errors[..., 0], minibatch[LEARNED][..., 0], strict=True)
+        minibatch = drawn.set("td_error", errors[drawn["index"][:, 0]])  # as a loss does
+    index = minibatch["index"][:, 0]
+    rows = zip(index, errors[index][..., 0], minibatch[LEARNED][..., 0], strict=True)
     for index, error, learned in rows:
         counted = error[learned]
         priority = 0.9 * counted.max() + 0.1 * counted.mean()
