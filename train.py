@@ -47,7 +47,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from torchrl.envs.utils import check_env_specs
 
     from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, anneal, learning, timed
-    from hydrl.loop.learner import make_learners
+    from hydrl.loop.learner import given_to, make_learners
     from hydrl.parts import environments, specs
     from hydrl.parts.experience import buffers, collectors
     from hydrl.run import initial, memory, process
@@ -70,19 +70,22 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     check_env_specs(env)
     normaliser = partial(environments.normaliser_state, env)
 
+    buffer = buffers.of_task(build("buffer")(), env)
+    memory.require_memory(buffer, env, settings.steps_of_a_row)
+
     # The loss learns these networks; another part that was not chosen builds None.
     actor, action_spec = build("actor")(env), specs.action_spec(env)
     parts = {part: actor if part == "actor" else build(part)(env, actor) for part in settings.networks}
-    exploration = build("exploration")(action_spec)
+    exploration = specs.exploring(build("exploration"), env, actor)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    buffer = buffers.of_task(build("buffer")(), env)
-    memory.require_memory(buffer, env)
-    learners = make_learners(settings.learners, parts, action_spec, buffer, build("data")(env, actor))
+    data = build("data")(env, actor)  # what others have collected
+    learners = make_learners(settings.learners, parts, action_spec, buffer, data)
     learner = learners[-1]  # by the run's own loss; others, where it says so, learn before
     initial.take(source, env, learner)
     schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
-    make_collector = partial(build("collector"), env, make_worker_env, policy, seed=seed, device=device)
+    collect = given_to(build("collector"), data=data)
+    make_collector = partial(collect, env, make_worker_env, policy, seed=seed, device=device)
 
     evaluate = Evaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
     evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=Episodes.CLOSING)

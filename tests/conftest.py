@@ -29,6 +29,7 @@ import hydrl.loop.metrics
 import hydrl.run.folder
 import hydrl.run.record
 from hydrl.config import CONFIGS, command_line
+from hydrl.config.mistakes import content
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, load
 from hydrl.config.tuned import composed as composed_anew
@@ -89,8 +90,7 @@ def chooses(override: str) -> bool:
 
 def data_of(algo: str, path: Path | str = "none") -> list[str]:
     """What an algorithm that learns from a data set is told in addition."""
-    offline = "override /collector: dataset" in (CONFIGS / "algo" / f"{algo}.yaml").read_text()
-    return [f"collector.path={path}"] if offline else []
+    return [f"data.path={path}"] if content(f"/algo/{algo}")["fits"].get("collector") == ["dataset"] else []
 
 
 def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:

@@ -26,6 +26,10 @@ LONGER: dict[str, tuple[int, str]] = {
         90,
         "where it is run alone it trains them all",
     ),
+    "tests/test_documented.py::test_experiment_equals_the_document_bit_for_bit": (
+        40,
+        "two batches of the document as it stands, and of ours",
+    ),
     "tests/test_train.py::test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other": (
         40,
         "two runs in processes of their own, and one here",

@@ -112,10 +112,6 @@ class Odd(gymnasium.Env):
         self.what = what
         self.observation_space, self.action_space = Box(-1, 1, (2,)), Discrete(2)
         self.steps = 0
-        if what == "action_masks()":
-            self.action_masks = lambda: np.ones(2, bool)
-        if what == "action_mask in sight":
-            self.observation_space = Dict({"seen": Box(-1, 1, (2,)), "action_mask": Box(0, 1, (2,))})
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -124,11 +120,9 @@ class Odd(gymnasium.Env):
             return np.zeros(2, np.float32)
         if self.what == "needs a start":
             assert options is None or options["start"]
-        return self.seen(), {"action_mask": np.ones(2, bool)} if self.what == "mask in info" else {}
+        return self.seen(), {}
 
     def seen(self):
-        if self.what == "action_mask in sight":
-            return {"seen": np.zeros(2, np.float32), "action_mask": np.ones(2, np.float32)}
         if self.what == "draws by its spaces":
             return self.observation_space.sample() * self.action_space.sample()
         if self.steps == 3:

@@ -69,7 +69,6 @@ MISTAKES: dict[str, list[str]] = {
     "ent_coef=0.1": ["ent_coef=0.1", "did you mean loss.module.entropy_coeff?"],
     "environment=cartpole": ["environment=cartpole", "did you mean env?"],
     "target.tau=0.5": ["target.tau=0.5", "target=soft has it"],
-    "encoder=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
     "encoder=resnet": ["encoder=resnet: no such choice; try auto, cnn, impala, minatar, mlp"],
     "++actor.encoder.reader=cnn": ["actor.encoder={reader: cnn}", "encoder.KEY=VALUE"],
     "encoder.nonsense=1": ["encoder.nonsense=1", "auto, mlp, cnn, impala, minatar"],
@@ -241,6 +240,15 @@ MISTAKES: dict[str, list[str]] = {
         "buffer.storage.max_size=8",
         "buffer.storage.max_size=1024 or more",
     ],
+    # Goals that cannot be relabelled.
+    "algo=dqn env=bit_flip minibatches.n_steps=3": [
+        "minibatches.n_steps=3 does not work with buffer, which relabels single steps",
+        "use minibatches.n_steps=1",
+    ],
+    "algo=dqn env=bit_flip memory=lstm": ["minibatches.sequence=32 does not work with buffer"],
+    "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
+    "algo=dqn env=bit_flip buffer.strategy=random": ["buffer.strategy=random: should be 'future' or 'final'"],
+    "algo=crossq env=point_reach buffer=hindsight": ["buffer=hindsight does not fit algo=crossq"],
     # Parts that do not fit each other.
     "algo=ppo actor=tanh_normal env=cartpole": ["actor=tanh_normal", "env=cartpole", "use actor=stochastic"],
     "algo=ppo actor=categorical env=pendulum": ["actor=categorical", "env=pendulum", "use actor=stochastic"],
@@ -281,7 +289,20 @@ MISTAKES: dict[str, list[str]] = {
         "the run fills this in",
     ],
     "algo=ppo env=cartpole actor=dueling": ["actor=dueling does not fit algo=ppo; use actor=stochastic, "],
-    "algo=iql env=pendulum": ["collector.path has no value; write collector.path=VALUE", "folder of a run"],
+    "algo=iql env=pendulum": ["data.path has no value; write data.path=VALUE", "folder of a run"],
+    "algo=iql env=pendulum data=null": [
+        "collector needs data; add data=run data.path=DIR, or use collector="
+    ],
+    "algo=iql env=pendulum data=csv data.path=x": ["data=csv: no such choice", "h5, minari, npz, run"],
+    "algo=td3_bc env=cartpole data.path=x": [
+        "algo=td3_bc acts in continuous action spaces",
+        "use algo=bc or algo=cql_discrete or algo=iql_discrete",
+    ],
+    "algo=td3_bc env=pendulum data.path=x loss.module.alpha=-1": ["loss.module.alpha=-1", "equal to 0"],
+    "algo=cql env=pendulum data.path=x +loss.module.with_lagrange=true": [
+        "loss.module.with_lagrange=true: hydrl.parts.offline.CQLLoss takes no with_lagrange"
+    ],
+    "algo=bc env=pendulum data.path=x target=soft": ["target=soft does not fit algo=bc; use target=null"],
     "algo=dqn env=cartpole actor=categorical": [
         "actor=categorical",
         "algo=dqn",
@@ -335,9 +356,12 @@ MISTAKES: dict[str, list[str]] = {
     ],
     # A memory.
     "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],
-    "algo=ppo memory=lstm": ["actor.memory={lstm: 64}", "use algo=recurrent_ppo"],
-    "algo=dqn env=cartpole memory=gru": ["actor.memory={gru: 64}", "use algo=recurrent_ppo"],
-    "algo=recurrent_ppo minibatches.sequence=null": ["or minibatches.sequence=32"],
+    "algo=dqn env=cartpole memory=gru minibatches=replay": ["minibatches=replay does not fit"],
+    "algo=ddpg env=pendulum memory=gru": [
+        "memory={gru: 64} does not work with DDPGLoss, which",
+        "use memory=null",
+    ],
+    "algo=recurrent_ppo minibatches.sequence=null": ["whole sequences; use minibatches.sequence=32"],
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48",
         "minibatches.size=64 and the 256 steps",

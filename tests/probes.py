@@ -11,13 +11,11 @@ import torch
 from conftest import settings
 from gymnasium.spaces import Box, Discrete
 from hydra.utils import get_object
-from omegaconf import OmegaConf
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.objectives import LossModule
 
 import hydrl.loop.learner
-from hydrl.config import CONFIGS
 from hydrl.config.mistakes import content, find
 from hydrl.config.settings import algorithms
 from hydrl.parts.experience.minibatches import Epochs
@@ -113,14 +111,18 @@ def overrides_of(algo: str, actions: str, task: str) -> list[str]:
     return [
         *words,
         *(f"+env.{each}" for each in arguments),
-        *(["collector.path=later"] if offline(algo) else []),
+        *(["data.path=later"] if offline(algo) else []),
     ]
 
 
 def offline(algo: str) -> bool:
     """Whether it declares that it learns from nothing but a data set."""
-    declared = OmegaConf.load(CONFIGS / "algo" / f"{algo}.yaml")
-    return OmegaConf.select(declared, "fits.collector") == ["dataset"]
+    return content(f"/algo/{algo}")["fits"].get("collector") == ["dataset"]
+
+
+def imitates(algo: str) -> bool:
+    """Whether it does what data did, and asks nothing of rewards."""
+    return algo == "bc"
 
 
 def fresh(algo: str) -> bool:
@@ -130,7 +132,7 @@ def fresh(algo: str) -> bool:
 
 def learns_from(keys: Mapping[str, Any]) -> str:
     """``fresh`` batches, a ``replay`` memory or the ``data`` of another run, as the settings of a run say."""
-    if "path" in keys["collector"]:
+    if keys["collector"]["_target_"].endswith(".DataSet"):
         return "data"
     return "fresh" if issubclass(get_object(keys["minibatches"]["_target_"]), Epochs) else "replay"
 
@@ -158,7 +160,7 @@ def supplied(overrides: list[str], run: Callable[..., Path]) -> list[str]:
     player = next(algo for algo, chosen in online if learns_from(chosen.model_dump()) == "replay")
     at_random = ["total_frames=256", "collector.init_random_frames=256", "minibatches.warmup_frames=1_000"]
     data = run(f"algo={player}", *task, *at_random, "eval.episodes=1", "eval.final_episodes=1", folder="data")
-    return [*overrides, f"collector.path={data}"]
+    return [*overrides, f"data.path={data}"]
 
 
 def judges(networks: Mapping[str, str]) -> list[str]:

@@ -131,7 +131,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, report, "),
+        ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, record, data, "),
         ("foo=1", "foo=1: there is no such key; hydrl --cfg job prints all"),
         ("search=ppo", "search=ppo: a search is made by hydrl search, as search=ppo"),
     ],

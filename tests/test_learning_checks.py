@@ -1,9 +1,11 @@
 """Learning, shown on seeds nobody tuned on. Slow: `make test-slow`."""
 
 import json
+from functools import cache
+from pathlib import Path
 
 import pytest
-from conftest import needs_vmas, saved
+from conftest import needs_vmas, saved, settings, typed
 
 PENDULUM = ("env=gym", "env.id=toys:PendulumIn-v0", "eval.solved_at=-200")
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
@@ -86,17 +88,76 @@ def test_a_memory_balances_a_pole_whose_velocity_is_hidden_and_without_one_it_fa
     assert reached["frames"] <= fallen["frames"] <= 200_192  # 200,000 in whole batches
 
 
+@pytest.fixture(scope="module")
+def behaviour(tmp_path_factory):
+    """The folder of a run from its first random steps to its last good ones, made when it is asked for."""
+    from train import train
+
+    words = {"sac": ["env=pendulum", "total_frames=40_000", "minibatches.updates=16"]}
+    words["dqn"] = ["env=cartpole", "buffer.storage.max_size=50_000"]
+
+    @cache
+    def of(algo: str, seed: int) -> Path:
+        folder = tmp_path_factory.mktemp("behaviour") / f"{algo}-{seed}"
+        said = [f"algo={algo}", *words[algo], "eval.stop_when_solved=false", f"seed={seed}"]
+        train(settings(*said, run_dir=folder))
+        return folder
+
+    return of
+
+
+FROM_DATA = [
+    ("iql", "sac", "pendulum", -200),
+    ("iql_discrete", "dqn", "cartpole", 450),
+]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [100, 101, 102])
-def test_what_a_run_kept_teaches_more_than_the_run_did(seed, run):
-    """IQL on the replay memory of SAC, which holds its first random steps and its last good ones alike."""
-    whole = ("env=pendulum", f"seed={seed}")
-    longer = ("total_frames=40_000", "minibatches.updates=16", "eval.stop_when_solved=false")
-    behaviour = run("algo=sac", *whole, *longer, folder="behaviour")
-    rows = saved(behaviour, "buffer")["next"]
+@pytest.mark.parametrize(("algo", "played_by", "env", "threshold"), FROM_DATA)
+def test_what_a_run_kept_teaches_more_than_the_run_did(algo, played_by, env, threshold, seed, run, behaviour):
+    """On the replay memory of a run, which holds its first random steps and its last good ones alike."""
+    there = behaviour(played_by, seed)
+    rows = saved(there, "buffer")["next"]
     mean = rows["episode_reward"][rows["done"]].mean().item()
-    folder = run("algo=iql", *whole, f"collector.path={behaviour}", folder="iql")
-    reached = json.loads((folder / "summary.json").read_text())
+    reached = json.loads(
+        (run(f"algo={algo}", f"env={env}", f"seed={seed}", f"data.path={there}") / "summary.json").read_text()
+    )
     assert reached["updates"] <= 20_000
-    assert reached["eval/return_mean"] >= -200 > mean
+    assert reached["eval/return_mean"] >= threshold > mean
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [100, 101, 102])
+def test_what_an_expert_plays_is_done_after_it(seed, run, behaviour, tmp_path):
+    expert = tmp_path / "expert"
+    words = [f"run={behaviour('sac', seed)}", f"out={expert}", "frames=20_000"]
+    assert typed(*words, script="scripts/record.py").returncode == 0
+    folder = run("algo=bc", "env=pendulum", f"seed={seed}", "data=npz", f"data.path={expert}")
+    reached = json.loads((folder / "summary.json").read_text())
+    assert reached["updates"] <= 2_000
+    assert reached["eval/return_mean"] >= -160
+
+
+GOALS = [("algo=dqn", "env=bit_flip"), ("algo=dqn", "env=bit_flip", "buffer.storage.max_size=20_000")]
+GOALS += [(f"algo={algo}", "env=point_reach") for algo in ("sac", "td3", "ddpg")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.parametrize("words", GOALS, ids=" ".join)
+def test_goals_relabelled_are_reached(words, seed, run):
+    """A memory of 20,000 is full after half of the run, and is written over."""
+    reached = json.loads((run(*words, f"seed={seed}") / "summary.json").read_text())
+    assert reached["eval/is_success"] >= (0.95 if "env=bit_flip" in words else 0.9)
+    assert reached["frames"] <= 40_064  # 40,000 in whole batches
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_without_hindsight_fifteen_bits_are_never_made_right(run):
+    reached = json.loads((run(*GOALS[0], "buffer=replay", "seed=100") / "summary.json").read_text())
+    assert reached["eval/is_success"] < 0.1

@@ -102,6 +102,7 @@ def test_a_wrapper_and_a_metric_are_set_from_the_shell(project):
     "choice",
     [
         ["env=line", "algo=ppo"],
+        ["env=gym", "env.id=my_envs:Stairs-v0", "algo=ppo"],
         ["env=made", "algo=my_ppo"],
         ["env=corridor", "algo=dqn", "actor=q_net", "minibatches.warmup_frames=0"],
         ["env=corridor", "algo=dqn", "encoder=shortcut", "minibatches.warmup_frames=0"],

@@ -13,6 +13,7 @@ from torchrl.data import (
     Categorical,
     Composite,
     MultiCategorical,
+    MultiOneHot,
     OneHot,
     TensorSpec,
     Unbounded,
@@ -26,6 +27,9 @@ ACTIONS = {
     "half_bounded": lambda: Bounded(0.0, float("inf"), shape=(1,)),
     "binary": lambda: Binary(4),
     "several": lambda: MultiCategorical([2, 3]),
+    "stacked": lambda: Categorical(3, shape=(2,)),
+    "one_hot_several": lambda: MultiOneHot([2, 3]),
+    "one_hot_stacked": lambda: OneHot(3, shape=(2, 3)),
 }
 
 

@@ -35,6 +35,31 @@ class Corridor(gymnasium.Env):
 gymnasium.register("Corridor-v0", Corridor, max_episode_steps=50)
 
 
+class Stairs(gymnasium.Env):
+    """To the top in few steps; nothing leads down from the bottom, or two up from every third stair."""
+
+    observation_space = Box(0.0, 1.0, (1,), np.float32)
+    action_space = Discrete(3)  # down, up, jump two
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.stair = 0
+        return self.seen(), {"action_mask": self.allowed()}
+
+    def step(self, action):
+        self.stair += (-1, 1, 2)[action]
+        return self.seen(), -1.0, self.stair >= 12, False, {"action_mask": self.allowed()}
+
+    def seen(self):
+        return np.array([self.stair / 12], np.float32)
+
+    def allowed(self):
+        return np.array([self.stair > 0, True, self.stair % 3 != 0], np.int8)
+
+
+gymnasium.register("Stairs-v0", Stairs, max_episode_steps=50)
+
+
 class Slippery(gymnasium.ActionWrapper):
     """Now and then the other way is taken."""
 

@@ -84,6 +84,13 @@ SAC = ("algo=sac", *ALONE, "tuned=null")
 TD3 = ("algo=td3", *ALONE, "optim.lr=1e-3")
 OVERLAP = ("compile=true", "collector=overlap")
 WIDE = ("collector.num_envs=32", "collector.frames_per_batch=1_024")
+MINATAR = ("algo=ppo", "env=minatar", "env.id=MinAtar/Breakout-v1", "torch_threads=1", EAGER)
+ATARI = ("env=atari", "env.id=ALE/Breakout-v5", "torch_threads=1", EAGER)
+DQN_ATARI = (
+    *("algo=dqn", *ATARI, "loss.module.double_dqn=false"),
+    *("collector.init_random_frames=1_024", "minibatches.warmup_frames=1_024"),
+    *("buffer.storage.max_size=20_000", "exploration.eps_init=0.01"),
+)
 TASKS = {
     "ppo": Task(
         title="PPO, inverted double pendulum",
@@ -158,6 +165,38 @@ TASKS = {
             bases={"to SB3": SB3, "to plain": PLAIN},
         )
         for name, words in (("sac", SAC), ("td3", TD3))
+    },
+    **{
+        name: Task(
+            title=title,
+            work=work,
+            frames=frames,
+            updates=updates,
+            filling=filling,
+            warmup=warmup,
+            batches=batches,
+            loops={
+                "hydrl": words,
+                "hydrl, compiled": (*words, "compile=true"),
+                SB3: f"sb3_pictures.{name}",
+                **({PLAIN: f"plain_pictures.{name}"} if name != "dqn_atari" else {}),
+            },
+            bases={"to SB3": SB3, **({"to plain": PLAIN} if name != "dqn_atari" else {})},
+        )
+        for name, words, title, work, frames, updates, filling, warmup, batches in (
+            (
+                *("ppo_minatar", MINATAR, "PPO, MinAtar's Breakout"),
+                *("2,048 frames and 64 updates of 256 a batch", 2_048, 64, 0, 3, 12),
+            ),
+            (
+                *("ppo_atari", ("algo=ppo", *ATARI), "PPO, Atari's Breakout, Nature's network"),
+                *("1,024 frames and 16 updates of 256 a batch", 1_024, 16, 0, 2, 6),
+            ),
+            (
+                *("dqn_atari", DQN_ATARI, "DQN, Atari's Breakout, Nature's network"),
+                *("32 frames and 8 updates of 32 a batch", 32, 8, 31, 40, 100),
+            ),
+        )
     },
 }
 

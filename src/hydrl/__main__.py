@@ -7,7 +7,9 @@ import sys
 
 from hydrl.config import ROOT
 
-SCRIPTS = {name: f"scripts/{name}.py" for name in ("evaluate", "report", "search", "results")}
+SCRIPTS = {
+    name: f"scripts/{name}.py" for name in ("evaluate", "record", "data", "report", "search", "results")
+}
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from hydrl.run.resume import check_same
         ("loss=kl_penalty", False, "KLPENPPOLoss is not known to gain"),
         ("algo=recurrent_ppo env=half_cheetah", False, "a memory cannot be compiled"),
         (
-            "algo=iql env=half_cheetah collector.path=none",
+            "algo=iql env=half_cheetah data.path=none",
             False,
             "IQLLoss is not known to gain",
         ),

@@ -73,7 +73,7 @@ def test_what_is_needed_of_another_key_can_be_set():
         ),
         (
             "algo=rainbow env=cartpole compile=true",
-            "does not work with DistributionalDQNLoss, which computes its target with",
+            "does not work with DistributionalDQNLoss, which computes its target of single steps, with",
         ),
         (
             "algo=ppo env=hopper actor=tanh_normal layers@actor=batch_renorm",

@@ -24,7 +24,7 @@ import train
 from hydrl.config import CONFIGS, command_line, own, tuned
 from hydrl.config.command_line import read
 from hydrl.config.mistakes import choices
-from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
+from hydrl.config.overrides import as_hydra_reads, key_of, spelled_out, with_paths
 from hydrl.config.settings import Settings
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run import resume
@@ -557,7 +557,7 @@ FOLDERS = [
 def test_a_folder_of_any_name_is_gone_on_with_by_the_command_the_run_prints(name, tmp_path, monkeypatch):
     folder = tmp_path / name
     (folder / ".hydra").mkdir(parents=True)
-    for key in ("hydra.run.dir", "collector.path"):
+    for key in ("hydra.run.dir", "data.path"):
         (word,) = with_paths([f"{key}={folder}"])
         assert as_hydra_reads(word.partition("=")[2]) == str(folder)
     (folder / ".hydra" / "overrides.yaml").write_text("[env=cartpole]")
@@ -589,9 +589,13 @@ def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
         resume.expand(["resume=~/x"])
 
 
+def test_a_set_of_data_has_the_name_that_a_collector_had_for_it():
+    assert spelled_out(["algo=iql", "collector.path=a/b"]) == ["algo=iql", "data.path=a/b"]
+
+
 def test_several_data_sets_stay_several():
-    assert with_paths(["-m", "collector.path=a,b"]) == ["-m", "collector.path=a,b"]
-    assert with_paths(["collector.path=a,b"]) == ["collector.path='a,b'"]
+    assert with_paths(["-m", "data.path=a,b"]) == ["-m", "data.path=a,b"]
+    assert with_paths(["data.path=a,b"]) == ["data.path='a,b'"]
 
 
 def test_a_run_that_does_not_begin_leaves_no_folder_that_was_not_there(told: Told, tmp_path, monkeypatch):

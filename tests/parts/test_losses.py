@@ -27,7 +27,7 @@ def built(*overrides: str):
 
 
 def test_each_part_goes_into_the_argument_it_is_named_for():
-    _, _, parts, loss = built("algo=iql", "env=pendulum", "collector.path=none", "value.num_cells=[5]")
+    _, _, parts, loss = built("algo=iql", "env=pendulum", "data.path=none", "value.num_cells=[5]")
     assert loss.actor_network is parts["actor"]
     assert loss.qvalue_network is parts["critic"]
     assert loss.value_network is parts["value"]

@@ -46,7 +46,7 @@ def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kep
 
     data = kept(*SAC)
     monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
-    run(*IQL, f"collector.path={data}")
+    run(*IQL, f"data.path={data}")
     rows = saved(data, "buffer")
     there = {tuple(row.tolist()) for row in torch.cat([rows["observation"], rows["action"]], -1)}
     acted = torch.cat([each["action"] for each in seen])
@@ -65,14 +65,14 @@ def test_rewards_that_were_scaled_are_said_to_be(kept, run, capsys, monkeypatch)
     scaled += ["+transforms.reward_scaling.loc=0.0", "+transforms.reward_scaling.scale=0.1"]
     data = kept(*SAC, *scaled)
     assert -1.7 < saved(data, "buffer")["next"]["reward"].min() < -0.4  # of -16.3 at the least
-    run(*IQL, f"collector.path={data}")
-    told = f"collector.path={data}: its rewards are as transforms.reward_scaling of that run left them"
+    run(*IQL, f"data.path={data}")
+    told = f"data.path={data}: its rewards are as transforms.reward_scaling of that run left them"
     assert told in capsys.readouterr().err
 
 
 def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):
     (archive,) = (kept(*SAC) / "checkpoints").glob("*.torchrl")
-    assert (run(*IQL, f"collector.path={archive}") / "summary.json").exists()
+    assert (run(*IQL, f"data.path={archive}") / "summary.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -82,17 +82,15 @@ def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):
         (["algo=sac", "env=inverted_pendulum", *REPLAY], "has data of env=inverted_pendulum, not of"),
         (
             ["algo=sac", "env=pendulum", "transforms=running_norm", *REPLAY],
-            "a normaliser has other statistics here than where the data was collected; use transforms=plain",
+            "what that run kept is as its normaliser made it",
         ),
         (["algo=sac", "env=pendulum", "+env.observe=[0,1]", *REPLAY], "observation should be"),
     ],
 )  # fmt: skip
 def test_data_that_does_not_fit_is_told_in_a_line(words, message, kept, run, tmp_path):
     path = tmp_path / "nothing" if words is None else kept(*words)
-    with pytest.raises(
-        UserError, match=f"^collector.path={path}: .*{message}|^collector.path={path} {message}"
-    ):
-        run(*IQL, f"collector.path={path}")
+    with pytest.raises(UserError, match=f"^data.path={path}: .*{message}|^data.path={path} {message}"):
+        run(*IQL, f"data.path={path}")
 
 
 MIXED = ["algo=sac", *REPLAY, "env=pendulum", "minibatches=mixed", "data=run", "minibatches.share=0.25"]

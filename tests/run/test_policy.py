@@ -32,6 +32,8 @@ RUNS = {
     "lstm": ["env=cartpole_masked", "algo=recurrent_ppo"],
     "td3": ["env=pendulum", "algo=td3", "transforms=normalized", "eval.every_frames=9_999"],
     "gru": ["env=cartpole_masked", "algo=recurrent_ppo", "memory=gru"],
+    "r2d2": ["env=cartpole_masked", "algo=r2d2"],
+    "sac gru": ["env=pendulum", "++env.observe=[0,1]", "algo=sac", "memory=gru"],
     "running": ["env=inverted_double_pendulum", "transforms=running_norm"],
     "sac": ["env=pendulum", "algo=sac", "eval.every_frames=9_999"],
     "cartpole": ["env=cartpole"],
@@ -102,7 +104,7 @@ def draw(policy, *shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("many", [1, 3])
-@pytest.mark.parametrize("name", ["ppo", "dqn", "frames", "lstm"])
+@pytest.mark.parametrize("name", ["ppo", "dqn", "frames", "lstm", "r2d2", "sac gru"])
 def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last_bit(name, many, load):
     policy = load(name)
     wanted = policy.evaluator(policy.frames, many, Episodes.LATER)
@@ -124,13 +126,13 @@ def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last
     assert lengths.tolist() == wanted.lengths.tolist()
 
 
-@pytest.mark.parametrize("name", ["frames", "lstm"])
+@pytest.mark.parametrize("name", ["frames", "lstm", "r2d2", "sac gru"])
 def test_episodes_begin_where_reset_says_and_nowhere_else(name, load):
     policy = load(name)
 
     def remembered() -> torch.Tensor:
-        entry = "observation" if name == "frames" else ("next", "recurrent_state_h")
-        return policy.now[entry].clone()
+        state = "recurrent_state" if "gru" in name else "recurrent_state_h"
+        return policy.now["observation" if name == "frames" else ("next", state)].clone()
 
     seen = draw(policy, 5, 3)
     once = [(policy.predict(each), remembered())[1] for each in seen]

@@ -40,11 +40,24 @@ EXACT = {
     ],
     "DQN, memmap": [*DQN, "buffer=memmap", "buffer.storage.max_size=500"],
     "DQN, a full memory": [*DQN, "buffer.storage.max_size=80"],
+    "DQN, goals relabelled, a full memory": [
+        *DQN, "env=bit_flip", "env.bits=6", "buffer=hindsight", "buffer.storage.max_size=80",
+    ],
     "DQN, pictures on disk, a full memory, several steps": [
         *DOT, "buffer=memmap", "buffer.storage.max_size=80", "minibatches.n_steps=3",
     ],
     "DQN, pictures by priorities": [
         *DOT, "buffer=prioritized", "buffer.storage.max_size=500", "minibatches.draw=minibatch",
+    ],
+    "R2D2": [
+        "algo=r2d2", "env=cartpole_masked", "collector.num_envs=4", "minibatches.sequence=6",
+        "minibatches.burn_in=2", "minibatches.warmup_frames=64", "minibatches.updates=2",
+        "buffer.storage.max_size=90",
+    ],
+    "SAC, a memory, pictures": [
+        "algo=sac", "memory=gru", "env=gym", "env.id=pictures:Aim-v0", "encoder.features=8",
+        "collector.num_envs=2", "critic.num_cells=[16,16]", "minibatches.sequence=6", "minibatches.burn_in=2",
+        "minibatches.warmup_frames=64", "minibatches.updates=2", "collector.init_random_frames=64",
     ],
     "several agents": [
         "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
@@ -61,6 +74,9 @@ EXACT = {
     ],
     "PPO, a camera and what stands beside it": [*PPO, *SCENE, "collector.num_envs=2"],
     "DQN, pictures in dictionaries": [*DQN, *SCENE, "minibatches.updates=2"],
+    "PPO, several choices in a dictionary": [
+        *PPO, "env=gym", "env.id=several:Shown-v0", "+env.space=nested", "collector.num_envs=2",
+    ],
     "own environment": [*PPO, "env=custom", "env._target_=toys.Toy", "collector.num_envs=2"],
 }  # fmt: skip
 

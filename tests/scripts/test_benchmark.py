@@ -39,6 +39,10 @@ def test_a_run_is_read_from_its_metrics_and_its_summary(tmp_path):
     assert benchmark.read_run(tmp_path) == Times([1000.0, 2000.0], [5.0, 7.5], 300)
 
 
+ENVIRONMENTS = {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}
+ENVIRONMENTS |= {"ppo_minatar": 64, "ppo_atari": 8, "dqn_atari": 8}
+
+
 def test_ratios_are_paired_within_a_round():
     # The machine is slow in the second round; the medians' ratio would be 2.4.
     ours, base = [300.0, 100.0, 240.0], [100.0, 50.0, 160.0]
@@ -87,7 +91,7 @@ def test_hydrl_rows_do_the_work_the_table_names(name):
         assert (chosen.frames_per_batch, updates) == (task.frames, task.updates), loop
         waits = chosen.minibatches.get("warmup_frames", 0)
         assert max(0, -(-waits // task.frames) - 1) == task.filling, loop
-        assert environments == {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}[name], loop
+        assert environments == ENVIRONMENTS[name], loop
 
 
 def test_unsolved_runs_count_as_longer_than_any():

@@ -16,3 +16,4 @@ ROOT = PACKAGE / "app" if (PACKAGE / "app").is_dir() else PACKAGE.parents[1]
 CONFIGS = ROOT / "configs"
 
 OmegaConf.register_new_resolver("discount", automatic.discount, replace=True)
+OmegaConf.register_new_resolver("sequence", automatic.sequence, replace=True)

@@ -1,5 +1,6 @@
 """What ``auto`` comes to, from the configuration and the machine alone: a command repeats itself."""
 
+import math
 import os
 import shutil
 import sys
@@ -7,6 +8,7 @@ import sys
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+MOST = 32  # steps that a memory learns from at once, where nobody says another number
 SECOND_THREAD = 20_000_000  # multiplications of a layer from which on a second thread is faster
 
 
@@ -55,6 +57,23 @@ def threads(work: int, *, workers: bool) -> tuple[int, str]:
         "a second core is faster for networks and minibatches of this size; where other work needs it, "
         "torch_threads=1 is"
     )
+
+
+def sequence(*, _root_: DictConfig) -> int | None:
+    """Steps that stay together in time, ``${sequence:}`` in YAML; ``None`` where there is no memory.
+
+    They are as many as divide a minibatch and what an environment does in a batch, 32 at most.
+    """
+    if not OmegaConf.select(_root_, "actor.memory"):
+        return None
+    said = (OmegaConf.select(_root_, f"collector.{each}") for each in ("frames_per_batch", "num_envs"))
+    try:
+        frames, envs = (int(each) for each in said)
+        steps = frames // (envs * (OmegaConf.select(_root_, "collector.num_workers") or 1))
+        together = math.gcd(steps, OmegaConf.select(_root_, "minibatches.size"))
+    except (TypeError, ValueError, ZeroDivisionError):  # which is told as the mistake it is
+        return MOST
+    return max((each for each in range(1, MOST + 1) if together % each == 0), default=MOST)
 
 
 def discount(*, _root_: DictConfig) -> float:

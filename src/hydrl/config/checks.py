@@ -40,12 +40,14 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Positive, "collector.worker_timeout logger.wandb.init_timeout"),
     (NotNegative, "optim.weight_decay schedule.eta_min schedule.power"),
     (NotNegative, "exploration.sigma_init exploration.sigma_end"),
+    (NotNegative, "loss.module.min_q_weight loss.module.alpha"),
+    (PositiveInt, "loss.module.num_random"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),
     (Fraction, "transforms.reward_scaling.gamma"),
     (float | None, "transforms.reward_scaling.scale"),
     (Positive, "loss.value_estimator.rho_thresh loss.value_estimator.c_thresh"),
-    (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta"),
+    (Fraction, "exploration.eps_init exploration.eps_end buffer.sampler.beta buffer.her_ratio"),
     (NotNegative, "buffer.sampler.alpha"),
     (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon minibatches.share"),
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
@@ -54,6 +56,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru"),
     (PositiveInt | None, "encoder.features"),
     (PositiveInt | None, "minibatches.sequence"),
+    (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
+    (Fraction, "minibatches.eta"),
     (Literal["per_state", "independent"], "actor.scale"),
     (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
     (Literal["orthogonal"] | None, "NETWORK.init"),
@@ -118,7 +122,7 @@ def check(values: Values) -> None:
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
-    for rule in (unfit, in_need, too_large, begun_from, ill_wrapped, ill_named, ill_read, at_odds):
+    for rule in (in_need, unfit, too_large, begun_from, ill_wrapped, ill_named, ill_read, at_odds):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -159,6 +163,8 @@ def in_need(values: Values) -> Iterator[str]:
             if key in ("because", "action_spaces"):  # of which the environment tells
                 continue
             if (value := find(values, key)) not in able:
+                if isinstance(value, Mapping):  # a part, by its own keys
+                    value = {name: each for name, each in value.items() if name[0] != "_" and name != "needs"}
                 yield f"{key}={show(value)} does not work with {what}{why}; use {key}={show(able[0])}"
 
 
@@ -177,13 +183,28 @@ def too_large(values: Values) -> Iterator[str]:
             f"collector.frames_per_batch={frames} is not a multiple of {envs}, the environments "
             f"(collector.num_envs in each worker); use collector.frames_per_batch={frames - over + envs}"
         )
-    if sequence := asked(values, "sequence"):
+    sequence, burn_in = asked(values, "sequence"), asked(values, "burn_in")
+    if sequence and burn_in is not None:
+        yield from too_long(sequence, burn_in, asked(values, "size"), envs, values)
+    elif sequence:
         steps, size = frames // envs, asked(values, "size")
         if (fitting := math.gcd(sequence, steps, size)) != sequence:
             yield (
                 f"minibatches.sequence={sequence} does not divide both minibatches.size={size} and the "
                 f"{steps} steps of each environment in a batch; use minibatches.sequence={fitting}"
             )
+
+
+def too_long(sequence: int, burn_in: int, size: int, envs: int, values: Values) -> Iterator[str]:
+    """Sequences in a replay memory that do not fit what is drawn of them, or what they lie in."""
+    line = f"minibatches.sequence={sequence}"
+    if sequence <= burn_in:
+        yield f"{line} leaves nothing to learn from after minibatches.burn_in={burn_in}; use less of that"
+    if sequence > size:
+        yield f"{line} is more than minibatches.size={size}, the frames of a minibatch; use more of these"
+    frames = find(values, "buffer.storage.max_size")
+    if frames and frames < envs * sequence:
+        yield f"buffer.storage.max_size={frames} holds no {line} of each of {envs} environments; use more"
 
 
 def begun_from(values: Values) -> Iterator[str]:
@@ -361,23 +382,43 @@ def lacking(values: Values) -> Iterator[str]:
 def forgetful(values: Values) -> Iterator[str]:
     """What a memory cannot do without."""
     memory, critic = asked(values, "memory"), values["critic"] or {}
-    shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
-    for network in NETWORKS:
-        if network != "actor" and (values[network] or {}).get("memory"):
+    for network in (each for each in NETWORKS if each != "actor"):
+        node = values[network] or {}
+        if node.get("memory") and judges(values):
             yield f"{network}.memory: it has none of its own; use critic.encoder=shared, the actor's"
-        if network != "actor" and (values[network] or {}).get("encoder") == "shared" and not judges(values):
+        if node.get("encoder") == "shared" and not judges(values):
             yield f"{network}.encoder=shared is for a critic that judges states; use {network}.encoder=own"
+    if asked(values, "burn_in") is not None:
+        yield from in_sequences(values)
     if not memory:
         return
     units = {each: memory[each] for each in ("lstm", "gru") if each in memory}
     if len(units) > 1:
         yield f"actor.memory={show(units)}: give one of them"
     if not asked(values, "sequence"):
-        advice = "use algo=recurrent_ppo, or minibatches.sequence=32 with epochs"
-        yield f"actor.memory={show(units or memory)} learns from whole sequences; {advice}"
-    if shared and not find(values, "loss.value_estimator.deactivate_vmap"):
+        able = "minibatches.sequence=32" if asked(values, "epochs") else "minibatches=sequences"
+        yield f"actor.memory={show(units or memory)} learns from whole sequences; use {able}"
+    shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
+    if shared and find(values, "loss.value_estimator.deactivate_vmap") is False:
         needs = "loss.value_estimator.deactivate_vmap=true"
-        yield f"critic.encoder=shared reads the actor's memory; use {needs}"
+        yield f"critic.encoder=shared reads the actor's memory; use {needs}, or leave it out"
+
+
+def in_sequences(values: Values) -> Iterator[str]:
+    """What goes wrong in silence where a replay memory holds sequences."""
+    steps, several = find(values, "minibatches.n_steps"), "n_steps" in values["loss"]["module"]
+    loss = named("loss", values["loss"]["module"])
+    if not asked(values, "memory"):
+        yield "minibatches=sequences is for a memory; use memory=lstm, or minibatches=replay"
+    if not several and steps != 1:
+        yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step; use 1"
+    if not several and asked(values, "sequence") == 1:
+        yield f"minibatches.sequence=1: {loss} bootstraps from the next step of a sequence; use 2 or more"
+    if find(values, "collector.sync") is False and (asked(values, "workers") or 1) > 1:
+        yield (
+            "collector.sync=false: a batch comes from one worker or another, and sequences go on from batch "
+            "to batch; use collector=multi_sync"
+        )
 
 
 def judges(values: Values) -> bool:

@@ -28,7 +28,7 @@ SHOULD = {
     "model_attributes_type": "be a group of keys",
     "device": "be auto, cpu, cuda or cuda:N",
     "env.id": "be a name, such as CartPole-v1",
-    "collector.path": "be the folder of a run that kept its replay memory, or one of its checkpoints",
+    "data.path": "be the folder of a run that kept its replay memory, or what data=minari, h5 or npz reads",
 }
 
 # What other libraries, and newcomers, call a key that is here.

@@ -16,7 +16,18 @@ def renamed(values: Any) -> Any:
         return values
     if set(values) in ({"lstm"}, {"gru"}):  # a memory, before it was a part
         return {"_target_": "hydrl.parts.networks.memory.Memory", "_partial_": True, **values}
+    if "path" in (collector := set_of(values)):  # a set of data, before that was a part
+        named = {key: each for key, each in collector.items() if key in ("path", "task")}
+        left = {key: each for key, each in collector.items() if key not in named}
+        values = {**values, "collector": left, "data": {"_target_": "hydrl.run.dataset.rows_of", **named}}
     return {key: now(each) if key == "_target_" else renamed(each) for key, each in values.items()}
+
+
+def set_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The collector in settings, where it draws from a set of data."""
+    collector: Any = values.get("collector")
+    draws = isinstance(collector, dict) and collector.get("_target_") == "hydrl.run.dataset.DataSet"
+    return collector if draws else {}
 
 
 def with_encoders(then: Mapping[str, Any], now: Mapping[str, Any], networks: Sequence[str]) -> dict[str, Any]:

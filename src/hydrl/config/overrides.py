@@ -15,8 +15,8 @@ from hydrl.config import CONFIGS, ROOT
 from hydrl.errors import UserError
 
 # Keys that name a folder, and those of them that a sweep may name several for.
-PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "init_from", "init_from.run", "collector.path", "out")
-SWEPT = ("init_from", "init_from.run", "collector.path")
+PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "init_from", "init_from.run", "data.path", "out")
+SWEPT = ("init_from", "init_from.run", "data.path")
 # Keys that no file need have and that are typed as any other: without Hydra's + for a new one.
 UNWRITTEN = r"env\.(wrappers|info_keys|observe)\b|encoder\.\w+="
 
@@ -26,6 +26,7 @@ RENAMED = {
     r"encoder@critic=shared": r"critic.encoder=shared",
     r"encoder@(\w+)=(\w+)": r"layers@\1=\2",
     r"(\+*)actor\.memory\.(.+)": r"\1memory.\2",
+    r"collector\.path=(.+)": r"data.path=\1",
 }
 
 

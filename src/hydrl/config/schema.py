@@ -27,6 +27,7 @@ Values = Mapping[str, Any]
 
 MODULE = "tensordict.nn.TensorDictModuleBase"
 GYMNASIUM = "hydrl.parts.environments.gymnasium_env"  # whose signature has the keys that no task is given
+HINDSIGHT = "hydrl.parts.experience.hindsight.hindsight"  # whose networks read goals
 
 
 def names_a_target(node: Part) -> Part:
@@ -98,7 +99,7 @@ class Eval(Strict):
 
 
 ENCODER = Row("env in_keys", gives=MODULE)
-MEMORY = Row("in_keys size", gives=MODULE)
+MEMORY = Row("in_keys size", asked=frozenset({"state"}), gives=MODULE)
 
 # What may lie within a network, and what it is handed.
 WITHIN = {
@@ -122,6 +123,7 @@ ASKED = {
     "updates": "minibatches.updates",
     "sequence": "minibatches.sequence",
     "warmup": "minibatches.warmup_frames",
+    "burn_in": "minibatches.burn_in",
 }
 
 
@@ -162,6 +164,8 @@ def is_a_network(name: str) -> str:
 
 
 # What a new run may begin with: networks, what a loss bootstraps from, and what observations are seen by.
+Alone = Literal["continuous", "discrete", "multi-discrete"]
+Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 Initial = Literal["actor", "critic", "value", "targets", "normaliser"]
 
 # The choices of a group that may be chosen; the values of a dotted key that may be set, `because` of what.
@@ -225,7 +229,7 @@ class Keys(Strict):
     keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
     eval: Annotated[Eval, Role.LENGTH]
     algo: str
-    action_spaces: list[Literal["continuous", "discrete", "multi-agent continuous", "multi-agent discrete"]]
+    action_spaces: list[Actions]
     fits: Fits
     before: dict[Annotated[str, Field(pattern=r"^[a-z_]+$")], Before] = {}
     task: str
@@ -242,8 +246,12 @@ class Parts(Keys):
     actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
-    exploration: Annotated[Built | None, Role.LEARNING, Row("action_spec", gives=MODULE)]
-    collector: Annotated[Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}))]
+    exploration: Annotated[
+        Built | None, Role.LEARNING, Row("action_spec", asked=frozenset({"action_mask_key"}), gives=MODULE)
+    ]
+    collector: Annotated[
+        Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))
+    ]
     buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
     data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None
     minibatches: Annotated[Built, Role.LEARNING, Row("buffer loss", asked=frozenset({"data"}))]

@@ -25,7 +25,7 @@ from hydrl.config.checks import check, named, use
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import GYMNASIUM, NETWORKS, Loss, Part, Parts, asked, nullable
+from hydrl.config.schema import GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
@@ -84,6 +84,11 @@ class Settings(Parts):
     def num_envs(self) -> int:
         """Environments stepped together in a process."""
         return asked(vars(self), "envs")
+
+    @property
+    def steps_of_a_row(self) -> int:
+        """Steps of an environment in a row of the replay memory; several where a row is a sequence."""
+        return steps_of_a_row(self.minibatches)
 
     @property
     def batches(self) -> int:
@@ -174,6 +179,8 @@ def build(given: Any, part: str) -> Builder:
     node = given.loss.module if part == "loss" else getattr(given, part, None)
     if node is None:
         return nothing
+    if part == "buffer" and (steps := steps_of_a_row(given.minibatches)) > 1:
+        node = of_sequences(node, steps)
     make = builder(with_wrappers(node) if part == "env" else node)
     return partial(network, part, make) if part in NETWORKS else make
 
@@ -183,6 +190,21 @@ def with_wrappers(env: Part) -> Part:
     if not (wrappers := env.get("wrappers")) or env["_target_"] != GYMNASIUM:
         return env
     return env | {"wrappers": {name: each | {"_partial_": True} for name, each in wrappers.items()}}
+
+
+def steps_of_a_row(minibatches: Part) -> int:
+    """See :attr:`Settings.steps_of_a_row`."""
+    return minibatches.get("sequence", 1) if "burn_in" in minibatches else 1
+
+
+def of_sequences(buffer: Part, steps: int) -> Part:
+    """A buffer's node; its size is in frames, of which each row, of so many steps, has a new half."""
+    sizes = (("storage", "max_size"), ("sampler", "max_capacity"))
+    return buffer | {
+        part: buffer[part] | {size: max(1, buffer[part][size] // ((steps + 1) // 2))}
+        for part, size in sizes
+        if size in (buffer.get(part) or {})
+    }
 
 
 def nothing(*_: Any, **__: Any) -> None:
@@ -315,12 +337,16 @@ def as_written(cfg: DictConfig) -> dict[str, Any]:
 def whole(values: Any) -> dict[str, Any]:
     """What was composed, with parts named as they are now; one of which nothing is left is none.
 
-    An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader.
+    An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader. Where
+    goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
     """
     made: dict[str, Any] = {
         key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()
     }
+    relabelled = (made.get("buffer") or {}).get("_target_") == HINDSIGHT
     for network in (made.get(name) or {} for name in NETWORKS):
+        if relabelled and network.get("in_keys", ...) is None:
+            network["in_keys"] = ["observation", "desired_goal"]
         said, own = network.get("encoder"), made.get("encoder") or {}
         if isinstance(said, str) and said != "shared":
             network["encoder"] = own | ({"reader": said} if said != "own" else {})
@@ -336,13 +362,22 @@ def check_action_space(settings: Settings, kind: str) -> None:
     """
     has = f"env={settings.task} has {kind} actions"
     if kind not in settings.action_spaces:
-        able = [name for name, kinds in algorithms().items() if kind in kinds]
+        given = fits_data(settings.algo)
+        able = [name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == given]
         advice = use("algo", able) if able else "no algorithm here can"
+        if "one-hot" in kind:
+            advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
         spaces = " and ".join(settings.action_spaces)
         raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
     if kind not in (only := settings.actor.get("needs", {}).get("action_spaces", [kind])):
         actor = named("actor", settings.actor)
         raise UserError(f"{actor} acts in {' and '.join(only)} action spaces and {has}; use actor=stochastic")
+
+
+def fits_data(algo: str) -> bool:
+    """Whether an algorithm learns from a set of data, and from nothing else."""
+    there = algo in choices(CONFIGS / "algo")  # else it is one's own
+    return there and content(f"/algo/{algo}")["fits"].get("collector") == ["dataset"]
 
 
 def algorithms() -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import operator
+import re
 from collections.abc import Iterator, Mapping, Set
 from functools import reduce
 from types import UnionType
@@ -39,13 +40,14 @@ def check_signatures(values: Values) -> None:
 
 
 def check_data(values: Values) -> None:
-    """Data is there where minibatches read it, and is read where it is there."""
-    cuts = [(path, node) for path, node in targets(values) if path.rpartition(".")[2] == "minibatches"]
-    reading = [path for path, each in cuts if "data" in accepted_parameters(get_object(each["_target_"]))[0]]
+    """Data is there where a collector or minibatches read it, and is read where it is there."""
+    able = [each for each in targets(values) if re.search(r"(^|\.)(minibatches|collector)$", each[0])]
+    reading = [path for path, each in able if "data" in accepted_parameters(get_object(each["_target_"]))[0]]
     if values["data"] is not None and not reading:
         raise UserError("data: nothing reads it; use minibatches=mixed, or data=null")
     if values["data"] is None and reading:
-        raise UserError(f"{reading[0]} needs data; add data=run data.path=DIR, or use {reading[0]}=replay")
+        other = "single" if reading[0] == "collector" else "replay"
+        raise UserError(f"{reading[0]} needs data; add data=run data.path=DIR, or use {reading[0]}={other}")
 
 
 def check_loss(of: str, values: Values) -> None:

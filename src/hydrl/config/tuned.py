@@ -28,6 +28,8 @@ from hydrl.config.signatures import accepted_parameters
 
 NOBODY_CHOSE = "auto"  # in place of a choice, in configs/train.yaml
 PAIR = ("algo", "env")
+# What learns from sequences, in the place of what learns from single steps; a memory chooses it.
+OF_SEQUENCES = {"minibatches": {"replay": "sequences"}, "loss": {"dqn": "recurrent_dqn"}}
 
 # What stands beside the words that were typed, on the command line that Hydra reads in this process.
 _beside: list[str] = []
@@ -63,12 +65,10 @@ def composed(words: Sequence[str], **options: Any) -> DictConfig:
 def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
     """What goes without saying beside the words of a run.
 
-    That is the tuned file of its algorithm and task, unless somebody chose or they are swept over; and what
-    takes out tuned numbers that are for another choice of their group. It is nothing where Hydra cannot read
-    the words, which it then tells itself.
+    That is the tuned file of its algorithm and task, unless somebody chose or they are swept over; what a
+    memory learns by, where one is chosen; and what takes out tuned numbers that are for another choice of
+    their group. It is nothing where Hydra cannot read the words, which it then tells itself.
     """
-    if "~tuned" in words:
-        return []
     sources = (
         *(Path(each.path) for each in loader.get_sources() if each.scheme() == "file"),
         *folders(words),
@@ -78,9 +78,11 @@ def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
         parsed = OverridesParser.create().parse_overrides([*words])
         swept = {each.key_or_group for each in parsed if each.is_sweep_override()}
         made = choices(words, loader)
-        if not swept & {*PAIR, "experiment"} and (file := unnamed(made, sources)):
+        if not swept & {*PAIR, "experiment"} and "~tuned" not in words and (file := unnamed(made, sources)):
             named, made = [f"tuned={file}"], {**made, "tuned": file}
-        if not any(strangers(made, sources)):
+        if remembering := [each for each in by_sequences(made) if key_of(each) not in said]:
+            named, made = [*named, *remembering], choices([*words, *named, *remembering], loader)
+        if "~tuned" in words or not any(strangers(made, sources)):
             return named
         alone = [each for each in words if key_of(each) == "hydra.searchpath"]
         meant = choices([*alone, *(f"{each}={made[each]}" for each in (*PAIR, "tuned"))], loader)
@@ -96,6 +98,12 @@ def choices(words: Sequence[str], loader: ConfigLoader) -> dict[str, Any]:
     """The choice of each group, as Hydra makes it of the words and of the files they choose."""
     made = loader.compute_defaults_list("train", [*words], RunMode.RUN).overrides.known_choices
     return {**made, **{key_of(each): None for each in words if each[0] == "~"}}
+
+
+def by_sequences(made: Mapping[str, Any]) -> list[str]:
+    """What learns from sequences, where a memory was chosen and what learns from single steps."""
+    chosen = {group: able.get(str(made.get(group))) for group, able in OF_SEQUENCES.items()}
+    return [f"{group}={choice}" for group, choice in chosen.items() if choice and made.get("memory")]
 
 
 def unnamed(made: Mapping[str, Any], sources: Iterable[Path]) -> str:

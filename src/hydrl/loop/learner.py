@@ -1,6 +1,7 @@
 """A learner: one loss with its optimizer, and the minibatches it learns from."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -93,7 +94,14 @@ def make_learners(
         optimizer = build("optim")(parameter_groups(loss, told.param_groups))
         update = Update(loss, optimizer, target, told.skip, told.every, **each.options)
         cut = build("minibatches")
-        asked = {"data": data} if "data" in signature(cut).parameters else {}
         writes = build("writes")(networks)
-        made.append(Learner(name, loss, target, optimizer, update, cut(buffer, loss, **asked), writes))
+        minibatches = given_to(cut, data=data)(buffer, loss)
+        made.append(Learner(name, loss, target, optimizer, update, minibatches, writes))
     return made
+
+
+def given_to(make: Callable[..., Any], **offered: Any) -> Callable[..., Any]:
+    """What makes a part, with those of the arguments ``offered`` that it takes."""
+    return partial(
+        make, **{name: each for name, each in offered.items() if name in signature(make).parameters}
+    )

@@ -1,6 +1,7 @@
 """Losses: TorchRL's own over the networks, with their keys, value estimator and parameter groups."""
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
+from hydrl.parts.specs import HIDDEN, MASK
 
 # What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
 READ = {
@@ -58,6 +60,26 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
         return super().forward(minibatch)
 
 
+class DiscreteSACLoss(objectives.DiscreteSACLoss):
+    """TorchRL's (Christodoulou 2019); of a state the entropy aimed at is a share of what its actions allow.
+
+    That of all actions cannot be reached where some are forbidden, and the temperature would grow for ever.
+    """
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch; where it has an ``action_mask``, with its temperature's loss for that."""
+        losses = super().forward(tensordict)
+        if (mask := tensordict.get(MASK, None)) is None:
+            return losses
+        share = 1 - mask.sum(-1).log() / math.log(mask.shape[-1])
+        lacking = self._reduce_loss(
+            self.log_alpha * self.target_entropy * share,
+            tensordict=tensordict,
+            weights=self._maybe_get_priority_weight(tensordict),
+        )
+        return losses.set("loss_alpha", losses["loss_alpha"] + lacking)
+
+
 def make_loss(
     module: Callable[..., LossModule],
     parts: Mapping[str, nn.Module],
@@ -70,7 +92,7 @@ def make_loss(
 
     Args:
         module: builds the loss; ``action_spec``, ``action_space`` and ``num_actions`` are handed to one that
-            has such an argument.
+            has such an argument. Over a memory it does without vmap, which knows no recurrent networks.
         parts: the materialised networks by their groups.
         action_spec: of one environment.
         networks: which part goes into which argument of the loss.
@@ -84,6 +106,8 @@ def make_loss(
     known = {"action_spec": action_spec, "action_space": action_spec}
     known["num_actions"] = getattr(action_spec.space, "n", None)
     asked = inspect.signature(module).parameters
+    remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
+    known |= {"deactivate_vmap": True} if remembers else {}
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
@@ -93,6 +117,8 @@ def make_loss(
         loss.set_keys(**keys)
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
+        if remembers:
+            loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
         reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
         log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
         # Of the action as it was acted; what is learned from without an advantage draws its own.

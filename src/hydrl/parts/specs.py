@@ -1,17 +1,31 @@
 """What environments, networks and collectors know of each other: specs, and what a policy must be told."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
-from tensordict import NestedKey
+from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torchrl.data import Bounded, Categorical, Composite, OneHot, TensorSpec
+from torchrl.data import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    TensorSpec,
+)
 from torchrl.envs import CatFrames, EnvBase, GymWrapper, TransformedEnv
+from torchrl.modules import GRUModule, LSTMModule
 
 from hydrl.errors import UserError
 
+# What an actor's memory reads beside observations; primers write zeros where episodes begin.
+HIDDEN = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
 INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
+MASK = "action_mask"  # entry that says of each action whether it is allowed, beside the action
 
 
 def action_spec(env: EnvBase) -> TensorSpec:
@@ -25,18 +39,81 @@ def action_spec(env: EnvBase) -> TensorSpec:
 
 
 def action_kind(env: EnvBase) -> str:
-    """``discrete``, ``continuous``, the same for several agents, or what no algorithm here can act in.
+    """``discrete``, ``multi-discrete``, ``continuous``, the same for several agents, or what nothing learns.
 
     It resets nothing.
     """
-    spec = action_spec(env)
-    if type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
+    spec, agents = action_spec(env), isinstance(env.base_env.action_keys[0], tuple)
+    if options(spec) and len(spec.shape) == 1 + agents:
+        kind = "multi-discrete"
+    elif isinstance(spec, MultiOneHot) or (type(spec) is OneHot and len(spec.shape) > 1 + agents):
+        kind = "one-hot multi-discrete"
+    elif type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
         kind = "discrete"
     elif isinstance(spec, Bounded) and spec.dtype.is_floating_point:
         kind = "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
     else:
         kind = type(spec).__name__
-    return f"multi-agent {kind}" if isinstance(env.base_env.action_keys[0], tuple) else kind
+    return f"multi-agent {kind}" if agents else kind
+
+
+def options(spec: TensorSpec) -> list[int]:
+    """How many options each of several choices has, integers ``[..., choices]``; none for other actions."""
+    choices = spec.shape[-1] if len(spec.shape) else 0
+    if isinstance(spec, MultiCategorical):
+        first, *others = spec.nvec.reshape(-1, choices).tolist()
+        return first if all(each == first for each in others) else []
+    several = isinstance(spec, Binary) or (type(spec) is Categorical and choices > 1)
+    return [spec.space.n] * choices if several else []
+
+
+def mask_key(env: EnvBase) -> NestedKey | None:
+    """The entry that says which actions are allowed, ``[..., actions]``; ``None`` where there is none.
+
+    Of several choices it has all options of each in a row. It resets nothing.
+    """
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    action = base.action_keys[0]
+    agents = isinstance(action, tuple)
+    mask = (*action[:-1], MASK) if agents else MASK
+    if mask not in base.observation_spec.keys(True, True):
+        return None
+    spec = action_spec(base)
+    if options(spec) and len(spec.shape) == 1 + agents:
+        return mask if isinstance(spec, MultiCategorical) and not agents else None
+    return mask if type(spec) in (OneHot, Categorical) else None
+
+
+def random_action(env: EnvBase, now: TensorDictBase) -> TensorDictBase:
+    """``env.rand_action(now)``, of the actions that ``now`` says are allowed, also without a transform."""
+    if (mask := mask_key(env)) is None:
+        return env.rand_action(now)
+    spec = env.full_action_spec.clone()
+    spec[env.action_key].update_mask(now[mask])
+    return now.update(spec.rand())
+
+
+def exploring(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBase) -> Any:
+    """What explores in an environment, by a builder of it; where actions may be forbidden, among the others.
+
+    Raises:
+        UserError: for an actor, or what explores, that takes no heed of what is forbidden.
+    """
+    spec, mask = action_spec(env), mask_key(env)
+    if mask is None:
+        return make(spec)
+    instead = "env.action_mask=false, of a task of Gymnasium's, lets them be tried"
+    if mask not in actor.in_keys:
+        read = ", ".join(map(str, actor.in_keys))
+        raise UserError(f"actor reads {read}, and not {mask}, which says what is forbidden; {instead}")
+    if "action_mask_key" in signature(make).parameters:
+        return make(spec, action_mask_key=mask)
+    if (made := make(spec)) is not None:
+        name = type(made).__name__
+        raise UserError(
+            f"exploration: {name} takes no action_mask_key, and would choose forbidden actions; {instead}"
+        )
+    return None
 
 
 def has_room(low: Any, high: Any) -> bool:
@@ -51,7 +128,8 @@ def seen(env: EnvBase) -> list[NestedKey]:
     Of others it is ``observation``, or ``pixels`` where there is none.
     """
     base = env.base_env if isinstance(env, TransformedEnv) else env
-    own = [key for key in base.observation_spec.keys(True, True) if INFO not in (key, key[0])]
+    unread = (INFO, mask_key(base))
+    own = [key for key in base.observation_spec.keys(True, True) if key not in unread and key[0] != INFO]
     if not vars(base).get("shows_all", isinstance(base, GymWrapper)):
         return ["pixels"] if "pixels" in own and "observation" not in own else ["observation"]
     given = env.observation_spec.keys(True, True)

@@ -8,7 +8,7 @@ from tensordict import NestedKey, TensorDictBase
 from tensordict.utils import expand_as_right
 from torch import Tensor
 from torchrl import envs
-from torchrl.data import Binary, Composite, TensorSpec, Unbounded
+from torchrl.data import Binary, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import (
     ClipTransform,
     Compose,
@@ -23,7 +23,7 @@ from torchrl.envs.transforms.utils import _get_reset
 
 from hydrl.errors import UserError
 from hydrl.parts.limits import time_limit
-from hydrl.parts.specs import vectors
+from hydrl.parts.specs import options, vectors
 
 LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
 NEVER = 2**62  # the longest horizon where there is none
@@ -267,6 +267,62 @@ class RandomHorizon(RandomTruncationTransform):
         shape = (*observation_spec.shape, 1)
         observation_spec["cut_short"] = Binary(1, shape, device=observation_spec.device, dtype=torch.bool)
         return observation_spec
+
+
+class ActionMask(envs.ActionMask):
+    """TorchRL's, by which random actions are allowed ones, for a task that allows one while it goes on.
+
+    Where none is as an episode ends, all are: nobody acts there, and what is made of it stays a number.
+    What is allowed is in the ``state_dict``, for a resumed run that draws at random.
+
+    Args:
+        action_key: of the action.
+        mask_key: of the entry that says of each whether it is allowed.
+        named: what a message calls the task.
+    """
+
+    def __init__(self, action_key: NestedKey, mask_key: NestedKey, named: str) -> None:
+        super().__init__(action_key, mask_key)
+        self.named = named
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        key, spec = self.in_keys[1], self.action_spec
+        mask = next_tensordict.get(key).bool()
+        several = isinstance(spec, MultiCategorical)
+        choices = mask.split(options(spec), -1) if several else [mask]
+        nothing = torch.stack([~each.any(-1) for each in choices]).any(0).unsqueeze(-1)
+        if nothing.any():
+            done = next_tensordict.get("done", torch.zeros_like(nothing))
+            ended = done.reshape(*done.shape[:-1], *[1] * (mask.ndim - done.ndim + 1))
+            if (nothing & ~ended).any():
+                raise UserError(
+                    f"{self.named} forbids every {'option of a choice' if several else 'action'}, and the "
+                    "episode goes on; let it end there, or allow one that does nothing"
+                )
+            mask = mask | nothing
+        return super()._call(next_tensordict.set(key, mask))
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Truth values, in place of zeros and ones."""
+        spec = observation_spec[self.in_keys[1]]
+        made = Binary(spec.shape[-1], spec.shape, device=spec.device, dtype=torch.bool)
+        observation_spec[self.in_keys[1]] = made
+        return observation_spec
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What is allowed, once an episode has begun."""
+        mask = self.action_spec.mask
+        return {} if mask is None else {"mask": mask}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`get_extra_state`."""
+        self.action_spec.update_mask(state.get("mask"))
+
+
+def scaled_actions(env: EnvBase | None = None) -> Transform | None:
+    """:class:`ActionScaling` for numbers; the choices that ``env`` may take have no unit, and get none."""
+    numbers = env is None or env.full_action_spec_unbatched[env.action_keys[0]].dtype.is_floating_point
+    return ActionScaling() if numbers else None
 
 
 class ActionScaling(envs.ActionScaling):

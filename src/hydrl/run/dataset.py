@@ -1,62 +1,144 @@
-"""Data that others collected: what an earlier run kept in its replay memory."""
+"""Data that others collected: what an earlier run kept in its replay memory, or a set of transitions."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torchrl.data import LazyTensorStorage, ReplayBuffer
-from torchrl.envs import TransformedEnv
+from torchrl.envs import ObservationNorm, Transform, TransformedEnv
 
 from hydrl.errors import UserError
-from hydrl.parts.environments.normalisers import normalisers
+from hydrl.parts.environments.normalisers import fit, normalisers
 from hydrl.parts.experience.buffers import in_its_own_unit
 from hydrl.parts.experience.frames import Frames
 from hydrl.parts.libraries import tell
-from hydrl.run import checkpoint
+from hydrl.run import checkpoint, columns
 from hydrl.run.memory import Memory, read
+from hydrl.run.rows import about, check_task, check_transforms, fitting, scales_of
+
+Kind = Literal["run", "minari", "h5", "npz"]
 
 
 def rows_of(
-    env: TransformedEnv, policy: TensorDictModuleBase, *, path: str, task: str, key: str = "data.path"
+    env: TransformedEnv,
+    policy: TensorDictModuleBase,
+    *,
+    path: str,
+    task: str,
+    kind: Kind = "run",
+    key: str = "data.path",
 ) -> ReplayBuffer:
-    """Transitions that an earlier run kept, to be drawn from at random, with replacement.
+    """Transitions of a set, to be drawn from at random, with replacement.
+
+    They are kept in the task's own units, and handed over as the transforms of ``env`` show them to what
+    learns. A normaliser of observations takes its statistics from them.
 
     Args:
         env: says what an observation and an action are.
         policy: reads the observations.
-        path: a run folder, whose newest checkpoint counts, or one checkpoint.
+        path: a run folder, whose newest checkpoint counts, or one checkpoint; else what
+            :func:`hydrl.run.columns.read` reads.
         task: this run's, which must be the data's.
+        kind: what lies there: the replay memory of a ``run``, or a set of that form.
         key: what the user set, for messages.
 
     Raises:
         UserError: if there is no data, or it is of another task, other transforms or other actions.
     """
+    told, scales = f"{key}={path}", scales_of(env)
+    if kind == "run":
+        buffer, scaled = of_run(path, task, key)
+        scales = [] if scaled else scales
+    else:
+        check_task(about(Path(path)).get("task"), task, told)
+        check_transforms(env, told)
+        rows = fitting(columns.transitions(columns.read(kind, Path(path), told)), env, told)
+        buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+        buffer.extend(rows)
+    check_read(env, policy, buffer[:1], told)
+    in_its_own_unit(buffer, env)  # the rows are in it, as a buffer keeps them
+    if shown := [*standardising(env, buffer, told), *scales]:
+        buffer.append_transform(AsShown(shown, env.device))
+    return buffer
+
+
+def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
+    """What a run kept, and whether its transforms have changed the rewards.
+
+    Raises:
+        UserError: if there is none, or it is of another task or of what a normaliser showed.
+    """
+    told = f"{key}={path}"
     buffer, settings = kept(Path(path), key)
-    if settings["task"] != task:
-        raise UserError(f"{key}={path} has data of env={settings['task']}, not of env={task}")
-    learned = [each for each in ("Norm", "normaliser", "Running") if each in str(settings["transforms"])]
-    if normalisers(env) or learned:
+    check_task(settings["task"], task, told)
+    if any(each in str(settings["transforms"]) for each in ("Norm", "normaliser", "Running")):
         raise UserError(
-            f"{key}={path}: a normaliser has other statistics here than where the data was collected; use "
-            "transforms=plain in both runs"
+            f"{told}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
+            "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
         )
-    for name, each in settings["transforms"].items():
-        if "reward" in each["_target_"].rpartition(".")[2].lower():
-            tell(f"{key}={path}: its rewards are as transforms.{name} of that run left them")
-    step, rows = env.fake_tensordict().reshape(-1)[0], buffer[:1]
+    transforms = settings["transforms"].items()
+    scaling = [name for name, each in transforms if "reward" in each["_target_"].rpartition(".")[2].lower()]
+    for name in scaling:
+        tell(f"{told}: its rewards are as transforms.{name} of that run left them")
+    return buffer, bool(scaling)
+
+
+def check_read(env: TransformedEnv, policy: TensorDictModuleBase, rows: TensorDictBase, told: str) -> None:
+    """A policy reads of the rows what it reads of the environment.
+
+    Raises:
+        UserError: for an entry that is not there, or of another shape or kind.
+    """
+    step = env.fake_tensordict().reshape(-1)[0]
     for entry in ("action", *policy.in_keys, *(("next", each) for each in policy.in_keys)):
         wanted, found = step.get(entry), rows.get(entry, None)
         if found is None or (found.shape[1:], found.dtype) != (wanted.shape, wanted.dtype):
             there = "none" if found is None else f"{found.dtype} of shape {list(found.shape[1:])}"
             raise UserError(
-                f"{key}={path}: {entry} should be {wanted.dtype} of shape {list(wanted.shape)}; there is "
-                f"{there}"
+                f"{told}: {entry} should be {wanted.dtype} of shape {list(wanted.shape)}; there is {there}"
             )
-    in_its_own_unit(buffer, env)  # the rows are in it, as a buffer keeps them
-    return buffer
+
+
+def standardising(env: TransformedEnv, buffer: ReplayBuffer, told: str) -> list[ObservationNorm]:
+    """The environment's normalisers, with the statistics of the rows.
+
+    Raises:
+        UserError: for running ones, which nothing would run along.
+    """
+    found = normalisers(env)
+    for each in found:
+        if not isinstance(each, ObservationNorm):
+            raise UserError(
+                f"{told}: running statistics of observations stand still with data; use "
+                "transforms=normalized init_stats_frames=1_000, which takes them from it"
+            )
+        fit(each, buffer.storage[:].get(each.in_keys[0]).to(each.loc.device))
+    return found
+
+
+class AsShown(Transform):
+    """Shows rows of a task as an environment's transforms show each step.
+
+    Args:
+        shown: those that change the numbers of an observation or a reward, one by one.
+        device: of the environment.
+    """
+
+    def __init__(self, shown: list[Transform], device: torch.device | None) -> None:
+        super().__init__()
+        self.shown, self.device = (shown,), device  # in a tuple: they remain the environment's
+
+    def forward(self, rows: TensorDictBase) -> TensorDictBase:
+        """Rows ``[rows]``, root and next."""
+        rows = rows.to(self.device) if self.device is not None else rows
+        for each in self.shown[0]:
+            places: list[NestedKey] = [*each.in_keys] if isinstance(each, ObservationNorm) else []
+            for key in (*places, *(("next", key) for key in each.in_keys)):
+                rows.set(key, each._apply_transform(rows.get(key)))
+        return rows
 
 
 class DataSet:
@@ -66,16 +148,12 @@ class DataSet:
         env: says what an observation and an action are.
         make_env: not read; every collector is built from the same.
         policy: reads the observations; it acts nowhere.
-        path: a run folder, whose newest checkpoint counts, or one checkpoint.
-        task: this run's, which must be the data's.
+        data: what is drawn from.
         frames_per_batch: transitions in a batch, which count as frames.
         num_envs: environments that ``env`` steps together.
         seed: not read; the global random number generator draws.
         device: where batches live.
         stop: not read; a batch takes no time.
-
-    Raises:
-        UserError: if there is no data, or it is of another task, other transforms or other actions.
     """
 
     restarts: str | None = None
@@ -87,16 +165,14 @@ class DataSet:
         make_env: Callable[..., TransformedEnv],
         policy: TensorDictModuleBase,
         *,
-        path: str,
-        task: str,
+        data: ReplayBuffer,
         frames_per_batch: int,
         num_envs: int,
         seed: int,
         device: str,
         stop: Callable[[], None] | None = None,
     ) -> None:
-        self.frames_per_batch, self.device = frames_per_batch, device
-        self.buffer = rows_of(env, policy, path=path, task=task, key="collector.path")
+        self.buffer, self.frames_per_batch, self.device = data, frames_per_batch, device
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Batches ``[frames_per_batch]``, without end."""
@@ -125,6 +201,8 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any]]:
     """
     if not path.exists():
         raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
+    if (other := columns.instead(path)) not in ("use data=run", "give another path"):
+        raise UserError(f"{key}={path} is no run; {other}")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
         metadata = checkpoint.verify(archive, memory=True)
@@ -133,7 +211,10 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any]]:
     told = metadata["memory"]
     found = [rows for _, rows in read(archive.parent, told)]
     if not found:
-        raise UserError(f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn")
+        raise UserError(
+            f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
+            "by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
+        )
     rows = torch.cat(found)
     buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
     buffer.extend(rows)

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from tensordict import NestedKey, TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
+from torchrl.data import OneHot
 from torchrl.envs import CatFrames, ObservationNorm, Transform, TransformedEnv
 from torchrl.modules import GRUModule, LSTMModule
 from torchrl.modules.utils import get_primers_from_module
@@ -24,6 +25,7 @@ from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, untouched_randomness
 from hydrl.parts.environments.spaces import at, is_picture
 from hydrl.parts.environments.told import OwnForm
+from hydrl.parts.specs import MASK
 from hydrl.parts.transforms import ActionScaling
 
 
@@ -67,11 +69,14 @@ class Network(nn.Module):
         super().__init__()
         self.form, self.taken, self.observe = form, form.acted, form.observe
         self.seen = {name or "observation": space for name, (_, space) in form.entries.items()}
+        self.seen |= {MASK: MultiBinary(len(form.allowed.allowed))} if form.allowed else {}
         apart = isinstance(form.task.observation_space, Dict)
         self.names = [name or "pixels" for name in form.entries] if apart else []
         for space in self.seen.values():
             if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
                 raise UserError(f"export writes no policy that observes a {space}; use predict")
+        if isinstance(self.taken, Dict | Tuple):
+            raise UserError(f"export writes no policy whose actions are a {self.taken}; use predict")
         with untouched_randomness():
             env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
             actor = settings.build("actor")(env)
@@ -92,9 +97,10 @@ class Network(nn.Module):
                 del each.standard_normal
                 each.standard_normal = standard
 
-    def begin(self, seen: Any) -> list[Tensor]:
-        """The inputs where episodes begin: what is observed, ``[batch, *shape]``, and zeros of memory."""
+    def begin(self, seen: Any, mask: np.ndarray | None) -> list[Tensor]:
+        """The inputs where episodes begin: observed, ``[batch, *shape]``, allowed, and zeros of memory."""
         given = [at(seen, path) for path, _ in self.form.entries.values()]
+        given += [] if mask is None else [mask]
         zeros = [torch.zeros(len(given[0]), *shape) for shape in self.memory.values()]
         kinds = map(kind, self.seen.values())
         return [
@@ -112,12 +118,13 @@ class Network(nn.Module):
         return (action, *(tensordict["next", key] for key in self.memory)) if states else action
 
     def entries(self, given: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What is observed as the policy has it: by the task's own names, or all as one vector."""
+        """What is observed as the policy has it: by the task's own names, or all as one vector; a mask."""
         read = [as_read(each, space) for each, space in zip(given, self.seen.values(), strict=True)]
+        mask = {MASK: read.pop() != 0} if self.form.allowed else {}
         if self.names:
-            return dict(zip(self.names, read, strict=True))
+            return mask | dict(zip(self.names, read, strict=True))
         vector = torch.cat(read, -1) if len(read) > 1 else read[0]
-        return {"observation": vector[:, self.observe] if self.observe else vector}
+        return mask | {"observation": vector[:, self.observe] if self.observe else vector}
 
     def acted(self, action: Tensor) -> Tensor:
         """The policy's action as the task takes it."""
@@ -125,6 +132,11 @@ class Network(nn.Module):
             action = each.denormalize(action)
         if isinstance(self.taken, Discrete):
             return action.argmax(-1) + int(self.taken.start)
+        if isinstance(self.taken, MultiDiscrete | MultiBinary):
+            if isinstance(self.form.spec, OneHot):  # there is one
+                action = action.argmax(-1)
+            counted = action.reshape(-1, *self.taken.shape)
+            return counted + torch.as_tensor(getattr(self.taken, "start", 0), dtype=torch.long)
         return action.float().reshape(-1, *self.taken.shape)
 
 
@@ -210,7 +222,7 @@ def check(
 
     Args:
         network: as it will be written.
-        episodes: the observations of each step of each, as :meth:`OwnForm.observed` gives them.
+        episodes: what is observed and allowed at each step of each, as :meth:`OwnForm.observed` gives it.
         predict: the policy.
         reset: tells it that episodes begin.
 
@@ -220,14 +232,14 @@ def check(
     for episode in episodes:
         reset()
         inputs = len(network.seen)
-        states = network.begin(episode[0])[inputs:]
-        for seen in episode:
+        states = network.begin(*episode[0])[inputs:]
+        for seen, mask in episode:
             try:
-                given = network(*network.begin(seen)[:inputs], *states)
+                given = network(*network.begin(seen, mask)[:inputs], *states)
             except (KeyError, NotImplementedError) as error:
                 raise UserError(f"export: the policy reads more than the observation: {error}") from error
             action, *states = given if states else [given]
-            if not np.allclose(action, predict(seen), rtol=1e-4, atol=1e-4):
+            if not np.allclose(action, predict(seen, mask=mask), rtol=1e-4, atol=1e-4):
                 raise UserError("export: a transform of this run acts otherwise outside of its environment")
 
 
@@ -240,6 +252,7 @@ def kind(space: Space) -> str:
 
 def described(settings: Settings, frames: int, network: Network) -> dict[str, Any]:
     """What a file says of itself: whose policy it is, what it takes, gives, and has inside."""
+    chosen = {} if isinstance(network.taken, Box) else {"dtype": "int64"}
     state = [(str(key).removeprefix("recurrent_"), shape) for key, shape in network.memory.items()]
     states = [{"name": name, "dtype": "float32", "shape": ["batch", *shape]} for name, shape in state]
     return {
@@ -255,7 +268,7 @@ def described(settings: Settings, frames: int, network: Network) -> dict[str, An
             *({**each, "begins": 0.0} for each in states),
         ],
         "outputs": [
-            entry("action", network.taken),
+            entry("action", network.taken) | chosen,
             *(each | {"name": f"next_{each['name']}"} for each in states),
         ],
     }

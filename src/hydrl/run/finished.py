@@ -17,6 +17,7 @@ from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import environments
+from hydrl.parts.specs import mask_key
 from hydrl.run.checkpoint import find, frames_of, load
 from hydrl.run.folder import refuse_links, require_run
 
@@ -71,7 +72,14 @@ def open_run(
     make_env = partial(environments.make_env, build("env"), transforms, device=device)
     env = make_env(normaliser=state["normaliser"], seed=settings.seed)
     actor = build("actor")(env)
-    actor.load_state_dict(state["actor"])
+    try:
+        actor.load_state_dict(state["actor"])
+    except RuntimeError as error:
+        older = "; of a run that observed its mask, write env.action_mask: false into config_resolved.yaml"
+        raise UserError(
+            f"run={run}: its policy does not fit its environment: {' '.join(str(error).split())[:200]}"
+            f"{older if mask_key(env) else ''}"
+        ) from error
     env.close()
     limit, known = settings.eval.max_steps, lambda: state["normaliser"]
     return (

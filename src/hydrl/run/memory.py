@@ -136,15 +136,16 @@ class Memory:
             storage.set(slots(self.buffer, torch.arange(first, first + len(rows))), found)
         self.files = {} if folder or whole is not None else dict(told["files"])
 
-    def room(self, env: EnvBase) -> str:
+    def room(self, env: EnvBase, steps: int = 1) -> str:
         """How much memory and disk it may take, in a line; nothing where that is little.
 
         Args:
-            env: a step of it is about what a row is.
+            env: a step of it is about what a step of a row is.
+            steps: of a row.
         """
         if self.buffer is None:
             return ""
-        whole = row_bytes(env, self.pictures) * self.buffer.storage.max_size
+        whole = steps * row_bytes(env, self.pictures) * self.buffer.storage.max_size
         free = shutil.disk_usage(self.run).free
         if whole < WORTH_SAYING and BOUND * whole < free:
             return ""
@@ -168,8 +169,13 @@ def row_bytes(env: EnvBase, pictures: Frames | None = None) -> float:
     return whole + 2 * (numbers - stacks) + SPARE * stacks / pictures.stacked
 
 
-def require_memory(buffer: ReplayBuffer | None, env: EnvBase) -> None:
+def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
     """Refuses a buffer that would outgrow this machine's memory, all of which its first rows already take.
+
+    Args:
+        buffer: empty; ``None`` where nothing is kept.
+        env: a step of it is about what a step of a row is.
+        steps: of a row, which is a sequence that overlaps with others by half where it has several.
 
     Raises:
         UserError: naming a size that would do.
@@ -179,12 +185,13 @@ def require_memory(buffer: ReplayBuffer | None, env: EnvBase) -> None:
         return
     if torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
         return
-    row, there = row_bytes(env, frames_of(buffer)), psutil.virtual_memory().total + psutil.swap_memory().total
+    there, new = psutil.virtual_memory().total + psutil.swap_memory().total, (steps + 1) // 2
+    row = steps * row_bytes(env, frames_of(buffer))
     if (wanted := row * storage.max_size) > there:
         raise UserError(
-            f"buffer.storage.max_size={storage.max_size}: it would take {wanted / 1e6:,.0f} MB of memory, "
-            f"and there are {there / 1e6:,.0f}; use buffer.storage.max_size={int(there / 2 / row)}, or "
-            "buffer=memmap, which lies on disk"
+            f"buffer.storage.max_size={new * storage.max_size}: it would take {wanted / 1e6:,.0f} MB of "
+            f"memory, and there are {there / 1e6:,.0f}; use buffer.storage.max_size="
+            f"{new * int(there / 2 / row)}, or buffer=memmap, which lies on disk"
         )
 
 

@@ -76,7 +76,7 @@ class Policy:
         elif self.now is not None:
             self.begins[torch.as_tensor(which)] = True
 
-    def predict(self, observation: Any, deterministic: bool = True) -> np.ndarray | int:
+    def predict(self, observation: Any, deterministic: bool = True, mask: Any = None) -> Any:
         """What to do, for ``step`` of the plain Gymnasium environment.
 
         That of a run with ``env.wrappers`` is the task in its wrappers, but for those of training alone:
@@ -88,18 +88,21 @@ class Policy:
                 vector environments give it.
             deterministic: ``False`` draws from the distribution of a stochastic policy; a policy without one
                 acts the same.
+            mask: which actions are allowed, ``[actions]`` or ``[n, actions]``, where the environment says
+                so in ``info`` or by a method; of a dictionary that holds it, it is read there.
 
         Returns:
-            An ``int``, or ``[n]`` integers, for a ``Discrete`` space; else floats, ``[*shape]`` or
-            ``[n, *shape]``.
+            An ``int``, or ``[n]`` integers, for a ``Discrete`` space; else integers of several choices or
+            floats, ``[*shape]`` or ``[n, *shape]``; of a ``Dict`` or ``Tuple`` one of such.
 
         Raises:
             UserError: for an entry that lacks, another shape or kind of numbers, or another number of
-                observations in the middle of episodes that are remembered; for tasks that are not Gymnasium's
-                (several agents, your own TorchRL class): use :meth:`act`.
+                observations in the middle of episodes that are remembered; for a mask that lacks, has no
+                use or forbids all; for tasks that are not Gymnasium's (several agents, your own TorchRL
+                class): use :meth:`act`.
         """
         self.form = self.form or self.own_form("predict")
-        acted = self.act(self.form.read(observation), deterministic)
+        acted = self.act(self.form.read(observation, mask), deterministic)
         return self.form.write(acted[self.like.action_key].cpu())
 
     def own_form(self, asking: str) -> OwnForm:
@@ -164,10 +167,12 @@ class Policy:
     def export(self, path: str | Path) -> Path:
         """Writes the deterministic policy with its normaliser to one file, which needs no hydrl to run.
 
-        Its inputs are ``observation``, ``[batch, *shape]``, of a dictionary each entry by its name, and what
-        an LSTM or GRU remembers, which zeros begin; its outputs ``action``, ``[batch, ...]`` as of
+        Its inputs are ``observation``, ``[batch, *shape]``, of a dictionary each entry by its name,
+        ``action_mask`` of a task that forbids actions, 1 where one is allowed and else 0, and what an LSTM or
+        GRU remembers, which zeros begin; its outputs ``action``, ``[batch, ...]`` as of
         :meth:`predict` with many, and what is remembered then. Pictures are bytes in the task's own layout,
-        choices ``int64``, the rest ``float32``. The file says so, and a line here.
+        choices ``int64`` (bits that are observed are not), the rest ``float32``. The file says so, and a line
+        here.
 
         Args:
             path: ends in ``.onnx`` (for ONNX runtimes, needs the extra ``export``) or ``.pt2`` (for
@@ -175,7 +180,8 @@ class Policy:
 
         Raises:
             UserError: for another ending, a folder that is not there, a missing package, frames that a
-                transform stacks, and spaces of other kinds than Gymnasium's own of numbers.
+                transform stacks, actions in a ``Dict`` or ``Tuple``, and spaces of other kinds than
+                Gymnasium's own of numbers.
         """
         path, form = export.exportable(path), self.own_form("export")
         network = export.Network(self.settings, self.evaluator, form)
@@ -184,7 +190,7 @@ class Policy:
         said = export.described(self.settings, self.frames, network)
         with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
             export.check(network, episodes, acting.predict, acting.reset)
-            export.write(network, network.begin(episodes[0][0]), said, path)
+            export.write(network, network.begin(*episodes[0][0]), said, path)
         print(f"{path}: {export.in_words(said)}")
         return path
 

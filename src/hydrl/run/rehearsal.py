@@ -19,6 +19,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 
 from hydrl.loop.evaluation import untouched_randomness
+from hydrl.parts.specs import random_action
 from hydrl.run.simulator import LARGE, digest, load_simulator, simulator_state, tables
 
 STEPS = 16  # before a reset of all environments, and as many after it
@@ -125,7 +126,7 @@ class Rehearsal:
         base.set_seed(SEED)
         now = base.reset()
         for _ in range(3):
-            now = base.step_and_maybe_reset(base.rand_action(now))[1]
+            now = base.step_and_maybe_reset(random_action(base, now))[1]
         there = tables(self.env)
         found = tables(twin) if there else {}
         return {path: digest(each) for path, each in found.items() if not shared(each, there.get(path))}
@@ -145,7 +146,7 @@ def play(env: TransformedEnv, carrier: Mapping[str, Any]) -> dict[str, str]:
     total: dict[str, Any] = defaultdict(hashlib.sha256)
     for _ in range(2):
         for _ in range(STEPS):
-            step, now = base.step_and_maybe_reset(base.rand_action(now))
+            step, now = base.step_and_maybe_reset(random_action(base, now))
             add(total, step["next"])
         now = base.reset()
         add(total, now)

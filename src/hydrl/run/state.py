@@ -65,7 +65,7 @@ class TrainingState:
     @contextmanager
     def saved_if_cut_short(self) -> Iterator[None]:
         """Where the block is cut short, saves what was reached and says in the summary how it ended."""
-        if told := self.memory.room(self.env):
+        if told := self.memory.room(self.env, self.settings.steps_of_a_row):
             self.record.say(told)
         try:
             yield

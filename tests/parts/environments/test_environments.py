@@ -80,7 +80,7 @@ def test_every_env_config_gives_what_its_specs_say(name, num_envs):
     package, id = FAMILIES.get(name, ("", ""))
     if package:
         pytest.importorskip(package)
-    algo = "mappo" if several else "dqn" if name in ("cartpole", "acrobot") else "ppo"
+    algo = "mappo" if several else "dqn" if name in ("cartpole", "acrobot", "bit_flip") else "ppo"
     env = configured(f"env={name}", f"algo={algo}", *[f"env.id={id}"] * bool(id), num_envs=num_envs)
     check_env_specs(env)
     rollout = env.rollout(20, break_when_any_done=False)
@@ -306,7 +306,14 @@ def test_action_kind_is_read_without_a_reset(actions, kind):
 
 @pytest.mark.parametrize(
     ("actions", "name"),
-    [("binary", "Binary"), ("several", "MultiCategorical"), ("half_bounded", "not finitely bounded")],
+    [
+        ("binary", "multi-discrete"),
+        ("several", "multi-discrete"),
+        ("stacked", "multi-discrete"),
+        ("one_hot_several", "one-hot multi-discrete"),
+        ("one_hot_stacked", "one-hot multi-discrete"),
+        ("half_bounded", "not finitely bounded"),
+    ],
 )
 def test_an_unusual_action_space_is_called_by_its_name(actions, name):
     assert specs.action_kind(environments.make_env(partial(Toy, actions=actions), [])) == name
@@ -418,6 +425,13 @@ def spaced(monkeypatch, run):
 
 WORK = {
     "from five": {"actions": Discrete(3, start=5)},
+    "choices": {"actions": MultiDiscrete([[2, 3], [4, 5]], start=[[1, 0], [-2, 3]], dtype=np.int32)},
+    "as many options": {"actions": MultiDiscrete([3, 3])},
+    "one of several": {"actions": MultiDiscrete([3], start=[2])},
+    "bits": {"actions": MultiBinary((2, 2))},
+    "a tuple": {"actions": Tuple((CHOICE, Discrete(3, start=1)))},
+    "a dictionary": {"actions": Dict(a=CHOICE, b=Tuple((MultiDiscrete([2, 1]), MultiBinary(2))))},
+    "boxes": {"actions": Dict(a=FLOATS, b=Tuple((Box(0, 3, (), np.float64),)))},
     "one number": {"actions": Box(-1, 1, (), np.float32)},
     "sees integers": {"observations": Box(0, 9, (3,), np.int64)},
     "sees a picture": {"observations": Box(0, 255, (4, 4, 3), np.uint8)},
@@ -429,9 +443,8 @@ WORK = {
 }
 REFUSED = {
     "no choice": (Discrete(1), r"Discrete\(1\)"),
-    "choices": (MultiDiscrete([3]), r"MultiDiscrete\(\[3\]\)"),
-    "bits": (MultiBinary(3), r"MultiBinary\(3\)"),
-    "a tuple": (Tuple((CHOICE, CHOICE)), r"Tuple\(.*\)"),
+    "no choices": (MultiDiscrete([1, 1]), r"MultiDiscrete\(\[1 1\]\)"),
+    "unbounded boxes": (Tuple((FLOATS, Box(0, np.inf, (2,), np.float32))), r"Tuple\(.*\)"),
     "a dictionary": (Dict(a=CHOICE, b=FLOATS), r"Dict\(.*\)"),
     "half-bounded": (Box(0, np.inf, (2,), np.float32), r"Box\(0.0, inf, .*"),
     "unbounded": (Box(-np.inf, np.inf, (2,), np.float32), r"Box\(-inf, inf, .*"),

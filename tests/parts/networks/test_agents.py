@@ -38,7 +38,14 @@ def test_the_return_is_the_mean_of_the_agents_own(num_envs):
 
 
 @pytest.mark.parametrize(
-    ("actions", "kind"), [("continuous", "continuous"), ("one_hot", "discrete"), ("integer", "discrete")]
+    ("actions", "kind"),
+    [
+        ("continuous", "continuous"),
+        ("one_hot", "discrete"),
+        ("integer", "discrete"),
+        ("several", "multi-discrete"),
+        ("stacked", "multi-discrete"),
+    ],
 )
 @pytest.mark.parametrize("share_params", [True, False])
 def test_each_agent_acts_on_what_it_observes_itself(actions, kind, share_params):

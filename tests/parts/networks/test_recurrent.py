@@ -9,7 +9,7 @@ from torch import nn
 from torchrl.data import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
 from torchrl.envs import StepCounter
 from torchrl.modules import set_recurrent_mode
-from torchrl.objectives import ClipPPOLoss
+from torchrl.objectives import A2CLoss, ClipPPOLoss
 from toys import Toy
 
 from hydrl.errors import UserError
@@ -163,3 +163,26 @@ def test_what_has_no_memory_costs_its_environments_nothing():
     assert isinstance(actor[0], TensorDictModule)
     with pytest.raises(UserError, match=r"in_keys=\['memory'\]: the environment gives observation"):
         critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})
+
+
+@torch.no_grad()
+def test_v_trace_weighs_what_was_acted_by_a_memory_as_acted():
+    actor, critic, batch = recurrent()
+    networks = {"actor_network": "actor", "critic_network": "critic"}
+    parts, estimator = {"actor": actor, "critic": critic}, {"value_type": "vtrace", "gamma": GAMMA}
+    loss = make_loss(A2CLoss, parts, actor.spec["action"], networks, {}, estimator)
+    asked = loss.value_estimator.actor_network
+    with set_recurrent_mode(True):
+        again = asked.get_dist(batch.copy()).log_prob(batch["action"])
+    assert torch.allclose(again, batch["action_log_prob"], atol=1e-5)
+    (dealt,) = minibatches(loss, size=120)(batch)
+    value, following = (critic[-1].module(each)[..., 0] for each in remembered(actor, batch))
+    assert torch.allclose(batch["state_value"][..., 0], value, atol=1e-6)
+    reward, done, ended = (batch["next", key][..., 0].float() for key in ("reward", "done", "terminated"))
+    target = torch.empty_like(value)  # all weights are one: as V-trace has it, the return of the batch
+    for t in reversed(range(value.shape[1])):
+        delta = reward[:, t] + GAMMA * following[:, t] * (1 - ended[:, t]) - value[:, t]
+        more = 0.0 if t + 1 == value.shape[1] else GAMMA * (1 - done[:, t]) * (target - value)[:, t + 1]
+        target[:, t] = value[:, t] + delta + more
+    order = dealt["frame"].reshape(-1).argsort()
+    assert torch.allclose(dealt["value_target"].reshape(-1)[order], target.reshape(-1), atol=1e-4)

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
 from tensordict import TensorDict, TensorDictBase
 from torchrl.checkpoint import GlobalRNGState
+from torchrl.data import MultiCategorical
 from torchrl.envs import (
     EnvBase,
     GymWrapper,
@@ -19,11 +21,12 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.info import SUCCESS, EpisodeInfo, InfoReader, is_number
-from hydrl.parts.environments.spaces import adapted
-from hydrl.parts.environments.tasks import copies, is_of_the_task, levels, seed_spaces, tell_of_masks
+from hydrl.parts.environments.masks import Allowed, Asked, MaskReader, masked, place_of
+from hydrl.parts.environments.spaces import adapted, drawn, options
+from hydrl.parts.environments.tasks import copies, is_of_the_task, levels, seed_spaces
 
 TRIAL = 200  # steps in which a task of one's own is tried for what it says of success
-TRIED: dict[str, list[str]] = {}
+TRIED: dict[str, "Trial"] = {}
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # choices of env, by how the ids begin
 Wrappers = Mapping[str, partial[gymnasium.Env]]
 Make = Callable[..., gymnasium.Env]
@@ -37,6 +40,7 @@ def gymnasium_env(
     wrappers: dict[str, Any] | None = None,
     info_keys: list[str] | dict[str, Literal["last", "mean", "sum"]] | None = None,
     make: Make | None = None,
+    action_mask: Asked = None,
     **kwargs: Any,
 ) -> EnvBase:
     """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
@@ -59,6 +63,9 @@ def gymnasium_env(
             :class:`hydrl.parts.environments.info.EpisodeInfo`; a list takes their last values. Whether a task
             has succeeded is followed without being named, unless the list is empty.
         make: makes a task of its ``id`` and ``kwargs`` in place of ``gymnasium.make``: that of a family.
+        action_mask: the entry of the dictionary that is observed, or of ``info``, that says which actions are
+            allowed; ``None``: one of the name ``action_mask``, or the method ``action_masks``, where there is
+            one. With ``False`` forbidden actions are tried.
         **kwargs: passed on to what makes the task, to each environment copies of its own.
 
     Raises:
@@ -73,29 +80,47 @@ def gymnasium_env(
         return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
 
     with told_of(id):
-        kwargs.update(around(id, wrappers, info_keys, maker, kwargs))
+        kwargs.update(around(id, wrappers, info_keys, maker, action_mask, kwargs))
         return informed(stepped(make, num_envs, device, plain=not (wrappers or maker)))
 
 
 def around(
-    id: str, wrappers: Wrappers | None, info_keys: Any, maker: Make | None, kwargs: dict[str, Any]
+    id: str,
+    wrappers: Wrappers | None,
+    info_keys: Any,
+    maker: Make | None,
+    action_mask: Asked,
+    kwargs: dict[str, Any],
 ) -> dict[str, Any]:
     """The keywords of :func:`followed_task` that are there, beside those of the task."""
     asked = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     success = [] if info_keys == [] else succeeding(id, wrappers, maker, **kwargs)
     how = dict.fromkeys(success, "last") | asked
     found = {"make": maker, "info_keys": (how, [*asked]) if how else None, "wrappers": wrappers}
-    return {name: each for name, each in found.items() if each}
+    said = {} if action_mask is None else {"action_mask": action_mask}
+    return {name: each for name, each in found.items() if each} | said
 
 
 def stepped(make: Any, num_envs: int, device: str, *, plain: bool) -> GymWrapper:
     """One task, or several together; ``plain`` ones are made of numbers and names alone."""
     if num_envs == 1:
-        return GymWrapper(make(), device=device)
+        task = make()
+        return counted(GymWrapper(task, device=device), task.action_space)
     vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     if not plain:
         vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
-    return GymVector(vector, device=device)
+    return counted(GymVector(vector, device=device), vector.single_action_space)
+
+
+def counted(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
+    """The environment, whose several choices are integers, ``[*batch_size, choices]``.
+
+    TorchRL has them one-hot in a row, for which it has no distribution, and of a vector as a box.
+    """
+    if isinstance(actions, MultiDiscrete):
+        spec = MultiCategorical(actions.nvec, device=env.device)
+        env.action_spec = spec.expand(*env.batch_size, len(actions.nvec))
+    return env
 
 
 @contextmanager
@@ -136,11 +161,18 @@ def reason_of(error: Exception, id: str) -> str:
 
 
 def followed_task(
-    id: str, info_keys: tuple[dict[str, str], list[str]] | None = None, **kwargs: Any
+    id: str,
+    info_keys: tuple[dict[str, str], list[str]] | None = None,
+    action_mask: Asked = None,
+    **kwargs: Any,
 ) -> gymnasium.Env:
-    """A task in its wrappers, of whose ``info`` is followed what ``info_keys`` says, and who asked for it."""
+    """A task in its wrappers, of whose ``info`` is followed what ``info_keys`` says, and who asked for it.
+
+    What it says of forbidden actions is read, see :func:`hydrl.parts.environments.masks.masked`.
+    """
     task, named = wrapped_task(id, **kwargs), f"env.id={id}"
-    tell_of_masks(task, named)
+    actions = sum(options(task.action_space))
+    task = masked(task, action_mask, named, actions, lambda: told_at_reset(id, **kwargs))
     return EpisodeInfo(task, info_keys[0], named, info_keys[1]) if info_keys else task
 
 
@@ -185,45 +217,78 @@ def succeeding(
     Gymnasium's own tasks and families have none. Any other is acted in at random until it gives one, but for
     no more than an episode or ``TRIAL`` steps; what of it fails there is told of in the run itself.
     """
-    kwargs.pop("render_mode", None)
-    known = {name: each for name, each in (wrappers or {}).items() if not each.keywords.get("training_only")}
     spec = gymnasium.registry.get(id)
-    made_by = [each.func.__module__ for each in known.values()]
+    made_by = [each.func.__module__ for each in lasting(wrappers).values()]
     made_by += [getattr(spec and spec.entry_point, "__module__", None) or str(spec and spec.entry_point)]
     if make or all(each.startswith("gymnasium.") for each in made_by):
         return []
-    if (key := repr((id, known, kwargs))) not in TRIED:
-        rng = GlobalRNGState()
+    return trial(id, wrappers, None, kwargs, TRIAL).success
+
+
+def told_at_reset(
+    id: str, wrappers: Wrappers | None = None, make: Make | None = None, **kwargs: Any
+) -> list[str]:
+    """The names in ``info`` of a task's reset; families have none that count."""
+    family = getattr(getattr(make, "func", make), "__module__", "").startswith("hydrl.")
+    return [] if family else trial(id, wrappers, make, kwargs, 0).info
+
+
+class Trial(NamedTuple):
+    """What a task says in an environment of its own, in which it was acted for up to so many ``steps``."""
+
+    steps: int
+    info: list[str]
+    success: list[str]
+
+
+def trial(id: str, wrappers: Wrappers | None, make: Make | None, kwargs: dict[str, Any], steps: int) -> Trial:
+    """A task tried, once a process; what of it fails, as the run itself will tell, says nothing."""
+    keywords = {key: each for key, each in kwargs.items() if key != "render_mode"}
+    known = lasting(wrappers)
+    key = repr((id, known, make, keywords))
+    if key not in TRIED or TRIED[key].steps < steps:
+        rng, found = GlobalRNGState(), Trial(steps, [], [])
         state = rng.state_dict()
         try:
-            with closing(wrapped_task(id, known, **kwargs)) as task:
-                TRIED[key] = tried(task)
+            with closing(wrapped_task(id, known, make, **keywords)) as task:
+                seed_spaces(task, 0)
+                found = Trial(steps, [*task.reset(seed=0)[1]], [])
+                found.success.extend(tried(task, found))
         except Exception:
-            TRIED[key] = []
+            pass
         finally:
             rng.load_state_dict(state)
+        TRIED[key] = found
     return TRIED[key]
 
 
-def tried(task: gymnasium.Env) -> list[str]:
-    """See :func:`succeeding`."""
-    seed_spaces(task, 0)
+def tried(task: gymnasium.Env, known: Trial) -> list[str]:
+    """What tells of a success where actions are drawn at random, of those that are allowed."""
+    actions = sum(options(task.action_space))
+    place = place_of(task, None, lambda: known.info) if actions else None
+    allowed = Allowed(task, place, "it", actions) if place else None
+    task = allowed or task
     _, info = task.reset(seed=0)
     ended, found = False, list[str]()
-    for _ in range(TRIAL):
+    for _ in range(known.steps):
         found = [name for name in SUCCESS if name in info and is_number(info[name])]
         if found or ended:
             break
-        _, _, terminated, truncated, info = task.step(task.action_space.sample())
+        action = drawn(task.action_space, allowed.allowed if allowed else None)
+        _, _, terminated, truncated, info = task.step(action)
         ended = terminated or truncated
     return found
 
 
 def informed(env: GymWrapper) -> EnvBase:
-    """The environment, which gives what its tasks follow of ``info`` as entries."""
+    """The environment, which gives what its tasks follow of ``info``, and allow, as entries."""
     tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
-    following = [each for task in tasks for each in levels(task) if isinstance(each, EpisodeInfo)]
-    return env.set_info_dict_reader(InfoReader(following, env.batch_size)) if following else env
+    below = [each for task in tasks for each in levels(task)]
+    if following := [each for each in below if isinstance(each, EpisodeInfo)]:
+        env.set_info_dict_reader(InfoReader(following, env.batch_size))
+    if masking := [each for each in below if isinstance(each, Allowed)]:
+        env.set_info_dict_reader(MaskReader(masking, env.batch_size))
+    return env
 
 
 def undeferred(value: Any) -> Any:
@@ -234,8 +299,13 @@ def undeferred(value: Any) -> Any:
 def as_evaluated(make: partial[EnvBase]) -> partial[EnvBase]:
     """A partial of :func:`gymnasium_env` without the wrappers that are for training alone."""
     wrappers = make.keywords.get("wrappers") or {}
-    kept = {name: each for name, each in wrappers.items() if not each.keywords.get("training_only")}
+    kept = lasting(wrappers)
     return partial(make, wrappers=kept) if kept != wrappers else make
+
+
+def lasting(wrappers: Wrappers | None) -> dict[str, Any]:
+    """The wrappers that are not for training alone."""
+    return {name: each for name, each in (wrappers or {}).items() if not each.keywords.get("training_only")}
 
 
 class GymVector(GymWrapper):

@@ -58,7 +58,11 @@ def standardise(transform: ObservationNorm, num_envs: int, frames: int) -> None:
     A component that never moved is centred and not scaled.
     """
     rollout = transform.parent.rollout(-(-frames // num_envs), break_when_any_done=False)
-    observation = rollout[transform.in_keys[0]].flatten(0, rollout.ndim - 1)
+    fit(transform, rollout[transform.in_keys[0]].flatten(0, rollout.ndim - 1))
+
+
+def fit(transform: ObservationNorm, observation: torch.Tensor) -> None:
+    """Takes mean and deviation from observations ``[frames, size]``; see :func:`standardise`."""
     mean, deviation = observation.mean(0), observation.std(0)
     scale = deviation.where(moved(mean, deviation, transform.eps), 1.0)
     if not transform.standard_normal:  # the transform multiplies by the scale and adds loc

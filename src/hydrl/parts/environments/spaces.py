@@ -1,12 +1,24 @@
 """Kinds of observations and actions: what a Gymnasium task has, as the networks take it."""
 
+import math
 from collections.abc import Iterator
 from inspect import signature
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple, flatten, flatten_space
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Text,
+    Tuple,
+    flatten,
+    flatten_space,
+    unflatten,
+)
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
 
 from hydrl.errors import UserError
@@ -28,8 +40,8 @@ def adapted(
 ) -> gymnasium.Env:
     """The task as TorchRL and the networks take it.
 
-    What it observes keeps its kind (see :class:`Sight`); choices are counted from 0, other actions are one
-    vector, and a reward is one number.
+    What it observes keeps its kind (see :class:`Sight`); choices are counted from 0, several are one row of
+    them, other actions are one vector, and a reward is one number.
 
     Args:
         env: the task.
@@ -37,7 +49,7 @@ def adapted(
         named: what a message calls it.
 
     Raises:
-        TypeError: for actions that are neither a choice nor numbers within finite bounds, for observations of
+        TypeError: for actions that are neither choices nor numbers within finite bounds, for observations of
             no fixed size, and for a task of Gymnasium's API before 0.26.
     """
     check_reset(env)
@@ -50,10 +62,7 @@ def adapted(
             flat = Box(actions.low.ravel(), actions.high.ravel(), dtype=actions.dtype.type)
             env = TransformAction(env, lambda action: action.reshape(actions.shape), flat)
     else:
-        raise TypeError(
-            f"its actions are {actions}; what learns here takes a Discrete choice of two or more or a Box of "
-            "floats with finite bounds, low below high"
-        )
+        env = in_a_row(env)
     if not seen.is_np_flattenable or any(isinstance(each, Text) for each in parts_of(seen)):
         raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
     if isinstance(seen, Dict) or any(map(is_picture, parts_of(seen))):
@@ -69,6 +78,68 @@ def adapted(
         shown = Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
         env = TransformObservation(env, lambda observation: observation[observe], shown)
     return CopiedTask(env, named)
+
+
+def in_a_row(env: gymnasium.Env) -> gymnasium.Env:
+    """A task of several choices, or of several boxes of floats, that takes them in a row.
+
+    A single choice is a :class:`Discrete`, which every algorithm for one choice learns.
+
+    Raises:
+        TypeError: for other actions, choices and numbers together among them.
+    """
+    actions, sizes = env.action_space, options(env.action_space)
+    if max(sizes, default=1) > 1:
+        flat = MultiDiscrete(sizes) if len(sizes) > 1 else Discrete(sizes[0])
+        return TransformAction(env, lambda row: chosen(actions, np.ravel(row)), flat)
+    boxes = [each for _, (_, each) in leaves(actions)] if isinstance(actions, Dict | Tuple) else []
+    if boxes and all(isinstance(each, Box) and each.dtype.kind == "f" for each in boxes):
+        whole = flatten_space(actions)
+        if has_room(whole.low, whole.high):
+            return TransformAction(env, lambda row: unflatten(actions, row), whole)
+    raise TypeError(
+        f"its actions are {actions}; what learns here takes choices of two or more (Discrete, MultiDiscrete, "
+        "MultiBinary) or a Box of floats with finite bounds, low below high, and not both together; a "
+        "wrapper may make choices of numbers"
+    )
+
+
+def options(space: gymnasium.Space) -> list[int]:
+    """How many options each choice has that a space is made of; none where it is made of others too."""
+    if isinstance(space, Discrete):
+        return [int(space.n)]
+    if isinstance(space, MultiDiscrete):
+        return space.nvec.ravel().tolist()
+    if isinstance(space, MultiBinary):
+        return [2] * math.prod(space.shape)
+    inner = [options(each) for each in within(space).values()]
+    return [size for sizes in inner for size in sizes] if all(inner) else []
+
+
+def chosen(space: gymnasium.Space, row: np.ndarray) -> Any:
+    """Choices ``[choices]``, each counted from 0, as a task takes them; in the order of :func:`options`."""
+    if isinstance(space, Dict | Tuple):
+        ends = np.cumsum([len(options(each)) for each in within(space).values()])
+        parts = zip(within(space).items(), np.split(row, ends[:-1]), strict=True)
+        made = {key: chosen(each, part) for (key, each), part in parts}
+        return made if isinstance(space, Dict) else tuple(made.values())
+    return (row.reshape(space.shape) + getattr(space, "start", 0)).astype(space.dtype)
+
+
+def drawn(space: gymnasium.Space, allowed: np.ndarray | None) -> Any:
+    """An action drawn by a space's own generator, of each choice from the options that are ``allowed``."""
+    if allowed is None:
+        return space.sample()
+    ends = np.cumsum(options(space))
+    able = [np.flatnonzero(each) for each in np.split(allowed, ends[:-1])]
+    return chosen(space, np.array([space.np_random.choice(each) for each in able]))
+
+
+def within(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
+    """The spaces of which a dictionary or tuple is made, by what leads to them; no others are made of any."""
+    if isinstance(space, Tuple):
+        return dict(enumerate(space.spaces))
+    return dict(space.spaces) if isinstance(space, Dict) else {}
 
 
 def check_reset(env: gymnasium.Env) -> None:
@@ -120,8 +191,7 @@ def leaves(space: gymnasium.Space, path: tuple = ()) -> Iterator[tuple[str, tupl
         name = "_".join(map(str, path))
         yield RENAMED.get(name, name), (path, space)
         return
-    within = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-    for key, each in within:
+    for key, each in within(space).items():
         yield from leaves(each, (*path, key))
 
 
@@ -180,6 +250,6 @@ def view(value: Any, space: gymnasium.Space) -> np.ndarray:
 
 def parts_of(space: gymnasium.Space) -> list[gymnasium.Space]:
     """A space and all that it is made of."""
-    within = getattr(space, "spaces", ())
-    inner = within.values() if isinstance(within, dict) else within
+    inner = getattr(space, "spaces", ())
+    inner = inner.values() if isinstance(inner, dict) else inner
     return [space, *(part for each in inner for part in parts_of(each))]

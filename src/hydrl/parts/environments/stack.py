@@ -22,13 +22,12 @@ from torchrl.modules.utils import get_env_transforms_from_module
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, gymnasium_env
+from hydrl.parts.environments.masks import NO_CHOICE
 from hydrl.parts.environments.normalisers import load_normaliser
-from hydrl.parts.environments.tasks import (
-    copies,
-    tell_of_mask,
-)
-from hydrl.parts.specs import restarts_with_episodes
-from hydrl.parts.transforms import CopiedTensors
+from hydrl.parts.environments.tasks import copies
+from hydrl.parts.libraries import tell
+from hydrl.parts.specs import MASK, mask_key, restarts_with_episodes
+from hydrl.parts.transforms import ActionMask, CopiedTensors
 
 MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[..., Transform | None]
@@ -70,8 +69,7 @@ def make_env(
     stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
-    if any("action_mask" in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
-        tell_of_mask(f"{type(base).__name__}", "its observation's action_mask")
+    stack[1:1] = masks(base, make)  # before whatever takes statistics of random frames
     if isinstance(key := base.reward_keys[0], tuple):
         return_key = (*key[:-1], f"episode_{key[-1]}")
         stack.insert(1, UnaryTransform([return_key], ["episode_reward"], fn=mean_over_agents))
@@ -85,6 +83,18 @@ def make_env(
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+def masks(base: EnvBase, make: MakeEnv) -> list[Transform]:
+    """What lets random actions be allowed ones, where an environment that ``make`` built says which are."""
+    maker: Any = getattr(make, "func", make)
+    id = getattr(make, "keywords", {}).get("id")
+    named = f"env.id={id}" if id else getattr(type(base), "named", maker.__name__)
+    if (mask := mask_key(base)) is not None:
+        return [ActionMask(base.action_key, mask, named)]
+    if any(MASK in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
+        tell(f"{named} says by {MASK} which actions are forbidden, and they are tried: {NO_CHOICE}")
+    return []
 
 
 def made_for(base: EnvBase, transform: MakeTransform) -> list[Transform]:

@@ -6,11 +6,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.info import SUCCESS, EpisodeInfo
-from hydrl.parts.libraries import TOLD, tell
+from hydrl.parts.environments.masks import NO_CHOICE, Allowed, tell_of_mask
+from hydrl.parts.libraries import tell
+from hydrl.parts.specs import MASK
 
 LOOKED_AT = 100  # first steps of a task that are held against what its spaces say
 HUGE = 1e6  # a reward beyond it is more likely a mistake than meant
@@ -150,8 +152,10 @@ class CopiedTask(gymnasium.Wrapper):
             )
         if abs(reward) > HUGE:
             tell(f"{self.named} pays {reward:g} in a step; losses grow with it, transforms can scale rewards")
-        if isinstance(info, dict) and "action_mask" in info:
-            tell_of_mask(self.named, "info['action_mask']")
+        if isinstance(info, dict) and MASK in info and not any(isinstance(e, Allowed) for e in levels(self)):
+            is_choice = isinstance(self.action_space, Discrete | MultiDiscrete)
+            why = "env.action_mask=false, or its reset did not say so" if is_choice else NO_CHOICE
+            tell_of_mask(self.named, ("info", MASK), why)
 
 
 def without_bounds(space: Box) -> Box:
@@ -192,32 +196,12 @@ def seed_spaces(env: gymnasium.Env, seed: int) -> None:
         space.seed(int(own))
 
 
-def tell_of_masks(env: gymnasium.Env, named: str) -> None:
-    """Tells of a task that says which actions are forbidden by a method or in what it observes."""
-    seen = env.unwrapped.observation_space
-    methods = [each for each in ("action_masks", "action_mask") if env.has_wrapper_attr(each)]
-    if methods:
-        tell_of_mask(named, f"{methods[0]}()")
-    elif isinstance(seen, Dict) and "action_mask" in seen.spaces:
-        tell_of_mask(named, "its observation's action_mask")
-
-
 def tell_of_success(task: CopiedTask, info: dict[str, Any]) -> None:
     """Says of a task that tells of its success, and was not known to, how that is followed."""
     if untaken := [name for name in SUCCESS if name in info]:
         taken = {name for each in levels(task) if isinstance(each, EpisodeInfo) for name in each.how}
         for name in (each for each in untaken if each not in taken):
             tell(f"{task.named} gives {name} in info; env.info_keys=[{name}] logs it")
-
-
-def tell_of_mask(named: str, where: str) -> None:
-    """Says that a mask is not heeded, and what would do; once, where a task tells it in two ways."""
-    if any(each.startswith(f"{named} says by ") for each in TOLD):
-        return
-    tell(
-        f"{named} says by {where} which actions are forbidden, and no algorithm here heeds it: they are "
-        "tried and learned from; let the task make them costly, or a wrapper put allowed ones in their place"
-    )
 
 
 def copies(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Environments that are told what they observe, for a policy that somebody else's loop steps."""
 
+from collections.abc import Mapping
 from contextlib import closing
 from copy import deepcopy
 from functools import partial
@@ -16,10 +17,11 @@ from torchrl.data import Composite, TensorSpec
 from torchrl.envs import EnvBase, GymWrapper
 
 from hydrl.errors import UserError
-from hydrl.parts.environments.gymnasium import as_evaluated, wrapped_task
-from hydrl.parts.environments.spaces import adapted, at, leaves
-from hydrl.parts.environments.tasks import copies, told
-from hydrl.parts.specs import INFO
+from hydrl.parts.environments.gymnasium import as_evaluated, followed_task
+from hydrl.parts.environments.masks import Allowed, Place
+from hydrl.parts.environments.spaces import adapted, at, drawn, leaves, options, within
+from hydrl.parts.environments.tasks import copies, levels, told
+from hydrl.parts.specs import INFO, MASK
 
 
 class Told(EnvBase):
@@ -31,6 +33,8 @@ class Told(EnvBase):
         like: an environment, whose specs it has.
         batch_size: of what it is told.
     """
+
+    named = "the mask"
 
     def __init__(self, like: EnvBase, batch_size: torch.Size) -> None:
         super().__init__(device=like.device, batch_size=batch_size)
@@ -74,15 +78,16 @@ class Spaces(gymnasium.Env):
 
     def __init__(self, task: gymnasium.Env) -> None:
         self.observation_space, self.action_space = task.observation_space, task.action_space
+        self.info: dict[str, Any] = {}
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict]:
-        """Gives ``observation``."""
-        return self.observation, {}
+        """Gives ``observation`` and ``info``."""
+        return self.observation, self.info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         """Keeps ``action``."""
         self.action = action
-        return self.observation, 0.0, False, False, {}
+        return self.observation, 0.0, False, False, self.info
 
 
 class OwnForm:
@@ -99,6 +104,8 @@ class OwnForm:
         seen: the space of what the task shows.
         acted: that of its actions.
         entries: what it shows by the names that the policy has for it: where each lies in it, and its space.
+        allowed: knows, of what was read last, which actions are allowed; ``None`` where all always are.
+        entry: of what it shows that says so; ``None`` where it is said beside that.
 
     Raises:
         UserError: where what it shows is made of other things than arrays.
@@ -108,41 +115,73 @@ class OwnForm:
         self.keywords = copies(as_evaluated(make).keywords)
         self.observe, self.spec = self.keywords.pop("observe", None), spec
         self.keywords.pop("info_keys", None)
-        with closing(wrapped_task(**copies(self.keywords))) as task:
-            self.spaces = Spaces(task)
-        self.task = adapted(self.spaces, self.observe)
+        with closing(followed_task(**copies(self.keywords))) as task:
+            found = allowing(task)
+            self.spaces = Spaces(found.env if found else task)
+        self.entry = found.place[1] if found and found.place[0] == "entry" else None
+        place: Place = ("entry", self.entry) if self.entry else ("info", MASK)
+        self.allowed = Allowed(self.spaces, place, "predict", len(found.allowed)) if found else None
+        self.task = adapted(self.allowed or self.spaces, self.observe)
         self.seen, self.acted = self.spaces.observation_space, self.spaces.action_space
-        self.entries = dict(leaves(self.seen))
+        self.entries = dict(leaves((self.allowed or self.spaces).observation_space))
         for _, space in self.entries.values():
             if space.shape is None:
                 raise UserError(
                     f"{asking} takes arrays, and this task observes a {space}; use act(tensordict)"
                 )
 
-    def observed(self, episodes: int, steps: int, many: int) -> list[list[Any]]:
-        """What the task shows where actions are drawn at random, ``many`` together, of each step of each."""
+    def observed(self, episodes: int, steps: int, many: int) -> list[list[tuple[Any, np.ndarray | None]]]:
+        """What the task shows and allows where actions are drawn at random, ``many`` together, of each step.
+
+        Returns:
+            of each episode of each step, as :meth:`read` takes it.
+        """
         seen: list[Any] = []
-        with closing(wrapped_task(**copies(self.keywords))) as task:
+        masks: list[np.ndarray] = []
+        with closing(followed_task(**copies(self.keywords))) as task:
+            found = allowing(task)
             task.action_space.seed(0)
             ended = True
             while len(seen) < episodes * steps * many:
                 if ended:
                     observation, ended = task.reset(seed=len(seen))[0], False
                 else:
-                    observation, _, *ends, _ = task.step(task.action_space.sample())
+                    action = drawn(task.action_space, found.allowed if found else None)
+                    observation, _, *ends, _ = task.step(action)
                     ended = any(ends)
+                if found is not None and ended:
+                    continue  # where nobody acts, and nothing may be allowed
+                if found is not None:
+                    masks.append(found.allowed)
+                    observation = {**observation, self.entry: found.allowed} if self.entry else observation
                 seen.append(deepcopy(observation))
-        rows = [seen[place : place + many] for place in range(0, len(seen), many)]
-        stacked = [concatenate(self.seen, row, create_empty_array(self.seen, many)) for row in rows]
-        return [stacked[place : place + steps] for place in range(0, len(stacked), steps)]
+        rows: list[tuple[Any, np.ndarray | None]] = []
+        for place in range(0, len(seen), many):
+            row = seen[place : place + many]
+            shown = concatenate(self.seen, row, create_empty_array(self.seen, many))
+            rows.append((shown, np.stack(masks[place : place + many]) if masks else None))
+        return [rows[place : place + steps] for place in range(0, len(rows), steps)]
 
-    def read(self, observation: Any) -> TensorDict:
+    def read(self, observation: Any, mask: Any = None) -> TensorDict:
         """One observation, or many with a leading dimension: what the transforms are told, ``[]`` or ``[n]``.
+
+        Args:
+            observation: as the task shows it.
+            mask: which actions are allowed, ``[actions]`` or ``[n, actions]``; ``None`` where what is
+                observed says so, or all always are.
 
         Raises:
             UserError: for an entry that lacks, of another shape or kind of numbers, or of which there are not
-                as many as of the others.
+                as many as of the others; for a mask that lacks, or that has no use.
         """
+        if mask is not None and self.allowed is None:
+            raise UserError("mask: this policy heeds none, as its task or its run says; leave it out")
+        if mask is None and self.allowed is not None and self.entry is None:
+            raise UserError("give mask=, which actions are allowed; this task says so beside what it shows")
+        if mask is not None and self.entry is not None and isinstance(observation, Mapping):
+            own, given = self.spaces.observation_space[self.entry].dtype, np.asarray(mask)
+            as_shown = given.astype(own) if given.dtype.kind in "biuf" else given
+            observation = {**observation, self.entry: as_shown}
         given = arrays(observation, self.seen)
         shapes = {path: at(given, path).shape for path, _ in self.entries.values()}
         counts = {path: shapes[path][: -len(each.shape) or None] for path, each in self.entries.values()}
@@ -154,25 +193,47 @@ class OwnForm:
                     f"{list(shapes[first])} and {named(path)} {list(shapes[path])}"
                 )
         many = counts[first]
-        seen = []
-        for each in iterate(batch_space(self.seen, *many), given) if many else [given]:
-            self.spaces.observation = each
-            seen.append(self.task.reset()[0])
-        rows = [each if isinstance(each, dict) else {"observation": each} for each in seen]
+        each_of = [*iterate(batch_space(self.seen, *many), given)] if many else [given]
+        masks = [None] * len(each_of) if mask is None else self.masks(mask, many)
+        rows = []
+        for each, allowed in zip(each_of, masks, strict=True):
+            self.spaces.observation, self.spaces.info = each, {MASK: allowed}
+            seen = self.task.reset()[0]
+            rows.append(seen if isinstance(seen, dict) else {"observation": seen})
+            if self.allowed is not None:
+                rows[-1] = rows[-1] | {MASK: self.allowed.allowed}
         entries = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         tensordict = TensorDict(entries, [len(rows)])
         return tensordict if many else tensordict[0]
 
-    def write(self, action: Tensor) -> np.ndarray | int:
+    def masks(self, mask: Any, many: tuple[int, ...]) -> list[np.ndarray]:
+        """What is allowed, of each of so ``many`` observations, ``[actions]``.
+
+        Raises:
+            UserError: for another shape.
+        """
+        shape, array = [*many, sum(options(self.acted))], np.asarray(mask)
+        if list(array.shape) != shape:
+            raise UserError(f"mask should be truth values of shape {shape}; got {told(array)}")
+        return [*array] if many else [array]
+
+    def write(self, action: Tensor) -> Any:
         """The policy's action, ``[...]`` or ``[n, ...]``, as ``step`` of the plain environment takes it."""
         many = action.ndim > self.spec.ndim
         taken = []
         for each in action if many else [action]:
             self.task.step(self.spec.to_numpy(each, safe=False))
             taken.append(self.spaces.action)
+        if many and isinstance(self.acted, Dict | Tuple):
+            return concatenate(self.acted, taken, create_empty_array(self.acted, len(taken)))
         if many:
             return np.stack(taken)
         return int(taken[0]) if isinstance(self.acted, Discrete) else taken[0]
+
+
+def allowing(task: gymnasium.Env) -> Allowed | None:
+    """What knows which actions a task allows; ``None`` where all always are."""
+    return next((each for each in levels(task) if isinstance(each, Allowed)), None)
 
 
 def arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
@@ -187,9 +248,9 @@ def arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
         UserError: for an entry that lacks, or has another shape or kind of numbers.
     """
     if isinstance(space, Dict | Tuple):
-        within = space.spaces if isinstance(space, Dict) else dict(enumerate(space.spaces))
         made = {
-            key: arrays(entry(given, key, space, path), each, (*path, key)) for key, each in within.items()
+            key: arrays(entry(given, key, space, path), each, (*path, key))
+            for key, each in within(space).items()
         }
         return made if isinstance(space, Dict) else tuple(made.values())
     try:

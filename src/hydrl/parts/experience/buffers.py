@@ -9,6 +9,7 @@ from torchrl.data.replay_buffers import samplers
 from torchrl.envs import TransformedEnv
 
 from hydrl.parts.experience.frames import Frames
+from hydrl.parts.experience.hindsight import goals_of
 from hydrl.parts.specs import pictures
 from hydrl.parts.transforms import ActionScaling
 
@@ -34,6 +35,8 @@ def of_task(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | 
 
     One that deals out a batch without replacement has its pictures whole.
     """
+    if buffer is not None and (goals := goals_of(buffer)) is not None:
+        goals.of_task(buffer, env)
     keys, stacked = pictures(env)
     if keys and buffer is not None and isinstance(buffer.storage, TensorStorage) and not deals(buffer):
         buffer.append_transform(Frames(buffer.storage, keys, stacked))

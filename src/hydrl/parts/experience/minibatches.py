@@ -14,6 +14,7 @@ from torchrl.objectives import LossModule
 
 from hydrl.errors import UserError
 from hydrl.parts.experience.frames import frames_of
+from hydrl.parts.experience.hindsight import goals_of
 from hydrl.parts.specs import INFO
 
 
@@ -121,7 +122,7 @@ class Replay(Minibatches):
         draw: Literal["batch", "minibatch"],
     ) -> None:
         self.buffer, self.loss = buffer, loss
-        self.frames = frames_of(buffer)
+        self.frames, self.goals = frames_of(buffer), goals_of(buffer)
         self.prioritised = isinstance(buffer.sampler, PrioritizedSampler)
         if self.prioritised:  # by the loss's name for them: another is passed over in silence
             buffer.priority_key = loss.tensor_keys.priority
@@ -133,7 +134,8 @@ class Replay(Minibatches):
         self.multi_step: MultiStepTransform | None = None
         if n_steps > 1:
             # Ends are gathered too: left in place, a target bootstraps from the state an episode ended in.
-            self.multi_step = MultiStepTransform(n_steps, loss.value_estimator.gamma.item(), done_keys=[])
+            gamma, padding = loss.value_estimator.gamma.item(), ("collector", "mask")  # no task's own `mask`
+            self.multi_step = MultiStepTransform(n_steps, gamma, done_keys=[], mask_key=padding)
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
@@ -154,6 +156,8 @@ class Replay(Minibatches):
         """Puts the batch's frames into the buffer; with several steps, those of which enough follow."""
         if self.frames is not None:
             batch = self.frames.numbered(batch)
+        if self.goals is not None:
+            batch = self.goals.numbered(batch)
         if self.multi_step is None:
             self.buffer.extend(batch.reshape(-1))
         elif (rows := self.multi_step.inv(batch)) is not None:

@@ -10,7 +10,7 @@ from hydrl.parts.libraries import tell
 from hydrl.parts.networks import heads
 from hydrl.parts.networks.layers import noisy_layers
 from hydrl.parts.networks.network import Net, network
-from hydrl.parts.specs import action_kind, action_spec
+from hydrl.parts.specs import action_kind, action_spec, mask_key
 
 Scale = Literal["per_state", "independent"]
 FINE = 8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
@@ -44,18 +44,21 @@ def categorical(
 ) -> ProbabilisticActor:
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says).
 
+    Of several choices at once one logit for each option of each, and they are drawn by themselves.
+
     Args:
         env: and the others as for :func:`tanh_normal`.
         scale: not read here, as ``scale_init``: an algorithm for both kinds of actions sets the deviation.
     """
-    return network(env, heads.categorical(env.action_spec_unbatched), **net)
+    head = heads.several if action_kind(env) == "multi-discrete" else heads.categorical
+    return network(env, head(env.action_spec_unbatched, mask=mask_key(env)), **net)
 
 
 def stochastic(
     env: EnvBase, *, scale: Scale = "per_state", scale_init: float = 1.0, **net: Unpack[Net]
 ) -> ProbabilisticActor:
-    """The distribution that fits: :func:`categorical` for discrete actions, else :func:`tanh_normal`."""
-    build = categorical if action_kind(env) == "discrete" else tanh_normal
+    """The distribution that fits: :func:`categorical` for one choice or several, else :func:`tanh_normal`."""
+    build = categorical if action_kind(env) in ("discrete", "multi-discrete") else tanh_normal
     return build(env, scale=scale, scale_init=scale_init, **net)
 
 
@@ -70,7 +73,8 @@ def q_value(
         dueling: action values are state value plus advantage (Wang et al. 2016). The last of ``num_cells``
             is the width of the two heads, the others are the shared trunk.
     """
-    return noisy_layers(network(env, heads.q_value(env.action_spec_unbatched, dueling=dueling), **net), noisy)
+    head = heads.q_value(env.action_spec_unbatched, dueling=dueling, mask=mask_key(env))
+    return noisy_layers(network(env, head, **net), noisy)
 
 
 def distributional(
@@ -95,7 +99,7 @@ def distributional(
         dueling: as :func:`q_value`, with a value and an advantage for each atom (Hessel et al. 2018).
     """
     returns = heads.support(v_min, v_max, atoms).to(env.device)
-    head = heads.distributional(env.action_spec_unbatched, returns, dueling=dueling)
+    head = heads.distributional(env.action_spec_unbatched, returns, dueling=dueling, mask=mask_key(env))
     return noisy_layers(network(env, head, **net), noisy)
 
 

@@ -11,7 +11,7 @@ from hydrl.parts.networks import heads
 from hydrl.parts.networks.actors import tell_of_rounding
 from hydrl.parts.networks.layers import activation_class
 from hydrl.parts.networks.network import materialise
-from hydrl.parts.specs import action_kind, action_spec, size_of
+from hydrl.parts.specs import action_kind, action_spec, mask_key, size_of
 
 Keys = list[str | tuple[str, ...]]
 
@@ -21,6 +21,8 @@ def actor(
 ) -> ProbabilisticActor:
     """Each agent acts on its own observation: a squashed Gaussian within bounds, or one logit an action.
 
+    Of several choices at once that is one for each option of each.
+
     Args:
         env: gives the agents, their observations and their actions, ``[..., agents, size]``.
         num_cells: units of each hidden layer.
@@ -28,10 +30,12 @@ def actor(
         in_keys: entries of the agents that the network reads.
         share_params: one network for all agents instead of one for each.
     """
-    discrete = action_kind(env).endswith("discrete")
-    if not discrete:
+    kind = action_kind(env).removeprefix("multi-agent ")
+    drawn = {"discrete": heads.categorical, "multi-discrete": heads.several}.get(kind)
+    if drawn is None:
         tell_of_rounding(env)
-    head = (heads.categorical if discrete else heads.tanh_normal)(action_spec(env), env.action_key)
+    spec, key = action_spec(env), env.action_key
+    head = heads.tanh_normal(spec, key) if drawn is None else drawn(spec, key, mask=mask_key(env))
     layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
     return materialise(head.over(layers, in_keys), env)
 

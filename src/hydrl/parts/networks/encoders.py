@@ -137,8 +137,11 @@ def minatar(channels: int, features: int | None = 128) -> nn.Sequential:
     return joined(convolution, features)
 
 
-def joined(convolutions: nn.Module, features: int | None) -> nn.Sequential:
+def joined(convolutions: nn.Sequential, features: int | None) -> nn.Sequential:
     """Convolutions, and a layer over all that they give; ``None`` has no such layer."""
+    # The last activation changes places with what puts its numbers in a row. Before that a compiled update
+    # stores where it is zero, and of truth values PyTorch 2.15 stores a million in 16 ms.
+    convolutions.append(convolutions.pop(-2))
     return nn.Sequential(convolutions, *([nn.LazyLinear(features), nn.ReLU()] if features else []))
 
 

@@ -16,8 +16,10 @@ from tensordict.nn import (
     TensorDictSequential,
 )
 from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution, Independent
 from torchrl.data import OneHot, TensorSpec
 from torchrl.modules import (
+    DistributionalDQNnet,
     DistributionalQValueActor,
     OneHotCategorical,
     ProbabilisticActor,
@@ -29,8 +31,10 @@ from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
 from hydrl.parts.networks.layers import Joined, Layers, activation_class
+from hydrl.parts.specs import options
 
 Scale = Literal["per_state", "independent"]
+FORBIDDEN = -1e9  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
 SMALL = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
 
 Build = Callable[[int], nn.Module]  # layers with an output of so many numbers
@@ -87,10 +91,60 @@ def tanh_normal(
     return drawn(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
 
 
-def categorical(spec: TensorSpec, key: NestedKey = "action") -> Head:
-    """One logit an action; one-hot or integer, as ``spec`` says."""
-    chosen = OneHotCategorical if isinstance(spec, OneHot) else torch.distributions.Categorical
-    return drawn(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, {})
+def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
+    """One logit an action; one-hot or integer, as ``spec`` says.
+
+    Args:
+        spec: of the action.
+        key: see :func:`tanh_normal`.
+        mask: the entry that says which actions are allowed; the others have no probability.
+    """
+    one_hot = isinstance(spec, OneHot)
+    chosen, known = OneHotCategorical if one_hot else Categorical, {}
+    if mask is not None:
+        chosen, known = allowed, {"one_hot": one_hot}
+    return drawn(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, known, mask)
+
+
+def allowed(logits: Tensor, mask: Tensor, one_hot: bool) -> Distribution:
+    """A choice among the actions that ``mask`` allows, of ``logits``, both ``[..., actions]``.
+
+    TorchRL's own, ``MaskedOneHotCategorical``, tells no log-probability of what a compiled loss draws.
+    """
+    kind = OneHotCategorical if one_hot else Categorical
+    return kind(logits=logits.masked_fill(~mask, FORBIDDEN))
+
+
+def several(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
+    """One logit for each option of each choice, in a row; choices are integers, drawn by themselves.
+
+    Args:
+        spec: of the action, ``[choices]``.
+        key: of the action; the logits, ``[..., options of all choices]``, stand beside it.
+        mask: the entry that says which of these options are allowed; the others have no probability.
+    """
+    sizes = torch.tensor(options(spec), device=spec.device)
+    option = torch.arange(int(sizes.max()), device=spec.device)
+    there = option < sizes.unsqueeze(-1)
+    places = (sizes.cumsum(0) - sizes).unsqueeze(-1) + option
+    table = {"places": places * there, "there": there}
+    return drawn(lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, independent, table, mask)
+
+
+def independent(logits: Tensor, places: Tensor, there: Tensor, mask: Tensor | None = None) -> Independent:
+    """Several choices, each with probabilities of its own.
+
+    Args:
+        logits: ``[..., options of all choices]``.
+        places: ``[choices, most]``, where in these each choice has the logit of each option.
+        there: ``[choices, most]``, which options it has; those it lacks get the least number there is, for
+            with -inf the gradient of a divergence is NaN.
+        mask: which of the options of all choices are allowed.
+    """
+    if mask is not None:
+        logits = logits.masked_fill(~mask, FORBIDDEN)
+    least = torch.finfo(logits.dtype).min
+    return Independent(Categorical(logits=logits[..., places].masked_fill(~there, least)), 1)
 
 
 def drawn(
@@ -98,19 +152,24 @@ def drawn(
     parameters: list[str],
     spec: TensorSpec,
     key: NestedKey,
-    distribution: type,
-    bounds: dict[str, Tensor],
+    distribution: Callable[..., Distribution],
+    known: dict[str, Any],
+    mask: NestedKey | None = None,
 ) -> Head:
-    """A distribution over actions, whose ``parameters`` the network writes beside ``key``."""
+    """A distribution over actions, whose ``parameters`` the network writes beside ``key``.
+
+    What of it is ``known`` is the same in all states; a ``mask`` the environment gives.
+    """
     group = key[:-1] if isinstance(key, tuple) else ()
     beside: list[NestedKey] = [(*group, each) if group else each for each in parameters]
+    named = dict(zip(parameters, beside, strict=True))
     acting = partial(
         ProbabilisticActor,
-        in_keys=beside,
+        in_keys=beside if mask is None else {**named, "mask": mask},
         out_keys=[key],
         spec=spec,
         distribution_class=distribution,
-        distribution_kwargs=bounds,
+        distribution_kwargs=known,
         return_log_prob=True,
         log_prob_key=(*group, "action_log_prob") if group else "action_log_prob",
     )
@@ -126,21 +185,35 @@ def deterministic(spec: TensorSpec) -> Head:
     return Head(lambda layers: layers(spec.shape[-1]), ["param"], whole)
 
 
-def q_value(spec: TensorSpec, *, dueling: bool = False) -> Head:
+def q_value(spec: TensorSpec, *, dueling: bool = False, mask: NestedKey | None = None) -> Head:
     """One value an action; acts by the greatest, by the first of several that are equal.
 
     TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
+
+    Args:
+        spec: of the action.
+        dueling: see :func:`two_heads`.
+        mask: the entry that says which actions are allowed; the others have the least value there is.
     """
     actions = spec.space.n
 
     def net(layers: Any) -> nn.Module:
         return two_heads(layers, actions, 1) if dueling else layers(actions)
 
-    return Head(net, ["action_value"], lambda values: greedy(QValueActor(values, spec=spec), first_greatest))
+    def whole(values: TensorDictModuleBase) -> QValueActor:
+        return greedy(QValueActor(values, spec=spec, action_mask_key=mask), first_greatest)
+
+    return Head(net, ["action_value"], whole)
 
 
-def distributional(spec: TensorSpec, returns: Tensor, *, dueling: bool) -> Head:
-    """Log-probabilities of ``returns``, ``[..., atoms, actions]``; acts by the greatest mean."""
+def distributional(
+    spec: TensorSpec, returns: Tensor, *, dueling: bool, mask: NestedKey | None = None
+) -> Head:
+    """Log-probabilities of ``returns``, ``[..., atoms, actions]``; acts by the greatest mean.
+
+    With a ``mask``, as :func:`q_value`, those of a forbidden action are the least numbers there are, which
+    TorchRL's actor knows of values alone.
+    """
     actions, atoms = spec.space.n, len(returns)
 
     def net(layers: Any) -> nn.Module:
@@ -149,8 +222,11 @@ def distributional(spec: TensorSpec, returns: Tensor, *, dueling: bool) -> Head:
         return Joined(layers(atoms * actions), nn.Unflatten(-1, (atoms, actions)))
 
     def whole(scores: TensorDictModuleBase) -> QValueActor:
-        acting = DistributionalQValueActor(scores, spec=spec, support=returns)
-        return greedy(acting, partial(first_greatest, returns=returns))
+        if mask is not None:
+            heeding = TensorDictModule(forbidding, in_keys=["action_value", mask], out_keys=["action_value"])
+            scores = TensorDictSequential(scores, DistributionalDQNnet(), heeding)
+        acting = DistributionalQValueActor(scores, spec=spec, support=returns, make_log_softmax=mask is None)
+        return greedy(acting, partial(first_greatest if mask is None else first_allowed, returns=returns))
 
     return Head(net, ["action_value"], whole)
 
@@ -219,3 +295,15 @@ def first_greatest(values: Tensor, returns: Tensor | None = None) -> Tensor:
     if returns is not None:
         values = (values.exp() * returns.unsqueeze(-1)).sum(-2)
     return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
+
+
+def first_allowed(scores: Tensor, returns: Tensor) -> Tensor:
+    """The same of log-probabilities ``[..., atoms, actions]`` that :func:`forbidding` made."""
+    least = torch.finfo(scores.dtype).min
+    means = (scores.exp() * returns.unsqueeze(-1)).sum(-2)
+    return first_greatest(means.masked_fill(scores.amax(-2) == least, least))
+
+
+def forbidding(scores: Tensor, mask: Tensor) -> Tensor:
+    """Log-probabilities ``[..., atoms, actions]``, where ``mask``, ``[..., actions]``, allows the action."""
+    return scores.masked_fill(~mask.unsqueeze(-2), torch.finfo(scores.dtype).min)

@@ -4,6 +4,7 @@ What does nothing is not there, so that a network of hidden layers alone is just
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, NotRequired, TypedDict
 
 import torch
@@ -16,8 +17,8 @@ from hydrl.parts.finite import check_finite
 from hydrl.parts.networks.encoders import Features
 from hydrl.parts.networks.heads import Head
 from hydrl.parts.networks.layers import JointLayers, Layers, Norm, initialise
-from hydrl.parts.networks.memory import STATES, Memory
-from hydrl.parts.specs import require_entries, seen, size_of
+from hydrl.parts.networks.memory import OF_A_CRITIC, STATES, Memory
+from hydrl.parts.specs import mask_key, require_entries, seen, size_of
 
 BODIES = ("features", "memory")  # what lies before a head writes
 
@@ -36,7 +37,8 @@ class Net(TypedDict):
             ``[..., size]``, or ``None`` where hidden layers read them, vectors that are joined. Where it is
             ``shared``, for a critic of states, what lies before the actor's head lies before this one too.
         memory: builds what keeps something of them, as :class:`hydrl.parts.networks.memory.Memory` does. A
-            critic has none of its own, which would need hidden states while acting, at an actor's cost.
+            critic of states has none of its own, which would need hidden states while acting, at an actor's
+            cost; one of actions has, as it judges nothing but sequences.
         norm: see :func:`hydrl.parts.networks.layers.mlp`.
         init: see :func:`hydrl.parts.networks.layers.initialise`.
     """
@@ -71,6 +73,8 @@ def network(
         actor: whose encoder and memory lie before the head, where they are shared.
     """
     in_keys = in_keys or seen(env)
+    if actor is not None and memory is not None:
+        memory = partial(memory, state=OF_A_CRITIC)
     before, read = shared(actor, in_keys) if encoder == "shared" or {*in_keys} & {*BODIES} else ([], in_keys)
     of_the_actor = bool(before)
     if not of_the_actor and encoder != "shared":
@@ -144,7 +148,7 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         DivergedError: if what it gives is no number.
     """
     actions = env.action_keys
-    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES)]
+    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES, mask_key(env))]
     require_entries(env.observation_spec, in_keys)
     module.to(env.device).eval()
     with torch.no_grad():

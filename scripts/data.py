@@ -1,0 +1,54 @@
+"""Shows what is in a set of data: python scripts/data.py DIR
+
+The set is the folder of a run that kept its replay memory, a folder of record, a file .npz, .h5 or .hdf5, or
+the name or folder of a set of Minari's. Shows sizes, ranges, how episodes end and what they return.
+
+Keys: picture (FILE.png; how often which return was reached. returns.png beside the set, where that is a
+folder or a file; false draws none).
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydrl.config.command_line import read, script
+from hydrl.config.overrides import plain
+from hydrl.errors import UserError
+from hydrl.run.screen import outlive_readers
+
+
+@dataclass
+class Arguments:
+    """What the command line can set."""
+
+    picture: str = ""
+
+
+def main(words: list[str]) -> None:
+    """Reads the set and shows it.
+
+    Raises:
+        UserError: for words that do not fit, and where no set lies.
+    """
+    places = [word for word in words if Path(plain(word)).exists() or "=" not in word]
+    said = read(Arguments, [word for word in words if word not in places], "picture=FILE.png")
+    if len(places) != 1:
+        raise UserError("name one set, as python scripts/data.py DIR")
+    path = Path(plain(places[0]))
+    from hydrl.parts.libraries import quieten_libraries
+    from hydrl.run import overview
+
+    quieten_libraries()
+    kind, columns, returns, lengths = overview.opened(path, places[0])
+    overview.show(path, kind, columns, returns, lengths)
+    beside = path if path.is_dir() else path.parent
+    picture = Path(said.picture) if said.picture else beside / "returns.png"
+    if said.picture == "false" or not len(returns) or not (said.picture or path.exists()):
+        return
+    overview.draw(picture, returns, f"{path.name}: {len(returns):,} episodes")
+    print(picture)
+
+
+if __name__ == "__main__":
+    outlive_readers()
+    sys.exit(script(main, __doc__))

@@ -1,0 +1,95 @@
+"""Keeps as data what a finished run plays: python scripts/record.py run=outputs/… frames=100_000 out=DIR
+
+Observations, actions and rewards are in the task's own units, whatever the run's transforms make of them, and
+algo=bc data=npz data.path=DIR learns from them.
+
+Keys: run (a run folder), out (the new folder to write to; with format=minari the set's name, as
+pendulum/expert-v0), frames (100,000; whole episodes of so many steps or a few more), checkpoint (last, best
+or a number of frames), sampled (true draws each action from the policy's distribution), format (npz, h5 or
+minari; the last two need pip install 'hydrl[minari]'), stream (another number, other episodes), device, trust
+(true allows environments that are not hydrl's own).
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import MISSING
+
+from hydrl.config.command_line import leave, read, script
+from hydrl.errors import UserError
+from hydrl.run.folder import require_run
+from hydrl.run.screen import console, outlive_readers
+
+
+@dataclass
+class Arguments:
+    """What the command line can set."""
+
+    run: str = MISSING
+    out: str = MISSING
+    frames: int = 100_000
+    checkpoint: str = "last"
+    sampled: bool = False
+    format: str = "npz"
+    stream: int = 3  # 2 are the episodes of `evaluate`
+    device: str = "cpu"
+    trust: bool = False
+
+
+def main(arguments: Arguments) -> None:
+    """Plays the policy and writes what happened.
+
+    Raises:
+        UserError: for a value out of range, a folder that is not a run's or where something lies, and a
+            missing extra; before PyTorch's seconds.
+    """
+    run, out, kind = Path(arguments.run), Path(arguments.out), arguments.format
+    check(arguments)
+    from hydrl.run import minari_sets, played, process
+    from hydrl.run.columns import imported
+    from hydrl.run.finished import open_run
+
+    if kind != "npz":
+        imported({"h5": "h5py", "minari": "minari"}[kind], f"format={kind}")
+    (minari_sets if kind == "minari" else played).free(out)
+    device = process.prepare(0, arguments.device, 1)
+    settings, trained, evaluator = open_run(
+        run, checkpoint=arguments.checkpoint, device=device, trust=arguments.trust
+    )
+    said = {"sampled": arguments.sampled}
+    with console().status("playing"):
+        rows = played.play(
+            settings, evaluator, trained, frames=arguments.frames, stream=arguments.stream, **said
+        )
+    about = played.about(settings, rows, run, arguments.checkpoint, trained, **said)
+    if kind == "minari":
+        minari_sets.save(str(out), rows, about, settings)
+    else:
+        played.save(kind, out, rows, about)
+    score = f"return {about['return_mean']:,.1f} ± {about['return_std']:,.1f}" if about["episodes"] else ""
+    print(f"{out}: {about['rows']:,} frames of {about['episodes']:,} episodes, {score}")
+
+
+def check(arguments: Arguments) -> None:
+    """What can be said before anything is loaded.
+
+    Raises:
+        UserError: see :func:`main`.
+    """
+    if arguments.frames < 1:
+        raise UserError(f"frames={arguments.frames}: give 1 or more")
+    if arguments.stream < 0:
+        raise UserError(f"stream={arguments.stream}: give 0 or more")
+    if not re.fullmatch(r"last|best|[0-9]+", arguments.checkpoint):
+        raise UserError(f"checkpoint={arguments.checkpoint}: use last, best or a number of frames")
+    if arguments.format not in ("npz", "h5", "minari"):
+        raise UserError(f"format={arguments.format}: use npz, h5 or minari")
+    if arguments.format == "minari" and not re.fullmatch(r"([\w-]+/)*[\w-]+-v\d+", arguments.out):
+        raise UserError(f"out={arguments.out}: Minari names a set as pendulum/expert-v0")
+    require_run(Path(arguments.run))
+
+
+if __name__ == "__main__":
+    outlive_readers()
+    leave(script(lambda words: main(read(Arguments, words, "run=outputs/… out=DIR")), __doc__))

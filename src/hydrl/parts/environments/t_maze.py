@@ -1,0 +1,56 @@
+"""The T-maze: what was seen at the start decides the turn at the end (Bakker 2001), for memories."""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+CELL = 16  # pixels of a cell's side in a film
+SIDES = (-1.0, 1.0)
+
+
+class TMaze(gymnasium.Env):
+    """A corridor that is walked by itself, and a turn at its end: the side that its start showed pays 1.
+
+    So the mean return is the share of right turns, and one without a memory has a half. Observed are the
+    side, -1 or 1, where it is shown and 0 after that, and 1 where the turn is.
+
+    Args:
+        corridor: steps from the start to the turn.
+        render_mode: ``rgb_array`` draws the maze.
+    """
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, corridor: int = 10, render_mode: str | None = None) -> None:
+        self.corridor, self.render_mode = corridor, render_mode
+        self.observation_space, self.action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Draws a side and shows it."""
+        super().reset(seed=seed)
+        self.side, self.steps = int(self.np_random.integers(2)), 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        """A step further, whatever is done; at the turn 0 is left and 1 right."""
+        ended = self.steps == self.corridor
+        self.steps += 1
+        return self.seen(), float(ended and int(action) == self.side), ended, False, {}
+
+    def seen(self) -> np.ndarray:
+        """The side where it is shown, and whether the turn is here."""
+        shown = SIDES[self.side] if self.steps == 0 else 0.0
+        return np.array([shown, self.steps == self.corridor], np.float32)
+
+    def render(self) -> Any:
+        """``[3 * CELL, (corridor + 1) * CELL, 3]``: the maze, the side that pays and the one who walks."""
+        cells = np.zeros((3, self.corridor + 1, 3), np.uint8)
+        cells[1], cells[:, -1] = 200, 200
+        cells[2 * self.side, -1] = (0, 160, 0)
+        cells[1, min(self.steps, self.corridor)] = (200, 0, 0)
+        return np.kron(cells, np.ones((CELL, CELL, 1), np.uint8))
+
+
+gymnasium.register("TMaze-v0", entry_point=TMaze)

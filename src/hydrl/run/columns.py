@@ -1,0 +1,225 @@
+"""Sets of transitions as arrays, a row a step: HDF5 and NumPy's archives in D4RL's names, and Minari's sets.
+
+All are in the task's own units. What is observed is the column ``observations``, or a column
+``observations/NAME`` an entry.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hydrl.errors import UserError
+
+Columns = dict[str, np.ndarray]
+
+NEEDED = ("observations", "actions", "rewards", "terminals")
+NEXT = "next_observations"
+ENDS = ("terminals", "timeouts")
+EXTRA = "pip install 'hydrl[minari]'"
+
+
+def read(kind: str, path: Path, told: str) -> Columns:
+    """The columns of a set that this project reads; others are left where they are.
+
+    Args:
+        kind: ``npz``, ``h5`` or ``minari``.
+        path: a file, or a folder of :mod:`hydrl.run.played`; of Minari's, a local name or a folder.
+        told: how the user named it, for messages.
+
+    Raises:
+        UserError: if there is none, it cannot be read, or a column lacks or does not fit the others.
+    """
+    if kind == "minari":
+        columns = minari(path, told)
+    else:
+        file = path / f"data.{kind}" if path.is_dir() else path
+        if not file.is_file():
+            what = f"no data.{kind} in it" if path.is_dir() else "no such file"
+            raise UserError(f"{told}: there is {what}; {instead(path)}")
+        try:
+            columns = READERS[kind](file)
+        except UserError:
+            raise
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(
+                f"{told} cannot be read as {kind}: {' '.join(str(error).split())[:120]}"
+            ) from None
+    columns = {
+        name: each for name, each in columns.items() if name.partition("/")[0] in (*NEEDED, NEXT, *ENDS)
+    }
+    require(columns, told)
+    return columns
+
+
+def instead(path: Path) -> str:
+    """What a path that is no such set seems to be."""
+    kinds = {
+        "npz": path.suffix == ".npz" or (path / "data.npz").is_file(),
+        "h5": path.suffix in (".h5", ".hdf5") or (path / "data.h5").is_file(),
+        "run": path.suffix == ".torchrl" or (path / "config_resolved.yaml").is_file(),
+        "minari": (path / "data" / "main_data.hdf5").is_file() or (path / "main_data.hdf5").is_file(),
+    }
+    return next((f"use data={kind}" for kind, fits in kinds.items() if fits), "give another path")
+
+
+def npz(file: Path) -> Columns:
+    """Of an archive of NumPy's; nothing in it is run."""
+    with np.load(file, allow_pickle=False) as archive:
+        if not hasattr(archive, "files"):
+            raise ValueError("it holds one array, and not several by name")
+        return {name: archive[name] for name in archive.files}
+
+
+def h5(file: Path) -> Columns:
+    """Of an HDF5 file, groups within groups joined by a stroke."""
+    h5py = imported("h5py", "data=h5")
+    columns: Columns = {}
+
+    def visit(name: str, node: Any) -> None:
+        if isinstance(node, h5py.Dataset) and name.partition("/")[0] in (*NEEDED, NEXT, *ENDS):
+            columns[name] = node[()]
+
+    with h5py.File(file) as opened:
+        opened.visititems(visit)
+    return columns
+
+
+READERS: dict[str, Callable[[Path], Columns]] = {"npz": npz, "h5": h5}
+
+
+def minari(path: Path, told: str) -> Columns:
+    """Of a set of Minari's, a local one: nothing is fetched."""
+    library = imported("minari", "data=minari")
+    inner = next((each for each in (path / "data", path) if (each / "main_data.hdf5").is_file()), None)
+    try:
+        made = library.MinariDataset(inner) if inner else library.load_dataset(str(path))
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(f"{told}: Minari has no such set here: {reason}; {instead(path)}") from None
+    parts: dict[str, list[np.ndarray]] = {}
+    for episode in made.iterate_episodes():
+        for name, values in leaves(episode.observations):
+            parts.setdefault("/".join(["observations", *name]), []).append(values[:-1])
+            parts.setdefault("/".join([NEXT, *name]), []).append(values[1:])
+        ends, limits = (np.array(each, bool) for each in (episode.terminations, episode.truncations))
+        limits[-1:] |= ~ends[-1:]  # where the record of an episode stops, it goes on unseen
+        columns = {
+            "actions": episode.actions,
+            "rewards": episode.rewards,
+            "terminals": ends,
+            "timeouts": limits,
+        }
+        for column, values in columns.items():
+            parts.setdefault(column, []).append(np.asarray(values))
+    return {name: np.concatenate(each) for name, each in parts.items()}
+
+
+def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    """What a dictionary or tuple of arrays holds, by name: ``OUTER_INNER``, as a task's entries have it."""
+    within = (
+        values.items() if isinstance(values, dict) else enumerate(values) if type(values) is tuple else None
+    )
+    if within is None:
+        yield ("_".join(path),) if path else (), np.asarray(values)
+        return
+    for key, each in within:
+        yield from leaves(each, (*path, str(key)))
+
+
+def imported(name: str, asks: str) -> Any:
+    """A package of an extra.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    try:
+        return __import__(name)
+    except ImportError:
+        raise UserError(f"{asks} needs {name}; {EXTRA}") from None
+
+
+def require(columns: Columns, told: str) -> None:
+    """All columns are there, as long as each other, and their numbers are numbers.
+
+    Raises:
+        UserError: naming the column, and the row where one is wrong.
+    """
+    there = {name.partition("/")[0] for name in columns}
+    if lacking := [name for name in NEEDED if name not in there]:
+        has = ", ".join(columns) or "none of those that are read"
+        raise UserError(f"{told}: it has no {' and no '.join(lacking)}; its columns are {has}")
+    count = len(columns["rewards"])
+    for name, values in columns.items():
+        if values.dtype.kind not in "biuf":
+            raise UserError(f"{told}: {name} holds {values.dtype}, and numbers are read")
+        if not values.ndim or len(values) != count:
+            rows = len(values) if values.ndim else 0
+            raise UserError(f"{told}: {name} has {rows:,} rows and rewards {count:,}")
+        if values.dtype.kind == "f" and not (finite := np.isfinite(values).reshape(count, -1).all(1)).all():
+            raise UserError(f"{told}: {name} has a NaN or an infinity in row {finite.argmin():,}")
+    for name in ("rewards", *ENDS):
+        if name in columns:
+            columns[name] = columns[name].reshape(count, -1)
+            if columns[name].shape[1:] != (1,) or not count:
+                raise UserError(
+                    f"{told}: {name} should be one number a row, and there are {columns[name].shape}"
+                )
+            columns[name] = columns[name][:, 0]
+    if NEXT not in there and ("timeouts" not in columns or not ends(columns).any()):
+        lacks = "no timeouts" if "timeouts" not in columns else "no row that ends an episode"
+        raise UserError(f"{told}: it has {lacks} and no {NEXT}, so that one episode would run into the next")
+
+
+def ends(columns: Columns) -> np.ndarray:
+    """``[rows]``, whether an episode ends with a row, by itself or by its time limit."""
+    found = columns["terminals"].astype(bool)
+    return found | columns["timeouts"].astype(bool) if "timeouts" in columns else found
+
+
+def observed(columns: Columns, of: str = "observations") -> dict[str, np.ndarray]:
+    """What is observed by its entries' names, that of the one there may be being empty."""
+    return {name.partition("/")[2]: each for name, each in columns.items() if name.partition("/")[0] == of}
+
+
+def transitions(columns: Columns) -> Columns:
+    """The rows of which it is known what came after them, with the return and the length so far.
+
+    Where there are no ``next_observations`` the row below has them, but not where an episode ends: a row that
+    ends one by itself needs none, one before a time limit and the last one are left out.
+
+    Returns:
+        all columns, ``next_observations`` and ``timeouts`` too; ``returns`` before a row and
+        ``next_returns`` after it, undiscounted; ``steps``, from 1.
+    """
+    done, count = ends(columns), len(columns["rewards"])
+    made = {"timeouts": np.zeros(count, bool), **columns}
+    begins = np.flatnonzero(np.r_[True, done[:-1]])
+    lengths = np.diff(np.r_[begins, count])
+    total = np.r_[0.0, np.cumsum(columns["rewards"], dtype=np.float64)]
+    before = np.repeat(total[begins], lengths)
+    made |= {"returns": total[:-1] - before, "next_returns": total[1:] - before}
+    made["steps"] = np.arange(count) - np.repeat(begins, lengths) + 1
+    if observed(columns, NEXT):
+        return made
+    terminal = columns["terminals"].astype(bool)
+    for name, values in observed(columns).items():
+        after = np.concatenate([values[1:], values[-1:]])
+        rows = terminal.reshape(-1, *[1] * (values.ndim - 1))
+        made["/".join([NEXT, *([name] if name else [])])] = np.where(rows, values, after)
+    known = terminal | ~done
+    known[-1] = terminal[-1]
+    return {name: values[known] for name, values in made.items()}
+
+
+def write(kind: str, file: Path, columns: Columns) -> None:
+    """Writes columns to a file, whole or not at all; ``npz`` or ``h5``."""
+    if kind == "npz":
+        with file.open("wb") as opened:
+            arrays: dict[str, Any] = dict(columns)
+            np.savez_compressed(opened, **arrays)
+        return
+    with imported("h5py", "format=h5").File(file, "w") as opened:
+        for name, values in columns.items():
+            opened.create_dataset(name, data=values, compression="gzip")

@@ -1,0 +1,210 @@
+"""Columns as rows of a task: of its shapes and kinds, in its own units."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import OneHot, TensorSpec
+from torchrl.envs import (
+    BinarizeReward,
+    DoubleToFloat,
+    InitTracker,
+    ObservationNorm,
+    RandomTruncationTransform,
+    RewardClipping,
+    RewardScaling,
+    RewardSum,
+    SignTransform,
+    StepCounter,
+    Transform,
+    TransformedEnv,
+)
+
+from hydrl.errors import UserError
+from hydrl.parts.specs import INFO, action_kind
+from hydrl.parts.transforms import ActionScaling, CopiedTensors, RunningNorm
+from hydrl.run.columns import NEXT, Columns, ends, observed
+
+REWARDS = (RewardScaling, RewardClipping, SignTransform, BinarizeReward)  # row by row
+# These change no number of an observation, or are followed here.
+FOLLOWED = (
+    *(RewardSum, StepCounter, DoubleToFloat, ActionScaling, CopiedTensors, InitTracker),
+    *(RandomTruncationTransform, ObservationNorm, RunningNorm),
+    *REWARDS,
+)
+ABOUT = "about.json"
+SLACK = 1e-3  # of the span of an action's bounds, by which rounding may lead past them
+
+
+def about(path: Path) -> dict[str, Any]:
+    """What a folder of :mod:`hydrl.run.played` says of the set in it; empty for others."""
+    with suppress(OSError, ValueError):
+        found = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def check_task(has: Any, task: str, told: str) -> None:
+    """The data is of the run's task, where it says what it is of.
+
+    Raises:
+        UserError: if it is of another.
+    """
+    if has not in (None, task):
+        raise UserError(f"{told} has data of env={has}, not of env={task}")
+
+
+def check_transforms(env: TransformedEnv, told: str) -> None:
+    """A run's transforms do to rows what they do to steps.
+
+    Raises:
+        UserError: for one of which that is not known.
+    """
+    for each in env.transform:
+        if not isinstance(each, FOLLOWED):
+            raise UserError(
+                f"{told}: {type(each).__name__} changes what the task shows, and would leave the data as "
+                "it is; leave that transform out"
+            )
+
+
+def scales_of(env: TransformedEnv) -> list[Transform]:
+    """The transforms that change a reward by itself."""
+    return [each for each in env.transform if isinstance(each, REWARDS)]
+
+
+def fitting(columns: Columns, env: TransformedEnv, told: str) -> TensorDictBase:
+    """Transitions as rows ``[rows]`` of the task below ``env``, in its own units.
+
+    Args:
+        columns: of :func:`hydrl.run.columns.transitions`.
+        env: says what an observation and an action are.
+        told: how the user named the set, for messages.
+
+    Raises:
+        UserError: for what the task does not show or take.
+    """
+    task, count = env.base_env, len(columns["rewards"])
+    rows = TensorDict(batch_size=[count])
+    spec = task.observation_spec_unbatched
+    for key in (each for each in spec.keys(True, True) if INFO not in (each, each[0])):
+        for column in ("observations", NEXT):
+            values = entry(
+                observed(columns, column), key, column, alone=len([*spec.keys(True, True)]) == 1, told=told
+            )
+            place: Any = (
+                key if column == "observations" else ("next", *(key if isinstance(key, tuple) else (key,)))
+            )
+            rows.set(place, observation(values, spec[key], f"{told}: {column}"))
+    rows.set(
+        "action", action(columns["actions"], task.action_spec_unbatched, action_kind(env), f"{told}: actions")
+    )
+    terminal, done = (torch.as_tensor(each.astype(bool)) for each in (columns["terminals"], ends(columns)))
+    after = {
+        "terminated": terminal,
+        "truncated": torch.as_tensor(columns["timeouts"].astype(bool)),
+        "done": done,
+    }
+    after |= {"reward": single(columns["rewards"]), "episode_reward": single(columns["next_returns"])}
+    after["step_count"] = torch.as_tensor(columns["steps"])
+    before = {name: torch.zeros(count, dtype=torch.bool) for name in ("terminated", "truncated", "done")}
+    before |= {"episode_reward": single(columns["returns"]), "step_count": after["step_count"] - 1}
+    rows.update({name: each.unsqueeze(-1) for name, each in before.items()})
+    rows["next"].update({name: each.unsqueeze(-1) for name, each in after.items()})
+    return rows
+
+
+def single(values: np.ndarray) -> Tensor:
+    """In single precision."""
+    return torch.as_tensor(values.astype(np.float32))
+
+
+def entry(there: dict[str, np.ndarray], key: NestedKey, column: str, *, alone: bool, told: str) -> np.ndarray:
+    """The values of an entry of an observation; that of the only one may have no name.
+
+    Raises:
+        UserError: if there are none.
+    """
+    name = "_".join(key) if isinstance(key, tuple) else key
+    if alone and "" in there:
+        name = ""
+    if name not in there:
+        has = ", ".join("/".join(filter(None, [column, each])) for each in there)
+        raise UserError(f"{told}: it has no {column}/{name}, which the task shows; it has {has}")
+    return there[name]
+
+
+def observation(values: np.ndarray, spec: TensorSpec, told: str) -> Tensor:
+    """Of the shape and kind of ``spec``, ``[rows, ...]``: choices one-hot, and pictures channels first.
+
+    Raises:
+        UserError: if that cannot be.
+    """
+    wanted, has = tuple(spec.shape), values.shape[1:]
+    choices = values.reshape(len(values)) if values.dtype.kind in "iu" and has in ((), (1,)) else None
+    if choices is not None and len(wanted) == 1 and wanted != (1,) and spec.dtype.is_floating_point:
+        check_choices(choices, wanted[0], told)
+        return torch.eye(wanted[0])[torch.as_tensor(choices.astype(np.int64))]
+    if len(wanted) == 3 and has != wanted and has == (*wanted[1:], wanted[0]):
+        values = np.moveaxis(values, -1, 1)
+    elif has != wanted and len(wanted) == 1 and int(np.prod(has)) == wanted[0]:
+        values = values.reshape(-1, *wanted)
+    if values.shape[1:] != wanted:
+        raise UserError(f"{told} has rows of shape {list(has)}, and the task shows {list(wanted)}")
+    exact = {torch.uint8: np.uint8, torch.bool: np.bool_}.get(spec.dtype)  # of pictures and masks
+    if values.dtype != exact if exact else values.dtype == np.uint8:
+        raise UserError(
+            f"{told} has {values.dtype}, and the task shows {str(spec.dtype).removeprefix('torch.')}"
+        )
+    return torch.as_tensor(np.ascontiguousarray(values)) if exact else single(values)
+
+
+def action(values: np.ndarray, spec: TensorSpec, kind: str, told: str) -> Tensor:
+    """As the task takes it: numbers within its bounds, or a choice, one-hot where the spec says so.
+
+    Raises:
+        UserError: for one that it does not take.
+    """
+    if kind == "discrete":
+        choices, count = values, int(spec.space.n)
+        if values.shape[1:] == (count,) and count > 1 and ((values == 0) | (values == 1)).all():
+            choices = values.argmax(-1)
+        elif values.shape[1:] not in ((), (1,)):
+            raise UserError(f"{told} has rows of shape {list(values.shape[1:])}, and the task takes a choice")
+        choices = choices.reshape(len(values))
+        check_choices(choices, count, told)
+        chosen = torch.as_tensor(choices.astype(np.int64))
+        return (
+            torch.eye(count, dtype=spec.dtype)[chosen] if isinstance(spec, OneHot) else chosen.to(spec.dtype)
+        )
+    if kind != "continuous":
+        raise UserError(f"{told}: the task has {kind} actions, of which no set is read")
+    wanted = tuple(spec.shape)
+    if int(np.prod(values.shape[1:])) != wanted[-1]:
+        raise UserError(
+            f"{told} has rows of shape {list(values.shape[1:])}, and the task takes {list(wanted)}"
+        )
+    taken, (low, high) = single(values).reshape(-1, *wanted), (spec.space.low.cpu(), spec.space.high.cpu())
+    slack = SLACK * (high - low)
+    if ((taken < low - slack) | (taken > high + slack)).any():
+        reach, bounds = (
+            f"{a:.4g} to {b:.4g}" for a, b in ((taken.min(), taken.max()), (low.min(), high.max()))
+        )
+        raise UserError(f"{told} reach from {reach}, and the task takes {bounds}")
+    return taken.clamp(low, high)
+
+
+def check_choices(choices: np.ndarray, count: int, told: str) -> None:
+    """Each is a number of one.
+
+    Raises:
+        UserError: for one that is none.
+    """
+    wrong = (choices != choices.astype(np.int64)) | (choices < 0) | (choices >= count)
+    if wrong.any():
+        raise UserError(f"{told} has {choices[wrong.argmax()]}, and there are the choices 0 to {count - 1}")

@@ -1,0 +1,94 @@
+"""A memory is one word that brings what it needs; where nothing here can learn one, a line says why."""
+
+import pytest
+from conftest import data_of, settings
+
+from hydrl.config.settings import algorithms
+from hydrl.errors import UserError
+
+TASKS = {"discrete": ["env=cartpole_masked"], "continuous": ["env=pendulum", "++env.observe=[0,1]"]}
+TASKS |= {f"multi-agent {kind}": ["env=custom", "env._target_=toys.Team"] for kind in TASKS}
+FRESH = {"ppo": 32, "recurrent_ppo": 32, "a2c": 5, "impala": 20, "reinforce": 32}
+REPLAYED = ["dqn", "prioritized_dqn", "r2d2", "sac", "td3"]
+
+
+def words(algo, *more):
+    return [f"algo={algo}", *TASKS[algorithms()[algo][0]], "~tuned", *data_of(algo), *more]
+
+
+@pytest.mark.parametrize("algo", algorithms())
+def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
+    asked = words(algo, "memory=lstm")
+    if algo not in [*FRESH, *REPLAYED]:
+        why = r"^memory={lstm: 64} does not work with \w+, which .{20,}; use memory=null$"
+        with pytest.raises(UserError, match=why):
+            settings(*asked)
+        return
+    chosen = settings(*asked)
+    assert chosen.actor["memory"]["lstm"] == 64
+    assert chosen.minibatches["sequence"] == FRESH.get(algo, 32)
+    assert chosen.steps_of_a_row == (1 if algo in FRESH else 32)
+    target = chosen.minibatches["_target_"].rpartition(".")[2]
+    assert target == ("Epochs" if algo in FRESH else "Sequences")
+    loss = chosen.loss.module["_target_"].rpartition(".")[2]
+    assert (loss == "RecurrentDQNLoss") == ("dqn" in algo or algo == "r2d2")
+
+
+@pytest.mark.parametrize("algo", ["ppo", "dqn"])
+def test_without_the_word_nothing_of_it_is_there(algo):
+    chosen = settings(*words(algo))
+    assert chosen.actor["memory"] is None
+    assert chosen.minibatches.get("sequence") is None
+    assert chosen.build("buffer")().storage.max_size == chosen.buffer["storage"]["max_size"]
+
+
+def test_a_memory_holds_so_many_frames_whatever_its_rows_are():
+    for choice in ("replay", "prioritized"):
+        chosen = settings(*words("dqn", "memory=lstm", f"buffer={choice}", "minibatches.sequence=40"))
+        assert chosen.buffer["storage"]["max_size"] == 100_000
+        assert chosen.build("buffer")().storage.max_size == 5_000
+
+
+def test_tuned_numbers_hold_for_what_a_memory_learns_by():
+    chosen = settings("algo=dqn", "env=cartpole", "memory=lstm")
+    assert (chosen.minibatches["updates"], chosen.minibatches["size"], chosen.minibatches["burn_in"]) == (
+        64,
+        128,
+        8,
+    )
+    assert chosen.loss.value_estimator["gamma"] == 0.98
+
+
+REFUSED = {
+    "algo=dqn memory=lstm minibatches=replay": [
+        "minibatches=replay does not fit",
+        "use minibatches=sequences",
+    ],
+    "algo=dqn memory=lstm loss=dqn": ["minibatches=sequences does not fit loss=dqn"],
+    "algo=r2d2 ~memory": ["minibatches=sequences is for a memory; use memory=lstm"],
+    "algo=sac memory=lstm minibatches.n_steps=3": ["minibatches.n_steps=3", "loss=sac", "use 1"],
+    "algo=td3 memory=gru minibatches.sequence=1 minibatches.burn_in=0": ["minibatches.sequence=1", "use 2"],
+    "algo=r2d2 minibatches.burn_in=32": ["minibatches.sequence=32 leaves nothing", "minibatches.burn_in=32"],
+    "algo=r2d2 minibatches.sequence=2_000": ["minibatches.sequence=2000", "minibatches.size=1024"],
+    "algo=r2d2 buffer.storage.max_size=1_024 collector.num_envs=64": ["max_size=1024 holds no", "64 environ"],
+    "algo=dqn memory=lstm collector=multi_async": ["collector.sync=false", "use collector=multi_sync"],
+    "algo=dqn memory=lstm loss=c51 actor=distributional": ["does not work with DistributionalDQNLoss"],
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_what_would_go_wrong_in_silence_is_refused(typed):
+    algo, *more = typed.removeprefix("algo=").split()
+    with pytest.raises(UserError) as error:
+        settings(*words(algo, *more))
+    assert all(each in str(error.value) for each in REFUSED[typed]), error.value
+
+
+@pytest.mark.parametrize("typed", ["encoder=lstm", "encoder@actor=lstm"])
+def test_words_of_older_runs_choose_it_too(typed):
+    chosen = settings("algo=ppo", "env=cartpole", "~tuned", typed)
+    assert (chosen.actor["memory"]["lstm"], chosen.minibatches["sequence"]) == (64, 32)
+
+
+def test_one_worker_that_never_waits_does_for_sequences():
+    assert settings(*words("dqn", "memory=lstm", "collector=overlap")).steps_of_a_row == 32
