@@ -365,7 +365,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48",
         "minibatches.size=64 and the 256 steps",
-        "use minibatches.sequence=16",
+        "use minibatches.sequence=32",
     ],
     "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
     "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory={lstm: 64, gru: 8}", "give one of them"],

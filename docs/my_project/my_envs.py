@@ -38,7 +38,7 @@ gymnasium.register("Corridor-v0", Corridor, max_episode_steps=50)
 class Stairs(gymnasium.Env):
     """To the top in few steps; nothing leads down from the bottom, or two up from every third stair."""
 
-    observation_space = Box(0.0, 1.0, (1,), np.float32)
+    observation_space = Box(0.0, 2.0, (1,), np.float32)
     action_space = Discrete(3)  # down, up, jump two
 
     def reset(self, *, seed=None, options=None):

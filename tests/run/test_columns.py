@@ -104,6 +104,8 @@ REFUSED = {
     },
     "observations has a NaN or an infinity in row 5": {"observations": NAN},
     "actions has 6 rows and rewards 7": {"actions": np.zeros((6, 1))},
+    "terminals should be true or false": {"terminals": np.full(7, 2)},
+    "it has no rows": {name: each[:0] for name, each in small().items()},
     "actions holds <U1, and numbers are read": {"actions": np.array(list("abcdefg"))},
 }
 
@@ -144,14 +146,16 @@ def test_a_package_that_is_not_there_is_told_in_a_line(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nothing.npz", "there is no such file; use data=npz"),
+        ("nothing.npz", "there is no such file; give another path"),
         (".", "there is no data.npz in it; give another path"),
         ("text.npz", "cannot be read as npz"),
         ("pickled.npz", "cannot be read as npz"),
+        ("one.npy", "cannot be read as npz: it holds one array"),
     ],
 )
 def test_a_file_that_is_none_is_told_in_a_line(name, message, tmp_path):
     (tmp_path / "text.npz").write_text("no archive")
+    np.save(tmp_path / "one.npy", np.zeros(3))
     np.savez(tmp_path / "pickled.npz", observations=np.array([print], dtype=object))
     with pytest.raises(UserError, match=f"data.path=X:? {message}"):
         columns.read("npz", tmp_path / name, "data.path=X")

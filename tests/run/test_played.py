@@ -202,5 +202,7 @@ def test_a_set_of_minaris_is_written_that_its_own_reader_and_a_run_read(
     assert "pendulum/played-v0: Minari has such a set" in typed(*words, script="scripts/record.py").stderr
     folder = run("algo=bc", "env=pendulum", *SMALL, "data=minari", "data.path=pendulum/played-v0")
     assert (folder / "summary.json").exists()
-    with pytest.raises(UserError, match=r"data.path=nosuch-v0: Minari has no such set here"):
+    with pytest.raises(
+        UserError, match=r"data.path=nosuch-v0: there is no such set of Minari.s here; `minari download"
+    ):
         run("algo=bc", "env=pendulum", *SMALL, "data=minari", "data.path=nosuch-v0", folder="no")

@@ -188,7 +188,9 @@ def too_large(values: Values) -> Iterator[str]:
         yield from too_long(sequence, burn_in, asked(values, "size"), envs, values)
     elif sequence:
         steps, size = frames // envs, asked(values, "size")
-        if (fitting := math.gcd(sequence, steps, size)) != sequence:
+        both = math.gcd(steps, size)
+        if both % sequence:
+            fitting = max(each for each in range(1, sequence) if both % each == 0)
             yield (
                 f"minibatches.sequence={sequence} does not divide both minibatches.size={size} and the "
                 f"{steps} steps of each environment in a batch; use minibatches.sequence={fitting}"
@@ -398,6 +400,8 @@ def forgetful(values: Values) -> Iterator[str]:
     if not asked(values, "sequence"):
         able = "minibatches.sequence=32" if asked(values, "epochs") else "minibatches=sequences"
         yield f"actor.memory={show(units or memory)} learns from whole sequences; use {able}"
+    if asked(values, "sequence") == 1:
+        yield "minibatches.sequence=1: of single steps a memory learns nothing; use 2 or more"
     shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
     if shared and find(values, "loss.value_estimator.deactivate_vmap") is False:
         needs = "loss.value_estimator.deactivate_vmap=true"
@@ -409,7 +413,9 @@ def in_sequences(values: Values) -> Iterator[str]:
     steps, several = find(values, "minibatches.n_steps"), "n_steps" in values["loss"]["module"]
     loss = named("loss", values["loss"]["module"])
     if not asked(values, "memory"):
-        yield "minibatches=sequences is for a memory; use memory=lstm, or minibatches=replay"
+        able = values["fits"].get("minibatches", ["replay"])
+        other = "minibatches=replay" if "replay" in able else "another algorithm"
+        yield f"minibatches=sequences is for a memory; use memory=lstm, or {other}"
     if not several and steps != 1:
         yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step; use 1"
     if not several and asked(values, "sequence") == 1:

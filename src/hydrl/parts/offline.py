@@ -17,6 +17,8 @@ from hydrl.parts.specs import MASK
 class BCLoss(objectives.BCLoss):
     """TorchRL's behaviour cloning, that takes one-hot choices, too: by how likely the policy makes them."""
 
+    target_actor_network_params: Any  # TorchRL warns where nobody has said that there may be such
+
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
         """Over a minibatch ``[size]``; integers alone would be read as numbers of classes."""
         action = minibatch.get(self.tensor_keys.action)

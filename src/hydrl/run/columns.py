@@ -37,7 +37,7 @@ def read(kind: str, path: Path, told: str) -> Columns:
         file = path / f"data.{kind}" if path.is_dir() else path
         if not file.is_file():
             what = f"no data.{kind} in it" if path.is_dir() else "no such file"
-            raise UserError(f"{told}: there is {what}; {instead(path)}")
+            raise UserError(f"{told}: there is {what}; {instead(path, kind)}")
         try:
             columns = READERS[kind](file)
         except UserError:
@@ -53,22 +53,24 @@ def read(kind: str, path: Path, told: str) -> Columns:
     return columns
 
 
-def instead(path: Path) -> str:
-    """What a path that is no such set seems to be."""
+def instead(path: Path, kind: str = "") -> str:
+    """What a path that is no such set seems to be, where that is of another ``kind``."""
     kinds = {
         "npz": path.suffix == ".npz" or (path / "data.npz").is_file(),
         "h5": path.suffix in (".h5", ".hdf5") or (path / "data.h5").is_file(),
         "run": path.suffix == ".torchrl" or (path / "config_resolved.yaml").is_file(),
         "minari": (path / "data" / "main_data.hdf5").is_file() or (path / "main_data.hdf5").is_file(),
     }
-    return next((f"use data={kind}" for kind, fits in kinds.items() if fits), "give another path")
+    others = [each for each, fits in kinds.items() if fits and each != kind]
+    return f"use data={others[0]}" if others else "give another path"
 
 
 def npz(file: Path) -> Columns:
     """Of an archive of NumPy's; nothing in it is run."""
-    with np.load(file, allow_pickle=False) as archive:
-        if not hasattr(archive, "files"):
-            raise ValueError("it holds one array, and not several by name")
+    archive = np.load(file, allow_pickle=False)
+    if not hasattr(archive, "files"):
+        raise ValueError("it holds one array, and not several by name, as numpy.savez writes them")
+    with archive:
         return {name: archive[name] for name in archive.files}
 
 
@@ -95,9 +97,9 @@ def minari(path: Path, told: str) -> Columns:
     inner = next((each for each in (path / "data", path) if (each / "main_data.hdf5").is_file()), None)
     try:
         made = library.MinariDataset(inner) if inner else library.load_dataset(str(path))
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise UserError(f"{told}: Minari has no such set here: {reason}; {instead(path)}") from None
+    except (OSError, ValueError, KeyError):
+        advice = f"`minari download {path}` fetches one of its own; else {instead(path, 'minari')}"
+        raise UserError(f"{told}: there is no such set of Minari's here; {advice}") from None
     parts: dict[str, list[np.ndarray]] = {}
     for episode in made.iterate_episodes():
         for name, values in leaves(episode.observations):
@@ -150,7 +152,9 @@ def require(columns: Columns, told: str) -> None:
     if lacking := [name for name in NEEDED if name not in there]:
         has = ", ".join(columns) or "none of those that are read"
         raise UserError(f"{told}: it has no {' and no '.join(lacking)}; its columns are {has}")
-    count = len(columns["rewards"])
+    count = len(columns["rewards"]) if columns["rewards"].ndim else 0
+    if not count:
+        raise UserError(f"{told}: it has no rows")
     for name, values in columns.items():
         if values.dtype.kind not in "biuf":
             raise UserError(f"{told}: {name} holds {values.dtype}, and numbers are read")
@@ -162,11 +166,13 @@ def require(columns: Columns, told: str) -> None:
     for name in ("rewards", *ENDS):
         if name in columns:
             columns[name] = columns[name].reshape(count, -1)
-            if columns[name].shape[1:] != (1,) or not count:
+            if columns[name].shape[1:] != (1,):
                 raise UserError(
                     f"{told}: {name} should be one number a row, and there are {columns[name].shape}"
                 )
             columns[name] = columns[name][:, 0]
+            if name in ENDS and not np.isin(columns[name], (0, 1)).all():
+                raise UserError(f"{told}: {name} should be true or false, or 1 or 0")
     if NEXT not in there and ("timeouts" not in columns or not ends(columns).any()):
         lacks = "no timeouts" if "timeouts" not in columns else "no row that ends an episode"
         raise UserError(f"{told}: it has {lacks} and no {NEXT}, so that one episode would run into the next")
