@@ -34,6 +34,7 @@ from hydrl.config.settings import Settings, load
 from hydrl.config.tuned import composed
 from hydrl.errors import UserError
 from hydrl.run.screen import console
+from hydrl.study.pool import end_with_parent
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -240,6 +241,8 @@ def run(words: Sequence[str], **environment: str) -> str:
         stderr=subprocess.PIPE,
         encoding="utf-8",
         start_new_session=True,
+        # One that a signal meets while it is begun would not be known below.
+        preexec_fn=end_with_parent if sys.platform == "linux" else None,
     ) as process:
         try:
             output, errors = process.communicate()
