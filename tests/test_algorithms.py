@@ -116,8 +116,7 @@ def test_the_rebuilt_policy_repeats_the_closing_evaluation(algo, finished):
 
 
 SMALLEST = {"minibatches.size": 1, "minibatches.updates": 1, "minibatches.warmup_frames": 1}
-SMALLEST |= {"minibatches.sequence": 1, "minibatches.burn_in": 0, "minibatches.epochs": 1}
-SMALLEST |= {"collector.init_random_frames": 0}
+SMALLEST |= {"minibatches.burn_in": 0, "minibatches.epochs": 1, "collector.init_random_frames": 0}
 # What they standardise by, of which one has no deviation.
 BY = dict.fromkeys(["mappo", "ippo", "recurrent_ppo"], "collector.frames_per_batch")
 BY |= {"crossq": "minibatches.size"}
@@ -126,11 +125,14 @@ BY |= {"crossq": "minibatches.size"}
 @pytest.mark.parametrize("num_envs", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_the_smallest_batch_is_learned_from_or_refused_in_a_line(algo, num_envs, data, run):
-    """A frame of each environment, cut into minibatches of one."""
+    """A frame of each environment, cut into minibatches of one; of two where a memory learns from them."""
     words = [*small(algo, data)]
-    words += [f"{key}={value}" for key, value in SMALLEST.items() if find(settings(*words).model_dump(), key)]
-    words += ["total_frames=12", "eval.max_steps=5", "log_every_frames=1"]
-    words += [f"collector.num_envs={num_envs}", f"collector.frames_per_batch={num_envs}"]
+    plain = settings(*words).model_dump()
+    words += [f"{key}={value}" for key, value in SMALLEST.items() if find(plain, key)]
+    words += ["total_frames=12", "eval.max_steps=5", "log_every_frames=1", f"collector.num_envs={num_envs}"]
+    steps = 2 if find(plain, "minibatches.sequence") else 1
+    words += ["minibatches.sequence=2", "minibatches.size=2"] if steps == 2 else []
+    words += [f"collector.frames_per_batch={steps * num_envs}"]
     if f"{(by := BY.get(algo))}=1" in words:
         with pytest.raises(UserError, match=f"^{by}=1: .* standardise.*; use {by}=2"):
             settings(*words)
