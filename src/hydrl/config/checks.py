@@ -191,9 +191,11 @@ def too_large(values: Values) -> Iterator[str]:
         both = math.gcd(steps, size)
         if both % sequence:
             fitting = max(each for each in range(1, sequence) if both % each == 0)
+            larger = f"minibatches.size={sequence} collector.frames_per_batch={envs * sequence}, or multiples"
             yield (
                 f"minibatches.sequence={sequence} does not divide both minibatches.size={size} and the "
-                f"{steps} steps of each environment in a batch; use minibatches.sequence={fitting}"
+                f"{steps} steps of each environment in a batch; use "
+                f"{f'minibatches.sequence={fitting}' if fitting > 1 else larger}"
             )
 
 
