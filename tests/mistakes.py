@@ -361,6 +361,7 @@ MISTAKES: dict[str, list[str]] = {
         "memory={gru: 64} does not work with DDPGLoss, which",
         "use memory=null",
     ],
+    "algo=ppo collector.init_random_frames=1024": ["init_random_frames=1024: ", "init_random_frames=0"],
     "algo=recurrent_ppo minibatches.sequence=null": ["whole sequences; use minibatches.sequence=32"],
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48",

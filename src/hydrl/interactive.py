@@ -220,7 +220,7 @@ def trained(cfg: DictConfig) -> Interrupted | None:
         if isinstance(error, Interrupted) and Path(cfg.run_dir, "summary.json").is_file():
             return error
         command_line.remove_unused_folder()
-        raise KeyboardInterrupt("stopped before the first batch; nothing was saved") from None
+        raise KeyboardInterrupt("stopped before the first batch; nothing new was saved") from None
     except SystemExit as error:  # of a task's own code
         raise RunError(f"the environment or a library ended the run by sys.exit({error.code!r})") from None
     except OSError as error:

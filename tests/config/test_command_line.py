@@ -614,7 +614,7 @@ def test_a_run_that_does_not_begin_leaves_no_folder_that_was_not_there(told: Tol
 def test_ctrl_c_before_the_loop_says_so(capfd: pytest.CaptureFixture[str]):
     with pytest.raises(Interrupted), command_line.stopped_early():
         signal.raise_signal(signal.SIGINT)
-    assert capfd.readouterr().err == "\nstopped before the first batch; nothing was saved\n"
+    assert capfd.readouterr().err == "\nstopped before the first batch; nothing new was saved\n"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ REFUSED = {
     "algo=dqn memory=lstm loss=dqn": ["loss=recurrent_dqn learns from sequences"],
     "algo=r2d2 ~memory": ["minibatches=sequences is for a memory; use memory=lstm, or another algorithm"],
     "algo=ppo memory=gru minibatches.sequence=7": ["use minibatches.sequence=4"],
-    "algo=ppo memory=gru minibatches.sequence=2 minibatches.size=3": ["use minibatches.size=2 ", "or multiples"],
+    "algo=ppo memory=gru minibatches.sequence=2 minibatches.size=3": ["use minibatches.size=2 "],
     "algo=ppo memory=gru minibatches.sequence=1": ["of single steps a memory learns nothing"],
     "algo=sac memory=lstm minibatches.n_steps=3": ["minibatches.n_steps=3", "loss=sac", "use 1"],
     "algo=td3 memory=gru minibatches.sequence=1 minibatches.burn_in=0": ["minibatches.sequence=1", "use 2"],

@@ -309,6 +309,7 @@ def test_only_algorithms_that_can_act_in_the_space_are_named():
                 check_action_space(run, kind)
             assert [name for name in algorithms() if f"use algo={name}" in str(error.value)] == able[:1]
             assert ("no algorithm here can" in str(error.value)) == (not able)
+            assert ("can from data" in str(error.value)) == (not able and bool(data_of(algo)))
 
 
 QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"

@@ -34,3 +34,18 @@ def test_a_run_without_evaluation_still_has_its_picture(tmp_path):
     save_curves(metrics, path, title="ppo on cartpole", solved_at=None)
     assert coloured(path, ORANGE) > 300
     assert coloured(path, BLUE) == 0
+
+
+def test_a_picture_of_nothing_says_so_in_its_middle(tmp_path):
+    path = tmp_path / "curves.png"
+
+    def dark():
+        height = (pixels := image.imread(path)[..., :3]).shape[0]
+        return int((pixels[height * 4 // 10 : height * 6 // 10, 200:-50] < 0.2).all(axis=-1).sum())
+
+    metrics = MetricsFile(tmp_path / "metrics.csv")
+    save_curves(metrics, path, title="", solved_at=None)
+    assert dark() > 300
+    metrics.write(100, {"train/return": 1.0})
+    save_curves(metrics, path, title="", solved_at=None)
+    assert dark() == 0

@@ -36,6 +36,7 @@ SAC = ("algo=sac", "env=pendulum", *REPLAY)
 
 def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kept, run, monkeypatch):
     import hydrl.loop.metrics
+    import hydrl.run.record
 
     seen = []
     learned = hydrl.loop.metrics.Metrics.learned
@@ -46,7 +47,11 @@ def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kep
 
     data = kept(*SAC)
     monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
+    drawn_as = []
+    save = hydrl.run.record.save_curves
+    monkeypatch.setattr(hydrl.run.record, "save_curves", lambda *a, **k: (drawn_as.append(k), save(*a, **k)))
     run(*IQL, f"data.path={data}")
+    assert [each["frames_are"] for each in drawn_as] == ["transitions drawn from data"]
     rows = saved(data, "buffer")
     there = {tuple(row.tolist()) for row in torch.cat([rows["observation"], rows["action"]], -1)}
     acted = torch.cat([each["action"] for each in seen])

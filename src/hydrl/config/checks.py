@@ -317,6 +317,11 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
+    if (frames := find(values, "collector.init_random_frames")) and asked(values, "epochs"):
+        yield (
+            f"collector.init_random_frames={frames}: frames that another policy acted in teach nothing here, "
+            "where probabilities are compared with the policy's own; use collector.init_random_frames=0"
+        )
     norms = [group for group in NETWORKS if (values[group] or {}).get("norm")]
     if norms and asked(values, "size") == 1:  # one row has no deviation
         yield f"minibatches.size=1: {norms[0]}.norm standardises by the minibatch; use minibatches.size=2"

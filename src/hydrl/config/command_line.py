@@ -255,7 +255,7 @@ def stopped_early() -> Iterator[None]:
 
     def end(signum: int, frame: FrameType | None) -> None:
         signal.signal(signum, signal.SIG_DFL)  # another one kills
-        os.write(2, b"\nstopped before the first batch; nothing was saved\n")
+        os.write(2, b"\nstopped before the first batch; nothing new was saved\n")
         raise Interrupted(signum)
 
     previous = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}

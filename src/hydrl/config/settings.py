@@ -364,7 +364,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
     if kind not in settings.action_spaces:
         given = fits_data(settings.algo)
         able = [name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == given]
-        advice = use("algo", able) if able else "no algorithm here can"
+        advice = use("algo", able) if able else f"no algorithm here can{' from data' * given}"
         if "one-hot" in kind:
             advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
         spaces = " and ".join(settings.action_spaces)

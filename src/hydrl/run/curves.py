@@ -18,15 +18,16 @@ def save_curves(
     *,
     title: str,
     solved_at: float | None,
+    frames_are: str = "environment frames",
     closing: tuple[int, float, float] | None = None,
     followed: Sequence[str] = (),
     ends: Mapping[str, tuple[int, float]] | None = None,
 ) -> None:
     """Draws the training and evaluation returns of a run; evaluation with one standard deviation.
 
-    ``closing`` has frames, mean and standard deviation of the closing evaluation. Each of ``followed``, what
-    is followed of Gymnasium's ``info``, has a panel of its own; ``ends`` has frames and value of its
-    ``eval/NAME`` in the closing evaluation.
+    ``frames_are`` says what a frame is. ``closing`` has frames, mean and standard deviation of the closing
+    evaluation. Each of ``followed``, what is followed of Gymnasium's ``info``, has a panel of its own;
+    ``ends`` has frames and value of its ``eval/NAME`` in the closing evaluation.
     """
     from matplotlib.figure import Figure
 
@@ -46,12 +47,14 @@ def save_curves(
         axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation (deterministic), mean ± std")
     if closing is not None:
         axes.errorbar(*closing, fmt="D", color="#009E73", capsize=3, label="closing evaluation")
+    if not axes.has_data():
+        axes.text(0.5, 0.5, "no episode ended, none was evaluated", transform=axes.transAxes, ha="center")
     if solved_at is not None:
         axes.axhline(solved_at, color="#666666", linestyle="--", label=f"solved at {solved_at:,g}")
     for panel, name in zip(below, panels, strict=True):
         draw_followed(panel, metrics, name, (ends or {}).get(f"eval/{name}"))
     axes.set(title=title, ylabel="return of an episode")
-    (below or [axes])[-1].set_xlabel("environment frames")
+    (below or [axes])[-1].set_xlabel(frames_are)
     for panel in (axes, *below):
         panel.xaxis.set_major_formatter("{x:,.0f}")
         panel.spines[["top", "right"]].set_visible(False)

@@ -161,6 +161,8 @@ class Record:
             for name, value in (closing.info_means() if closing else {}).items()
         }
         told: dict[str, Any] = {"closing": last, "followed": followed, "ends": ends}
+        if settings.collector["_target_"] == "hydrl.run.dataset.DataSet":
+            told["frames_are"] = "transitions drawn from data"
         save_curves(self.file, picture, title=title, solved_at=progress.solved_at, **told)
         rows, stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
         going_on = {"go on with": command(settings, rows["folder"])} if stopped else {}
