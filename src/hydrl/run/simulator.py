@@ -221,7 +221,9 @@ def holds_environment(value: Any) -> bool:
     if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
         return any(map(holds_environment, value.ravel().tolist()))
     text = value.decode(errors="ignore") if isinstance(value, bytes | bytearray) else value
-    return isinstance(text, str) and any(len(each) >= 8 and each in text for each in os.environ.values())
+    if not isinstance(text, str) or len(text) < 8:
+        return False
+    return any(len(each) >= 8 and each in text for each in os.environ.values())
 
 
 def write(value: Any, saved: Saved, filled: Filled) -> Any:

@@ -213,7 +213,14 @@ def is_picture(space: gymnasium.Space) -> bool:
         return False
     if len(space.shape) != 3 and space.dtype != np.uint8:
         return False
-    return min(channels_first(np.empty(space.shape, bool)).shape[1:]) >= LEAST
+    one = space.shape[-3:]
+    rows_and_columns = one if len(one) == 2 else one[:2] if channels_are_last(one) else one[1:]
+    return min(rows_and_columns) >= LEAST
+
+
+def channels_are_last(shape: tuple[int, ...]) -> bool:
+    """Whether a picture of this shape is ``[H, W, C]``: channels are the shorter side."""
+    return shape[-1] <= shape[0]
 
 
 def channels_first(picture: np.ndarray) -> np.ndarray:
@@ -226,7 +233,7 @@ def channels_first(picture: np.ndarray) -> np.ndarray:
     if picture.ndim == 4:
         stacked = np.stack([channels_first(each) for each in picture])
         return stacked.reshape(-1, *stacked.shape[2:])
-    return np.moveaxis(picture, -1, 0) if picture.shape[-1] <= picture.shape[0] else picture
+    return picture.transpose(2, 0, 1) if channels_are_last(picture.shape) else picture
 
 
 def shown(space: gymnasium.Space) -> Box:

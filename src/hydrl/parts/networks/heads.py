@@ -15,18 +15,18 @@ from tensordict.nn import (
     TensorDictModuleBase,
     TensorDictSequential,
 )
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent
 from torchrl.data import OneHot, TensorSpec
 from torchrl.modules import (
     DistributionalDQNnet,
     DistributionalQValueActor,
-    OneHotCategorical,
     ProbabilisticActor,
     QValueActor,
     TanhModule,
     TanhNormal,
 )
+from torchrl.modules import OneHotCategorical as OneHotOfTorchRL
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
@@ -100,10 +100,19 @@ def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey 
         mask: the entry that says which actions are allowed; the others have no probability.
     """
     one_hot = isinstance(spec, OneHot)
-    chosen, known = OneHotCategorical if one_hot else Categorical, {}
+    known: dict[str, Any] = {}
+    chosen: Callable[..., Distribution] = OneHotCategorical if one_hot else Categorical
     if mask is not None:
         chosen, known = allowed, {"one_hot": one_hot}
     return drawn(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, known, mask)
+
+
+class OneHotCategorical(OneHotOfTorchRL):
+    """A choice as a one among zeros: TorchRL's, with a draw that does not cut a compiled loss in pieces."""
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """``[*sample_shape, ..., actions]``, drawn as TorchRL's own draws it."""
+        return nn.functional.one_hot(Categorical.sample(self, Size(sample_shape)), self.num_samples)
 
 
 def allowed(logits: Tensor, mask: Tensor, one_hot: bool) -> Distribution:
