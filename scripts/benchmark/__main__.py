@@ -92,6 +92,10 @@ DQN_ATARI = (
     *("collector.init_random_frames=1_024", "minibatches.warmup_frames=1_024"),
     *("buffer.storage.max_size=20_000", "exploration.eps_init=0.01"),
 )
+RECURRENT = (
+    *("algo=recurrent_ppo", "env=cartpole_masked", "tuned=null", "torch_threads=1", "optim.fused=true"),
+    *("collector.frames_per_batch=1_024", "minibatches.size=256"),
+)
 TASKS = {
     "ppo": Task(
         title="PPO, inverted double pendulum",
@@ -167,6 +171,17 @@ TASKS = {
         )
         for name, words in (("sac", SAC), ("td3", TD3))
     },
+    "recurrent_ppo": Task(
+        title="Recurrent PPO, CartPole without velocities",
+        work="1,024 frames and 40 updates of 256 a batch",
+        frames=1_024,
+        updates=40,
+        filling=0,
+        warmup=3,
+        batches=12,
+        loops={"hydrl": RECURRENT, SB3: "sb3_recurrent.recurrent_ppo"},
+        bases={"to SB3": SB3},
+    ),
     **{
         name: Task(
             title=title,
@@ -632,8 +647,9 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    if chosen.part not in ("memory", "pictures") and importlib.util.find_spec("stable_baselines3") is None:
-        raise UserError("the benchmark needs Stable-Baselines3: pip install 'hydrl[bench]'")
+    peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in ("memory", "pictures") else ()
+    if any(importlib.util.find_spec(each) is None for each in peers):
+        raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
     options = {key: value for key, value in vars(chosen).items() if key != "part"}
     match chosen.part:
         case "speed":

@@ -40,7 +40,7 @@ def test_a_run_is_read_from_its_metrics_and_its_summary(tmp_path):
 
 
 ENVIRONMENTS = {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}
-ENVIRONMENTS |= {"ppo_minatar": 64, "ppo_atari": 8, "dqn_atari": 8}
+ENVIRONMENTS |= {"ppo_minatar": 64, "ppo_atari": 8, "dqn_atari": 8, "recurrent_ppo": 8}
 
 
 def test_ratios_are_paired_within_a_round():
@@ -199,6 +199,13 @@ def test_sb3_makes_as_many_updates_as_the_others(loop, updates):
     from scripts.benchmark import sb3
 
     assert [made for _, made in islice(getattr(sb3, loop)(), len(updates))] == updates
+
+
+def test_sb3_contrib_makes_as_many_updates():
+    pytest.importorskip("sb3_contrib")
+    from scripts.benchmark import sb3_recurrent
+
+    assert [made for _, made in islice(sb3_recurrent.recurrent_ppo(), 2)] == [40, 40]
 
 
 def test_a_loop_that_does_other_work_is_refused(monkeypatch, tmp_path):

@@ -122,6 +122,30 @@ def test_actor_and_critic_learn_one_memory_together():
         assert gradient.norm() > 0, term
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_shared_memory_runs_once_and_its_gradient_is_that_of_both(kind):
+    actor, critic, batch = recurrent(kind)
+    loss = ppo(actor, critic)
+    (minibatch,) = minibatches(loss, size=120)(batch)
+    (memory,) = {each for each in [*actor.modules(), *critic.modules()] if isinstance(each, Memory)}
+    runs = []
+    memory.module[-1].register_forward_hook(lambda *_: runs.append(1))
+
+    def learned() -> list[torch.Tensor]:
+        losses = loss(minibatch.clone())
+        total = losses["loss_objective"] + losses["loss_critic"]
+        return torch.autograd.grad(total, [*memory.parameters()])
+
+    once = learned()
+    assert len(runs) == 1
+    memory.shared = False  # by which the critic remembers by itself
+    twice = learned()
+    assert len(runs) == 3
+    for one, other in zip(once, twice, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+        assert one.abs().max() > 1e-4
+
+
 def test_evaluation_remembers():
     actor, *_ = recurrent()
     (cell,) = (each for each in actor.modules() if isinstance(each, nn.LSTM))

@@ -4,60 +4,28 @@ A vector is read as it is; a picture by convolutions, of which these have been p
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import TensorDictModule, TensorDictModuleBase, TensorDictSequential
+from tensordict import NestedKey
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase
 from torchrl.modules import ConvNet
 
 from hydrl.errors import UserError
+from hydrl.parts.networks.sharing import Shared
 from hydrl.parts.specs import is_picture, require_entries
 
 Reader = Literal["auto", "mlp", "cnn", "impala", "minatar"]
 LARGE = 36  # pixels of a side, the least that Nature's strides leave something of
 
 
-class Features(TensorDictSequential):
-    """What an encoder makes of observations, ``features``.
+class Features(Shared):
+    """What an encoder makes of observations, ``features``."""
 
-    Attributes:
-        shared: whether an actor and a critic have it in common. They run it one after the other on the same
-            observations in a loss; there it runs once, and the critic is given what the actor was.
-        last: what it read with a gradient for the first of them, and what it made of that.
-    """
-
-    def __init__(self, *modules: TensorDictModuleBase, **options: Any) -> None:
-        super().__init__(*modules, **options)
-        self.shared = False
-        # Of each object's own from the start: a compiled graph is built anew where one comes along.
-        self.last: tuple[list[tuple[Tensor, int]], Tensor] | None = None
-
-    def forward(self, tensordict: TensorDictBase, *args: Any, **kwargs: Any) -> TensorDictBase:
-        """Writes ``features``, ``[..., size]``."""
-        if not (self.shared and torch.is_grad_enabled()):
-            return super().forward(tensordict, *args, **kwargs)
-        read = [tensordict.get(key) for key in self.in_keys]
-        # No graph has versions; in one update nothing is written between the two.
-        written = not torch.compiler.is_compiling()
-        known = [(each, each._version if written else 0) for each in (*read, *self.parameters())]
-        last, self.last = self.last, None
-        if last is not None and same(last[0], known):
-            return tensordict.set("features", last[1])
-        made = super().forward(tensordict, *args, **kwargs)
-        if made.get("features").requires_grad:  # an advantage's have none, and no graph should meet them
-            self.last = known, made.get("features")
-        return made
-
-
-def same(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
-    """Whether these are the same tensors, and nobody wrote to them meanwhile."""
-    if len(one) != len(other):
-        return False
-    return not [a for a, b in zip(one, other, strict=True) if a[0] is not b[0] or a[1] != b[1]]
+    made = "features"
 
 
 class Readers(nn.Module):

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from tensordict import NestedKey
-from tensordict.nn import TensorDictModule, TensorDictSequential
+from tensordict.nn import TensorDictModule
 from torchrl.modules import GRUModule, LSTMModule
 
 from hydrl.errors import UserError
 from hydrl.parts.networks.layers import Joined
+from hydrl.parts.networks.sharing import Shared
 from hydrl.parts.specs import HIDDEN
 
 CELLS = {"lstm": LSTMModule, "gru": GRUModule}
@@ -18,7 +19,7 @@ OF_A_CRITIC = "critic_state"
 STATES = ("is_init", *HIDDEN, *(OF_A_CRITIC + each for each in ("_h", "_c", "")))
 
 
-class Memory(TensorDictSequential):
+class Memory(Shared):
     """What was observed since the episode began, as the entry ``memory``, ``[..., units]``.
 
     While acting, TorchRL's module takes one step from the hidden state in the tensordict, which the
@@ -35,6 +36,8 @@ class Memory(TensorDictSequential):
     Raises:
         UserError: for none or both.
     """
+
+    made = "memory"
 
     def __init__(
         self,

@@ -98,8 +98,7 @@ def shared(
     kinds = (Features,) if "features" in in_keys else (Features, Memory)
     found = [] if actor is None else [each for each in actor.modules() if isinstance(each, kinds)]
     for each in found:
-        if isinstance(each, Features):
-            each.shared = True
+        each.shared = True
     if not found or {*in_keys} & {*BODIES}:
         return found, in_keys
     return found, ["memory" if isinstance(found[-1], Memory) else "features"]

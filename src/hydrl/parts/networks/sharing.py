@@ -1,0 +1,55 @@
+"""What an actor and a critic have in common, and run once for both."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torch import Tensor
+
+
+class Shared(TensorDictSequential):
+    """What lies before the head of an actor and, where they share it, before a critic's.
+
+    Attributes:
+        made: the entry that heads read.
+        shared: whether an actor and a critic have it in common. They run it one after the other on the same
+            observations in a loss; there it runs once, and the critic is given what the actor was.
+        last: what it read with a gradient for the first of them, and what it made of that.
+    """
+
+    made: ClassVar[str]
+
+    def __init__(self, *modules: TensorDictModuleBase, **options: Any) -> None:
+        super().__init__(*modules, **options)
+        self.shared = False
+        # Of each object's own from the start: a compiled graph is built anew where one comes along.
+        self.last: tuple[list[tuple[Tensor, int]], Tensor] | None = None
+
+    def forward(self, tensordict: TensorDictBase, *args: Any, **kwargs: Any) -> TensorDictBase:
+        """Writes ``made``, ``[..., size]``, and what else the modules write where they run."""
+        if not (self.shared and torch.is_grad_enabled()):
+            return super().forward(tensordict, *args, **kwargs)
+        last, self.last = self.last, None
+        if last is not None and same(last[0], self.read(tensordict)):
+            return tensordict.set(self.made, last[1])
+        done = super().forward(tensordict, *args, **kwargs)
+        if done.get(self.made).requires_grad:  # an advantage's have none, and no graph should meet them
+            # As it is now: where it ran through sequences, TorchRL's memory has put copies there.
+            self.last = self.read(done), done.get(self.made)
+        return done
+
+    def read(self, tensordict: TensorDictBase) -> list[tuple[Tensor, int]]:
+        """What it makes ``made`` of, with a number that rises as somebody writes to it."""
+        entries = [each for key in self.in_keys if (each := tensordict.get(key, None)) is not None]
+        # No graph has versions; in one update nothing is written between the two.
+        written = not torch.compiler.is_compiling()
+        return [(each, each._version if written else 0) for each in (*entries, *self.parameters())]
+
+
+def same(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
+    """Whether these are the same tensors, and nobody wrote to them meanwhile."""
+    if len(one) != len(other):
+        return False
+    return not [a for a, b in zip(one, other, strict=True) if a[0] is not b[0] or a[1] != b[1]]
