@@ -267,7 +267,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo env=custom env._target_=toys.Team": [
         "algo=ppo",
         "env=toys.Team has multi-agent continuous actions",
-        "use algo=ippo or algo=mappo",
+        "use algo=independent_ddpg, ippo, maddpg, mappo or masac",
     ],
     "algo=mappo env=cartpole": [
         "algo=mappo",

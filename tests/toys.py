@@ -177,6 +177,38 @@ class Team(EnvBase):
         self.generator.manual_seed(seed)
 
 
+class Pact(Team):
+    """Two agents, each of which sees -1 or 1; both are paid the share of them that choose the side they see.
+
+    An episode is one step. A discrete action is a side, a continuous one has it as its sign.
+
+    Args:
+        num_envs: environments stepped together.
+        actions: ``continuous``, within -1 and 1, ``one_hot`` or ``integer``.
+        device: where the tensors live.
+    """
+
+    def __init__(self, num_envs: int, actions: str = "continuous", device: str = "cpu") -> None:
+        super().__init__(num_envs, actions=actions, device=device)
+        kinds = {"continuous": Bounded(-1.0, 1.0, shape=(1,)), "integer": Categorical(2)}
+        each, self.kind = (kinds | {"one_hot": OneHot(2)})[actions], actions
+        self.observation_spec = self.of_agents(observation=Unbounded((*self.whole, 1)))
+        self.action_spec = self.of_agents(action=each.expand(*self.whole, *each.shape))
+
+    def give(self, action: torch.Tensor | float, **entries: torch.Tensor) -> TensorDict:
+        self.seen = torch.randint(2, self.whole, generator=self.generator)[..., None] * 2.0 - 1
+        agents = TensorDict({"observation": self.seen}, self.whole)
+        return TensorDict({"agents": agents}, self.batch_size).update(entries)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = tensordict["agents", "action"]
+        chosen = {"integer": action[..., None], "one_hot": action[..., 1:]}.get(self.kind)
+        side = action.sign() if chosen is None else 2 * chosen - 1
+        paid = (side == self.seen).float().mean(-2, keepdim=True).expand(*self.whole, 1)
+        ended = torch.ones(*self.batch_size, 1, dtype=torch.bool)
+        return self.give(0.0, terminated=ended, done=ended.clone()).set(("agents", "reward"), paid.clone())
+
+
 class Pendulum(gymnasium.ActionWrapper):
     """Gymnasium's pendulum, whose whole force is ``unit`` in place of 2."""
 

@@ -63,6 +63,15 @@ EXACT = {
         "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
         "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
     ],
+    "QMIX": [
+        "algo=qmix", "mixer.mixing_embed_dim=4", "env=custom", "env._target_=toys.Team", "+env.actions=integer",
+        "collector.num_envs=4", "minibatches.warmup_frames=64", "minibatches.updates=2",
+    ],
+    "MASAC": [
+        "algo=masac", "critic.num_cells=[16,16]", "env=custom", "env._target_=toys.Team",
+        "collector.num_envs=4", "collector.init_random_frames=64", "minibatches.warmup_frames=64",
+        "minibatches.updates=2",
+    ],
     "PPO, a game of MinAtar's": [
         *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
     ],

@@ -53,7 +53,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
     (list[PositiveInt], "NETWORK.num_cells"),
     (Activation, "NETWORK.activation"),
-    (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru"),
+    (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
     (PositiveInt | None, "encoder.features"),
     (PositiveInt | None, "minibatches.sequence"),
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),

@@ -166,7 +166,7 @@ def is_a_network(name: str) -> str:
 # What a new run may begin with: networks, what a loss bootstraps from, and what observations are seen by.
 Alone = Literal["continuous", "discrete", "multi-discrete"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
-Initial = Literal["actor", "critic", "value", "targets", "normaliser"]
+Initial = Literal["actor", "critic", "value", "mixer", "targets", "normaliser"]
 
 # The choices of a group that may be chosen; the values of a dotted key that may be set, `because` of what.
 Fits = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None]]
@@ -246,8 +246,11 @@ class Parts(Keys):
     actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
+    mixer: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)] = None
     exploration: Annotated[
-        Built | None, Role.LEARNING, Row("action_spec", asked=frozenset({"action_mask_key"}), gives=MODULE)
+        Built | None,
+        Role.LEARNING,
+        Row("action_spec", asked=frozenset({"action_mask_key", "action_key"}), gives=MODULE),
     ]
     collector: Annotated[
         Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))

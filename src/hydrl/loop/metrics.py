@@ -170,8 +170,9 @@ def value_metrics(batch: TensorDictBase) -> dict[str, float]:
     explained before it learned from the batch (where advantages are computed once): 1 is all, 0 no better
     than their mean. ``train/q_value`` is the mean value of the best action, taken or not.
     """
-    if (chosen := batch.get("chosen_action_value", None)) is not None:
-        return {"train/q_value": chosen.mean().item()}
+    names = [key for key in batch.keys(True, True) if "chosen_action_value" in (key, key[-1])]
+    if names:  # of several agents the mean over them
+        return {"train/q_value": batch[names[0]].mean().item()}
     target, value = batch.get("value_target", None), batch.get("state_value", None)
     if target is None or value is None or target.numel() < 2:  # one number does not vary
         return {}

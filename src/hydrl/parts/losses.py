@@ -15,11 +15,13 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
-from hydrl.parts.specs import HIDDEN, MASK
+from hydrl.parts.specs import HIDDEN, MASK, within
 
 # What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
 READ = {
     "critic_network": ("value",),
+    "local_value_network": ("action_value",),
+    "mixer_network": ("global_value",),
     "qvalue_network": ("state_action_value", "action_value"),
     "value_network": ("action_value", "value"),
 }
@@ -103,13 +105,14 @@ def make_loss(
     Raises:
         UserError: for a network that lacks what the loss reads of it.
     """
-    known = {"action_spec": action_spec, "action_space": action_spec}
+    keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
+    # Of a group an entropy is aimed at for each agent, and not for all together.
+    known = {"action_spec": within(action_spec, keys.get("action", "action")), "action_space": action_spec}
     known["num_actions"] = getattr(action_spec.space, "n", None)
     asked = inspect.signature(module).parameters
     remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
     known |= {"deactivate_vmap": True} if remembers else {}
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
-    keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
     check_shared(module, networks, parts)
     loss = module(**given, **{name: value for name, value in known.items() if name in asked})
@@ -143,7 +146,8 @@ def check_networks(
     names = vars(loss.default_keys()) | keys if hasattr(loss, "default_keys") else {}
     for argument, part in networks.items():
         read = [names[each] for each in READ.get(argument, ()) if each in names]
-        valuing = "QValueActor" if "value" in names else "DistributionalQValueActor"
+        one_number = {"value", "local_value"} & names.keys()
+        valuing = "QValueActor" if one_number else "DistributionalQValueActor"
         kind = valuing if part == "actor" else "ValueOperator"
         require_written(part, parts[part], loss, read, f"torchrl.modules.{kind}")
         asks = argument == "actor_network" and names.keys() & {"log_prob", "sample_log_prob"}

@@ -1,6 +1,7 @@
 """What environments, networks and collectors know of each other: specs, and what a policy must be told."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -67,6 +68,25 @@ def options(spec: TensorSpec) -> list[int]:
     return [spec.space.n] * choices if several else []
 
 
+def beside(key: NestedKey, name: str) -> NestedKey:
+    """The entry ``name`` that stands where ``key`` does, of the same agents."""
+    return (*key[:-1], name) if isinstance(key, tuple) else name
+
+
+def within(spec: TensorSpec, key: NestedKey) -> TensorSpec:
+    """A spec as libraries read the size of one agent's entry off it: in a group, ``[agents]``.
+
+    One of a single agent stays as it is.
+    """
+    if not isinstance(key, tuple):
+        return spec
+    *groups, name = key
+    made = Composite({name: spec}, shape=spec.shape[:1])
+    for group in reversed(groups):
+        made = Composite({group: made})
+    return made
+
+
 def mask_key(env: EnvBase) -> NestedKey | None:
     """The entry that says which actions are allowed, ``[..., actions]``; ``None`` where there is none.
 
@@ -100,6 +120,8 @@ def exploring(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBas
         UserError: for an actor, or what explores, that takes no heed of what is forbidden.
     """
     spec, mask = action_spec(env), mask_key(env)
+    if "action_key" in signature(make).parameters and isinstance(env.action_key, tuple):
+        make, spec = partial(make, action_key=env.action_key), within(spec, env.action_key)
     if mask is None:
         return make(spec)
     instead = "env.action_mask=false, of a task of Gymnasium's, lets them be tried"

@@ -321,8 +321,9 @@ class ActionMask(envs.ActionMask):
 
 def scaled_actions(env: EnvBase | None = None) -> Transform | None:
     """:class:`ActionScaling` for numbers; the choices that ``env`` may take have no unit, and get none."""
-    numbers = env is None or env.full_action_spec_unbatched[env.action_keys[0]].dtype.is_floating_point
-    return ActionScaling() if numbers else None
+    key = "action" if env is None else env.action_keys[0]
+    numbers = env is None or env.full_action_spec_unbatched[key].dtype.is_floating_point
+    return ActionScaling([key]) if numbers else None
 
 
 class ActionScaling(envs.ActionScaling):
@@ -341,6 +342,6 @@ class ActionScaling(envs.ActionScaling):
 
     def of_rows(self) -> "ActionScaling":
         """The same without an environment, for rows ``[rows, ...]`` of single ones."""
-        made = ActionScaling()
+        made = ActionScaling(self.in_keys_inv)
         made._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
         return made

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
-from conftest import settings
+from conftest import loss_of, settings
 from torchrl.envs import RewardScaling, StepCounter
 from torchrl.envs.utils import check_env_specs
 from toys import Team
@@ -13,6 +13,7 @@ from toys import Team
 from hydrl.errors import DivergedError, UserError
 from hydrl.parts import environments, specs
 from hydrl.parts.experience import collectors
+from hydrl.parts.experience.agents import as_read
 from hydrl.parts.losses import make_loss
 from hydrl.parts.networks import agents
 
@@ -107,6 +108,86 @@ def test_targets_are_each_agent_s_own_and_a_time_limit_bootstraps(algo, limit, b
         torch.testing.assert_close(target[:, step], paid + 0.5 * value)
     losses = loss(batch.reshape(-1))
     assert {"loss_objective", "loss_critic", "loss_entropy"} <= set(losses.keys())
+
+
+def test_a_value_normaliser_counts_the_critic_s_error_in_deviations_of_its_targets():
+    norm = "loss.module.value_norm={_target_:torchrl.modules.PopArtValueNorm}"
+    chosen = settings("algo=mappo", "env=custom", "env._target_=toys.Team", norm)
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
+    parts = {part: chosen.build(part)(env) for part in ("actor", "critic")}
+    loss = loss_of(chosen, specs.action_spec(env), **parts)
+    with torch.no_grad():
+        batch = env.rollout(8, parts["actor"], break_when_any_done=False)
+        loss.value_estimator(batch)
+        value, target = parts["critic"](batch.clone())["state_value"], batch["value_target"]
+        errors = (value - target) / target.std(unbiased=False)
+    huber = torch.where(errors.abs() < 1, errors.square() / 2, errors.abs() - 0.5)
+    torch.testing.assert_close(loss(batch)["loss_critic"].detach(), huber.mean())
+    kept = {name.partition(".")[2]: each for name, each in loss.state_dict().items() if "value_norm" in name}
+    debiased = kept["running_mean"] / kept["debiasing_term"]  # what a checkpoint has of it
+    torch.testing.assert_close(debiased, target.mean().reshape(1))
+
+
+@pytest.mark.parametrize("centralized", [True, False])
+def test_a_critic_of_actions_sees_what_all_do_or_each_does_itself(centralized):
+    env = team(agents=3)
+    critic = agents.action_value(env, **NETWORK, share_params=True, centralized=centralized)
+    start = env.rand_action(env.reset())
+    before = critic(start)["state_action_value"].clone()
+    assert before.shape == (4, 3, 1)
+    start["agents", "action"][:, 1] += 0.5
+    now = critic(start)["state_action_value"]
+    assert torch.equal(now[:, ::2], before[:, ::2]) != centralized
+    assert not torch.isclose(now[:, 1], before[:, 1]).any()
+
+
+def played(algo, limit, *words):
+    """Rows of two environments, the loss over networks for them, whose targets are others, and its parts."""
+    overrides = ["env=custom", "env._target_=toys.Team", "+env.short=4", "+env.long=4", *words]
+    overrides += [f"+transforms.step_counter.max_steps={limit}"] if limit else []
+    chosen = settings(f"algo={algo}", *overrides, "loss.value_estimator.gamma=0.5")
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
+    parts = {part: chosen.build(part)(env) for part in ("actor", "critic")}
+    loss = loss_of(chosen, specs.action_spec(env), **parts)
+    for name, each in loss.named_buffers():
+        if name.startswith("target_") and name.endswith(("weight", "bias")):
+            each.data.normal_()
+    with torch.no_grad():
+        rows = env.rollout(4, parts["actor"], break_when_any_done=False).reshape(-1)
+    rows["agents", "action"] = torch.rand_like(rows["agents", "action"]) * 2 - 1
+    return as_read(rows, loss.tensor_keys), loss, parts
+
+
+PAID = torch.tensor([1.0, 2.0])[:, None]
+
+
+@pytest.mark.parametrize("algo", ["maddpg", "independent_ddpg"])
+@pytest.mark.parametrize(("limit", "bootstraps"), [(3, True), (None, False)])
+def test_a_critic_of_actions_regresses_on_each_agent_s_own_rewards(algo, limit, bootstraps):
+    rows, loss, parts = played(algo, limit)
+    with torch.no_grad():
+        after = rows["next"].clone()
+        with loss.target_actor_network_params.to_module(parts["actor"]):
+            parts["actor"](after)
+        with loss.target_value_network_params.to_module(parts["critic"]):
+            later = parts["critic"](after)["state_action_value"]
+        runs = 1 - rows["next", "terminated"].float().unsqueeze(-1)
+        assert bool(runs.all()) == bootstraps
+        said = parts["critic"](rows.clone())["state_action_value"]
+        expected = (said - PAID - 0.5 * runs * later).square().mean()
+        own = parts["critic"](parts["actor"](rows.clone()))["state_action_value"]
+    losses = loss(rows)
+    torch.testing.assert_close(losses["loss_value"], expected)
+    torch.testing.assert_close(losses["loss_actor"], -own.mean())
+
+
+def test_the_entropy_aimed_at_is_that_of_one_agent_s_action():
+    rows, loss, _ = played("masac", None, "loss.module.alpha_init=0.5")
+    assert loss.target_entropy.item() == -1.0
+    losses = loss(rows)
+    assert losses["loss_qvalue"].shape == losses["loss_actor"].shape == ()
+    expected = loss.log_alpha * (losses["entropy"] - loss.target_entropy)
+    torch.testing.assert_close(losses["loss_alpha"], expected.detach(), check_stride=False)
 
 
 class Spoilt(Team):

@@ -13,6 +13,7 @@ from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
 
 from hydrl.errors import UserError
+from hydrl.parts.experience.agents import as_read
 from hydrl.parts.experience.frames import frames_of
 from hydrl.parts.experience.hindsight import goals_of
 from hydrl.parts.specs import INFO
@@ -144,7 +145,8 @@ class Replay(Minibatches):
             return
         for _ in range(0, self.updates, self.at_once):
             # A memory on disk gives CPU tensors.
-            for minibatch in self.drawn(self.at_once).to(batch.device).split(self.size):
+            drawn = as_read(self.drawn(self.at_once).to(batch.device), self.loss.tensor_keys)
+            for minibatch in drawn.split(self.size):
                 yield minibatch
                 self.prioritise(minibatch)
 

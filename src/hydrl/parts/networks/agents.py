@@ -5,7 +5,7 @@ from functools import partial
 from tensordict.nn import TensorDictModuleBase
 from torch import nn
 from torchrl.envs import EnvBase
-from torchrl.modules import MultiAgentMLP, ProbabilisticActor
+from torchrl.modules import MultiAgentMLP, ProbabilisticActor, QValueActor
 
 from hydrl.parts.networks import heads
 from hydrl.parts.networks.actors import tell_of_rounding
@@ -40,6 +40,32 @@ def actor(
     return materialise(head.over(layers, in_keys), env)
 
 
+def deterministic(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
+) -> TensorDictModuleBase:
+    """Each agent has one action for what it observes itself, squashed into the bounds (for MADDPG).
+
+    Args:
+        env: and the others as for :func:`actor`.
+    """
+    tell_of_rounding(env)
+    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
+    return materialise(heads.deterministic(action_spec(env), env.action_key).over(layers, in_keys), env)
+
+
+def q_value(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
+) -> QValueActor:
+    """Each agent acts by the greatest value of its own actions, from what it observes itself.
+
+    Args:
+        env: and the others as for :func:`actor`.
+    """
+    head = heads.q_value(action_spec(env), env.action_key, mask=mask_key(env))
+    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
+    return materialise(head.over(layers, in_keys), env)
+
+
 def critic(
     env: EnvBase,
     actor: nn.Module | None = None,
@@ -65,6 +91,27 @@ def critic(
     return materialise(heads.state_value().over(layers, in_keys), env)
 
 
+def action_value(
+    env: EnvBase,
+    actor: nn.Module | None = None,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: Keys,
+    share_params: bool,
+    centralized: bool,
+) -> TensorDictModuleBase:
+    """The value of actions in a state for each agent, ``[..., agents, 1]`` (for MADDPG and MASAC).
+
+    Args:
+        env: and the others as for :func:`critic`.
+        centralized: from what all agents observe and do (Lowe et al. 2017) or each from its own.
+    """
+    read = [*in_keys, env.action_key]
+    layers = partial(of_agents, env, read, num_cells, activation, share_params, centralized)
+    return materialise(heads.action_value().over(layers, read), env)
+
+
 def of_agents(
     env: EnvBase,
     in_keys: Keys,
@@ -79,10 +126,12 @@ def of_agents(
     Raises:
         UserError: for entries that are not there.
     """
+    spec, observed = action_spec(env), [key for key in in_keys if key != env.action_key]
+    acted = spec.shape[-1] if env.action_key in in_keys else 0
     return MultiAgentMLP(
-        n_agent_inputs=size_of(env.observation_spec, in_keys),
+        n_agent_inputs=size_of(env.observation_spec, observed) + acted,
         n_agent_outputs=outputs,
-        n_agents=action_spec(env).shape[0],
+        n_agents=spec.shape[0],
         centralized=centralized,
         share_params=share_params,
         num_cells=num_cells,

@@ -31,7 +31,7 @@ from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
 from hydrl.parts.networks.layers import Joined, Layers, activation_class
-from hydrl.parts.specs import options
+from hydrl.parts.specs import beside, options, within
 
 Scale = Literal["per_state", "independent"]
 FORBIDDEN = -1e9  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
@@ -169,50 +169,55 @@ def drawn(
 
     What of it is ``known`` is the same in all states; a ``mask`` the environment gives.
     """
-    group = key[:-1] if isinstance(key, tuple) else ()
-    beside: list[NestedKey] = [(*group, each) if group else each for each in parameters]
-    named = dict(zip(parameters, beside, strict=True))
+    named = {each: beside(key, each) for each in parameters}
     acting = partial(
         ProbabilisticActor,
-        in_keys=beside if mask is None else {**named, "mask": mask},
+        in_keys=[*named.values()] if mask is None else {**named, "mask": mask},
         out_keys=[key],
         spec=spec,
         distribution_class=distribution,
         distribution_kwargs=known,
         return_log_prob=True,
-        log_prob_key=(*group, "action_log_prob") if group else "action_log_prob",
+        log_prob_key=beside(key, "action_log_prob"),
     )
-    return Head(net, beside, acting, SMALL)
+    return Head(net, [*named.values()], acting, SMALL)
 
 
-def deterministic(spec: TensorSpec) -> Head:
-    """One action, squashed into the bounds."""
+def deterministic(spec: TensorSpec, key: NestedKey = "action") -> Head:
+    """One action, squashed into the bounds; the number that is squashed stands beside ``key``."""
+    param = beside(key, "param")
 
     def whole(net: TensorDictModuleBase) -> TensorDictSequential:
-        return TensorDictSequential(net, TanhModule(in_keys=["param"], out_keys=["action"], spec=spec))
+        return TensorDictSequential(net, TanhModule(in_keys=[param], out_keys=[key], spec=spec))
 
-    return Head(lambda layers: layers(spec.shape[-1]), ["param"], whole)
+    return Head(lambda layers: layers(spec.shape[-1]), [param], whole)
 
 
-def q_value(spec: TensorSpec, *, dueling: bool = False, mask: NestedKey | None = None) -> Head:
+def q_value(
+    spec: TensorSpec, key: NestedKey = "action", *, dueling: bool = False, mask: NestedKey | None = None
+) -> Head:
     """One value an action; acts by the greatest, by the first of several that are equal.
 
     TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
 
     Args:
         spec: of the action.
+        key: of the action; its values stand beside it.
         dueling: see :func:`two_heads`.
         mask: the entry that says which actions are allowed; the others have the least value there is.
     """
-    actions = spec.space.n
+    actions, named = spec.space.n, {"action_value_key": beside(key, "action_value"), "action_key": key}
+    named["chosen_action_value_key"] = beside(key, "chosen_action_value")
 
     def net(layers: Any) -> nn.Module:
         return two_heads(layers, actions, 1) if dueling else layers(actions)
 
     def whole(values: TensorDictModuleBase) -> QValueActor:
-        return greedy(QValueActor(values, spec=spec, action_mask_key=mask), first_greatest)
+        return greedy(
+            QValueActor(values, spec=within(spec, key), action_mask_key=mask, **named), first_greatest
+        )
 
-    return Head(net, ["action_value"], whole)
+    return Head(net, [named["action_value_key"]], whole)
 
 
 def distributional(
