@@ -64,7 +64,8 @@ EXACT = {
         "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
     ],
     "QMIX": [
-        "algo=qmix", "mixer.mixing_embed_dim=4", "env=custom", "env._target_=toys.Team", "+env.actions=integer",
+        "algo=qmix", "mixer.mixing_embed_dim=4", "env=custom", "env._target_=toys.Team",
+        "+env.actions=integer",
         "collector.num_envs=4", "minibatches.warmup_frames=64", "minibatches.updates=2",
     ],
     "MASAC": [

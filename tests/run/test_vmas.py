@@ -36,3 +36,5 @@ def test_a_scenario_that_vmas_does_not_have_is_told(run):
         run("algo=mappo", "env=vmas", "env.scenario=balanc")
     with pytest.raises(UserError, match="env=simple_tag has multi-agent Composite actions"):
         run("algo=mappo", "env=vmas", "env.scenario=simple_tag")
+    with pytest.raises(UserError, match=r"continuous actions; add \+env\.continuous_actions=false, or use "):
+        run("algo=qmix", "env=vmas", "env.scenario=balance")

@@ -30,6 +30,7 @@ from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
+VMAS = "torchrl.envs.VmasEnv"  # whose agents act by numbers where nobody says that they choose
 
 
 class Settings(Parts):
@@ -365,6 +366,8 @@ def check_action_space(settings: Settings, kind: str) -> None:
         given = fits_data(settings.algo)
         able = [name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == given]
         advice = use("algo", able) if able else f"no algorithm here can{' from data' * given}"
+        if settings.env["_target_"] == VMAS and "multi-agent discrete" in settings.action_spaces:
+            advice = f"add +env.continuous_actions=false, or {advice}"
         if "one-hot" in kind:
             advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
         spaces = " and ".join(settings.action_spaces)

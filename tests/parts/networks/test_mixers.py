@@ -21,7 +21,13 @@ NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": [("agents", "obser
 CHOSEN = ("agents", "chosen_action_value")
 GAMMA = 0.5
 # A single update, of which nothing is clipped.
-ONE_STEP = ["total_frames=128", "minibatches.warmup_frames=128", "target.tau=0.1", "optim.lr=1e-2", "schedule=null"]
+ONE_STEP = [
+    "total_frames=128",
+    "minibatches.warmup_frames=128",
+    "target.tau=0.1",
+    "optim.lr=1e-2",
+    "schedule=null",
+]
 
 
 class Told(Team):

@@ -26,6 +26,8 @@ def as_read(rows: TensorDictBase, keys: Any) -> TensorDictBase:
     if isinstance(action, tuple) and keys.reward not in after.keys(True):
         own = after.get(beside(action, "reward"))
         if (own != own[..., :1, :]).any():
-            tell("agents that are learned together have rewards of their own; the mean of them is learned from")
+            tell(
+                "agents that are learned together have rewards of their own; the mean of them is learned from"
+            )
         after.set(keys.reward, own.mean(-2))
     return rows

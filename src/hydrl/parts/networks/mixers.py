@@ -43,7 +43,7 @@ def qmix(
     """
     spec = env.observation_spec
     of_agents = beside(env.action_key, "observation")
-    in_keys = in_keys or (["state"] if "state" in spec.keys() else [of_agents])
+    in_keys = in_keys or (["state"] if "state" in spec.keys(True, True) else [of_agents])
     require_vectors(spec, in_keys, "a mixer")
     size = sum(math.prod(spec[key].shape[spec.ndim :]) for key in in_keys)
     agents = action_spec(env).shape[0]
