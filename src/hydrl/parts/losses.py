@@ -106,9 +106,8 @@ def make_loss(
         UserError: for a network that lacks what the loss reads of it.
     """
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
-    # Of a group an entropy is aimed at for each agent, and not for all together.
-    known = {"action_spec": within(action_spec, keys.get("action", "action")), "action_space": action_spec}
-    known["num_actions"] = getattr(action_spec.space, "n", None)
+    known = {"action_spec": within(action_spec, keys.get("action", "action"))}  # an entropy is of each agent
+    known |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
     asked = inspect.signature(module).parameters
     remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
     known |= {"deactivate_vmap": True} if remembers else {}
