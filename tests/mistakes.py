@@ -254,6 +254,8 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo actor=categorical env=pendulum": ["actor=categorical", "env=pendulum", "use actor=stochastic"],
     "env=cartpole env.id=Ant-v5": ["env.id=Ant-v5: env=cartpole is CartPole-v1", "use env=gym env.id=Ant-v5"],
     "env=cartpole env._target_=toys.Toy": ["env._target_=toys.Toy", "use env=custom env._target_=toys.Toy"],
+    "collector=distributed": ["torch.distributed's tells nothing", "use collector=ray"],
+    "collector=rpc": ["advantages cross from one into the next", "use collector=ray"],
     "+collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync or collector=multi_async"],
     "buffer.storage=3": ["buffer.storage=3: should be a group of keys"],
     "buffer.storage=null": ["buffer.storage=null: should be a group of keys"],
@@ -340,6 +342,15 @@ MISTAKES: dict[str, list[str]] = {
         "loss.module.double_dqn=true",
         "delay_value=true",
     ],
+    "collector=ray collector.num_collectors=3 collector.num_envs=2 collector.frames_per_batch=1000": [
+        "collector.frames_per_batch=1000 is not a multiple of 6",
+    ],
+    "collector=ray collector.address=ray://head:10001": [
+        "collector.address=ray://head:10001: should be HOST:PORT"
+    ],
+    "collector=ray collector.num_cpus=-1": ["collector.num_cpus=-1: should be greater than or equal to 0"],
+    "collector=ray transforms=running_norm": ["running statistics", "use collector=single"],
+    "algo=dqn memory=lstm collector=ray collector.sync=false": ["collector.sync=false", "sequences go on"],
     "collector=multi_sync transforms=running_norm": ["running statistics", "use collector=single"],
     "collector=overlap ~tuned": ["running statistics", "transforms=normalized init_stats_frames=1_000"],
     "transforms.reward_scaling.scale=wide": ["transforms.reward_scaling.scale=wide", "a valid number"],

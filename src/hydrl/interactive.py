@@ -199,7 +199,7 @@ def refuse_workers(cfg: DictConfig, here: list[str]) -> None:
         UserError: if the run has workers and such an environment.
     """
     env = next((each for each in here if each.startswith("env=")), None)
-    if env and cfg.collector.get("num_workers"):
+    if env and (cfg.collector.get("num_workers") or cfg.collector.get("num_collectors")):
         raise UserError(f"{env}: workers have no such class; use collector=single, or a choice in a folder")
 
 

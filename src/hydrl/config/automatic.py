@@ -69,7 +69,8 @@ def sequence(*, _root_: DictConfig) -> int | None:
     said = (OmegaConf.select(_root_, f"collector.{each}") for each in ("frames_per_batch", "num_envs"))
     try:
         frames, envs = (int(each) for each in said)
-        steps = frames // (envs * (OmegaConf.select(_root_, "collector.num_workers") or 1))
+        several = (OmegaConf.select(_root_, f"collector.num_{each}") for each in ("workers", "collectors"))
+        steps = frames // (envs * next(filter(None, several), 1))
         together = math.gcd(steps, OmegaConf.select(_root_, "minibatches.size"))
     except (TypeError, ValueError, ZeroDivisionError):  # which is told as the mistake it is
         return MOST

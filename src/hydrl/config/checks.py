@@ -28,10 +28,16 @@ Distance = Literal["l1", "l2", "smooth_l1"]
 # Those of torch.nn that make sense between layers and need no arguments.
 Activation = Literal["Tanh", "ReLU", "ELU", "SiLU", "GELU", "SELU", "CELU", "Mish", "LeakyReLU", "Softplus"]
 
+# Ray's older client, ray://HOST:PORT, has no collectors.
+ClusterAddress = Annotated[str, Field(pattern=r"^(auto|[^:/\s]+:\d+)$")]
+
 # Ranges of what TorchRL and PyTorch would accept in silence, or refuse late.
 RANGES: tuple[tuple[Any, str], ...] = (
     (Part, "buffer.storage"),
     (PositiveInt, "collector.frames_per_batch collector.num_envs collector.num_workers"),
+    (PositiveInt, "collector.num_collectors"),
+    (NotNegative, "collector.num_cpus collector.num_gpus"),
+    (ClusterAddress | None, "collector.address"),
     (PositiveInt, "minibatches.epochs minibatches.size minibatches.updates minibatches.n_steps"),
     (PositiveInt, "buffer.storage.max_size"),
     (PositiveInt, "exploration.annealing_num_steps target.value_network_update_interval"),
@@ -79,6 +85,7 @@ LIMITS = (
 
 # Packages of the extras in pyproject.toml that a part cannot do without.
 NEEDED = {
+    "hydrl.parts.experience.clusters.ray_collector": "ray",
     "hydrl.run.loggers.tensorboard": "tensorboard",
     "hydrl.run.loggers.trackio": "trackio",
     "hydrl.run.loggers.wandb": "wandb",

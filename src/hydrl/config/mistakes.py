@@ -27,6 +27,7 @@ SHOULD = {
     "model_type": "be a group of keys",
     "model_attributes_type": "be a group of keys",
     "device": "be auto, cpu, cuda or cuda:N",
+    "collector.address": "be HOST:PORT of a Ray cluster, or auto for one that runs here",
     "env.id": "be a name, such as CartPole-v1",
     "data.path": "be the folder of a run that kept its replay memory, or what data=minari, h5 or npz reads",
 }
@@ -105,6 +106,13 @@ INSTEAD = {
     "policy_frequency": "write +loss.every.loss_actor=2; the actor then learns at every second update",
     "clip_range_vf": "write +loss.module.clip_value=0.2",
     "clip_vloss": "write +loss.module.clip_value=0.2",
+}
+# What TorchRL has and goes wrong there; docs/upstream.md has where.
+REFUSED = {
+    "collector=distributed": "torch.distributed's tells nothing of what ended a worker but a time-out after "
+    "16 seconds; use collector=ray",
+    "collector=rpc": "TorchRL's joins its workers along time, so that advantages cross from one into the "
+    "next, and never ends once a worker was killed; use collector=ray",
 }
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # which env makes ids that begin so
 NEEDED_GROUPS = ("algo", "env", "loss", "collector", "optim")
@@ -301,6 +309,8 @@ def choices_with(key: str, value: Any = None) -> list[str]:
 
 def no_such_choice(group: str, choice: str, offered: list[str]) -> str:
     """Lists what a group offers, nearest first."""
+    if told := REFUSED.get(f"{group}={choice}"):
+        return f"{group}={choice}: {told}"
     if group == "env" and (known := gymnasium_id(choice)):
         by = FAMILIES.get(known.partition("/")[0], "gym")
         able = [*choices_with("env.id", known), f"env={by} env.id={known}"]

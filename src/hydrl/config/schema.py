@@ -115,7 +115,7 @@ WRAPPERS = re.compile(r"env\.wrappers\.[^.]+")
 # Keys of parts that a run itself reads; a part of one's own that has none of them is taken at its word.
 ASKED = {
     "memory": "actor.memory",
-    "workers": "collector.num_workers",
+    "workers": "collector.num_workers collector.num_collectors",
     "frames": "collector.frames_per_batch",
     "envs": "collector.num_envs",
     "size": "minibatches.size",
@@ -129,7 +129,8 @@ ASKED = {
 
 def asked(values: Values, what: str) -> Any:
     """What a part says of ``what``; ``None`` where it says nothing."""
-    return find(values, ASKED[what])
+    found = (find(values, key) for key in ASKED[what].split())
+    return next((each for each in found if each is not None), None)
 
 
 def row_of(path: str) -> Row:

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from hydrl.loop.update import Update
-from hydrl.parts.specs import INFO
+from hydrl.parts.specs import INFO, LAG
 
 RETURN = ("episode_reward", ("next", "episode_reward"))  # of an episode so far, before a step and after it
 EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
@@ -142,24 +142,29 @@ def step_metrics(batch: TensorDictBase) -> TensorDictBase:
     """What a batch of any shape says of episodes that have not ended: the reward of a step, and what was cut.
 
     Returns:
-        ``reward``, the mean of a step before any reward transform, and ``cut_short``, how many episodes
-        ``random_horizon`` ended; each where it is known.
+        ``reward``, the mean of a step before any reward transform, ``cut_short``, how many episodes
+        ``random_horizon`` ended, and ``policy_lag``, how many newer policies there were by then; each where
+        it is known.
     """
     known, (before, after) = TensorDict(), (batch.get(key, None) for key in RETURN)
     if before is not None and after is not None:
         known["reward"] = (after - before).double().mean()
     if (cut_short := batch.get(("next", "cut_short"), None)) is not None:
         known["cut_short"] = cut_short.sum()
+    if (lag := batch.get(LAG, None)) is not None:
+        known["policy_lag"] = lag.double().mean()
     return known
 
 
 def over_steps(batches: Sequence[TensorDictBase]) -> dict[str, float]:
-    """``train/`` entries over :func:`step_metrics` of some batches, which are of one size."""
+    """Entries over :func:`step_metrics` of some batches, which are of one size."""
     found = {}
     if rewards := [each["reward"] for each in batches if "reward" in each]:
         found["train/reward"] = torch.stack(rewards).mean().item()
     if cut_short := [each["cut_short"] for each in batches if "cut_short" in each]:
         found["train/cut_short"] = int(torch.stack(cut_short).sum())
+    if lags := [each["policy_lag"] for each in batches if "policy_lag" in each]:
+        found["time/policy_lag"] = torch.stack(lags).mean().item()
     return found
 
 

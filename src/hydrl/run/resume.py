@@ -31,6 +31,10 @@ from hydrl.run.folder import lock, meant, refuse_links, summary
 FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
 # Said on the command line of each process for itself.
 OWN = keys(Role.PROCESS)
+# Which machines collect where there are several, and how long one is waited for.
+MACHINES = {
+    f"collector.{each}" for each in ("address", "num_collectors", "num_cpus", "num_gpus", "worker_timeout")
+}
 # What a fork may change in addition; but for what its rows, or the names in its state, depend on.
 LEARNING = keys(Role.LEARNING)
 HELD = ("loss.networks", "loss.keys", "minibatches.n_steps", "minibatches.sequence")
@@ -316,7 +320,7 @@ def check_same(
             continue
         if {"fits", "needs"} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
-        free = key.partition(".")[0] in FREE
+        free = key.partition(".")[0] in FREE or key in MACHINES
         if not free and not (fork and may_change(key, old, new)):
             raise UserError(another(key, old, new, fork))
         if key.partition(".")[0] not in OWN:

@@ -1,0 +1,380 @@
+"""Collectors on Ray: processes of a cluster, which is this machine or several; the loop is the same.
+
+TorchRL's ``RayCollector`` starts them. Who is asked for the next batch, and with which weights, is here: so
+no running batch is waited for to be told new weights, and what fails is told with the place where it failed.
+"""
+
+import logging
+import os
+import re
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from math import ceil
+from typing import Any, NamedTuple
+
+import ray
+import torch
+from ray._private.ray_logging import stdout_deduplicator
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray.job_config import JobConfig
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch.utils._pytree import tree_map_only
+from torchrl.collectors.distributed import RayCollector
+from torchrl.envs import TransformedEnv
+
+from hydrl.errors import DivergedError, RunError, UserError, WorkerError
+from hydrl.parts.experience.collectors import worker_env
+from hydrl.parts.experience.finite import FiniteCollector
+from hydrl.parts.experience.workers import STARTING, TICK
+from hydrl.parts.specs import LAG, restarts_with_episodes
+
+LOST = 10.0  # seconds in which Ray is to find out whether it was a whole node that is gone
+
+
+class Place(NamedTuple):
+    """Where a collector runs."""
+
+    node: str
+    address: str
+    pid: int
+
+
+class RemoteCollector(FiniteCollector):
+    """TorchRL's collector as it runs in an actor of Ray's.
+
+    Args:
+        worker_idx: its number, from 0.
+        *args, **kwargs: TorchRL's own.
+    """
+
+    def __init__(self, *args: Any, worker_idx: int, **kwargs: Any) -> None:
+        self.of = f" of collector {worker_idx}"
+        super().__init__(*args, worker_idx=worker_idx, **kwargs)
+
+    def __bool__(self) -> bool:
+        """Asked by Ray where a task failed; by its length, which is infinite, the failure would be lost."""
+        return True
+
+    def place(self) -> Place:
+        """Where it runs, once it is built."""
+        return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid())
+
+    def collect(self, weights: TensorDictBase | None) -> TensorDictBase:
+        """The next batch, acted by ``weights`` from now on where there are new ones."""
+        if weights is not None:
+            self.update_policy_weights_(weights)
+        return self.next()
+
+    def skip(self, frames: int) -> None:
+        """Frames of a run that is resumed: what was acted at random is not acted so again."""
+        self._frames = frames
+
+
+class RayWorkers(RayCollector):
+    """TorchRL's collector over Ray, whose actors are told the newest policy as they are asked for a batch.
+
+    Args:
+        makers: of the actors' environments.
+        policy: the actor with its exploration, as it learns.
+        begun: whether Ray was begun for them, and ends with them.
+        learner: device of the learner, where batches go.
+        worker_timeout: seconds an actor may take to start, or for one batch.
+        stop: called twice a second while the run waits; what it raises ends the wait.
+        **options: TorchRL's own.
+
+    Raises:
+        WorkerError: here and while iterating, with node and address.
+        DivergedError: where a collector met what is no number.
+    """
+
+    restarts = "they are in processes of their own"
+    steps = False
+
+    def __init__(
+        self,
+        makers: Sequence[Callable[[], TransformedEnv]],
+        policy: TensorDictModuleBase,
+        *,
+        begun: bool,
+        learner: str,
+        worker_timeout: float,
+        stop: Callable[[], object] | None,
+        **options: Any,
+    ) -> None:
+        self.begun, self.learner, self.worker_timeout, self.stop = begun, learner, worker_timeout, stop or int
+        self.places: dict[int, Place] = {}
+        self.version, self.told = (
+            0,
+            [0] * len(makers),
+        )  # times the policy was published, and what each acts by
+        self.learned, self.weights = policy, None
+        sent = deepcopy(policy).to(options["device"])
+        super().__init__([*makers], sent, collector_class=RemoteCollector, weight_sync_schemes={}, **options)
+
+    def add_collectors(self, *args: Any) -> None:
+        """As TorchRL's, which then waits for them to be there."""
+        super().add_collectors(*args)
+        starting = {each.place.remote(): number for number, each in enumerate(self.remote_collectors)}
+        try:
+            self.places = self.answers(starting, len(starting), self.worker_timeout + STARTING)
+        except BaseException:
+            self.stop_remote_collectors()  # later on Ray would begin anew, to end them
+            raise
+
+    def iterator(self) -> Iterator[TensorDictBase]:
+        """Batches without end: of all, or of who is done first."""
+        running: dict[Any, int] = {}
+        while True:
+            for number in sorted({*range(self.num_collectors)} - {*running.values()}):
+                running[self.asked(number)] = number
+            came = self.answers(running, self.num_collectors if self._sync else 1, self.worker_timeout)
+            batches = [self.dated(came[number], number) for number in sorted(came)]
+            self.collected_frames += sum(each.numel() for each in batches)
+            yield torch.stack(batches) if self._sync else batches[0]
+
+    def asked(self, number: int) -> Any:
+        """Asks an idle collector for its next batch, and tells it the policy where it has an older one."""
+        weights = self.weights if self.told[number] < self.version else None
+        self.told[number] = self.version
+        return self.remote_collectors[number].collect.remote(weights)
+
+    def dated(self, batch: TensorDictBase, number: int) -> TensorDictBase:
+        """A batch with the age of its policy: how often a newer one was published."""
+        batch = batch.to(self.learner)
+        return batch.set(LAG, torch.full(batch.shape, self.version - self.told[number], device=self.learner))
+
+    def publish(self) -> None:
+        """Keeps the weights for whoever is asked next; who is collecting is not waited for."""
+        self.version += 1
+        self.weights = ray.put(TensorDict.from_module(self.learned).data.to("cpu"))
+
+    def state(self, *, running: bool) -> dict[str, Any]:
+        """Counters alone."""
+        return {"frames": self.collected_frames}
+
+    def go_on(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state`."""
+        self.collected_frames = state["frames"]
+        for each in self.remote_collectors:
+            each.skip.remote(self.collected_frames)
+
+    def answers(self, running: dict[Any, int], count: int, seconds: float) -> dict[int, Any]:
+        """Waits for ``count`` of those who are ``running``; what each answered by its number."""
+        came, since = dict[int, Any](), time.monotonic()
+        while len(came) < count:
+            ready, _ = ray.wait([*running], timeout=TICK)
+            for each in ready:
+                number = running.pop(each)
+                came[number] = self.answer(number, each)
+            self.stop()
+            if not ready and time.monotonic() - since > seconds:
+                silent = ", ".join(self.name(number) for number in running.values())
+                limit = f"collector.worker_timeout={self.worker_timeout:g}"
+                raise WorkerError(f"took longer than {limit} seconds to start or for a batch: {silent}")
+        return came
+
+    def answer(self, number: int, reference: Any) -> Any:
+        """What a collector answered, or why it did not."""
+        try:
+            return ray.get(reference)
+        except RayError as error:
+            raise self.why(number, error) from None
+
+    def why(self, number: int, error: RayError) -> RunError:
+        """What ended a collector: its own failure, with where it was, its process or its node."""
+        if isinstance(error, RayTaskError):
+            if isinstance(error.cause, DivergedError):
+                return DivergedError(error.cause.terms)
+            return WorkerError(f"{self.name(number)} failed:\n{reason(error)}")
+        place = self.places.get(number)
+        if place is None:
+            return WorkerError(f"{self.name(number)} did not start:\n{reason(error)}")
+        if gone(place.node, LOST if isinstance(error, ActorUnavailableError) else 0):
+            lost = [str(each) for each, where in self.places.items() if where.node == place.node]
+            return WorkerError(
+                f"node {place.node[:8]} at {place.address} is gone, and collector {', '.join(lost)} with it"
+            )
+        if isinstance(error, RayActorError):
+            return WorkerError(f"{self.name(number)} ended, as one does that the system kills for its memory")
+        return WorkerError(f"{self.name(number)}: {' '.join(str(error).split())}")
+
+    def name(self, number: int) -> str:
+        """What a message calls a collector."""
+        if (place := self.places.get(number)) is None:
+            return f"collector {number}"
+        return f"collector {number} (process {place.pid} of node {place.node[:8]} at {place.address})"
+
+    def shutdown(self, timeout: float | None = None, shutdown_ray: bool = False) -> None:
+        """Ends the actors, and Ray where it was begun for them."""
+        super().shutdown(timeout, shutdown_ray=self.begun or shutdown_ray)
+
+
+def ray_collector(
+    env: TransformedEnv,
+    make_env: Callable[..., TransformedEnv],
+    policy: TensorDictModuleBase,
+    *,
+    frames_per_batch: int,
+    init_random_frames: int,
+    num_envs: int,
+    num_collectors: int,
+    sync: bool,
+    address: str | None,
+    num_cpus: float,
+    num_gpus: float,
+    worker_timeout: float,
+    seed: int,
+    device: str,
+    stop: Callable[[], object] | None = None,
+) -> RayWorkers:
+    """Collects in processes of a Ray cluster; what each one's seed is, workers of this machine have too.
+
+    Args:
+        env: closed here; the collectors have environments of their own.
+        make_env: ``make_env(seed=...)`` builds one of ``num_envs`` environments with the same statistics.
+        policy: the actor with its exploration.
+        frames_per_batch: of all environments and, where they wait for each other, collectors together.
+        init_random_frames: frames acted at random before the policy takes over.
+        num_envs: environments stepped together in each.
+        num_collectors: processes.
+        sync: whether they wait for each other, and a batch joins what all collected; else it comes from one.
+        address: ``HOST:PORT`` of a cluster, or ``auto``, which looks for one here; ``None`` starts one.
+        num_cpus: of each collector, by which Ray finds it a node; it may be a fraction.
+        num_gpus: the same; with none, policy and environment are on the CPU, wherever the learner is.
+        worker_timeout: seconds a collector may take to start, or for one batch.
+        seed: of the run; each collector derives its own.
+        device: where batches go.
+        stop: called twice a second while the run waits for collectors; what it raises ends the wait.
+
+    Raises:
+        UserError: where there is no such cluster, or it has less than is asked for.
+    """
+    env.close(raise_if_closed=False)
+    where = "cuda" if num_gpus else "cpu"
+    make_env = elsewhere(make_env, where)
+    makers = [partial(worker_env, make_env, seed + 10_000 * (1 + each)) for each in range(num_collectors)]
+    needed = {"CPU": num_cpus * num_collectors, "GPU": num_gpus * num_collectors}
+    begun = not ray.is_initialized()
+    try:
+        if begun:
+            begin(address, needed, stop or int)
+        check_resources(needed)
+        say(f"{num_collectors} collectors start, half a minute before the first batch")
+        return RayWorkers(
+            makers,
+            policy,
+            begun=begun,
+            learner=device,
+            worker_timeout=worker_timeout,
+            stop=stop,
+            sync=sync,
+            device=where,
+            frames_per_batch=frames_per_batch,
+            init_random_frames=init_random_frames or -1,
+            collector_kwargs={
+                "auto_register_policy_transforms": restarts_with_episodes(policy),
+                "track_traj_ids": False,
+            },
+            remote_configs={"num_cpus": num_cpus, "num_gpus": num_gpus},
+            num_collectors=num_collectors,
+        )
+    except BaseException:
+        if begun:
+            ray.shutdown()
+        raise
+
+
+def elsewhere(make_env: Callable[..., TransformedEnv], device: str) -> Callable[..., TransformedEnv]:
+    """``make_env`` for another device, with its statistics: a machine may have none of this one's."""
+    if not isinstance(make_env, partial):
+        return make_env
+    given = tree_map_only(torch.Tensor, lambda each: each.to(device), make_env.keywords)
+    return partial(make_env.func, *make_env.args, **given | ({"device": device} if "device" in given else {}))
+
+
+def begin(address: str | None, needed: Mapping[str, float], stop: Callable[[], object]) -> None:
+    """Starts a cluster on this machine, or joins one.
+
+    Raises:
+        UserError: where there is none.
+    """
+    options: dict[str, Any] = {"address": address or "local"}
+    if address is None:
+        say("Ray starts on this machine")
+        # Nobody else is told the token of a cluster of one's own, which Ray would write into the home folder.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        options |= {"num_cpus": ceil(needed["CPU"]), "num_gpus": ceil(needed["GPU"])}
+        options["include_dashboard"] = False
+    else:
+        say(f"joins the Ray cluster at {address}")
+    stdout_deduplicator.skip_re = re.compile("")  # where a node is lost, thirty lines of another's state
+    # Where parts of one's own lie, for which Ray's workers look in the last of these first.
+    path = JobConfig(_py_driver_sys_path=[each for each in reversed(sys.path) if each])
+    try:
+        with own_signals(stop):
+            ray.init(**options, job_config=path, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, RayError) as error:
+        raise UserError(f"collector.address={address}: {' '.join(str(error).split())}") from None
+
+
+@contextmanager
+def own_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Keeps the run's handler of SIGTERM, in whose place Ray puts one that ends the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit:
+        signal.signal(signal.SIGTERM, handler)
+        signal.raise_signal(signal.SIGTERM)
+        stop()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def check_resources(needed: Mapping[str, float]) -> None:
+    """A cluster that lacks what is asked for would be waited for in vain.
+
+    Raises:
+        UserError: naming it.
+    """
+    there = ray.cluster_resources()
+    for kind, count in needed.items():
+        if count > there.get(kind, 0):
+            raise UserError(
+                f"collector.num_collectors of collector.num_{kind.lower()}s need {count:g} {kind}s together, "
+                f"and the cluster has {there.get(kind, 0):g}; use fewer, or less of it for each"
+            )
+
+
+def reason(error: RayError) -> str:
+    """Why a collector failed, by its traceback without Ray's own beginning where there is one."""
+    text = re.sub("\x1b\\[\\d+m", "", str(error)).strip()  # which Ray colours
+    _, first, frames = text.partition('  File "')
+    return f"Traceback (most recent call last):\n{first}{frames}" if frames else " ".join(text.split())
+
+
+def gone(node: str, seconds: float) -> bool:
+    """Whether a node is gone, which Ray finds out within seconds."""
+    until = time.monotonic() + seconds
+    while any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(TICK)
+    return True
+
+
+def say(text: str) -> None:
+    """A line on the screen, while there is no progress bar yet."""
+    print(text, file=sys.stderr, flush=True)

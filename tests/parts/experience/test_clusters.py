@@ -1,0 +1,434 @@
+"""Ray: who is asked for what and what is told of failures, with stand-ins; slowly, on one cluster for all."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from conftest import SMALL_PPO, settings, start
+from ray.exceptions import ActorDiedError, RayTaskError
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule, TensorDictSequential
+from torch import nn
+from torchrl.envs import ObservationNorm, StepCounter, TransformedEnv
+from torchrl.modules import EGreedyModule
+from toys import Toy
+
+from hydrl.errors import DivergedError, Interrupted, UserError, WorkerError
+from hydrl.loop.metrics import over_steps, step_metrics
+from hydrl.parts import environments
+from hydrl.parts.experience import clusters, collectors
+from hydrl.parts.networks import actors
+from hydrl.parts.specs import LAG
+
+NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)
+PLACES = {0: clusters.Place("aaaaaaaaaa", "10.0.0.1", 11), 1: clusters.Place("bbbbbbbbbb", "10.0.0.2", 22)}
+
+SECOND = "collector 1 (process 22 of node bbbbbbbb at 10.0.0.2)"
+
+
+class Actor:
+    """In place of one on Ray: collects at once, and remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.weights: list[Any] = []
+        self.collect = SimpleNamespace(remote=self.collected)
+
+    def collected(self, weights: Any) -> tuple[str, Any]:
+        self.weights.append(None if weights is None else weights[1]["module", "weight"].item())
+        return "batch", TensorDict({"reward": torch.zeros(3)}, [3])
+
+
+class FakeRay:
+    """In place of Ray: whoever was asked first is done first; what is put can be had."""
+
+    def __init__(self, alive: bool = True) -> None:
+        self.alive, self.waited = alive, 0
+
+    def put(self, value: Any) -> tuple[str, Any]:
+        return "put", value.clone()
+
+    def get(self, reference: Any) -> Any:
+        if isinstance(reference, Exception):
+            raise reference
+        return reference[1]
+
+    def wait(self, references: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        return references[:1], references[1:]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": each.node, "Alive": self.alive} for each in PLACES.values()]
+
+
+class Reference:
+    """What Ray answers with: never equal to another."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getitem__(self, place: int) -> Any:
+        return self.value[place]
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """Makes ``RayWorkers`` over stand-ins, of a policy with one weight."""
+    there = []
+
+    def make(*, sync: bool, alive: bool = True, **given: Any) -> clusters.RayWorkers:
+        monkeypatch.setattr(clusters, "ray", FakeRay(alive))
+        made = object.__new__(clusters.RayWorkers)
+        made._remote_collectors = [Actor(), Actor()]
+        for each in made._remote_collectors:
+            each.collect.remote = lambda weights, each=each: Reference(each.collected(weights))
+        made.learned = TensorDictModule(nn.Linear(1, 1, bias=False), in_keys=["a"], out_keys=["b"])
+        made.num_collectors, made._sync, made.learner, made.stop = 2, sync, "cpu", int
+        made.version, made.told, made.weights, made.collected_frames = 0, [0, 0], None, 0
+        made.places, made.worker_timeout = PLACES, 60.0
+        vars(made).update(given)
+        there.append(made)
+        return made
+
+    yield make
+    for each in there:
+        each._remote_collectors.clear()  # which Ray would begin anew to end
+
+
+def trained(collector: clusters.RayWorkers, batches: int) -> list[TensorDictBase]:
+    """Some batches, with the weight 1, 2, 3, ... after each."""
+    came = []
+    for number, batch in enumerate(islice(collector.iterator(), batches), 1):
+        came.append(batch)
+        with torch.no_grad():
+            next(collector.learned.parameters()).fill_(number)
+        collector.publish()
+    return came
+
+
+def test_synchronous_collectors_have_the_newest_policy_and_one_batch_of_all(workers):
+    collector = workers(sync=True)
+    batches = trained(collector, 3)
+    assert [each.batch_size for each in batches] == [(2, 3)] * 3
+    assert [each[LAG].unique().tolist() for each in batches] == [[0]] * 3
+    assert [each.weights for each in collector.remote_collectors] == [[None, 1, 2]] * 2
+    assert collector.state(running=False) == {"frames": 18}
+
+
+def test_a_policy_is_told_to_the_collector_just_drained_alone_and_its_age_is_known(workers):
+    collector = workers(sync=False)
+    batches = trained(collector, 5)
+    assert [each.batch_size for each in batches] == [(3,)] * 5
+    assert [each[LAG].unique().tolist() for each in batches] == [[0], [1], [1], [1], [1]]
+    assert [each.weights for each in collector.remote_collectors] == [[None, 1, 3], [None, 2, 4]]
+
+
+def test_the_age_of_policies_is_logged_beside_the_times():
+    batches = [TensorDict({LAG: torch.full((4,), lag)}, [4]) for lag in (0, 1)]
+    for each in batches:
+        each["next", "reward"] = torch.zeros(4)
+    assert over_steps([step_metrics(each) for each in batches]) == {"time/policy_lag": 0.5}
+
+
+def divide() -> None:
+    1 / 0  # noqa: B018
+
+
+def failed(cause: Exception) -> RayTaskError:
+    text = f'\x1b[36mray::RemoteCollector.collect()\x1b[39m (pid=1)\n  File "task.py", line 3\n{cause!r}'
+    return RayTaskError("collect", text, cause, pid=1, ip="10.0.0.1").as_instanceof_cause()
+
+
+@pytest.mark.parametrize(
+    ("error", "alive", "kind", "told"),
+    [
+        (
+            failed(ZeroDivisionError("by zero")), True, WorkerError,
+            f"{SECOND} failed:\nTraceback (most recent call last):\n"
+            '  File "task.py", line 3\nZeroDivisionError(\'by zero\')',
+        ),
+        (ActorDiedError(), False, WorkerError, "node bbbbbbbb at 10.0.0.2 is gone, and collector 1 with it"),
+        (
+            ActorDiedError(), True, WorkerError,
+            f"{SECOND} ended, as one does that the system kills for its memory",
+        ),
+        (failed(DivergedError("reward is NaN")), True, DivergedError, "reward is NaN"),
+    ],
+)  # fmt: skip
+def test_what_ended_a_collector_is_told_with_node_and_address(workers, error, alive, kind, told):
+    with pytest.raises(kind) as caught:
+        workers(sync=False, alive=alive).answer(1, error)
+    assert getattr(caught.value, "terms", str(caught.value)) == told
+
+
+def test_one_that_is_silent_is_named(workers, monkeypatch):
+    collector = workers(sync=True, worker_timeout=0.0)
+    monkeypatch.setattr(clusters.ray, "wait", lambda references, timeout: ([], references))
+    with pytest.raises(WorkerError, match=r"worker_timeout=0 seconds .*: collector 0 .*, collector 1"):
+        next(collector.iterator())
+
+
+def test_a_signal_ends_the_wait(workers, monkeypatch):
+    def stop() -> None:
+        raise Interrupted(signal.SIGTERM)
+
+    collector = workers(sync=True, stop=stop)
+    monkeypatch.setattr(clusters.ray, "wait", lambda references, timeout: ([], references))
+    with pytest.raises(Interrupted):
+        next(collector.iterator())
+
+
+def told_to_end_as_ray_begins() -> None:
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(signum))  # as Ray does
+    signal.raise_signal(signal.SIGTERM)
+
+
+def test_sigterm_while_ray_starts_is_the_run_s_own():
+    came = []
+    former = signal.signal(signal.SIGTERM, lambda signum, frame: came.append(signum))
+    try:
+        with pytest.raises(SystemExit), clusters.own_signals(int):
+            told_to_end_as_ray_begins()
+        assert came == [signal.SIGTERM]
+        with clusters.own_signals(int):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTERM)
+        assert came == [signal.SIGTERM] * 2
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def test_a_cluster_that_lacks_what_is_asked_for_is_refused(monkeypatch):
+    monkeypatch.setattr(clusters, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0}))
+    clusters.check_resources({"CPU": 4, "GPU": 0})
+    with pytest.raises(UserError, match=r"num_gpus need 0.5 GPUs together, and the cluster has 0;"):
+        clusters.check_resources({"CPU": 1, "GPU": 0.5})
+
+
+def test_statistics_go_to_another_device_with_their_environment():
+    make = partial(dict, num_envs=2, device="cuda", normaliser={"0": {"loc": torch.ones(2)}})
+    made = clusters.elsewhere(make, "meta")()
+    assert made["device"] == "meta"
+    assert made["normaliser"]["0"]["loc"].device.type == "meta"
+    assert make.keywords["device"] == "cuda"
+
+
+def test_the_builder_is_told_all_keys_of_its_file():
+    collect = settings("env=cartpole", "collector=ray", "transforms=plain").build("collector")
+    assert collect.func is clusters.ray_collector
+    assert (collect.keywords["num_collectors"], collect.keywords["address"]) == (2, None)
+
+
+# On a cluster.
+
+
+class Troubled(Toy):
+    """Gets into trouble in its 50th step."""
+
+    def __init__(self, trouble: str, *, device: str = "cpu") -> None:
+        super().__init__(device=device)
+        self.trouble, self.taken = trouble, 0
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.taken += 1
+        if self.taken == 50 and self.trouble == "raises":
+            divide()
+        if self.taken == 50 and self.trouble == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        after = super()._step(tensordict)
+        bad = self.taken == 50 and self.trouble == "infinite"
+        return after.set("reward", after["reward"] / 0) if bad else after
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """One for this module: a start takes half a minute of processor time."""
+    clusters.begin(None, {"CPU": 2, "GPU": 0}, int)
+    yield
+    clusters.ray.shutdown()
+
+
+def seeded(make: Any, num_envs: int) -> TransformedEnv:
+    torch.manual_seed(0)
+    env = make(num_envs=num_envs, seed=0)
+    environments.initialise_normalisers(env, 100)
+    return env
+
+
+def on_ray(env: TransformedEnv, make: Any, policy: nn.Module, **given: Any) -> clusters.RayWorkers:
+    options = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": env.numel(), "seed": 3}
+    options |= {"num_collectors": 2, "num_cpus": 0.5, "num_gpus": 0, "address": None, "device": "cpu"}
+    make = partial(make, num_envs=env.numel(), normaliser=environments.normaliser_state(env))
+    return clusters.ray_collector(env, make, policy, worker_timeout=120, **options | given)
+
+
+def collected(kind: str) -> list[TensorDictBase]:
+    """Four batches of two collectors with two environments each, whose policy changes after each batch."""
+    make = partial(environments.make_env, partial(Toy, actions="one_hot"), NORMALISED)
+    env = seeded(make, 2)
+    actor = actors.q_value(env, num_cells=[8], activation="Tanh", in_keys=["observation"])
+    spec = env.action_spec_unbatched
+    noise = EGreedyModule(spec, eps_init=1.0, eps_end=0.0, annealing_num_steps=9)
+    policy = TensorDictSequential(actor, noise)
+    if kind == "multi_sync":
+        of = partial(make, num_envs=2, normaliser=environments.normaliser_state(env))
+        given = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": 2, "seed": 3, "device": "cpu"}
+        collector = collectors.make_collector(env, of, policy, num_workers=2, sync=True, **given)
+    else:
+        collector = on_ray(env, make, policy, sync=kind == "synchronous")
+    came = []
+    with collectors.shut_down_after(collector):
+        for batch in islice(collector, 4):
+            came.append(batch.clone())
+            noise.step(3)
+            with torch.no_grad():
+                for each in policy.parameters():
+                    each.add_(0.1)
+            collector.publish()
+    return came
+
+
+@pytest.mark.slow
+def test_synchronous_collectors_collect_what_workers_do_bit_by_bit(cluster):
+    ours, theirs = collected("synchronous"), collected("multi_sync")
+    assert [each.batch_size for each in ours] == [(2, 2, 40)] * 4
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine[LAG].eq(0).all()
+        assert (mine.exclude("collector") == other.exclude("collector")).all()
+
+
+@pytest.mark.slow
+def test_asynchronous_collectors_differ_and_say_how_old_their_policy_was(cluster):
+    batches = collected("asynchronous")
+    assert [each.batch_size for each in batches] == [(2, 80)] * 4
+    assert batches[0][LAG].eq(0).all()
+    assert all(each[LAG].max() <= 3 for each in batches)
+    starts = [tuple(row[0].tolist()) for batch in batches for row in batch["observation"]]
+    assert len({*starts}) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        (
+            "raises",
+            r"collector 1 \(process \d+ of node \w{8} at [\d.]+\) failed:\nTraceback .*1 / 0.*ZeroDivision",
+        ),
+        ("killed", r"collector 1 \(process \d+ of node \w{8} at [\d.]+\) ended"),
+        ("infinite", r"reward of environment 0 of collector 1 is NaN or infinite"),
+    ],
+)
+def test_trouble_in_a_collector_is_told(cluster, trouble, told):
+    def make(seed: int, **given: Any) -> TransformedEnv:
+        troubled = partial(Troubled, trouble) if seed == 20_003 else Toy
+        return environments.make_env(troubled, (), seed=seed)
+
+    env = environments.make_env(Toy, (), seed=0)
+    actor = actors.tanh_normal(env, num_cells=[8], activation="Tanh", in_keys=["observation"])
+    collector = on_ray(env, make, actor, sync=True, frames_per_batch=80)
+    with (
+        pytest.raises(DivergedError if trouble == "infinite" else WorkerError) as caught,
+        collectors.shut_down_after(collector),
+    ):
+        list(islice(collector, 4))
+    assert re.search(told, getattr(caught.value, "terms", str(caught.value)), re.DOTALL)
+
+
+# As processes: what is left of a run that is stopped, and of one whose node is lost.
+
+RUN = [
+    *SMALL_PPO,
+    "env=cartpole",
+    "collector=ray",
+    "compile=false",
+    "transforms=plain",
+    "total_frames=1000000",
+]
+RUN += ["eval.every_frames=1000000", "eval.stop_when_solved=false", "collector.num_cpus=1"]
+
+
+def ray_processes() -> set[int]:
+    found = set()
+    for each in psutil.process_iter(["pid", "name", "cmdline"]):
+        line = " ".join(each.info["cmdline"] or [])
+        if "/ray/core/src/ray/" in line or line.startswith("ray::"):
+            found.add(each.info["pid"])
+    return found
+
+
+def home(folder: Path) -> dict[str, str]:
+    return os.environ | {"HOME": str(folder), "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+
+def begun(run: Path, process: subprocess.Popen[str], rows: int = 3) -> int:
+    """Waits for so many rows of the log; how many there are."""
+    file = run / "metrics.csv"
+    while (there := len(file.read_text().splitlines()) if file.exists() else 0) <= rows:
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    return there
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_leaves_nothing(signum, code, tmp_path):
+    before = ray_processes()
+    process = start(*RUN, f"hydra.run.dir={tmp_path / 'run'}", env=home(tmp_path / "home"))
+    begun(tmp_path / "run", process)
+    ours = ray_processes() - before
+    assert ours
+    process.send_signal(signum)
+    out = process.communicate(timeout=120)[0]
+    assert process.returncode == code, out
+    assert "Ray starts on this machine\n2 collectors start" in out
+    assert "go on with: " in out
+    assert len([*(tmp_path / "run" / "checkpoints").glob("*.torchrl")]) >= 1
+    assert not (tmp_path / "home" / ".ray").exists()
+    psutil.wait_procs([psutil.Process(each) for each in ours if psutil.pid_exists(each)], timeout=20)
+    assert ray_processes() <= before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(tmp_path):
+    environment = home(tmp_path / "home") | {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    before, ray = ray_processes(), str(Path(sys.executable).with_name("ray"))
+    run = partial(subprocess.run, env=environment, check=True, capture_output=True)
+    words = [*RUN, "collector.address=127.0.0.1:6401", f"hydra.run.dir={tmp_path / 'run'}"]
+    try:
+        run([ray, "start", "--head", "--port=6401", "--num-cpus=1", "--include-dashboard=false"])
+        head = ray_processes() - before
+        run([ray, "start", "--address=127.0.0.1:6401", "--num-cpus=1"])
+        second = ray_processes() - before - head
+        process = start(*words, env=environment)
+        rows = begun(tmp_path / "run", process)
+        raylet = next(each for each in second if "raylet/raylet" in " ".join(psutil.Process(each).cmdline()))
+        os.kill(raylet, signal.SIGKILL)
+        out = process.communicate(timeout=120)[0]
+        assert process.returncode == 1, out
+        assert re.search(r"error: node \w{8} at [\d.]+ is gone, and collector [01] with it\n", out)
+        assert "Traceback" not in out
+        assert "state-dump" not in out
+        assert len([*(tmp_path / "run" / "checkpoints").glob("*.torchrl")]) >= 1
+        again = start(
+            *words, "resume=auto", "collector.num_collectors=1", "total_frames=2000000", env=environment
+        )
+        while "resumed after" not in (line := again.stdout.readline()):
+            assert line, again.wait()
+        assert "environments start anew: they are in processes of their own" in line
+        begun(tmp_path / "run", again, rows + 20)
+        again.terminate()
+        assert again.wait(timeout=120) == 143
+    finally:
+        for each in ray_processes() - before:
+            os.kill(each, signal.SIGKILL)
