@@ -387,6 +387,7 @@ def lacking(values: Values) -> Iterator[str]:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
             asked = f"env={values['task']}" if path == "env" else path.replace(".", "=")
+            asked = asked if "=" in asked else named(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
             yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
         elif package == "vmas":
