@@ -86,6 +86,7 @@ class RayWorkers(RayCollector):
         policy: the actor with its exploration, as it learns.
         begun: whether Ray was begun for them, and ends with them.
         learner: device of the learner, where batches go.
+        each: CPUs and GPUs of each.
         worker_timeout: seconds an actor may take to start, or for one batch.
         stop: called twice a second while the run waits; what it raises ends the wait.
         **options: TorchRL's own.
@@ -105,19 +106,30 @@ class RayWorkers(RayCollector):
         *,
         begun: bool,
         learner: str,
+        each: dict[str, float],
         worker_timeout: float,
-        stop: Callable[[], object] | None,
+        stop: Callable[[], object],
         **options: Any,
     ) -> None:
-        self.begun, self.learner, self.worker_timeout, self.stop = begun, learner, worker_timeout, stop or int
+        self.begun, self.learner, self.worker_timeout, self.stop = begun, learner, worker_timeout, stop
         self.places: dict[int, Place] = {}
         self.version, self.told = (
             0,
             [0] * len(makers),
         )  # times the policy was published, and what each acts by
         self.learned, self.weights = policy, None
-        sent = deepcopy(policy).to(options["device"])
-        super().__init__([*makers], sent, collector_class=RemoteCollector, weight_sync_schemes={}, **options)
+        options["device"] = where = "cuda" if each["num_gpus"] else "cpu"
+        told = {"auto_register_policy_transforms": restarts_with_episodes(policy), "track_traj_ids": False}
+        super().__init__(
+            [*makers],
+            deepcopy(policy).to(where),
+            collector_class=RemoteCollector,
+            collector_kwargs=told,
+            remote_configs=each,
+            num_collectors=len(makers),
+            weight_sync_schemes={},  # weights go with what is asked
+            **options,
+        )
 
     def add_collectors(self, *args: Any) -> None:
         """As TorchRL's, which then waits for them to be there."""
@@ -235,57 +247,43 @@ def ray_collector(
     device: str,
     stop: Callable[[], object] | None = None,
 ) -> RayWorkers:
-    """Collects in processes of a Ray cluster; what each one's seed is, workers of this machine have too.
+    """Collects in processes of a Ray cluster, each seeded as a worker of this machine is.
+
+    Args as of :func:`~hydrl.parts.experience.collectors.make_collector`, and:
 
     Args:
-        env: closed here; the collectors have environments of their own.
-        make_env: ``make_env(seed=...)`` builds one of ``num_envs`` environments with the same statistics.
-        policy: the actor with its exploration.
-        frames_per_batch: of all environments and, where they wait for each other, collectors together.
-        init_random_frames: frames acted at random before the policy takes over.
-        num_envs: environments stepped together in each.
-        num_collectors: processes.
+        num_collectors: processes, with ``num_envs`` environments each.
         sync: whether they wait for each other, and a batch joins what all collected; else it comes from one.
         address: ``HOST:PORT`` of a cluster, or ``auto``, which looks for one here; ``None`` starts one.
         num_cpus: of each collector, by which Ray finds it a node; it may be a fraction.
         num_gpus: the same; with none, policy and environment are on the CPU, wherever the learner is.
-        worker_timeout: seconds a collector may take to start, or for one batch.
-        seed: of the run; each collector derives its own.
-        device: where batches go.
-        stop: called twice a second while the run waits for collectors; what it raises ends the wait.
 
     Raises:
         UserError: where there is no such cluster, or it has less than is asked for.
     """
     env.close(raise_if_closed=False)
-    where = "cuda" if num_gpus else "cpu"
-    make_env = elsewhere(make_env, where)
+    make_env = elsewhere(make_env, "cuda" if num_gpus else "cpu")
     makers = [partial(worker_env, make_env, seed + 10_000 * (1 + each)) for each in range(num_collectors)]
-    needed = {"CPU": num_cpus * num_collectors, "GPU": num_gpus * num_collectors}
+    each = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+    given: dict[str, Any] = {"worker_timeout": worker_timeout, "stop": stop or int, "sync": sync}
+    given |= {"frames_per_batch": frames_per_batch, "init_random_frames": init_random_frames or -1}
+    with on_ray(address, each, num_collectors, stop or int) as begun:
+        return RayWorkers(makers, policy, begun=begun, learner=device, each=each, **given)
+
+
+@contextmanager
+def on_ray(
+    address: str | None, each: Mapping[str, float], count: int, stop: Callable[[], object]
+) -> Iterator[bool]:
+    """Whether Ray is begun for the block, in which ``count`` collectors start; it ends where that fails."""
+    needed = {name.removeprefix("num_").upper().removesuffix("S"): count * n for name, n in each.items()}
     begun = not ray.is_initialized()
     try:
         if begun:
-            begin(address, needed, stop or int)
+            begin(address, needed, stop)
         check_resources(needed)
-        say(f"{num_collectors} collectors start, half a minute before the first batch")
-        return RayWorkers(
-            makers,
-            policy,
-            begun=begun,
-            learner=device,
-            worker_timeout=worker_timeout,
-            stop=stop,
-            sync=sync,
-            device=where,
-            frames_per_batch=frames_per_batch,
-            init_random_frames=init_random_frames or -1,
-            collector_kwargs={
-                "auto_register_policy_transforms": restarts_with_episodes(policy),
-                "track_traj_ids": False,
-            },
-            remote_configs={"num_cpus": num_cpus, "num_gpus": num_gpus},
-            num_collectors=num_collectors,
-        )
+        say(f"{count} collectors start, half a minute before the first batch")
+        yield begun
     except BaseException:
         if begun:
             ray.shutdown()
