@@ -6,6 +6,7 @@ it follows from other choices. So it is named before Hydra composes, by words be
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.utils import get_object
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -30,6 +31,8 @@ NOBODY_CHOSE = "auto"  # in place of a choice, in configs/train.yaml
 PAIR = ("algo", "env")
 # What learns from sequences, in the place of what learns from single steps; a memory chooses it.
 OF_SEQUENCES = {"minibatches": {"replay": "sequences"}, "loss": {"dqn": "recurrent_dqn"}}
+
+UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, OSError)  # what Hydra tells itself
 
 # What stands beside the words that were typed, on the command line that Hydra reads in this process.
 _beside: list[str] = []
@@ -58,16 +61,30 @@ def composed(words: Sequence[str], **options: Any) -> DictConfig:
     """
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         words = spelled_out(words)
-        more = unsaid(words, GlobalHydra.instance().config_loader())
-        return compose("train", [*words, *more], **options)
+        cfg = made = None
+        with suppress(*UNREADABLE):  # it may want what goes without saying
+            cfg = compose("train", words, return_hydra_config=True)
+            made = dict(cfg.hydra.runtime.choices)
+        more = unsaid(words, GlobalHydra.instance().config_loader(), made)
+        if cfg is None or more:
+            return compose("train", [*words, *more], **options)
+        if not options.get("return_hydra_config"):
+            with open_dict(cfg):
+                del cfg["hydra"]
+        return cfg
 
 
-def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
+def unsaid(words: Sequence[str], loader: ConfigLoader, made: Mapping[str, Any] | None = None) -> list[str]:
     """What goes without saying beside the words of a run.
 
     That is the tuned file of its algorithm and task, unless somebody chose or they are swept over; what a
     memory learns by, where one is chosen; and what takes out tuned numbers that are for another choice of
     their group. It is nothing where Hydra cannot read the words, which it then tells itself.
+
+    Args:
+        words: overrides as they are typed.
+        loader: Hydra's.
+        made: the choice of each group that the words make, where they have been composed.
     """
     sources = (
         *(Path(each.path) for each in loader.get_sources() if each.scheme() == "file"),
@@ -77,7 +94,7 @@ def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
     try:
         parsed = OverridesParser.create().parse_overrides([*words])
         swept = {each.key_or_group for each in parsed if each.is_sweep_override()}
-        made = choices(words, loader)
+        made = choices(words, loader, made)
         if not swept & {*PAIR, "experiment"} and "~tuned" not in words and (file := unnamed(made, sources)):
             named, made = [f"tuned={file}"], {**made, "tuned": file}
         if remembering := [each for each in by_sequences(made) if key_of(each) not in said]:
@@ -90,13 +107,16 @@ def unsaid(words: Sequence[str], loader: ConfigLoader) -> list[str]:
         lost = [each for each in strangers(made, sources) if meant.get(each[0]) != made[each[0]]]
         left_out = [f"{group}.{key}" for group, key in lost if not takes(group, key, made, sources)]
         return named + [f"~{key}" for key in left_out if key not in said]
-    except (HydraException, OmegaConfBaseException, YAMLError, OSError):
+    except UNREADABLE:
         return []
 
 
-def choices(words: Sequence[str], loader: ConfigLoader) -> dict[str, Any]:
-    """The choice of each group, as Hydra makes it of the words and of the files they choose."""
-    made = loader.compute_defaults_list("train", [*words], RunMode.RUN).overrides.known_choices
+def choices(
+    words: Sequence[str], loader: ConfigLoader, made: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The choice of each group, as Hydra makes it, or has ``made`` it, of the words and the files chosen."""
+    if made is None:
+        made = loader.compute_defaults_list("train", [*words], RunMode.RUN).overrides.known_choices
     return {**made, **{key_of(each): None for each in words if each[0] == "~"}}
 
 
