@@ -82,19 +82,25 @@ def short(name: str) -> list[str]:
 SEVERAL = [algo for algo, kinds in algorithms().items() if "multi-discrete" in kinds]
 
 
-@pytest.mark.parametrize("algo", [algo if algo == "ppo" else slow(algo) for algo in SEVERAL])
-def test_of_several_choices_the_allowed_are_taken_and_what_pays_is_found(algo, run, tmp_path):
+def both(algo: str, *more: str) -> list[str]:
     task = [f"algo={algo}", "env=gym", "env.id=masked:Both-v0", "transforms=plain", "~tuned"]
-    numbers = small(task, all=NUMBERS, fresh=FRESH)
-    folder = run(*numbers, f"total_frames={4_096 if algo == 'ppo' else 8_192}", "eval.every_frames=8192")
-    assert summary(folder)["eval/return_mean"] > 19
-    if algo != "ppo":
-        return
+    return [*small(task, all=NUMBERS, fresh=FRESH), *more]
+
+
+def test_of_several_choices_the_allowed_are_taken(run, tmp_path):
+    folder = run(*both("ppo", "total_frames=256", "eval.every_frames=256"))
     policy = hydrl.load(folder, trust=True)
     mask = np.array([[1, 0, 0, 0, 0, 0, 1], [0, 1, 0, 1, 0, 0, 0]])
     assert policy.predict(np.zeros((2, 7), np.float32), mask=mask).tolist() == [[0, 8], [1, 5]]
     program = torch.export.load(policy.export(tmp_path / "policy.pt2")).module()
     assert program(torch.zeros(2, 7), torch.as_tensor(mask).float()).tolist() == [[0, 8], [1, 5]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", SEVERAL)
+def test_of_several_choices_what_pays_is_found(algo, run):
+    frames = f"total_frames={4_096 if algo == 'ppo' else 8_192}"
+    assert summary(run(*both(algo, frames, "eval.every_frames=8192")))["eval/return_mean"] > 19
 
 
 @pytest.fixture

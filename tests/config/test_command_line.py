@@ -439,8 +439,9 @@ def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.Monk
                 raise error
 
         monkeypatch.setattr(train, "train", end)
-        return told("")
+        return told("", main_of_what_is_composed_once)
 
+    monkeypatch.setattr(tuned, "beside", lambda _: [])  # which composing adds
     code, output = ends_with(RuntimeError("a defect"))
     assert code == 1
     assert "Traceback" in output

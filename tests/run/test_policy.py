@@ -103,8 +103,14 @@ def draw(policy, *shape: int) -> np.ndarray:
     return np.stack([seen.sample() for _ in range(int(np.prod(shape)))]).reshape(*shape, *seen.shape)
 
 
-@pytest.mark.parametrize("many", [1, 3])
-@pytest.mark.parametrize("name", ["ppo", "dqn", "frames", "lstm", "r2d2", "sac gru"])
+@pytest.mark.parametrize(
+    ("name", "many"),
+    [
+        *((name, 3) for name in ("ppo", "dqn", "frames", "lstm", "r2d2", "sac gru")),
+        *((name, 1) for name in ("ppo", "lstm")),
+        *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("dqn", "frames", "r2d2", "sac gru")),
+    ],
+)
 def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last_bit(name, many, load):
     policy = load(name)
     wanted = policy.evaluator(policy.frames, many, Episodes.LATER)
@@ -240,11 +246,11 @@ def runner(path: Path):
 @pytest.mark.parametrize(
     ("name", "suffix"),
     [
-        *(("dqn", "pt2"), ("sac", "onnx"), ("running", "onnx")),
+        *(("dqn", "pt2"), ("running", "onnx")),
         *(
             pytest.param(*pair, marks=pytest.mark.slow)
             for pair in [
-                *(("ppo", "onnx"), ("ppo", "pt2"), ("td3", "onnx"), ("td3", "pt2")),
+                *(("ppo", "onnx"), ("ppo", "pt2"), ("td3", "onnx"), ("td3", "pt2"), ("sac", "onnx")),
                 *(("dqn", "onnx"), ("cartpole", "onnx"), ("choice", "onnx"), ("choice", "pt2")),
             ]
         ),
@@ -267,7 +273,7 @@ def test_an_exported_file_acts_as_predict_does(name, suffix, load, exported):
     ("name", "suffix", "states"),
     [
         ("lstm", "onnx", ["state_h", "state_c"]),
-        ("gru", "onnx", ["state"]),
+        pytest.param("gru", "onnx", ["state"], marks=pytest.mark.slow),
         ("lstm", "pt2", ["state_h", "state_c"]),
     ],
 )

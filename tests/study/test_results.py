@@ -8,7 +8,7 @@ import statistics
 
 import numpy as np
 import pytest
-from conftest import composed, data_of, settings
+from conftest import data_of, settings, with_choices
 from omegaconf import OmegaConf
 from test_report import make_run
 
@@ -37,6 +37,12 @@ SMALL = {
     "sources": {"us": "Ourselves"},
     "notes": "All by hand.",
 }
+
+
+@pytest.fixture(autouse=True)
+def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page that is written has a row for each algorithm."""
+    monkeypatch.setattr(page_of_algorithms, "composed", lambda words: with_choices(*words))
 
 
 @pytest.mark.parametrize("row", DECLARED["runs"], ids=lambda row: " ".join(row["overrides"]))
@@ -166,8 +172,7 @@ def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, messa
         script.main(script.Arguments(**{"page": str(tmp_path / "page.md"), **arguments}))
 
 
-def test_the_page_of_algorithms_has_each_with_what_it_did(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_of_algorithms, "composed", lambda words: composed(*words))
+def test_the_page_of_algorithms_has_each_with_what_it_did(tmp_path):
     for seed, score in ((100, 400.0), (101, 500.0)):
         make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
     page = page_of_algorithms.page([[runs.read(tmp_path / "100"), runs.read(tmp_path / "101")], []])

@@ -4,13 +4,14 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
-from conftest import start
+from conftest import typed
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import train
@@ -19,7 +20,7 @@ from hydrl.study import pool
 from hydrl.study.sweep import LEFT_OUT, LONGEST, folder_name
 
 TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole", "minibatches.epochs=1"]
-TINY += ["checkpoint_every_frames=256"]
+TINY += ["checkpoint_every_frames=256", "compile=false"]
 # Takes the place of train.py: it notes its command line and ends as a member of its seed does.
 MEMBER = """
 import json, os, signal, sys
@@ -51,8 +52,6 @@ summary |= {"solved_at_frames": 1024, "solved_at_seconds": 7.4}
 """
 SCORES = ["2,048", "497.2 ± 3.5", "1,024 frames, 7 s", "12"]
 NONE = [""] * 4
-
-begin = partial(start, start_new_session=True)  # a group of its own, for Ctrl-C
 
 
 @pytest.fixture
@@ -240,15 +239,26 @@ def test_an_interrupted_sweep_begins_no_further_member_and_says_how_to_go_on(swe
 def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_path):
     place = [f"hydra.sweep.dir={tmp_path}", "hydra.launcher.n_jobs=2"]
     folder = "ppo-cartpole-seed{}"
-    begun = begin(*TINY, "seed=0,1,2", "total_frames=1_000_000", *place)
-    running = [tmp_path / folder.format(seed) for seed in (0, 1)]
-    while not all(list(each.glob("checkpoints/checkpoint-*")) for each in running):
-        assert begun.poll() is None
-    members = psutil.Process(begun.pid).children(recursive=True)
-    os.killpg(begun.pid, signal.SIGINT)
-    os.killpg(begun.pid, signal.SIGINT)  # the same one, as it reaches process and group
-    output = begun.communicate(timeout=200)[0]
+    running, members = [tmp_path / folder.format(seed) for seed in (0, 1)], []
+
+    def stop() -> None:
+        deadline = time.monotonic() + 240
+        while not all(list(each.glob("checkpoints/checkpoint-*")) for each in running):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for each in psutil.Process().children():
+            if str(tmp_path) in str(each.cmdline()):
+                members.extend([each, *each.children(recursive=True)])
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)  # the same one, as it reaches process and group
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    begun = typed(*TINY, "seed=0,1,2", "total_frames=1_000_000", *place)  # its members are processes
+    stopping.join()
+    output = begun.stdout + begun.stderr
     assert begun.returncode == 130, output
+    assert len(members) >= 2
     assert not psutil.wait_procs(members, timeout=10)[1]
     assert "Traceback" not in output
     assert [row[1:3] for row in rows(output)] == [["seed=0", "interrupted"], ["seed=1", "interrupted"]]

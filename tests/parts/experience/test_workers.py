@@ -163,13 +163,14 @@ def test_a_worker_whose_environment_gives_no_number_says_which():
     assert told.value.terms == "reward of environment 0 of worker 0 is NaN or infinite"
 
 
-def test_a_worker_that_is_stopped_is_said_to_be(monkeypatch):
-    monkeypatch.setattr(workers, "STARTING", 1)
-    collector = make_collector("overlap", "none", worker_timeout=20)
-    collector.worker_timeout = 1
+def test_a_worker_that_waits_for_the_run_does_not_hang_and_one_that_is_stopped_is_said_to_be(monkeypatch):
+    collector = make_collector("overlap", "none", worker_timeout=2)
     with ends_with_error(collector) as message:
         batches = iter(collector)
         next(batches)
+        time.sleep(4)
+        assert next(batches).numel() == 80
+        monkeypatch.setattr(workers, "STARTING", 1)
         stopped = psutil.Process(collector.procs[0].pid)
         stopped.suspend()
         for _ in batches:
@@ -212,14 +213,6 @@ def test_a_worker_that_hangs_ends_with_the_line_it_is_in(trouble, early, line):
     assert 4 < time.monotonic() - start < (60 if early else 20)  # the former counts the start of Python too
     assert "took longer than collector.worker_timeout=4 seconds to start or for a batch:\n" in message[0]
     assert f"line {line_of(line)} in {trouble.replace('hangs', 'hang')}\n" in message[0]
-
-
-def test_a_worker_that_waits_for_the_run_does_not_hang():
-    with collectors.shut_down_after(make_collector("overlap", "none", worker_timeout=2)) as collector:
-        batches = iter(collector)
-        next(batches)
-        time.sleep(4)
-        assert next(batches).numel() == 80
 
 
 def line_of(code: str) -> int:
