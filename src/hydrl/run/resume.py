@@ -147,20 +147,26 @@ def refuse_handed_over(saved: Sequence[str], named: Path) -> None:
     Raises:
         UserError: naming it.
     """
-    if lost := [each for each in saved if was_handed_over(each, run_of(named))]:
+    file = run_of(named) / ".hydra" / "config.yaml"
+    config: Any = OmegaConf.load(file) if file.is_file() else {}
+    if lost := [each for each in saved if was_handed_over(each, config)]:
         raise UserError(
             f"resume={named}: {lost[0]} was a class of the process that began the run; go on there, or in "
             f"Python with hydrl.train(resume={str(named)!r}, {key_of(lost[0])}=CLASS)"
         )
 
 
-def was_handed_over(word: str, run: Path) -> bool:
-    """Whether a word chooses what only the process that began the run had, see :mod:`hydrl.run.given`."""
+def was_handed_over(word: str, config: Any) -> bool:
+    """Whether a word chooses what only the process that began the run had, see :mod:`hydrl.run.given`.
+
+    Args:
+        word: of the run.
+        config: what Hydra saved of it.
+    """
     group, _, name = word.partition("=")
-    config = run / ".hydra" / "config.yaml"
-    if f"{name}.yaml" in ConfigStore.instance().repo.get(group, {}) or not config.is_file():
+    if f"{name}.yaml" in ConfigStore.instance().repo.get(group, {}):
         return False
-    target, id = (find(OmegaConf.load(config), f"{group}.{key}") for key in ("_target_", "id"))
+    target, id = (find(config, f"{group}.{key}") for key in ("_target_", "id"))
     return str(target).startswith("hydrl.run.given.") or str(id).startswith("hydrl/")
 
 
