@@ -3,6 +3,7 @@
 import copy
 import csv
 import functools
+import gc
 import hashlib
 import importlib.util
 import io
@@ -198,6 +199,13 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = "pytester"
 BEGAN = pytest.StashKey[float]()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: half a million objects need not be looked through time and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,8 +19,8 @@ LONGER: dict[str, tuple[int, str]] = {
         "two searches, each with a run in a process of its own",
     ),
     "tests/study/test_sweep.py::test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them": (
-        60,
-        "two sweeps in processes of their own, of several members each",
+        40,
+        "two members in processes of their own",
     ),
     "tests/test_algorithms.py::test_a_report_compares_them_all": (
         90,
@@ -32,7 +32,7 @@ LONGER: dict[str, tuple[int, str]] = {
     ),
     "tests/test_train.py::test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other": (
         40,
-        "two runs in processes of their own, and one here",
+        "a run in a process of its own, one that is refused there, and one here",
     ),
     "tests/test_tutorial.py::test_each_cell_of_the_notebook_runs": (
         40,

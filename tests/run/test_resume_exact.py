@@ -22,7 +22,8 @@ DOT = ["algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "c
 DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
 DOT += ["+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "minibatches.updates=4"]
 SCENE = ["env=gym", "env.id=pictures:Scene-v0", "+env.size=12", "encoder.features=8"]  # episodes of 5 steps
-SLOW = ["DQN, pictures in dictionaries"]
+# Beside these: sequences and plain steps, in tests/test_algorithms.py; on disk and full, with pictures here.
+SLOW = ["DQN, pictures in dictionaries", "DQN, memmap", "R2D2", "PPO, episodes cut short at random"]
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",
