@@ -1,5 +1,6 @@
 """Shared helpers: composing the real configuration tree, and running it in this process."""
 
+import atexit
 import copy
 import csv
 import functools
@@ -205,6 +206,7 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: half a million objects need not be looked through time and again."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # some libraries tell at the end of what was not collected
     gc.set_threshold(20_000)
 
 
