@@ -29,6 +29,8 @@ ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=tor
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
 ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.id=ALE/Pong-v5"]}
 ARGUMENTS["env/dm_control"] = ["env.id=cartpole-swingup"]
+ARGUMENTS["env/pettingzoo"] = ["env.id=mpe2/simple_spread_v3"]
+ARGUMENTS["env/self_play"] = ["env.id=classic/tictactoe_v3"]
 KINDS = ("run", "npz", "h5", "minari")
 ARGUMENTS |= {f"data/{kind}": ["minibatches=mixed", "data.path=none"] for kind in KINDS}
 ARGUMENTS |= {"minibatches/mixed": ["data=run", "data.path=none"]}
@@ -155,7 +157,7 @@ def test_a_file_is_named_after_what_it_says_it_is(file: str):
     said = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{file}.yaml"))[
         "algo" if group == "algo" else "task"
     ]
-    of_any = dict.fromkeys(("gym", "minatar", "atari", "dm_control"), "${env.id}")
+    of_any = dict.fromkeys(("gym", "minatar", "atari", "dm_control", "pettingzoo", "self_play"), "${env.id}")
     of_any |= {"custom": "${env._target_}", "vmas": "${env.scenario}"}
     assert said == of_any.get(name, name)
 

@@ -74,6 +74,14 @@ EXACT = {
         "collector.num_envs=4", "collector.init_random_frames=64", "minibatches.warmup_frames=64",
         "minibatches.updates=2",
     ],
+    "MAPPO, groups of agents of PettingZoo's": [
+        "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
+        "env=pettingzoo", "env.id=mpe2/simple_tag_v3", "collector.num_envs=4",
+    ],
+    "PPO, against its earlier policies": [
+        *PPO, "env=self_play", "env.id=classic/tictactoe_v3", "env.opponents.every_frames=64",
+        "collector.num_envs=4",
+    ],
     "PPO, a game of MinAtar's": [
         *PPO, "env=minatar", "env.id=MinAtar/Breakout-v1", "collector.num_envs=4",
     ],
@@ -97,7 +105,8 @@ EXACT = {
 )
 def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     """Parameters, targets, optimizer, buffer, generators, data after the stop, and the log."""
-    for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py")):
+    zoo = (("env=pettingzoo", "mpe2"), ("env=self_play", "pettingzoo"))
+    for family, package in (("env=minatar", "minatar"), ("env=atari", "ale_py"), *zoo):
         if family in EXACT[name]:
             pytest.importorskip(package)
     overrides = [*SMALL, *EXACT[name]]

@@ -342,6 +342,11 @@ def at_odds(values: Values) -> Iterator[str]:
             f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
             f"taken changes; use layers@{norms[0]}=mlp"
         )
+    if values["env"].get("opponents") and asked(values, "workers"):
+        yield (
+            "env.opponents: policies join them in the run's own process; use collector=single, or "
+            "env.opponents=null, which draws their moves at random"
+        )
     yield from unheard(values)
     yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):

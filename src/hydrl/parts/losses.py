@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from tensordict import NestedKey, TensorDictBase
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import InteractionType, ProbabilisticTensorDictSequential
 from torch import nn
 from torchrl import objectives
-from torchrl.data import TensorSpec
+from torchrl.data import Composite, TensorSpec
 from torchrl.objectives import LossModule
 from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
-from hydrl.parts.specs import HIDDEN, MASK, within
+from hydrl.parts.specs import ALIVE, HIDDEN, MASK, network_of, of_group, within
 
 # What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
 READ = {
@@ -25,6 +26,7 @@ READ = {
     "qvalue_network": ("state_action_value", "action_value"),
     "value_network": ("action_value", "value"),
 }
+DIVERGENCE = ("kl_approx", "kl")
 DISTRIBUTION = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
 
 
@@ -82,6 +84,35 @@ class DiscreteSACLoss(objectives.DiscreteSACLoss):
         return losses.set("loss_alpha", losses["loss_alpha"] + lacking)
 
 
+class LossOfGroups(nn.Module):
+    """The losses of several groups of agents that are not alike, whose terms one update sums.
+
+    Args:
+        of_groups: by the groups' names, after which their terms and numbers are called.
+    """
+
+    def __init__(self, of_groups: Mapping[str, LossModule]) -> None:
+        super().__init__()
+        self.of_groups = nn.ModuleDict(of_groups)
+        self.out_keys = [of(group, key) for group, loss in of_groups.items() for key in loss.out_keys]
+        for key in DIVERGENCE:  # which target_kl looks at
+            self.out_keys += [key] if all(key in loss.out_keys for loss in of_groups.values()) else []
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch; a divergence is that of the group whose policy has moved farthest."""
+        losses = {group: loss(minibatch) for group, loss in self.of_groups.items()}
+        found = {of(group, key): each for group, given in losses.items() for key, each in given.items()}
+        for key in DIVERGENCE:
+            if key in self.out_keys:
+                found[key] = torch.stack([given[key] for given in losses.values()]).max()
+        return TensorDict(found)
+
+
+def of(group: str, key: str) -> str:
+    """What a group's loss calls ``loss_objective``, or ``entropy``, with the group's name before it."""
+    return f"loss_{group}/{key[5:]}" if key.startswith("loss_") else f"{group}/{key}"
+
+
 def make_loss(
     module: Callable[..., LossModule],
     parts: Mapping[str, nn.Module],
@@ -89,7 +120,7 @@ def make_loss(
     networks: Mapping[str, str],
     keys: Mapping[str, str | Sequence[str]],
     value_estimator: Mapping[str, Any] | None,
-) -> LossModule:
+) -> LossModule | LossOfGroups:
     """TorchRL's loss over the networks; it shares their parameters.
 
     Args:
@@ -102,9 +133,19 @@ def make_loss(
         value_estimator: keywords of ``loss.make_value_estimator``, discount included, and as ``value_type``
             which of them it is where not the loss's own; ``None`` for a loss that has no use for one.
 
+    Returns:
+        TorchRL's loss; of several groups of agents one for each, see :class:`LossOfGroups`.
+
     Raises:
         UserError: for a network that lacks what the loss reads of it.
     """
+    if isinstance(action_spec, Composite):
+        losses = {}
+        for group, action in action_spec.keys(True, True):
+            own = {part: network_of(parts[part], part, group) for part in networks.values()}
+            spec, renamed = action_spec[group, action], keys_of(module, keys, group)
+            losses[group] = make_loss(module, own, spec, networks, renamed, value_estimator)
+        return LossOfGroups(losses)
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     known = {"action_spec": within(action_spec, keys.get("action", "action"))}  # an entropy is of each agent
     known |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
@@ -117,6 +158,8 @@ def make_loss(
     loss = module(**given, **{name: value for name, value in known.items() if name in asked})
     if keys:
         loss.set_keys(**keys)
+    if isinstance(action := keys.get("action"), tuple) and "advantage" in vars(loss.tensor_keys):
+        loss.loss_mask_key = (action[0], ALIVE)  # where there is such an entry
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
         if remembers:
@@ -132,6 +175,15 @@ def make_loss(
     for made_when_asked in ("in_keys", "out_keys", "target_entropy"):
         getattr(loss, made_when_asked, None)  # within a compiled update, that would compile it twice
     return loss
+
+
+def keys_of(module: Any, keys: Mapping[str, str | Sequence[str]], group: str) -> dict[str, Sequence[str]]:
+    """The keys of a group's loss; what it writes itself stands beside the group's own entries."""
+    beside = vars(getattr(module, "func", module).default_keys())
+    written = [name for name in ("value", "advantage", "value_target") if name in beside]
+    given = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
+    found = {name: (group, beside[name]) for name in written}
+    return found | {name: of_group(key, group) for name, key in given.items()}
 
 
 def check_networks(

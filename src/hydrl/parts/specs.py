@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDictBase
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torchrl.data import (
     Binary,
     Bounded,
@@ -28,6 +28,9 @@ HIDDEN = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
 INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
 LAG = ("collector", "policy_lag")  # entry that says of each frame how many newer policies there were by then
 MASK = "action_mask"  # entry that says of each action whether it is allowed, beside the action
+AGENTS = "agents"  # the one group of agents there is; in configurations, each of several
+ALIVE = "alive"  # entry of a group whose agents may end before their episode: whether each still acts
+GONE = "gone"  # beside it: whether what ended was the agent's own end, after which nothing is to be had
 
 
 def action_spec(env: EnvBase) -> TensorSpec:
@@ -40,12 +43,56 @@ def action_spec(env: EnvBase) -> TensorSpec:
     return spec[next(iter(keys))] if len(keys) == 1 else spec
 
 
+def groups(env: EnvBase) -> dict[str, TensorSpec]:
+    """What the agents of each group do, ``[agents, ...]``, by the group's name; one agent has no group."""
+    base, spec = env.base_env if isinstance(env, TransformedEnv) else env, action_spec(env)
+    keys = [key for key in base.action_keys if isinstance(key, tuple)]
+    return {key[0]: spec[key] if isinstance(spec, Composite) else spec for key in keys}
+
+
+def one_group(env: EnvBase) -> TensorSpec:
+    """What agents do who are all alike.
+
+    Raises:
+        UserError: where they are in several groups.
+    """
+    if len(found := groups(env)) > 1:
+        raise UserError(
+            f"agents are in the groups {' and '.join(found)}, and this algorithm learns one; use algo=mappo or "
+            "algo=ippo, or env.group_map=all_in_one_group where they are alike"
+        )
+    return action_spec(env)
+
+
+def of_group(key: NestedKey, group: str) -> NestedKey:
+    """An entry that a configuration names of ``agents``, as a group has it."""
+    return (group, *key[1:]) if isinstance(key, tuple) and key[0] == AGENTS else key
+
+
+def network_of(networks: Any, part: str, group: str) -> Any:
+    """A group's network among those of several groups in a row, of which each writes entries of its own.
+
+    Raises:
+        UserError: where there is none.
+    """
+    for each in networks if isinstance(networks, TensorDictSequential) else ():
+        if any(key[0] == group for key in each.out_keys):
+            return each
+    raise UserError(f"{part} has no network for the agents {group}; use {part}=multi_agent")
+
+
 def action_kind(env: EnvBase) -> str:
     """``discrete``, ``multi-discrete``, ``continuous``, the same for several agents, or what nothing learns.
 
     It resets nothing.
     """
-    spec, agents = action_spec(env), isinstance(env.base_env.action_keys[0], tuple)
+    if of_agents := groups(env):
+        return f"multi-agent {' and '.join(sorted({*map(kind_of, of_agents.values())}))}"
+    return kind_of(action_spec(env), agents=0)
+
+
+def kind_of(spec: TensorSpec, agents: int = 1) -> str:
+    """The kind of actions of one agent, or of the alike ones of a group, ``[agents, ...]``."""
     if options(spec) and len(spec.shape) == 1 + agents:
         kind = "multi-discrete"
     elif isinstance(spec, MultiOneHot) or (type(spec) is OneHot and len(spec.shape) > 1 + agents):
@@ -56,7 +103,7 @@ def action_kind(env: EnvBase) -> str:
         kind = "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
     else:
         kind = type(spec).__name__
-    return f"multi-agent {kind}" if agents else kind
+    return kind
 
 
 def options(spec: TensorSpec) -> list[int]:
@@ -88,29 +135,37 @@ def within(spec: TensorSpec, key: NestedKey) -> TensorSpec:
     return made
 
 
-def mask_key(env: EnvBase) -> NestedKey | None:
+def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
     """The entry that says which actions are allowed, ``[..., actions]``; ``None`` where there is none.
 
-    Of several choices it has all options of each in a row. It resets nothing.
+    Of several choices it has all options of each in a row. It resets nothing. Of several groups of agents it
+    is that of the entry ``action``.
     """
     base = env.base_env if isinstance(env, TransformedEnv) else env
-    action = base.action_keys[0]
+    action = action or base.action_keys[0]
     agents = isinstance(action, tuple)
     mask = (*action[:-1], MASK) if agents else MASK
     if mask not in base.observation_spec.keys(True, True):
         return None
-    spec = action_spec(base)
+    spec = base.full_action_spec_unbatched[action]
     if options(spec) and len(spec.shape) == 1 + agents:
         return mask if isinstance(spec, MultiCategorical) and not agents else None
     return mask if type(spec) in (OneHot, Categorical) else None
 
 
+def mask_keys(env: EnvBase) -> dict[NestedKey, NestedKey]:
+    """:func:`mask_key` by the entries of actions, of those that have one."""
+    found = {action: mask_key(env, action) for action in env.action_keys}
+    return {action: mask for action, mask in found.items() if mask is not None}
+
+
 def random_action(env: EnvBase, now: TensorDictBase) -> TensorDictBase:
     """``env.rand_action(now)``, of the actions that ``now`` says are allowed, also without a transform."""
-    if (mask := mask_key(env)) is None:
+    if not (masks := mask_keys(env)):
         return env.rand_action(now)
     spec = env.full_action_spec.clone()
-    spec[env.action_key].update_mask(now[mask])
+    for action, mask in masks.items():
+        spec[action].update_mask(now[mask])
     return now.update(spec.rand())
 
 
@@ -120,17 +175,19 @@ def exploring(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBas
     Raises:
         UserError: for an actor, or what explores, that takes no heed of what is forbidden.
     """
-    spec, mask = action_spec(env), mask_key(env)
-    if "action_key" in signature(make).parameters and isinstance(env.action_key, tuple):
-        make, spec = partial(make, action_key=env.action_key), within(spec, env.action_key)
-    if mask is None:
+    spec, masks = action_spec(env), [*mask_keys(env).values()]
+    key, *others = env.action_keys
+    if "action_key" in signature(make).parameters and isinstance(key, tuple) and not others:
+        make, spec = partial(make, action_key=key), within(spec, key)
+    if not masks:
         return make(spec)
     instead = "env.action_mask=false, of a task of Gymnasium's, lets them be tried"
-    if mask not in actor.in_keys:
-        read = ", ".join(map(str, actor.in_keys))
-        raise UserError(f"actor reads {read}, and not {mask}, which says what is forbidden; {instead}")
-    if "action_mask_key" in signature(make).parameters:
-        return make(spec, action_mask_key=mask)
+    for mask in masks:
+        if mask not in actor.in_keys:
+            read = ", ".join(map(str, actor.in_keys))
+            raise UserError(f"actor reads {read}, and not {mask}, which says what is forbidden; {instead}")
+    if "action_mask_key" in signature(make).parameters and len(masks) == 1:
+        return make(spec, action_mask_key=masks[0])
     if (made := make(spec)) is not None:
         name = type(made).__name__
         raise UserError(
@@ -228,6 +285,20 @@ def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
     return "is_init" in policy.in_keys or any(hasattr(each, "is_init_key") for each in policy.modules())
 
 
+def task_of(env: EnvBase) -> Any:
+    """The first of the Gymnasium tasks below an environment; ``None`` where there are none."""
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    tasks = base._env if isinstance(base, GymWrapper) else None
+    return getattr(tasks, "envs", [tasks])[0]
+
+
+def opponents(env: EnvBase) -> Any:
+    """Earlier policies that play in it, see :mod:`hydrl.parts.environments.seat`; ``None`` without any."""
+    task = task_of(env)
+    known = task is not None and task.has_wrapper_attr("opponents")
+    return task.get_wrapper_attr("opponents") if known else None
+
+
 def pictures(env: TransformedEnv) -> tuple[list[NestedKey], int]:
     """The observation entries that are pictures of bytes, ``[k * C, H, W]``, and how many frames each is of.
 
@@ -236,9 +307,7 @@ def pictures(env: TransformedEnv) -> tuple[list[NestedKey], int]:
     spec = env.observation_spec
     keys = [key for key in spec.keys(True, True) if spec[key].dtype == torch.uint8 and is_picture(spec, key)]
     found = [each.N for each in env.transform if isinstance(each, CatFrames) and each.dim == -3]
-    if isinstance(env.base_env, GymWrapper):
-        task = env.base_env._env
-        task = getattr(task, "envs", [task])[0]
+    if (task := task_of(env)) is not None:
         found += [task.get_wrapper_attr("stack_size")] if task.has_wrapper_attr("stack_size") else []
     whole = [each for each in found if all(spec[key].shape[-3] % each == 0 for key in keys)]
     return keys, whole[0] if whole else 1

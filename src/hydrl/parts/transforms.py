@@ -23,7 +23,7 @@ from torchrl.envs.transforms.utils import _get_reset
 
 from hydrl.errors import UserError
 from hydrl.parts.limits import time_limit
-from hydrl.parts.specs import options, vectors
+from hydrl.parts.specs import INFO, options, vectors
 
 LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
 NEVER = 2**62  # the longest horizon where there is none
@@ -43,6 +43,38 @@ class CopiedTensors(Transform):
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.clone()
+
+
+class ReturnOfAgents(Transform):
+    """Writes ``episode_reward``, the mean of all agents' returns so far, which everything else reads.
+
+    Of several groups each has its own mean among what is told of an episode, ``GROUP/return``.
+
+    Args:
+        in_keys: of each group the agents' returns so far, ``[..., agents, 1]``.
+    """
+
+    def __init__(self, in_keys: list[NestedKey]) -> None:
+        of_groups = [(INFO, f"{key[0]}/return") for key in in_keys] if len(in_keys) > 1 else []
+        super().__init__(in_keys=in_keys, out_keys=["episode_reward", *of_groups])
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        returns = [next_tensordict.get(key) for key in self.in_keys]
+        whole, *groups = self.out_keys
+        next_tensordict.set(whole, torch.cat(returns, -2).mean(-2))
+        for key, each in zip(groups, returns, strict=False):
+            next_tensordict.set(key, each.mean(-2))
+        return next_tensordict
+
+    def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
+        return self._call(tensordict_reset)
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Adds them."""
+        shape = (*observation_spec.shape, 1)
+        for key in self.out_keys:
+            observation_spec[key] = Unbounded(shape, device=observation_spec.device)
+        return observation_spec
 
 
 def normaliser(

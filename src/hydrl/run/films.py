@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
@@ -66,8 +67,13 @@ def film(
                 evaluator.longest(env), evaluator.actor, draw, auto_reset=False, tensordict=start
             )
             write(picture(env))  # of the end, where TorchRL calls nothing
-    last = played["next"][-1]
-    return last["episode_reward"].item(), len(played), not last["done"].item()
+    return told(played)
+
+
+def told(played: TensorDictBase) -> tuple[float, int, bool]:
+    """The return of one episode, its steps and whether it was still running after the last of them."""
+    steps = played["next"].reshape(-1)  # of several agents there is one environment in a row
+    return steps["episode_reward"][-1].item(), len(steps), not steps["done"][-1].item()
 
 
 @torch.no_grad()
@@ -95,8 +101,7 @@ def watch(evaluator: Evaluator, frames: int, episodes: int, drawn: int) -> Itera
                 raise no_window(env, " ".join(str(error).split())) from error
             with set_exploration_type(ExplorationType.DETERMINISTIC):
                 played = env.rollout(evaluator.longest(env), evaluator.actor, leave_if_closed)
-            last = played["next"][-1]
-            yield last["episode_reward"].item(), len(played), not last["done"].item()
+            yield told(played)
 
 
 def no_window(env: EnvBase, reason: str) -> UserError:
@@ -169,7 +174,8 @@ def picture(env: EnvBase) -> np.ndarray:
 
 def task_of(env: EnvBase) -> str:
     """The id of a Gymnasium task, or the name of another's class."""
-    return getattr(getattr(env.base_env, "spec", None), "id", type(env.base_env).__name__)
+    base = env.base_env
+    return getattr(getattr(base, "spec", None), "id", getattr(base, "named", type(base).__name__))
 
 
 @contextmanager

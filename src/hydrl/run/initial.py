@@ -120,11 +120,14 @@ def require(asked: Sequence[str] | None, there: Sequence[str], where: str) -> No
 def by_part(loss: Mapping[str, Any], networks: Mapping[str, str]) -> dict[str, dict[str, Tensor]]:
     """The entries of a loss's state by the part they are of, under names that do not depend on the loss.
 
-    Those of its target networks are together, ``targets``, each named as what it is the target of.
+    Those of its target networks are together, ``targets``, each named as what it is the target of. Several
+    groups of agents have a loss each, and theirs are named after them.
     """
     found: dict[str, dict[str, Tensor]] = {}
     for name, value in loss.items():
-        head, _, rest = name.partition(".")
+        whole = name.split(".", 2) if name.startswith("of_groups.") else ["", "", name]
+        head, _, rest = whole[2].partition(".")
+        rest = f"{whole[1]}.{rest}" if whole[1] else rest
         argument = head.removeprefix("target_").removesuffix("_params")
         if argument in networks and isinstance(value, Tensor):
             part = networks[argument]

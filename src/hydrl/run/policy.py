@@ -14,6 +14,7 @@ from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, untouched_randomness, without_log_probabilities
 from hydrl.parts import environments, specs
+from hydrl.parts.environments.pettingzoo import AgentsForm
 from hydrl.parts.environments.told import OwnForm, Told
 from hydrl.parts.libraries import quieten_libraries
 from hydrl.run import export
@@ -45,7 +46,7 @@ class Policy:
         self.like = self.env()
         remembering = any(isinstance(each, CatFrames) for each in self.like.transform)
         self.remembers = remembering or specs.restarts_with_episodes(self.actor)
-        self.form: OwnForm | None = None
+        self.form: OwnForm | AgentsForm | None = None
         self.told: TransformedEnv = None
         self.now: TensorDictBase | None = None  # the last observation and action; none where episodes begin
         self.begins = torch.zeros((), dtype=torch.bool)
@@ -85,24 +86,32 @@ class Policy:
         Args:
             observation: one, as that environment gives it: an array, a picture in its own layout, a
                 dictionary or tuple of such; or many, ``[n, *shape]``, a dictionary of such as Gymnasium's
-                vector environments give it.
+                vector environments give it. Of several agents a dictionary by agent, of those that still act,
+                as PettingZoo gives it.
             deterministic: ``False`` draws from the distribution of a stochastic policy; a policy without one
                 acts the same.
             mask: which actions are allowed, ``[actions]`` or ``[n, actions]``, where the environment says
-                so in ``info`` or by a method; of a dictionary that holds it, it is read there.
+                so in ``info`` or by a method; of a dictionary that holds it, it is read there. Of several
+                agents a dictionary by agent.
 
         Returns:
             An ``int``, or ``[n]`` integers, for a ``Discrete`` space; else integers of several choices or
-            floats, ``[*shape]`` or ``[n, *shape]``; of a ``Dict`` or ``Tuple`` one of such.
+            floats, ``[*shape]`` or ``[n, *shape]``; of a ``Dict`` or ``Tuple`` one of such. Of several agents
+            a dictionary by agent.
 
         Raises:
             UserError: for an entry that lacks, another shape or kind of numbers, or another number of
                 observations in the middle of episodes that are remembered; for a mask that lacks, has no
-                use or forbids all; for tasks that are not Gymnasium's (several agents, your own TorchRL
-                class): use :meth:`act`.
+                use or forbids all; for tasks that are neither Gymnasium's nor PettingZoo's (VMAS', your own
+                TorchRL class): use :meth:`act`.
         """
-        self.form = self.form or self.own_form("predict")
+        if self.form is None:
+            make: Any = self.settings.build("env")
+            of_agents = make.func is environments.pettingzoo_env
+            self.form = AgentsForm(make) if of_agents else self.own_form("predict")
         acted = self.act(self.form.read(observation, mask), deterministic)
+        if isinstance(self.form, AgentsForm):
+            return self.form.write(acted)
         return self.form.write(acted[self.like.action_key].cpu())
 
     def own_form(self, asking: str) -> OwnForm:

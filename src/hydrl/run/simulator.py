@@ -40,7 +40,8 @@ CONSTANT = (
     *(types.BuiltinFunctionType, types.MethodType, types.ModuleType),
 )
 LIBRARIES = {"abc", "builtins", "collections", "enum", "gymnasium", "numpy"}
-LIBRARIES |= {"ale_py", "minatar", "tensordict", "torch", "torchrl", "types", "typing"}
+LIBRARIES |= {"ale_py", "minatar", "mpe2", "pettingzoo", "tensordict", "torch", "torchrl", "types", "typing"}
+GAMES = {"minatar", "mpe2", "pettingzoo"}  # whose tasks are objects beside what a run steps
 PLAIN = (type(None), bool, int, float, str, bytes)
 KEYS = ("plain", "number", "enum", "tuple", "frozenset")  # what dictionaries may be kept by
 CONTAINERS: dict[str, Any] = {
@@ -159,7 +160,7 @@ def read(value: Any, path: str, seen: Seen) -> Saved:
     if isinstance(value, types.FunctionType):
         kept = [read(each.cell_contents, f"{path} {name}", seen) for name, each in cells(value)]
         return ("function", kept, read(own(value), f"{path}()", seen), name_of(value))
-    if isinstance(value, HOLDERS) or package_of(kind) == "minatar":  # a game is an object beside its task
+    if isinstance(value, HOLDERS) or is_game_s(kind):
         held = {name: read(each, f"{path}.{name}", seen) for name, each in attributes(value).items()}
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
         return ("holder", held, dict(module), name_of(value if isinstance(value, type) else kind))
@@ -443,6 +444,11 @@ def is_library_s(kind: type) -> bool:
     return package_of(kind) in LIBRARIES or issubclass(kind, Enum)
 
 
+def is_game_s(kind: type) -> bool:
+    """Whether a class is of a package of games, or a task of one's own by the API of PettingZoo."""
+    return any(package_of(each) in GAMES for each in kind.__mro__)
+
+
 def package_of(kind: Any) -> str:
     """The package that a class or a function is of."""
     return str(kind.__module__).partition(".")[0]
@@ -452,7 +458,8 @@ def is_constant(value: Any) -> bool:
     """Whether an environment is made of it and does not change it."""
     if isinstance(value, CONSTANT) or (isinstance(value, type) and is_library_s(value)):
         return True
-    return name_of(type(value)) == "ale_py._ale_py:Action"  # a choice of the emulator's
+    # What PettingZoo draws with, and a choice of Atari's emulator.
+    return package_of(type(value)) == "pygame" or name_of(type(value)) == "ale_py._ale_py:Action"
 
 
 def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from hydrl.parts.environments.dm_control import Suite
+from hydrl.parts.environments.seat import Opponents
 
 Ways = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 
@@ -115,6 +116,7 @@ STATEFUL: dict[type, Ways] = {
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     mujoco.MjData: (mujoco_state, load_mujoco),
     Suite: (suite_state, load_suite),
+    Opponents: (lambda it: {}, lambda it, state: None),  # a collector keeps them; all environments share them
 }
 # How one is made that is not there, by its label.
 NEW: dict[str, Callable[[], Any]] = {

@@ -297,9 +297,11 @@ def undeferred(value: Any) -> Any:
 
 
 def as_evaluated(make: partial[EnvBase]) -> partial[EnvBase]:
-    """A partial of :func:`gymnasium_env` without the wrappers that are for training alone."""
+    """A partial of :func:`gymnasium_env` without the wrappers and opponents that are for training alone."""
     wrappers = make.keywords.get("wrappers") or {}
     kept = lasting(wrappers)
+    if make.keywords.get("opponents") is not None:
+        make = partial(make, opponents=None)
     return partial(make, wrappers=kept) if kept != wrappers else make
 
 

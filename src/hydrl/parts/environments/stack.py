@@ -16,7 +16,6 @@ from torchrl.envs import (
     SerialEnv,
     Transform,
     TransformedEnv,
-    UnaryTransform,
 )
 from torchrl.modules.utils import get_env_transforms_from_module
 
@@ -24,10 +23,11 @@ from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, gymnasium_env
 from hydrl.parts.environments.masks import NO_CHOICE
 from hydrl.parts.environments.normalisers import load_normaliser
+from hydrl.parts.environments.pettingzoo import pettingzoo_env
 from hydrl.parts.environments.tasks import copies
 from hydrl.parts.libraries import tell
-from hydrl.parts.specs import MASK, mask_key, restarts_with_episodes
-from hydrl.parts.transforms import ActionMask, CopiedTensors
+from hydrl.parts.specs import MASK, mask_keys, restarts_with_episodes
+from hydrl.parts.transforms import ActionMask, CopiedTensors, ReturnOfAgents
 
 MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[..., Transform | None]
@@ -50,7 +50,8 @@ def make_env(
         make: builds the base environment.
         transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
             where none is named, because returns are reported raw; what builds ``None`` is left out. The
-            return of several agents, which all else reads as ``episode_reward``, is the mean of theirs.
+            return of several agents, which all else reads as ``episode_reward``, is the mean of theirs; what
+            each of several groups of them has come to is told beside it.
         num_envs: environments stepped together.
         device: where the tensors live.
         normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
@@ -70,9 +71,8 @@ def make_env(
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
     stack[1:1] = masks(base, make)  # before whatever takes statistics of random frames
-    if isinstance(key := base.reward_keys[0], tuple):
-        return_key = (*key[:-1], f"episode_{key[-1]}")
-        stack.insert(1, UnaryTransform([return_key], ["episode_reward"], fn=mean_over_agents))
+    if paid := [key for key in base.reward_keys if isinstance(key, tuple)]:
+        stack.insert(1, ReturnOfAgents([(*key[:-1], f"episode_{key[-1]}") for key in paid]))
     if getattr(make, "func", make) is not gymnasium_env:  # whose tasks are handed copies already
         stack.append(CopiedTensors())
     if policy is not None and restarts_with_episodes(policy):
@@ -90,8 +90,8 @@ def masks(base: EnvBase, make: MakeEnv) -> list[Transform]:
     maker: Any = getattr(make, "func", make)
     id = getattr(make, "keywords", {}).get("id")
     named = f"env.id={id}" if id else getattr(type(base), "named", maker.__name__)
-    if (mask := mask_key(base)) is not None:
-        return [ActionMask(base.action_key, mask, named)]
+    if heeded := mask_keys(base):
+        return [ActionMask(action, mask, named) for action, mask in heeded.items()]
     if any(MASK in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
         tell(f"{named} says by {MASK} which actions are forbidden, and they are tried: {NO_CHOICE}")
     return []
@@ -111,7 +111,7 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None 
     One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
     """
     maker: Any = getattr(make, "func", make)
-    if maker is gymnasium_env and render:
+    if maker in (gymnasium_env, pettingzoo_env) and render:
         make = partial(make, render_mode=render)
     is_class = isinstance(maker, type)
     constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
@@ -149,8 +149,3 @@ class SteadySerialEnv(SerialEnv):
         threads = torch.get_num_threads()
         super().close(raise_if_closed=raise_if_closed)
         torch.set_num_threads(threads)
-
-
-def mean_over_agents(values: torch.Tensor) -> torch.Tensor:
-    """``[..., agents, 1]`` to ``[..., 1]``."""
-    return values.mean(-2)

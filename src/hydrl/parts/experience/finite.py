@@ -7,6 +7,7 @@ from tensordict import NestedKey, TensorDictBase, unravel_key
 from torchrl.collectors import Collector
 
 from hydrl.parts.finite import check_finite
+from hydrl.parts.specs import opponents
 
 
 class FiniteCollector(Collector):
@@ -18,18 +19,25 @@ class FiniteCollector(Collector):
     steps = True
 
     def publish(self) -> None:
-        """The policy that acts is the one that learns, unless it is on another device."""
+        """The policy that acts is the one that learns, unless it is on another device; opponents meet it."""
         self.update_policy_weights_()
+        if (others := opponents(self.env)) is not None:
+            others.meet(self.policy, self._frames)
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, what one step hands to the next."""
         carrier = self._carrier.clone().to_dict() if running else None
-        return {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
+        others = opponents(self.env)
+        known = {} if others is None else {"opponents": others.state_dict()}
+        kept = {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
+        return kept | known
 
     def go_on(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state`."""
         self.load_state_dict(state["own"])
         self._frames, self._iter = state["frames"], state["iter"]
+        if (others := opponents(self.env)) is not None:
+            others.load_state_dict(state["opponents"], self.policy)
         if state["carrier"] is None:  # episodes start anew
             self._make_carrier()
         else:

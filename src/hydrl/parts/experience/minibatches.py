@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 from torchrl.data import ReplayBuffer
 from torchrl.data.replay_buffers import PrioritizedSampler
 from torchrl.envs import MultiStepTransform
@@ -16,7 +17,7 @@ from hydrl.errors import UserError
 from hydrl.parts.experience.agents import as_read
 from hydrl.parts.experience.frames import frames_of
 from hydrl.parts.experience.hindsight import goals_of
-from hydrl.parts.specs import INFO
+from hydrl.parts.specs import ALIVE, GONE, INFO
 
 
 class Minibatches:
@@ -85,10 +86,40 @@ class Epochs(Minibatches):
     @set_recurrent_mode(True)
     def judge(self, batch: TensorDictBase) -> None:
         """Writes advantage and value target into the batch."""
-        loss = self.loss
-        loss.value_estimator(
-            batch, params=loss.critic_network_params, target_params=loss.target_critic_network_params
-        )
+        for loss in getattr(self.loss, "of_groups", {"": self.loss}).values():
+            judge(batch, loss)
+
+
+def judge(batch: TensorDictBase, loss: LossModule) -> None:
+    """Writes what a loss's value estimator says of a batch, ``[time]`` or ``[envs, time]``.
+
+    Of agents of which some may end before their episode each has ends of its own, and what is standardised is
+    so over those that still acted: of others a loss reads nothing.
+    """
+    keys, params, target = loss.tensor_keys, loss.critic_network_params, loss.target_critic_network_params
+    group = keys.action[0] if isinstance(keys.action, tuple) else ""
+    alive = batch.get((group, ALIVE), None)
+    if alive is None:
+        loss.value_estimator(batch, params=params, target_params=target)
+        return
+    read = batch.copy()
+    following = read["next"]
+    over = ~following[group, ALIVE] | following["done"].unsqueeze(-2)
+    following.update({"done": over, "terminated": following[group, GONE]})
+    loss.value_estimator(read, params=params, target_params=target)
+    batch.update(read.select(keys.value, keys.advantage, keys.value_target))
+    if getattr(loss.value_estimator, "average_gae", False) and not alive.all():
+        standardise(batch[keys.advantage], alive)
+
+
+def standardise(advantage: Tensor, alive: Tensor) -> None:
+    """Each agent's advantages, ``[..., agents, 1]``, in place, over the rows in which it is ``alive``."""
+    rows = [*range(advantage.ndim - 2)]
+    count = alive.sum(rows, keepdim=True).clamp_min(1)
+    mean = advantage.where(alive, 0.0).sum(rows, keepdim=True) / count
+    apart = (advantage - mean).where(alive, 0.0)
+    scale = (apart.square().sum(rows, keepdim=True) / (count - 1).clamp_min(1)).sqrt()
+    advantage.copy_(apart / scale.clamp_min(1e-4))
 
 
 class Replay(Minibatches):

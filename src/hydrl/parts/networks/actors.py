@@ -2,6 +2,7 @@
 
 from typing import Literal, Unpack
 
+from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.modules import DistributionalQValueActor, ProbabilisticActor, QValueActor
@@ -10,7 +11,7 @@ from hydrl.parts.libraries import tell
 from hydrl.parts.networks import heads
 from hydrl.parts.networks.layers import noisy_layers
 from hydrl.parts.networks.network import Net, network
-from hydrl.parts.specs import action_kind, action_spec, mask_key
+from hydrl.parts.specs import action_kind, mask_key
 
 Scale = Literal["per_state", "independent"]
 FINE = 8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
@@ -103,12 +104,12 @@ def distributional(
     return noisy_layers(network(env, head, **net), noisy)
 
 
-def tell_of_rounding(env: EnvBase) -> None:
+def tell_of_rounding(env: EnvBase, key: NestedKey = "action") -> None:
     """Warns of bounds between which float32, in which actions are kept, has few numbers to tell them apart.
 
     The probability of a stored action is then not that of the action that was drawn.
     """
-    bounds = action_spec(env.base_env if isinstance(env, TransformedEnv) else env).space
+    bounds = (env.base_env if isinstance(env, TransformedEnv) else env).full_action_spec_unbatched[key].space
     low, high = bounds.low.flatten().float(), bounds.high.flatten().float()
     far = low.abs().maximum(high.abs())
     between = (high - low) / (far.nextafter(far * 2) - far)

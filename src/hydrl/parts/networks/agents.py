@@ -1,24 +1,30 @@
-"""Actors and critics of several agents, which all act at once, over TorchRL's ``MultiAgentMLP``."""
+"""Actors and critics of several agents, which all act at once, over TorchRL's ``MultiAgentMLP``.
 
+Where there are several groups of agents each has a network of its own, and the part is these in a row.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 
-from tensordict.nn import TensorDictModuleBase
-from torch import nn
+import torch
+from tensordict import NestedKey
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
 from torchrl.envs import EnvBase
-from torchrl.modules import MultiAgentMLP, ProbabilisticActor, QValueActor
+from torchrl.modules import MultiAgentMLP, QValueActor
 
 from hydrl.parts.networks import heads
 from hydrl.parts.networks.actors import tell_of_rounding
 from hydrl.parts.networks.layers import activation_class
 from hydrl.parts.networks.network import materialise
-from hydrl.parts.specs import action_kind, action_spec, mask_key, size_of
+from hydrl.parts.specs import groups, kind_of, mask_key, of_group, one_group, size_of
 
 Keys = list[str | tuple[str, ...]]
 
 
 def actor(
     env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
-) -> ProbabilisticActor:
+) -> TensorDictModuleBase:
     """Each agent acts on its own observation: a squashed Gaussian within bounds, or one logit an action.
 
     Of several choices at once that is one for each option of each.
@@ -27,17 +33,19 @@ def actor(
         env: gives the agents, their observations and their actions, ``[..., agents, size]``.
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
-        in_keys: entries of the agents that the network reads.
-        share_params: one network for all agents instead of one for each.
+        in_keys: entries of the agents, of each group of them, that its network reads.
+        share_params: one network for all agents of a group instead of one for each.
     """
-    kind = action_kind(env).removeprefix("multi-agent ")
-    drawn = {"discrete": heads.categorical, "multi-discrete": heads.several}.get(kind)
-    if drawn is None:
-        tell_of_rounding(env)
-    spec, key = action_spec(env), env.action_key
-    head = heads.tanh_normal(spec, key) if drawn is None else drawn(spec, key, mask=mask_key(env))
-    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
-    return materialise(head.over(layers, in_keys), env)
+    acting = []
+    for group, spec in groups(env).items():
+        key, read = (group, "action"), [of_group(each, group) for each in in_keys]
+        drawn = {"discrete": heads.categorical, "multi-discrete": heads.several}.get(kind_of(spec))
+        if drawn is None:
+            tell_of_rounding(env, key)
+        head = heads.tanh_normal(spec, key) if drawn is None else drawn(spec, key, mask=mask_key(env, key))
+        layers = partial(of_agents, env, read, num_cells, activation, share_params, False)
+        acting.append(materialise(head.over(layers, read), env))
+    return in_a_row(acting)
 
 
 def deterministic(
@@ -48,9 +56,10 @@ def deterministic(
     Args:
         env: and the others as for :func:`actor`.
     """
-    tell_of_rounding(env)
+    spec, key = one_group(env), env.action_key
+    tell_of_rounding(env, key)
     layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
-    return materialise(heads.deterministic(action_spec(env), env.action_key).over(layers, in_keys), env)
+    return materialise(heads.deterministic(spec, key).over(layers, in_keys), env)
 
 
 def q_value(
@@ -61,7 +70,7 @@ def q_value(
     Args:
         env: and the others as for :func:`actor`.
     """
-    head = heads.q_value(action_spec(env), env.action_key, mask=mask_key(env))
+    head = heads.q_value(one_group(env), env.action_key, mask=mask_key(env))
     layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
     return materialise(head.over(layers, in_keys), env)
 
@@ -83,12 +92,28 @@ def critic(
         actor: not read here; every critic is built from the same two.
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
-        in_keys: entries of the agents that the network reads.
-        share_params: one network for all agents instead of one for each.
-        centralized: from what all agents observe (Yu et al. 2022) or each from its own (de Witt et al. 2020).
+        in_keys: entries of the agents, of each group of them, that its network reads.
+        share_params: one network for all agents of a group instead of one for each.
+        centralized: from what all agents observe, other groups' too (Yu et al. 2022), or each from its own
+            (de Witt et al. 2020).
     """
-    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, centralized)
-    return materialise(heads.state_value().over(layers, in_keys), env)
+    judging, found = [], groups(env)
+    for group in found:
+        read = [of_group(each, group) for each in in_keys]
+        others = [
+            of_group(each, other) for each in in_keys for other in found if other != group and centralized
+        ]
+        layers = partial(
+            of_agents, env, read, num_cells, activation, share_params, centralized, others=others
+        )
+        head = heads.state_value("state_value" if len(found) == 1 else (group, "state_value"))
+        judging.append(materialise(head.over(layers, [*read, *others]), env))
+    return in_a_row(judging)
+
+
+def in_a_row(networks: list[TensorDictModuleBase]) -> TensorDictModuleBase:
+    """Those of several groups as one module, see :func:`hydrl.parts.specs.network_of`; one as it is."""
+    return networks[0] if len(networks) == 1 else TensorDictSequential(*networks)
 
 
 def action_value(
@@ -107,6 +132,7 @@ def action_value(
         env: and the others as for :func:`critic`.
         centralized: from what all agents observe and do (Lowe et al. 2017) or each from its own.
     """
+    one_group(env)
     read = [*in_keys, env.action_key]
     layers = partial(of_agents, env, read, num_cells, activation, share_params, centralized)
     return materialise(heads.action_value().over(layers, read), env)
@@ -120,21 +146,53 @@ def of_agents(
     share_params: bool,
     centralized: bool,
     outputs: int,
-) -> MultiAgentMLP:
+    *,
+    others: Sequence[NestedKey] = (),
+) -> nn.Module:
     """Reads ``in_keys`` joined, ``[..., agents, size]``, and gives ``[..., agents, outputs]``.
+
+    Args:
+        env: gives the entries.
+        in_keys: of one group of agents.
+        num_cells: see :func:`critic`, as for the others.
+        outputs: numbers an agent.
+        others: entries of other groups, which are read after these.
 
     Raises:
         UserError: for entries that are not there.
     """
-    spec, observed = action_spec(env), [key for key in in_keys if key != env.action_key]
-    acted = spec.shape[-1] if env.action_key in in_keys else 0
-    return MultiAgentMLP(
-        n_agent_inputs=size_of(env.observation_spec, observed) + acted,
+    spec, acts = env.observation_spec, env.full_action_spec
+    observed = [key for key in in_keys if key not in env.action_keys]
+    acted = sum(acts[key].shape[-1] for key in in_keys if key in env.action_keys)
+    seen = sum(spec[key].shape[-2:].numel() for key in others if size_of(spec, [key]))
+    net = MultiAgentMLP(
+        n_agent_inputs=size_of(spec, observed) + acted + seen,
         n_agent_outputs=outputs,
-        n_agents=spec.shape[0],
+        n_agents=spec[observed[0]].shape[-2],
         centralized=centralized,
         share_params=share_params,
         num_cells=num_cells,
         activation_class=activation_class(activation),
         device=env.device,
     )
+    return Beside(net, len(in_keys)) if others else net
+
+
+class Beside(nn.Module):
+    """Shows each agent of a group, beside what it observes, what all agents of other groups do.
+
+    Args:
+        net: reads both joined, ``[..., agents, size]``.
+        own: how many of the entries that are read are the group's.
+    """
+
+    def __init__(self, net: nn.Module, own: int) -> None:
+        super().__init__()
+        self.net, self.own = net, own
+
+    def forward(self, *entries: Tensor) -> Tensor:
+        """Entries ``[..., agents, size]``, each of its own group."""
+        agents = entries[0].shape[-2]
+        others = [each.flatten(-2).unsqueeze(-2) for each in entries[self.own :]]
+        shown = [each.expand(*each.shape[:-2], agents, -1) for each in others]
+        return self.net(torch.cat([*entries[: self.own], *shown], -1))

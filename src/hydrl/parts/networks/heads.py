@@ -245,9 +245,9 @@ def distributional(
     return Head(net, ["action_value"], whole)
 
 
-def state_value() -> Head:
-    """The value of a state, ``[..., 1]``."""
-    return Head(lambda layers: layers(1), ["state_value"])
+def state_value(key: NestedKey = "state_value") -> Head:
+    """The value of a state, ``[..., 1]``, as the entry ``key``."""
+    return Head(lambda layers: layers(1), [key])
 
 
 def action_value(outputs: int = 1) -> Head:

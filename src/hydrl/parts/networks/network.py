@@ -18,7 +18,7 @@ from hydrl.parts.networks.encoders import Features
 from hydrl.parts.networks.heads import Head
 from hydrl.parts.networks.layers import JointLayers, Layers, Norm, initialise
 from hydrl.parts.networks.memory import OF_A_CRITIC, STATES, Memory
-from hydrl.parts.specs import mask_key, require_entries, seen, size_of
+from hydrl.parts.specs import mask_keys, require_entries, seen, size_of
 
 BODIES = ("features", "memory")  # what lies before a head writes
 
@@ -147,7 +147,7 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         DivergedError: if what it gives is no number.
     """
     actions = env.action_keys
-    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES, mask_key(env))]
+    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES, *mask_keys(env).values())]
     require_entries(env.observation_spec, in_keys)
     module.to(env.device).eval()
     with torch.no_grad():

@@ -1,0 +1,199 @@
+"""Games of PettingZoo's in which players take turns, seen from one seat: earlier policies play the others."""
+
+from collections import deque
+from copy import deepcopy
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Dict
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from hydrl.errors import UserError
+from hydrl.parts.environments.families import imported
+from hydrl.parts.environments.pettingzoo import entries_of, mask_of, module_of
+from hydrl.parts.environments.spaces import at, leaves, view
+from hydrl.parts.specs import MASK
+
+
+class Opponents:
+    """Earlier policies of the run, which it plays against; before there are any, moves are drawn at random.
+
+    All environments of a run share them, and a checkpoint has them.
+
+    Args:
+        every_frames: of training, after which the policy joins them as it is then.
+        size: how many are kept, the newest.
+        newest: the share of the games that are against the last of them; in others each is drawn evenly.
+    """
+
+    def __init__(self, every_frames: int, size: int, newest: float) -> None:
+        self.every_frames, self.newest = every_frames, newest
+        self.policies: deque[TensorDictModuleBase] = deque(maxlen=size)
+        self.joined = 0  # multiples of every_frames
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        """Each environment is made of a copy of its configuration, and all share these."""
+        return self
+
+    def meet(self, policy: TensorDictModuleBase, frames: int) -> None:
+        """Lets the policy join them, where it has been trained for another ``every_frames``."""
+        if frames // self.every_frames > self.joined:
+            self.joined = frames // self.every_frames
+            self.policies.append(deepcopy(policy).eval().requires_grad_(False))
+
+    def drawn(self, rng: np.random.Generator) -> int | None:
+        """One for a game, by its place; ``None`` plays at random."""
+        if not self.policies:
+            return None
+        last = len(self.policies) - 1
+        return last if rng.random() < self.newest else int(rng.integers(last + 1))
+
+    @torch.no_grad()
+    def act(self, place: int, seen: dict[str, np.ndarray], legal: np.ndarray) -> int:
+        """A move, drawn as that policy would draw it.
+
+        Args:
+            place: its own.
+            seen: entries of what it observes, as a run's networks read them.
+            legal: ``[actions]``, whether each is allowed.
+        """
+        entries = {name: torch.as_tensor(each).float() for name, each in seen.items()}
+        with set_exploration_type(ExplorationType.RANDOM):
+            made = self.policies[place](TensorDict({**entries, MASK: torch.from_numpy(legal)}))
+        action = made["action"]
+        return int(action.argmax(-1) if action.ndim else action)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Their weights."""
+        return {"joined": self.joined, "policies": [dict(each.state_dict()) for each in self.policies]}
+
+    def load_state_dict(self, state: dict[str, Any], policy: TensorDictModuleBase) -> None:
+        """Goes on from :meth:`state_dict`; all are such as ``policy`` is."""
+        self.joined = state["joined"]
+        self.policies.clear()
+        for weights in state["policies"]:
+            self.policies.append(deepcopy(policy).eval().requires_grad_(False))
+            self.policies[-1].load_state_dict(weights)
+
+
+def make(
+    id: str,
+    seat: str | None = None,
+    opponents: Opponents | None = None,
+    render_mode: str | None = None,
+    **kwargs: Any,
+) -> gymnasium.Env:
+    """A game by its name, as ``classic/tictactoe_v3``.
+
+    Args:
+        id: ``FAMILY/NAME_vN``, as PettingZoo's modules are called.
+        seat: the player whose eyes it is seen by; ``None`` draws one for each game.
+        opponents: who plays the others; ``None`` draws their moves at random.
+        render_mode: ``rgb_array`` for films.
+        **kwargs: the game's own.
+
+    Raises:
+        UserError: for a game that there is not, or no player of it.
+    """
+    imported("pettingzoo", "self_play")
+    if hasattr(module := module_of(id), "parallel_env"):
+        raise UserError(f"env.id={id} is no game of turns; write env=pettingzoo env.id={id}")
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    return Seat(module.env(**kwargs), id, seat, opponents)
+
+
+class Seat(gymnasium.Env):
+    """A game of turns as one player has it: a step is its move with all that the others answer.
+
+    What it is paid meanwhile comes with its own last move, so that the loser's -1, which a game gives in the
+    winner's turn, is that of the move it lost by. At the end ``info`` says whether it was ``not_lost``, and
+    the same as ``not_lost_first`` or ``not_lost_later``, as it made the first move or not.
+
+    Args:
+        game: a ``pettingzoo.AECEnv``.
+        id: its name.
+        seat: see :func:`make`, as ``opponents``.
+        opponents: who plays the others.
+    """
+
+    def __init__(self, game: Any, id: str, seat: str | None, opponents: Opponents | None) -> None:
+        self.game, self.id, self.asked, self.opponents = game, id, seat, opponents
+        players = game.possible_agents
+        if seat not in (None, *players):
+            raise UserError(
+                f"env.seat={seat}: {id} has {' and '.join(players)}; null draws one for each game"
+            )
+        self.metadata, self.render_mode = game.metadata, game.unwrapped.render_mode
+        self.player = seat or players[0]
+        self.opponent: int | None = None
+        self.paid = self.total = 0.0
+        self.observation_space = game.observation_space(self.player)
+        self.action_space = game.action_space(self.player)
+        seen = entries_of(self.observation_space)
+        self.entries = dict(leaves(Dict({key: each for key, each in seen.items() if key != MASK})))
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        """Begins a game, in which others may move first."""
+        super().reset(seed=seed)
+        players, drawn = self.game.possible_agents, self.np_random
+        while True:
+            self.player = self.asked or players[drawn.integers(len(players))]
+            self.opponent = self.opponents.drawn(drawn) if self.opponents else None
+            self.game.reset(seed=int(drawn.integers(2**31)))
+            self.first, self.paid, self.total = self.game.agent_selection == self.player, 0.0, 0.0
+            self.others_move()
+            if not self.over(self.player):
+                return self.game.observe(self.player), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        """Its move, and those of the others until it is its turn again."""
+        self.paid = 0.0
+        self.move(action)
+        self.others_move()
+        self.total += self.paid
+        truncated = bool(self.game.truncations.get(self.player, False))
+        terminated = self.over(self.player) and not truncated
+        info = {}
+        if terminated or truncated:
+            held = float(self.total >= 0)
+            info = {"not_lost": held, f"not_lost_{'first' if self.first else 'later'}": held}
+        return self.game.observe(self.player), self.paid, terminated, truncated, info
+
+    def others_move(self) -> None:
+        """The other players, until it is the seat's turn or the game is over for it."""
+        game = self.game
+        while not self.over(self.player) and (moving := game.agent_selection) != self.player:
+            self.move(None if self.over(moving) else self.answer(moving))
+
+    def move(self, action: Any) -> None:
+        """One player's move; what the seat is paid by it is kept."""
+        self.game.step(action)
+        self.paid += float(self.game.rewards.get(self.player, 0.0))
+
+    def over(self, player: str) -> bool:
+        """Whether the game is over for a player."""
+        game = self.game
+        return player not in game.agents or game.terminations[player] or game.truncations[player]
+
+    def answer(self, player: str) -> int:
+        """What an opponent does."""
+        seen, mask = self.game.observe(player), None
+        mask = mask_of(seen, self.game.infos[player])
+        legal = np.ones(self.action_space.n, bool) if mask is None else np.asarray(mask, bool)
+        if self.opponent is None:
+            return int(self.np_random.choice(np.flatnonzero(legal)))
+        shown = {name: view(at(seen, path), space) for name, (path, space) in self.entries.items()}
+        return self.opponents.act(self.opponent, shown, legal)
+
+    def render(self) -> Any:
+        """A picture of the board."""
+        return self.game.render()
+
+    def close(self) -> None:
+        """Closes the game."""
+        self.game.close()

@@ -1,0 +1,176 @@
+"""Games of turns from one seat: what the loser is paid, which moves are allowed, who plays the others."""
+
+from contextlib import closing
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from conftest import settings
+from tensordict.nn import TensorDictModule
+
+from hydrl.errors import UserError
+from hydrl.parts import environments
+from hydrl.parts.environments import seat
+from hydrl.parts.experience import collectors
+
+pytest.importorskip("pettingzoo")
+
+GAME = "classic/tictactoe_v3"
+PLAYERS = ["player_1", "player_2"]
+LINES = [{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {0, 3, 6}, {1, 4, 7}, {2, 5, 8}, {0, 4, 8}, {2, 4, 6}]
+
+
+class Scripted(seat.Opponents):
+    """Makes the moves of a list."""
+
+    def __init__(self, moves):
+        super().__init__(1, 1, 1.0)
+        self.moves = iter(moves)
+
+    def drawn(self, rng):
+        return 0
+
+    def act(self, place, seen, legal):
+        move = next(self.moves)
+        assert legal[move]
+        return move
+
+
+@cache
+def worth(own: frozenset, other: frozenset) -> int:
+    """What a game comes to for who is to move, where both play as well as can be."""
+    if any(line <= other for line in LINES):
+        return -1
+    free = {*range(9)} - own - other
+    return max((-worth(other, own | {move}) for move in free), default=0)
+
+
+class Perfect(Scripted):
+    """Makes one of the best moves, drawn at random."""
+
+    def __init__(self, seed=0):
+        super().__init__([])
+        self.rng = np.random.default_rng(seed)
+
+    def act(self, place, seen, legal):
+        own, other = (frozenset(np.flatnonzero(each).tolist()) for each in seen["observation"])
+        worths = {move: -worth(other, own | {move}) for move in np.flatnonzero(legal).tolist()}
+        return self.rng.choice([move for move, each in worths.items() if each == max(worths.values())])
+
+
+def games(task, act, count, seed=0):
+    """What the seat was paid in each of so many games, where it acts by ``act(observation)``."""
+    paid = []
+    for place in range(count):
+        observation, ended = task.reset(seed=seed + place)[0], False
+        while not ended:
+            observation, reward, *ends, _ = task.step(act(observation))
+            ended = any(ends)
+        paid.append(reward)
+    return np.array(paid)
+
+
+@pytest.mark.parametrize(
+    ("player", "own", "others", "paid", "held"),
+    [
+        ("player_1", [0, 1, 8], [3, 4, 5], [0, 0, -1], {"not_lost": 0.0, "not_lost_first": 0.0}),
+        ("player_2", [3, 4, 5], [0, 1, 8], [0, 0, 1], {"not_lost": 1.0, "not_lost_later": 1.0}),
+        ("player_2", [3, 4], [0, 1, 2], [0, -1], {"not_lost": 0.0, "not_lost_later": 0.0}),
+        ("player_1", [0, 1, 5, 6, 8], [2, 3, 4, 7], [0] * 5, {"not_lost": 1.0, "not_lost_first": 1.0}),
+    ],
+)
+def test_a_defeat_is_paid_with_the_loser_s_own_last_move(player, own, others, paid, held):
+    task = seat.make(GAME, player, Scripted(others))
+    task.reset(seed=0)
+    *steps, (_, last, terminated, truncated, info) = [task.step(move) for move in own]
+    assert [*(step[1] for step in steps), last] == paid
+    assert not any(step[2] or step[3] for step in steps)
+    assert (terminated, truncated, info) == (True, False, held)
+
+
+def test_a_perfect_player_never_loses_and_others_draw_their_moves():
+    by_chance, best = np.random.default_rng(0), Perfect(1)
+
+    def at_random(seen):
+        return by_chance.choice(np.flatnonzero(seen["action_mask"]))
+
+    def perfectly(seen):
+        return best.act(0, {"observation": np.moveaxis(seen["observation"], -1, 0)}, seen["action_mask"])
+
+    for player in PLAYERS:
+        assert {*games(seat.make(GAME, player, Perfect()), at_random, 100)} == {0.0, -1.0}
+        paid = games(seat.make(GAME, player), perfectly, 100)
+        assert {*paid} == {0.0, 1.0}
+        assert (paid == 1).sum() > 60
+
+
+def acting_by(number):
+    """A policy that always takes one action."""
+    net = TensorDictModule(torch.nn.Linear(1, 9), in_keys=["observation"], out_keys=["action"])
+    torch.nn.init.constant_(net.module.bias, number)
+    return net
+
+
+def test_the_newest_policies_are_played_against_and_a_checkpoint_has_them():
+    others, rng = seat.Opponents(every_frames=100, size=2, newest=0.5), np.random.default_rng(0)
+    assert others.drawn(rng) is None
+    for frames in (50, 120, 180, 450, 500):  # 120, 450 and 500 are the first past a multiple
+        others.meet(acting_by(frames), frames)
+    kept = [each.module.bias[0].item() for each in others.policies]
+    assert kept == [450, 500]
+    drawn = [others.drawn(rng) for _ in range(1_000)]
+    assert 0.7 < np.mean(drawn) < 0.8  # half of all, and half of the others
+    again = seat.Opponents(every_frames=100, size=2, newest=0.5)
+    again.load_state_dict(others.state_dict(), acting_by(0))
+    assert [each.module.bias[0].item() for each in again.policies] == kept
+    again.meet(acting_by(1), 560)
+    assert len(again.policies) == 2
+    assert again.policies[-1].module.bias[0] == 500
+
+
+def test_a_run_plays_against_what_it_was_and_is_evaluated_against_chance():
+    chosen = settings("algo=ppo", "env=self_play", f"env.id={GAME}", "env.opponents.every_frames=64")
+    make = chosen.build("env")
+    env = environments.make_env(make, chosen.transform_builders, num_envs=4, seed=0)
+    actor = chosen.build("actor")(env)
+    options = {"frames_per_batch": 64, "init_random_frames": 0, "num_envs": 4, "seed": 0, "device": "cpu"}
+    collector = collectors.make_collector(env, None, actor, **options)
+    batches = iter(collector)
+    evaluated = environments.make_env(make, chosen.transform_builders, num_envs=2, policy=actor)
+    with closing(env), closing(evaluated):
+        for met in range(3):
+            batch = next(batches)
+            legal = batch["action_mask"].gather(-1, batch["action"].argmax(-1, keepdim=True))
+            assert legal.all()
+            others = [each.get_wrapper_attr("opponents") for each in env.base_env._env.envs]
+            assert len({*map(id, others)}) == 1
+            assert len(others[0].policies) == met
+            collector.publish()
+        before = next(others[0].policies[0].parameters()).clone()
+        next(actor.parameters()).data += 1
+        assert torch.equal(next(others[0].policies[0].parameters()), before)
+        for each in evaluated.base_env._env.envs:
+            assert each.get_wrapper_attr("opponents") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["env.id=classic/tictactoe_v3", "env.seat=player_3"], "has player_1 and player_2; null draws one"),
+        (["env.id=classic/tictacto_v3"], "no such game; use classic/tictactoe_v3"),
+        (
+            ["env.id=mpe2/simple_spread_v3"],
+            "no game of turns; write env=pettingzoo env.id=mpe2/simple_spread_v3",
+        ),
+    ],
+)
+def test_what_cannot_be_played_is_told_in_a_line(words, told):
+    chosen = settings("algo=ppo", "env=self_play", *words)
+    with pytest.raises(UserError, match=told):
+        environments.make_env(chosen.build("env"), chosen.transform_builders)
+
+
+def test_workers_of_their_own_would_never_meet_the_policy():
+    with pytest.raises(UserError, match=r"env\.opponents: .*use collector=single, or env\.opponents=null"):
+        settings("algo=ppo", "env=self_play", f"env.id={GAME}", "collector=multi_sync", "transforms=plain")
