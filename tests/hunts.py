@@ -10,8 +10,8 @@ from pettingzoo import ParallelEnv
 class Hunt(ParallelEnv):
     """Hunter k is paid k + 1 a step, the prey -1; agent k ends by itself after ``lives[k]`` steps.
 
-    Each observes (the steps so far, k), the prey one zero more. Hunters may not take action 2 in odd steps, which
-    would end a test.
+    Each observes (the steps so far, k), the prey one zero more. A hunter that takes action 2 in an odd
+    step ends a test.
 
     Args:
         lives: steps of the two hunters and the prey.

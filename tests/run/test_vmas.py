@@ -34,7 +34,13 @@ def test_an_evaluation_leaves_the_training_s_draws_alone(run):
 def test_a_scenario_that_vmas_does_not_have_is_told(run):
     with pytest.raises(UserError, match=r"env\.scenario=balanc: no such choice; try balance, "):
         run("algo=mappo", "env=vmas", "env.scenario=balanc")
-    with pytest.raises(UserError, match="env=simple_tag has multi-agent Composite actions"):
-        run("algo=mappo", "env=vmas", "env.scenario=simple_tag")
     with pytest.raises(UserError, match=r"continuous actions; add \+env\.continuous_actions=false, or use "):
         run("algo=qmix", "env=vmas", "env.scenario=balance")
+
+
+def test_agents_that_are_not_alike_learn_by_groups(run):
+    small = [word for word in SMALL if not word.startswith("env=")]
+    folder = run("algo=mappo", "env=vmas", "env.scenario=simple_tag", *small, "total_frames=512")
+    for row in rows(folder):
+        assert row["loss/adversary/objective"] != row["loss/agent/objective"]
+        assert float(row["train/adversary/return"]) >= 0 >= float(row["train/agent/return"])
