@@ -34,6 +34,10 @@ VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
 VEC_NORM_V2 = partial(VecNormV2, in_keys=["observation"], decay=1.0, reduce_batch_dims=True)
 FAMILIES = {"atari": ("ale_py", "ALE/Pong-v5"), "minatar": ("minatar", "MinAtar/Breakout-v1")}
 FAMILIES |= {"dm_control": ("dm_control", "cartpole-swingup")}
+FAMILIES |= {
+    "pettingzoo": ("mpe2", "mpe2/simple_spread_v3"),
+    "self_play": ("pettingzoo", "classic/tictactoe_v3"),
+}
 NAMED = sorted({file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom", "vmas"})
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
@@ -74,8 +78,8 @@ def test_several_environments_leave_the_number_of_threads_closed_or_forgotten(mo
 @pytest.mark.parametrize("num_envs", [1, 2])
 @pytest.mark.parametrize("name", NAMED)
 def test_every_env_config_gives_what_its_specs_say(name, num_envs):
-    several = "vmas" in name  # agents; all environments are one
-    if several:
+    several = name in ("vmas_navigation", "pettingzoo")  # agents; all environments are one
+    if "vmas" in name:
         needs_vmas()
     package, id = FAMILIES.get(name, ("", ""))
     if package:
