@@ -129,7 +129,7 @@ def check(values: Values) -> None:
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
-    for rule in (in_need, unfit, too_large, begun_from, ill_wrapped, ill_named, ill_read, at_odds):
+    for rule in (in_need, unfit, too_large, begun_from, ill_wrapped, ill_named, ill_read, unmet, at_odds):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)
@@ -342,11 +342,6 @@ def at_odds(values: Values) -> Iterator[str]:
             f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
             f"taken changes; use layers@{norms[0]}=mlp"
         )
-    if values["env"].get("opponents") and asked(values, "workers"):
-        yield (
-            "env.opponents: policies join them in the run's own process; use collector=single, or "
-            "env.opponents=null, which draws their moves at random"
-        )
     yield from unheard(values)
     yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
@@ -354,6 +349,15 @@ def at_odds(values: Values) -> Iterator[str]:
     yield from passed_over()
     yield from unheeded()
     yield from lacking(values)
+
+
+def unmet(values: Values) -> Iterator[str]:
+    """Opponents that no policy would join."""
+    if values["env"].get("opponents") and asked(values, "workers"):
+        yield (
+            "env.opponents: policies join them in the run's own process; use collector=single, or "
+            "env.opponents=null, which draws their moves at random"
+        )
 
 
 def running(transform: Part) -> bool:

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -140,12 +141,8 @@ def make_loss(
         UserError: for a network that lacks what the loss reads of it.
     """
     if isinstance(action_spec, Composite):
-        losses = {}
-        for group, action in action_spec.keys(True, True):
-            own = {part: network_of(parts[part], part, group) for part in networks.values()}
-            spec, renamed = action_spec[group, action], keys_of(module, keys, group)
-            losses[group] = make_loss(module, own, spec, networks, renamed, value_estimator)
-        return LossOfGroups(losses)
+        make = partial(make_loss, module, networks=networks, value_estimator=value_estimator)
+        return of_several(make, parts, action_spec, networks, partial(keys_of, module, keys))
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     known = {"action_spec": within(action_spec, keys.get("action", "action"))}  # an entropy is of each agent
     known |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
@@ -161,20 +158,46 @@ def make_loss(
     if isinstance(action := keys.get("action"), tuple) and "advantage" in vars(loss.tensor_keys):
         loss.loss_mask_key = (action[0], ALIVE)  # where there is such an entry
     if value_estimator is not None:
-        loss.make_value_estimator(**value_estimator)
-        if remembers:
-            loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
-        reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
-        log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
-        # Of the action as it was acted; what is learned from without an advantage draws its own.
-        if hasattr(loss.tensor_keys, "advantage") and log_prob in reading:
-            require_written("actor", parts["actor"], type(loss), [log_prob], DISTRIBUTION)
-        if isinstance(loss.value_estimator, VTrace):
-            actor = loss.value_estimator.actor_network
-            loss.value_estimator.actor_network = OfTheActionTaken(actor, loss.tensor_keys.action)
+        make_estimator(loss, value_estimator, parts, remembers=remembers)
     for made_when_asked in ("in_keys", "out_keys", "target_entropy"):
         getattr(loss, made_when_asked, None)  # within a compiled update, that would compile it twice
     return loss
+
+
+def make_estimator(
+    loss: LossModule, value_estimator: Mapping[str, Any], parts: Mapping[str, nn.Module], *, remembers: bool
+) -> None:
+    """Gives a loss its value estimator, over a memory without vmap.
+
+    Raises:
+        UserError: for an actor that does not write what it reads.
+    """
+    loss.make_value_estimator(**value_estimator)
+    if remembers:
+        loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
+    reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
+    log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
+    # Of the action as it was acted; what is learned from without an advantage draws its own.
+    if hasattr(loss.tensor_keys, "advantage") and log_prob in reading:
+        require_written("actor", parts["actor"], type(loss), [log_prob], DISTRIBUTION)
+    if isinstance(loss.value_estimator, VTrace):
+        actor = loss.value_estimator.actor_network
+        loss.value_estimator.actor_network = OfTheActionTaken(actor, loss.tensor_keys.action)
+
+
+def of_several(
+    make: Callable[..., LossModule],
+    parts: Mapping[str, nn.Module],
+    action_spec: Composite,
+    networks: Mapping[str, str],
+    keys: Callable[[str], Mapping[str, Any]],
+) -> LossOfGroups:
+    """A loss for each group of agents, over the group's own networks and by the ``keys`` of its name."""
+    losses = {}
+    for group, action in action_spec.keys(True, True):
+        own = {part: network_of(parts[part], part, group) for part in networks.values()}
+        losses[group] = make(own, action_spec[group, action], keys=keys(group))
+    return LossOfGroups(losses)
 
 
 def keys_of(module: Any, keys: Mapping[str, str | Sequence[str]], group: str) -> dict[str, Sequence[str]]:

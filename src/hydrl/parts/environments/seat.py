@@ -185,7 +185,7 @@ class Seat(gymnasium.Env):
         seen, mask = self.game.observe(player), None
         mask = mask_of(seen, self.game.infos[player])
         legal = np.ones(self.action_space.n, bool) if mask is None else np.asarray(mask, bool)
-        if self.opponent is None:
+        if self.opponents is None or self.opponent is None:
             return int(self.np_random.choice(np.flatnonzero(legal)))
         shown = {name: view(at(seen, path), space) for name, (path, space) in self.entries.items()}
         return self.opponents.act(self.opponent, shown, legal)
