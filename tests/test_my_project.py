@@ -24,7 +24,7 @@ from hydrl.study import space
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text()
 FAST = ["debug=fast", "total_frames=512", "eval.every_frames=512", "eval.stop_when_solved=false"]
-MODULES = ("my_envs", "my_nets", "my_losses", "my_transforms")
+MODULES = ("my_envs", "my_nets", "my_losses", "my_teams", "my_transforms")
 
 
 @pytest.fixture
@@ -104,11 +104,14 @@ def test_a_wrapper_and_a_metric_are_set_from_the_shell(project):
         ["env=line", "algo=ppo"],
         ["env=gym", "env.id=my_envs:Stairs-v0", "algo=ppo"],
         ["env=made", "algo=my_ppo"],
+        ["env=meeting", "algo=ippo"],
         ["env=corridor", "algo=dqn", "actor=q_net", "minibatches.warmup_frames=0"],
         ["env=corridor", "algo=dqn", "encoder=shortcut", "minibatches.warmup_frames=0"],
     ],
 )
 def test_each_environment_is_trained_in(choice, project, run):
+    if "env=meeting" in choice:
+        pytest.importorskip("pettingzoo")
     own.use([project / "conf"])
     folder = run(own.searchpath([project / "conf"]), *choice, *FAST)
     assert summary(folder)["frames"] == 512
