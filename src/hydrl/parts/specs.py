@@ -58,8 +58,8 @@ def one_group(env: EnvBase) -> TensorSpec:
     """
     if len(found := groups(env)) > 1:
         raise UserError(
-            f"agents are in the groups {' and '.join(found)}, and this algorithm learns one; use algo=mappo or "
-            "algo=ippo, or env.group_map=all_in_one_group where they are alike"
+            f"agents are in the groups {' and '.join(found)}, and this algorithm learns one; use algo=mappo "
+            "or algo=ippo, or env.group_map=all_in_one_group where they are alike"
         )
     return action_spec(env)
 

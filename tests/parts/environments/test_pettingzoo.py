@@ -61,6 +61,8 @@ def test_groups_are_by_name_or_as_they_are_asked_for():
     assert torch.equal(after["episode_reward"], mean)
     own = after["episode_info", "adversary/return"]
     assert torch.equal(own, after["adversary", "episode_reward"].mean(-2))
+    with pytest.raises(UserError, match=r"in the groups adversary and agent, .* use algo=mappo or algo=ippo"):
+        settings("algo=qmix", "env=pettingzoo", f"env.id={TAG}").build("actor")(env)
     assert [*specs.groups(made(SPREAD, group_map="one_group_per_agent"))] == ["agent_0", "agent_1", "agent_2"]
     named = {"left": ["agent_1"], "right": ["agent_0", "agent_2"]}
     assert [*specs.groups(made(SPREAD, group_map=named))] == ["left", "right"]

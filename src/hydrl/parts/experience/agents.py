@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import torch
 from tensordict import TensorDictBase
 
 from hydrl.parts.libraries import tell
-from hydrl.parts.specs import beside
+from hydrl.parts.specs import ALIVE, beside
 
 
 def as_read(rows: TensorDictBase, keys: Any) -> TensorDictBase:
@@ -23,6 +24,11 @@ def as_read(rows: TensorDictBase, keys: Any) -> TensorDictBase:
         if isinstance(key, tuple) and key not in after.keys(True):
             shape = after.get(beside(key, "reward")).shape
             after.set(key, after.get(name).unsqueeze(-2).expand(shape))
+    if isinstance(action, tuple) and not rows.get(beside(action, ALIVE), torch.ones(1)).all():
+        tell(
+            "agents that ended before their episode are learned from as if they still acted; algo=mappo and "
+            "algo=ippo leave them out"
+        )
     if isinstance(action, tuple) and keys.reward not in after.keys(True):
         own = after.get(beside(action, "reward"))
         if (own != own[..., :1, :]).any():
