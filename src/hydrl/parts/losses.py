@@ -117,6 +117,8 @@ def make_loss(
     loss = module(**given, **{name: value for name, value in known.items() if name in asked})
     if keys:
         loss.set_keys(**keys)
+    if (norm := getattr(loss, "value_norm", None)) is not None:
+        norm.to(next(loss.parameters()).device)  # it was made before anyone knew of that
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
         if remembers:
