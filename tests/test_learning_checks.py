@@ -39,10 +39,6 @@ CHECKS = [
     (("algo=ddpg", *PENDULUM, "+env.unit=0.02", "tuned=ddpg/pendulum"), -200, 20, 1),
     (("algo=mappo", "env=vmas_navigation"), 2.5, 100, 3),
     (("algo=ippo", "env=vmas_navigation"), 2.5, 100, 3),
-    (("algo=qmix", "env=vmas_navigation"), 2.0, 100, 3),
-    (("algo=vdn", "env=vmas_navigation"), 2.0, 100, 3),
-    (("algo=maddpg", "env=vmas_navigation"), 2.0, 100, 3),
-    (("algo=masac", "env=vmas_navigation"), 2.0, 100, 3),
     (
         ("algo=ppo", "env=half_cheetah", "total_frames=200_000"),
         500,
@@ -55,8 +51,6 @@ FRAMES = dict.fromkeys(["algo=sac", "algo=td3", "algo=crossq", "algo=ddpg", "alg
 FRAMES |= {"algo=redq": 6_000, "algo=sac_discrete": 20_000}
 FRAMES |= dict.fromkeys(["algo=prioritized_dqn", "algo=rainbow"], 40_000)
 FRAMES |= dict.fromkeys(["algo=mappo", "algo=ippo"], 64_000)
-FRAMES |= dict.fromkeys(["algo=qmix", "algo=vdn"], 150_000)
-FRAMES |= dict.fromkeys(["algo=maddpg", "algo=masac"], 300_000)
 FRAMES |= {"algo=a2c": 150_000, "algo=impala": 150_000, "algo=reinforce": 100_000}
 
 
