@@ -1,5 +1,6 @@
 """Losses: TorchRL's own over the networks, with their keys, value estimator and parameter groups."""
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -114,11 +115,9 @@ def make_loss(
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
     check_shared(module, networks, parts)
-    loss = module(**given, **{name: value for name, value in known.items() if name in asked})
+    loss = with_own_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
     if keys:
         loss.set_keys(**keys)
-    if (norm := getattr(loss, "value_norm", None)) is not None:
-        norm.to(next(loss.parameters()).device)  # it was made before anyone knew of that
     if value_estimator is not None:
         loss.make_value_estimator(**value_estimator)
         if remembers:
@@ -179,6 +178,13 @@ def require_written(part: str, network: Any, loss: type, read: Sequence[Any], ki
     if lacking := [each for each in read if each not in network.out_keys]:
         writes, reads = (", ".join(map(str, each)) for each in (network.out_keys, lacking))
         raise UserError(f"{part} writes {writes}, and {loss.__name__} reads {reads} of it; make it a {kind}")
+
+
+def with_own_norm(loss: LossModule) -> LossModule:
+    """A loss whose normaliser of values, if it has one, is no other loss's and on its networks' device."""
+    if (norm := getattr(loss, "value_norm", None)) is not None:
+        loss.value_norm = copy.deepcopy(norm).to(next(loss.parameters()).device)
+    return loss
 
 
 class OfTheActionTaken(nn.Module):

@@ -138,12 +138,15 @@ class Holding(nn.Module):
         self.actor_network, self.value_norm = actor_network, value_norm
 
 
-def test_a_value_normaliser_is_where_the_networks_are():
+def test_a_value_normaliser_is_where_the_networks_are_and_each_loss_has_its_own():
     env = team()
-    parts = {"actor": agents.actor(env, **NETWORK, share_params=True).to("meta")}
+    networks, spec = {"actor_network": "actor"}, specs.action_spec(env)
     module = partial(Holding, value_norm=PopArtValueNorm())
-    loss = make_loss(module, parts, specs.action_spec(env), {"actor_network": "actor"}, {}, None)
-    assert [each.device.type for each in loss.value_norm.buffers()] == ["meta"] * 3
+    for device in ("cpu", "meta"):
+        parts = {"actor": agents.actor(env, **NETWORK, share_params=True).to(device)}
+        loss = make_loss(module, parts, spec, networks, {}, None)
+        assert [each.device.type for each in loss.value_norm.buffers()] == [device] * 3
+        assert loss.value_norm is not module.keywords["value_norm"]
 
 
 @pytest.mark.parametrize("centralized", [True, False])
