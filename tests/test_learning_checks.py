@@ -8,6 +8,7 @@ import pytest
 from conftest import needs_vmas, saved, settings, typed
 
 PENDULUM = ("env=gym", "env.id=toys:PendulumIn-v0", "eval.solved_at=-200")
+NAVIGATION = ("env=vmas_navigation", "total_frames=61_440")  # less than half of their tuned length
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
 CHECKS = [
     (("algo=ppo", "env=inverted_double_pendulum"), 9_300, 200, 5),
@@ -39,10 +40,10 @@ CHECKS = [
     (("algo=ddpg", *PENDULUM, "+env.unit=0.02", "tuned=ddpg/pendulum"), -200, 20, 1),
     (("algo=mappo", "env=vmas_navigation"), 2.5, 100, 3),
     (("algo=ippo", "env=vmas_navigation"), 2.5, 100, 3),
-    (("algo=qmix", "env=vmas_navigation"), 2.0, 100, 3),
-    (("algo=vdn", "env=vmas_navigation"), 2.0, 100, 3),
-    (("algo=maddpg", "env=vmas_navigation"), 2.0, 100, 3),
-    (("algo=masac", "env=vmas_navigation"), 2.0, 100, 3),
+    (("algo=qmix", *NAVIGATION, "anneal_frames=150_000"), 2.5, 100, 1),
+    (("algo=vdn", *NAVIGATION, "anneal_frames=150_000"), 2.5, 100, 1),
+    (("algo=masac", *NAVIGATION), 2.5, 100, 1),
+    (("algo=maddpg", "env=vmas_navigation", "total_frames=102_400"), 1.5, 100, 1),
     (
         ("algo=ppo", "env=half_cheetah", "total_frames=200_000"),
         500,
@@ -55,8 +56,7 @@ FRAMES = dict.fromkeys(["algo=sac", "algo=td3", "algo=crossq", "algo=ddpg", "alg
 FRAMES |= {"algo=redq": 6_000, "algo=sac_discrete": 20_000}
 FRAMES |= dict.fromkeys(["algo=prioritized_dqn", "algo=rainbow"], 40_000)
 FRAMES |= dict.fromkeys(["algo=mappo", "algo=ippo"], 64_000)
-FRAMES |= dict.fromkeys(["algo=qmix", "algo=vdn"], 150_000)
-FRAMES |= dict.fromkeys(["algo=maddpg", "algo=masac"], 300_000)
+FRAMES |= dict.fromkeys(["algo=qmix", "algo=vdn", "algo=masac"], 61_440) | {"algo=maddpg": 102_400}
 FRAMES |= {"algo=a2c": 150_000, "algo=impala": 150_000, "algo=reinforce": 100_000}
 
 

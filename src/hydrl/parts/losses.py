@@ -1,5 +1,6 @@
 """Losses: TorchRL's own over the networks, with their keys, value estimator and parameter groups."""
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -152,7 +153,7 @@ def make_loss(
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
     check_shared(module, networks, parts)
-    loss = module(**given, **{name: value for name, value in known.items() if name in asked})
+    loss = with_own_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
     if keys:
         loss.set_keys(**keys)
     if isinstance(action := keys.get("action"), tuple) and "advantage" in vars(loss.tensor_keys):
@@ -252,6 +253,13 @@ def require_written(part: str, network: Any, loss: type, read: Sequence[Any], ki
     if lacking := [each for each in read if each not in network.out_keys]:
         writes, reads = (", ".join(map(str, each)) for each in (network.out_keys, lacking))
         raise UserError(f"{part} writes {writes}, and {loss.__name__} reads {reads} of it; make it a {kind}")
+
+
+def with_own_norm(loss: LossModule) -> LossModule:
+    """A loss whose normaliser of values, if it has one, is no other loss's and on its networks' device."""
+    if (norm := getattr(loss, "value_norm", None)) is not None:
+        loss.value_norm = copy.deepcopy(norm).to(next(loss.parameters()).device)
+    return loss
 
 
 class OfTheActionTaken(nn.Module):

@@ -6,8 +6,10 @@ from itertools import islice
 import pytest
 import torch
 from conftest import loss_of, settings
+from torch import nn
 from torchrl.envs import RewardScaling, StepCounter
 from torchrl.envs.utils import check_env_specs
+from torchrl.modules import PopArtValueNorm
 from toys import Team
 
 from hydrl.errors import DivergedError, UserError
@@ -128,6 +130,25 @@ def test_a_value_normaliser_counts_the_critic_s_error_in_deviations_of_its_targe
     torch.testing.assert_close(debiased, target.mean().reshape(1))
 
 
+class Holding(nn.Module):
+    """As much of MAPPO's loss as can be built where numbers cannot be read."""
+
+    def __init__(self, actor_network: nn.Module, value_norm: nn.Module) -> None:
+        super().__init__()
+        self.actor_network, self.value_norm = actor_network, value_norm
+
+
+def test_a_value_normaliser_is_where_the_networks_are_and_each_loss_has_its_own():
+    env = team()
+    networks, spec = {"actor_network": "actor"}, specs.action_spec(env)
+    module = partial(Holding, value_norm=PopArtValueNorm())
+    for device in ("cpu", "meta"):
+        parts = {"actor": agents.actor(env, **NETWORK, share_params=True).to(device)}
+        loss = make_loss(module, parts, spec, networks, {}, None)
+        assert [each.device.type for each in loss.value_norm.buffers()] == [device] * 3
+        assert loss.value_norm is not module.keywords["value_norm"]
+
+
 @pytest.mark.parametrize("centralized", [True, False])
 def test_a_critic_of_actions_sees_what_all_do_or_each_does_itself(centralized):
     env = team(agents=3)
@@ -179,6 +200,29 @@ def test_a_critic_of_actions_regresses_on_each_agent_s_own_rewards(algo, limit, 
     losses = loss(rows)
     torch.testing.assert_close(losses["loss_value"], expected)
     torch.testing.assert_close(losses["loss_actor"], -own.mean())
+
+
+@pytest.mark.parametrize(("limit", "bootstraps"), [(3, True), (None, False)])
+def test_soft_critics_regress_on_each_agent_s_own_rewards_and_entropy(limit, bootstraps):
+    rows, loss, parts = played("masac", limit, "loss.module.alpha_init=0.5", "loss.module.loss_function=l2")
+
+    def judged(parameters, at):  # [critics, rows, agents, 1]
+        said = []
+        for each in parameters.unbind(0):
+            with each.to_module(parts["critic"]):
+                said.append(parts["critic"](at.clone())["state_action_value"])
+        return torch.stack(said)
+
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        after, dist = rows["next"].clone(), parts["actor"].get_dist(rows["next"].clone())
+        drawn = dist.rsample()  # the first that the loss draws
+        after["agents", "action"] = drawn
+        soft = judged(loss.target_qvalue_network_params, after) - 0.5 * dist.log_prob(drawn).unsqueeze(-1)
+        runs = 1 - rows["next", "terminated"].float().unsqueeze(-1)
+        assert bool(runs.all()) == bootstraps
+        target = PAID + 0.5 * runs * soft.amin(0)
+        expected = (judged(loss.qvalue_network_params, rows) - target).square().mean((1, 2, 3)).sum()
+    torch.testing.assert_close(loss(rows)["loss_qvalue"].detach(), expected)
 
 
 def test_the_entropy_aimed_at_is_that_of_one_agent_s_action():
