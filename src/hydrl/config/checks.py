@@ -329,19 +329,7 @@ def at_odds(values: Values) -> Iterator[str]:
             f"collector.init_random_frames={frames}: frames that another policy acted in teach nothing here, "
             "where probabilities are compared with the policy's own; use collector.init_random_frames=0"
         )
-    norms = [group for group in NETWORKS if (values[group] or {}).get("norm")]
-    if norms and asked(values, "size") == 1:  # one row has no deviation
-        yield f"minibatches.size=1: {norms[0]}.norm standardises by the minibatch; use minibatches.size=2"
-    if find(values, "loss.value_estimator.average_gae") and collector["frames_per_batch"] == 1:
-        yield (
-            "collector.frames_per_batch=1: advantages are standardised by the batch; use "
-            "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false"
-        )
-    if norms and asked(values, "epochs"):
-        yield (
-            f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
-            f"taken changes; use layers@{norms[0]}=mlp"
-        )
+    yield from standardised(values)
     yield from unheard(values)
     yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
@@ -357,6 +345,23 @@ def unmet(values: Values) -> Iterator[str]:
         yield (
             "env.opponents: policies join them in the run's own process; use collector=single, or "
             "env.opponents=null, which draws their moves at random"
+        )
+
+
+def standardised(values: Values) -> Iterator[str]:
+    """What standardises by a batch that is too small for it, or where probabilities are compared."""
+    norms = [group for group in NETWORKS if (values[group] or {}).get("norm")]
+    if norms and asked(values, "size") == 1:  # one row has no deviation
+        yield f"minibatches.size=1: {norms[0]}.norm standardises by the minibatch; use minibatches.size=2"
+    if find(values, "loss.value_estimator.average_gae") and values["collector"]["frames_per_batch"] == 1:
+        yield (
+            "collector.frames_per_batch=1: advantages are standardised by the batch; use "
+            "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false"
+        )
+    if norms and asked(values, "epochs"):
+        yield (
+            f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
+            f"taken changes; use layers@{norms[0]}=mlp"
         )
 
 

@@ -31,9 +31,8 @@ def save_curves(
     """
     from matplotlib.figure import Figure
 
-    rows = np.array([[row.get(name, np.nan) for name in COLUMNS] for row in metrics.rows])
-    frames, train, mean, std = rows.reshape(-1, len(COLUMNS)).T
-    there = {key for row in metrics.rows for key in row} | {*(ends or {})}
+    frames, train, mean, std = (np.array([row.get(each, np.nan) for row in metrics.rows]) for each in COLUMNS)
+    there = {*(ends or {})}.union(*metrics.rows)
     panels = [name for name in followed if {f"train/{name}", f"eval/{name}"} & there]
     heights = [4.0, *(1.6 for _ in panels)]
     figure = Figure(figsize=(7, sum(heights)), dpi=150, layout="constrained")
