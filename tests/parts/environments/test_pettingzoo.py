@@ -61,12 +61,28 @@ def test_groups_are_by_name_or_as_they_are_asked_for():
     assert torch.equal(after["episode_reward"], mean)
     own = after["episode_info", "adversary/return"]
     assert torch.equal(own, after["adversary", "episode_reward"].mean(-2))
-    with pytest.raises(UserError, match=r"in the groups adversary and agent, .* use algo=mappo or algo=ippo"):
-        settings("algo=qmix", "env=pettingzoo", f"env.id={TAG}").build("actor")(env)
     assert [*specs.groups(made(SPREAD, group_map="one_group_per_agent"))] == ["agent_0", "agent_1", "agent_2"]
     named = {"left": ["agent_1"], "right": ["agent_0", "agent_2"]}
     assert [*specs.groups(made(SPREAD, group_map=named))] == ["left", "right"]
     assert [*specs.groups(made(SPREAD, group_map={"team": ["agent_0", "agent_1", "agent_2"]}))] == ["agents"]
+
+
+@pytest.mark.parametrize(
+    ("algo", "continuous"),
+    [
+        ("qmix", False),
+        ("vdn", False),
+        ("independent_q", False),
+        ("maddpg", True),
+        ("independent_ddpg", True),
+        ("masac", True),
+    ],
+)
+def test_what_learns_one_group_refuses_several(algo, continuous):
+    env = made(TAG, continuous_actions=continuous)
+    chosen = settings(f"algo={algo}", "env=pettingzoo", f"env.id={TAG}")
+    with pytest.raises(UserError, match=r"in the groups adversary and agent, .* use algo=mappo or algo=ippo"):
+        chosen.build("critic")(env, chosen.build("actor")(env))
 
 
 @pytest.mark.parametrize(
