@@ -115,9 +115,8 @@ def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer
     rows = whole_episodes(rows)
     if not len(rows):
         raise UserError(f"{told}: no episode in it comes to its end, so that no return is known")
-    made = TensorDictReplayBuffer(
-        storage=LazyTensorStorage(len(rows)), sampler=Windows(rows[EPISODE], sequence), batch_size=sequence
-    )
+    windows = Windows(rows[EPISODE], sequence)
+    made = TensorDictReplayBuffer(storage=LazyTensorStorage(len(rows)), sampler=windows)
     made.extend(rows)
     return made
 
@@ -180,7 +179,8 @@ class AsShown(Transform):
         for each in self.shown[0]:
             places: list[NestedKey] = [*each.in_keys] if isinstance(each, ObservationNorm) else []
             for key in (*places, *(("next", key) for key in each.in_keys)):
-                rows.set(key, each._apply_transform(rows.get(key)))
+                given = rows.get(key)  # of a task in double precision so are the statistics
+                rows.set(key, each._apply_transform(given).to(given.dtype))
         return rows
 
 
