@@ -16,8 +16,13 @@ from hydrl.parts.experience.minibatches import Epochs
 EXPERT = ["algo=sac", "env=inverted_pendulum", "~tuned", "total_frames=256", "collector.frames_per_batch=128"]
 EXPERT += ["minibatches.warmup_frames=1_000", "minibatches.size=32", "eval.every_frames=512"]
 EXPERT += ["eval.final_episodes=1", "eval.max_steps=5"]
-GAIL = ["algo=gail", "env=inverted_pendulum", "~tuned", "data=run", "total_frames=512", "minibatches.epochs=1"]
-GAIL += ["collector.frames_per_batch=256", "collector.num_envs=2", "actor.num_cells=[16]"]
+GAIL = ["algo=gail", "env=inverted_pendulum", "~tuned", "data=run", "total_frames=512"]
+GAIL += [
+    "minibatches.epochs=1",
+    "collector.frames_per_batch=256",
+    "collector.num_envs=2",
+    "actor.num_cells=[16]",
+]
 GAIL += ["discriminator.num_cells=[16]", "critic.num_cells=[16]", "eval.every_frames=1_000"]
 GAIL += ["eval.final_episodes=1", "eval.max_steps=5", "log_every_frames=256", "minibatches.size=64"]
 GAIL += ["before.discriminator.minibatches.updates=3", "before.discriminator.minibatches.size=32"]
