@@ -31,9 +31,8 @@ import hydrl.loop.metrics
 import hydrl.run.folder
 import hydrl.run.record
 from hydrl.config import CONFIGS, command_line
-from hydrl.config.mistakes import content
 from hydrl.config.overrides import key_of
-from hydrl.config.settings import Settings, load
+from hydrl.config.settings import Settings, fits_data, load
 from hydrl.config.tuned import composed as composed_anew
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts.losses import make_loss
@@ -92,7 +91,7 @@ def chooses(override: str) -> bool:
 
 def data_of(algo: str, path: Path | str = "none") -> list[str]:
     """What an algorithm that learns from a data set is told in addition."""
-    return [f"data.path={path}"] if content(f"/algo/{algo}")["fits"].get("collector") == ["dataset"] else []
+    return ["data=run", f"data.path={path}"] if fits_data(algo) else []
 
 
 def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:
@@ -286,9 +285,9 @@ def batches_digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     learned = hydrl.loop.metrics.Metrics.learned
 
-    def spy(self, batch, losses):
+    def spy(self, batch, *losses):
         seen.append(digest(batch.to_dict()))
-        return learned(self, batch, losses)
+        return learned(self, batch, *losses)
 
     monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
     return seen

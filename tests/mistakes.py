@@ -298,8 +298,9 @@ MISTAKES: dict[str, list[str]] = {
     "algo=iql env=pendulum data=csv data.path=x": ["data=csv: no such choice", "h5, minari, npz, run"],
     "algo=td3_bc env=cartpole data.path=x": [
         "algo=td3_bc acts in continuous action spaces",
-        "use algo=bc or algo=cql_discrete or algo=iql_discrete",
+        "use algo=bc, cql_discrete, gail or iql_discrete",
     ],
+    "algo=gail env=pendulum ~data": ["data=null does not fit algo=gail; use data=npz"],
     "algo=td3_bc env=pendulum data.path=x loss.module.alpha=-1": ["loss.module.alpha=-1", "equal to 0"],
     "algo=cql env=pendulum data.path=x +loss.module.with_lagrange=true": [
         "loss.module.with_lagrange=true: hydrl.parts.offline.CQLLoss takes no with_lagrange"

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import settings
+from conftest import data_of, settings
 from gymnasium.spaces import Box, Discrete
 from hydra.utils import get_object
 from tensordict import TensorDictBase
@@ -111,18 +111,18 @@ def overrides_of(algo: str, actions: str, task: str) -> list[str]:
     return [
         *words,
         *(f"+env.{each}" for each in arguments),
-        *(["data.path=later"] if offline(algo) else []),
+        *data_of(algo, "later"),
     ]
 
 
 def offline(algo: str) -> bool:
-    """Whether it declares that it learns from nothing but a data set."""
-    return content(f"/algo/{algo}")["fits"].get("collector") == ["dataset"]
+    """Whether it declares that it learns from a data set."""
+    return bool(data_of(algo))
 
 
 def imitates(algo: str) -> bool:
-    """Whether it does what data did, and asks nothing of rewards."""
-    return algo == "bc"
+    """Whether it does what data did, and judges nothing by rewards."""
+    return algo in ("bc", "decision_transformer", "gail")
 
 
 def fresh(algo: str) -> bool:
@@ -152,7 +152,7 @@ def small(overrides: list[str], **numbers: Mapping[str, Any]) -> list[str]:
 
 def supplied(overrides: list[str], run: Callable[..., Path]) -> list[str]:
     """The overrides with a data set, played at random on the same task, for what learns from one."""
-    if learns_from(keys := settings(*overrides).model_dump()) != "data":
+    if (keys := settings(*overrides).model_dump())["data"] is None:
         return overrides
     task = [each for each in overrides if each.startswith(("env", "+env", "transforms"))]
     able = [algo for algo, actions in cases() if actions == keys["env"]["actions"]]
@@ -160,7 +160,7 @@ def supplied(overrides: list[str], run: Callable[..., Path]) -> list[str]:
     player = next(algo for algo, chosen in online if learns_from(chosen.model_dump()) == "replay")
     at_random = ["total_frames=256", "collector.init_random_frames=256", "minibatches.warmup_frames=1_000"]
     data = run(f"algo={player}", *task, *at_random, "eval.episodes=1", "eval.final_episodes=1", folder="data")
-    return [*overrides, f"data.path={data}"]
+    return [*overrides, f"data.path={data}"]  # after the first of them
 
 
 def judges(networks: Mapping[str, str]) -> list[str]:

@@ -30,7 +30,8 @@ SMALL += ["log_every_frames=128", "checkpoint_every_frames=256"]
 # Where an algorithm has the key, and it is not 0.
 LESS = {"minibatches.epochs": 2, "minibatches.sequence": 16, "minibatches.updates": 4}
 LESS |= {"minibatches.warmup_frames": 128, "collector.init_random_frames": 128}
-LESS |= {f"{part}.num_cells": "[16,16]" for part in ("actor", "critic", "value")}
+LESS |= {f"{part}.num_cells": "[16,16]" for part in ("actor", "critic", "value", "discriminator")}
+LESS |= {"actor.width": 16, "actor.layers": 1}
 
 
 def env_of(algo: str, fits: bool = True) -> str:
@@ -62,7 +63,8 @@ def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     for algo, env in (("sac", "pendulum"), ("dqn", "cartpole")):
         words = [f"algo={algo}", f"env={env}", "~tuned", *SMALL, "minibatches.warmup_frames=128"]
-        train(settings(*words, "minibatches.updates=4", run_dir=folder / env))
+        words += ["minibatches.updates=4", "total_frames=1_024"]  # in which episodes come to their end
+        train(settings(*words, run_dir=folder / env))
     return folder
 
 
@@ -120,7 +122,7 @@ def test_the_rebuilt_policy_repeats_the_closing_evaluation(algo, finished):
 SMALLEST = {"minibatches.size": 1, "minibatches.updates": 1, "minibatches.warmup_frames": 1}
 SMALLEST |= {"minibatches.burn_in": 0, "minibatches.epochs": 1, "collector.init_random_frames": 0}
 # What they standardise by, of which one has no deviation.
-BY = dict.fromkeys(["mappo", "ippo", "recurrent_ppo"], "collector.frames_per_batch")
+BY = dict.fromkeys(["mappo", "ippo", "recurrent_ppo", "gail"], "collector.frames_per_batch")
 BY |= {"crossq": "minibatches.size"}
 
 
@@ -134,6 +136,7 @@ def test_the_smallest_batch_is_learned_from_or_refused_in_a_line(algo, num_envs,
     words += ["total_frames=12", "eval.max_steps=5", "log_every_frames=1", f"collector.num_envs={num_envs}"]
     steps = 2 if find(plain, "minibatches.sequence") else 1
     words += ["minibatches.sequence=2", "minibatches.size=2"] if steps == 2 else []
+    words += ["minibatches.size=2"] if find(plain, "minibatches.share") else []  # one of each
     words += [f"collector.frames_per_batch={steps * num_envs}"]
     if f"{(by := BY.get(algo))}=1" in words:
         with pytest.raises(UserError, match=f"^{by}=1: .* standardise.*; use {by}=2"):

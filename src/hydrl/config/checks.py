@@ -65,6 +65,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
     (Fraction, "minibatches.eta"),
     (Literal["per_state", "independent"], "actor.scale"),
+    (PositiveInt, "actor.width actor.layers actor.heads actor.context"),
+    (Annotated[float, Field(ge=0, lt=1)], "actor.dropout"),
     (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
     (Literal["orthogonal"] | None, "NETWORK.init"),
     (Positive | None, "actor.noisy"),
@@ -90,6 +92,7 @@ NEEDED = {
     "hydrl.run.loggers.trackio": "trackio",
     "hydrl.run.loggers.wandb": "wandb",
     "torchrl.envs.VmasEnv": "vmas",
+    "hydrl.parts.networks.transformer.decision_transformer": "transformers",
 }
 
 # What reads an entry of an observation.

@@ -94,7 +94,8 @@ class Eval(Strict):
     max_steps: PositiveInt | Literal["auto"]
     solved_at: float | None
     stop_when_solved: bool
-    video: bool = False  # these two are not in the files of older runs
+    target_return: float | None = None  # these are not in the files of older runs
+    video: bool = False
     video_every_frames: PositiveInt = 50_000
 
 
@@ -248,6 +249,7 @@ class Parts(Keys):
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     mixer: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)] = None
+    discriminator: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)] = None
     exploration: Annotated[
         Built | None,
         Role.LEARNING,

@@ -378,9 +378,9 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
 
 def fits_data(algo: str) -> bool:
-    """Whether an algorithm learns from a set of data, and from nothing else."""
-    there = algo in choices(CONFIGS / "algo")  # else it is one's own
-    return there and content(f"/algo/{algo}")["fits"].get("collector") == ["dataset"]
+    """Whether an algorithm cannot do without a set of data."""
+    fits = content(f"/algo/{algo}")["fits"] if algo in choices(CONFIGS / "algo") else {}  # else one's own
+    return fits.get("collector") == ["dataset"] or "data" in fits
 
 
 def algorithms() -> dict[str, list[str]]:

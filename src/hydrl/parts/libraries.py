@@ -23,6 +23,8 @@ def quieten_libraries() -> None:
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     # Compiling for a CPU needs no CUDA, whose absence this one reports.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    # A decision transformer has numbers for words, and so no number for a sentence's first one.
+    logging.getLogger("transformers.configuration_utils").setLevel(logging.ERROR)
     for text in (
         r".*share an object, therefore, modifying one will modify the other.*",  # each is copied
         r".*Box (low|high)'s precision lowered by casting.*",  # to what networks read

@@ -25,6 +25,7 @@ from hydrl.errors import UserError
 
 # What an actor's memory reads beside observations; primers write zeros where episodes begin.
 HIDDEN = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
+CONTEXT = ("context", "context_steps")  # what a decision transformer keeps of the steps before, likewise
 INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
 LAG = ("collector", "policy_lag")  # entry that says of each frame how many newer policies there were by then
 MASK = "action_mask"  # entry that says of each action whether it is allowed, beside the action

@@ -197,7 +197,8 @@ def transitions(columns: Columns) -> Columns:
 
     Returns:
         all columns, ``next_observations`` and ``timeouts`` too; ``returns`` before a row and
-        ``next_returns`` after it, undiscounted; ``steps``, from 1.
+        ``next_returns`` after it, undiscounted, and ``to_go``, what is returned from it on, NaN where an
+        episode has no end; ``steps``, from 1; ``episodes``, their numbers.
     """
     done, count = ends(columns), len(columns["rewards"])
     made = {"timeouts": np.zeros(count, bool), **columns}
@@ -207,6 +208,9 @@ def transitions(columns: Columns) -> Columns:
     before = np.repeat(total[begins], lengths)
     made |= {"returns": total[:-1] - before, "next_returns": total[1:] - before}
     made["steps"] = np.arange(count) - np.repeat(begins, lengths) + 1
+    made["episodes"] = np.repeat(np.arange(len(begins)), lengths)
+    over = np.cumsum(lengths)
+    made["to_go"] = np.repeat(np.where(done[over - 1], total[over], np.nan), lengths) - total[:-1]
     if observed(columns, NEXT):
         return made
     terminal = columns["terminals"].astype(bool)

@@ -1,20 +1,25 @@
 """Data that others collected: what an earlier run kept in its replay memory, or a set of transitions."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
-from torchrl.data import LazyTensorStorage, ReplayBuffer
+from torch import nn
+from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs import ObservationNorm, Transform, TransformedEnv
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.normalisers import fit, normalisers
 from hydrl.parts.experience.buffers import in_its_own_unit
+from hydrl.parts.experience.episodes import EPISODE, Windows, has_episodes, whole_episodes
 from hydrl.parts.experience.frames import Frames
 from hydrl.parts.libraries import tell
+from hydrl.parts.networks.transformer import DecisionTransformer
+from hydrl.parts.specs import CONTEXT
 from hydrl.run import checkpoint, columns
 from hydrl.run.memory import Memory, read
 from hydrl.run.rows import about, check_task, check_transforms, fitting, scales_of
@@ -30,6 +35,7 @@ def rows_of(
     task: str,
     kind: Kind = "run",
     key: str = "data.path",
+    sequence: int | None = None,
 ) -> ReplayBuffer:
     """Transitions of a set, to be drawn from at random, with replacement.
 
@@ -44,6 +50,8 @@ def rows_of(
         task: this run's, which must be the data's.
         kind: what lies there: the replay memory of a ``run``, or a set of that form.
         key: what the user set, for messages.
+        sequence: rows that are drawn together, one after another of an episode, with what it returned from
+            each on; ``None`` draws single ones.
 
     Raises:
         UserError: if there is no data, or it is of another task, other transforms or other actions.
@@ -59,6 +67,9 @@ def rows_of(
         buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
         buffer.extend(rows)
     check_read(env, policy, buffer[:1], told)
+    if sequence is not None:
+        buffer = in_sequences(buffer, sequence, told)
+        policy.apply(partial(shown_to, rows=buffer.storage[:]))
     in_its_own_unit(buffer, env)  # the rows are in it, as a buffer keeps them
     if shown := [*standardising(env, buffer, told), *scales]:
         buffer.append_transform(AsShown(shown, env.device))
@@ -86,6 +97,36 @@ def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
     return buffer, bool(scaling)
 
 
+def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer:
+    """The rows of a buffer, drawn ``sequence`` at a time.
+
+    Raises:
+        UserError: where it is not known which rows follow one another, or what they returned.
+    """
+    rows = buffer.storage[:]
+    if not has_episodes(buffer):
+        raise UserError(
+            f"{told}: an older run kept it and not which episodes its rows are of, so that it is single "
+            "transitions; play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz "
+            "data.path=DIR"
+        )
+    if "steps_to_next_obs" in rows.keys():  # noqa: SIM118 - a tensordict's keys
+        raise UserError(f"{told}: its rows are of several steps each; collect with minibatches.n_steps=1")
+    rows = whole_episodes(rows)
+    if not len(rows):
+        raise UserError(f"{told}: no episode in it comes to its end, so that no return is known")
+    windows = Windows(rows[EPISODE], sequence)
+    made = TensorDictReplayBuffer(storage=LazyTensorStorage(len(rows)), sampler=windows)
+    made.extend(rows)
+    return made
+
+
+def shown_to(module: nn.Module, rows: TensorDictBase) -> None:
+    """Lets a module of a policy that acts for a return see which the episodes of a set had."""
+    if isinstance(module, DecisionTransformer):
+        module.fit(rows)
+
+
 def check_read(env: TransformedEnv, policy: TensorDictModuleBase, rows: TensorDictBase, told: str) -> None:
     """A policy reads of the rows what it reads of the environment.
 
@@ -93,7 +134,8 @@ def check_read(env: TransformedEnv, policy: TensorDictModuleBase, rows: TensorDi
         UserError: for an entry that is not there, or of another shape or kind.
     """
     step = env.fake_tensordict().reshape(-1)[0]
-    for entry in ("action", *policy.in_keys, *(("next", each) for each in policy.in_keys)):
+    read = [key for key in policy.in_keys if key not in (*CONTEXT, "is_init")]
+    for entry in ("action", *read, *(("next", each) for each in read)):
         wanted, found = step.get(entry), rows.get(entry, None)
         if found is None or (found.shape[1:], found.dtype) != (wanted.shape, wanted.dtype):
             there = "none" if found is None else f"{found.dtype} of shape {list(found.shape[1:])}"
@@ -137,7 +179,8 @@ class AsShown(Transform):
         for each in self.shown[0]:
             places: list[NestedKey] = [*each.in_keys] if isinstance(each, ObservationNorm) else []
             for key in (*places, *(("next", key) for key in each.in_keys)):
-                rows.set(key, each._apply_transform(rows.get(key)))
+                given = rows.get(key)  # of a task in double precision so are the statistics
+                rows.set(key, each._apply_transform(given).to(given.dtype))
         return rows
 
 

@@ -82,6 +82,8 @@ class Network(nn.Module):
             actor = settings.build("actor")(env)
             env.close()
         actor.load_state_dict(evaluator.actor.state_dict())
+        if "episode_reward" in actor.in_keys:
+            raise UserError("export writes no policy that acts for a return and reads rewards; use predict")
         self.key, self.memory = env.action_key, states_of(actor)
         transforms = read_by(actor, env)
         self.scalings = [each for each in env.transform if isinstance(each, ActionScaling)]

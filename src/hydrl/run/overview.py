@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDictBase
 
 from hydrl.errors import UserError
+from hydrl.parts.experience.episodes import EPISODE
 from hydrl.run import columns, dataset
 from hydrl.run.columns import NEXT, Columns
 from hydrl.run.files import atomically
@@ -45,6 +46,8 @@ def of_memory(rows: TensorDictBase) -> Columns:
     for key in after.keys(True, True):
         if key not in own and key in rows.keys(True, True):
             made[f"observations/{name_of(key)}"] = rows[key].numpy()
+    if EPISODE in rows.keys():  # noqa: SIM118 - a tensordict's keys
+        made["episodes"] = rows[EPISODE].numpy()
     ended = after["terminated"].reshape(-1)
     return made | {
         "terminals": ended.numpy(),
@@ -69,6 +72,9 @@ def show(path: Path, kind: str, made: Columns, returns: np.ndarray, lengths: np.
     table.add_row(
         "what follows", "known of each row" if kind == "run" or of_next(made) else "of the row below"
     )
+    if kind == "run":
+        older = "not told apart, as an older run kept them: single transitions"
+        table.add_row("sequences", "told apart" if "episodes" in made else older)
     console().print(table)
 
 

@@ -77,7 +77,9 @@ class Policy:
         elif self.now is not None:
             self.begins[torch.as_tensor(which)] = True
 
-    def predict(self, observation: Any, deterministic: bool = True, mask: Any = None) -> Any:
+    def predict(
+        self, observation: Any, deterministic: bool = True, mask: Any = None, reward: Any = None
+    ) -> Any:
         """What to do, for ``step`` of the plain Gymnasium environment.
 
         That of a run with ``env.wrappers`` is the task in its wrappers, but for those of training alone:
@@ -93,6 +95,7 @@ class Policy:
             mask: which actions are allowed, ``[actions]`` or ``[n, actions]``, where the environment says
                 so in ``info`` or by a method; of a dictionary that holds it, it is read there. Of several
                 agents a dictionary by agent.
+            reward: what the last step paid, a number or ``[n]``, for a policy that acts for a return.
 
         Returns:
             An ``int``, or ``[n]`` integers, for a ``Discrete`` space; else integers of several choices or
@@ -109,7 +112,10 @@ class Policy:
             make: Any = self.settings.build("env")
             of_agents = make.func is environments.pettingzoo_env
             self.form = AgentsForm(make) if of_agents else self.own_form("predict")
-        acted = self.act(self.form.read(observation, mask), deterministic)
+        given = self.form.read(observation, mask)
+        if reward is not None:
+            given.set("reward", of_steps(reward, given.shape))
+        acted = self.act(given, deterministic)
         if isinstance(self.form, AgentsForm):
             return self.form.write(acted)
         return self.form.write(acted[self.like.action_key].cpu())
@@ -132,7 +138,8 @@ class Policy:
         """What to do, for those who stay in TorchRL.
 
         Args:
-            tensordict: ``[]`` or ``[n]``, with the entries that the environment gives below all transforms.
+            tensordict: ``[]`` or ``[n]``, with the entries that the environment gives below all transforms;
+                with ``reward``, ``[..., 1]``, what the last step paid, for a policy that acts for a return.
             deterministic: see :meth:`predict`.
 
         Returns:
@@ -141,6 +148,11 @@ class Policy:
         Raises:
             UserError: for an entry that lacks or has another shape, and as :meth:`predict`.
         """
+        if "episode_reward" in self.actor.in_keys and self.now is not None and "reward" not in tensordict:
+            raise UserError(
+                "this policy acts for a return, and has to know what the last step paid: give reward=, or "
+                "call reset() where episodes begin"
+            )
         env = self.listening(tensordict.batch_size)
         env.base_env.tell(tensordict)
         if self.now is None:
@@ -202,6 +214,11 @@ class Policy:
             export.write(network, network.begin(*episodes[0][0]), said, path)
         print(f"{path}: {export.in_words(said)}")
         return path
+
+
+def of_steps(reward: Any, shape: torch.Size) -> torch.Tensor:
+    """What steps paid, a number or ``[n]``, as environments give it, ``[*shape, 1]``."""
+    return torch.as_tensor(reward, dtype=torch.float32).expand(shape).unsqueeze(-1).clone()
 
 
 def open_policy(run: str | Path, checkpoint: str | int, device: str, trust: bool) -> Policy:

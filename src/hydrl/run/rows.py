@@ -26,6 +26,7 @@ from torchrl.envs import (
 )
 
 from hydrl.errors import UserError
+from hydrl.parts.experience.episodes import EPISODE, TO_GO
 from hydrl.parts.specs import INFO, action_kind
 from hydrl.parts.transforms import ActionScaling, CopiedTensors, RunningNorm
 from hydrl.run.columns import NEXT, Columns, ends, observed
@@ -114,6 +115,8 @@ def fitting(columns: Columns, env: TransformedEnv, told: str) -> TensorDictBase:
     after["step_count"] = torch.as_tensor(columns["steps"])
     before = {name: torch.zeros(count, dtype=torch.bool) for name in ("terminated", "truncated", "done")}
     before |= {"episode_reward": single(columns["returns"]), "step_count": after["step_count"] - 1}
+    before[TO_GO] = single(columns["to_go"])
+    rows.set(EPISODE, torch.as_tensor(columns["episodes"].astype(np.int32)))
     rows.update({name: each.unsqueeze(-1) for name, each in before.items()})
     rows["next"].update({name: each.unsqueeze(-1) for name, each in after.items()})
     return rows

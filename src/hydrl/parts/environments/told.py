@@ -51,7 +51,9 @@ class Told(EnvBase):
             )
 
     def tell(self, tensordict: TensorDictBase) -> None:
-        """Takes what is observed from now on, ``[*batch_size]``.
+        """Takes what is observed from now on, ``[*batch_size]``, and what the step that led there paid.
+
+        A reward that is not told is none.
 
         Raises:
             UserError: for entries that lack, or have another shape or kind.
@@ -62,12 +64,14 @@ class Told(EnvBase):
                 given = "there is none" if found is None else f"got {found.dtype} of {list(found.shape)}"
                 raise UserError(f"{key} should be {spec.dtype} of shape {list(spec.shape)}; {given}")
         self.told = tensordict.select(*self.observation_spec.keys(True, True)).to(self.device)
+        self.paid = tensordict.select(*self.reward_keys, strict=False).to(self.device)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         return self.told.copy()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self.told.copy().update(self.full_reward_spec.zero()).update(self.full_done_spec.zero())
+        ends = self.full_done_spec.zero()
+        return self.told.copy().update(self.full_reward_spec.zero()).update(self.paid).update(ends)
 
     def _set_seed(self, seed: int | None) -> None:
         """Nothing is drawn."""

@@ -15,6 +15,7 @@ from torchrl.objectives import LossModule
 
 from hydrl.errors import UserError
 from hydrl.parts.experience.agents import as_read
+from hydrl.parts.experience.episodes import Episodes, has_episodes
 from hydrl.parts.experience.frames import frames_of
 from hydrl.parts.experience.hindsight import goals_of
 from hydrl.parts.specs import ALIVE, GONE, INFO
@@ -155,6 +156,7 @@ class Replay(Minibatches):
     ) -> None:
         self.buffer, self.loss = buffer, loss
         self.frames, self.goals = frames_of(buffer), goals_of(buffer)
+        self.episodes: Episodes | None = Episodes()
         self.prioritised = isinstance(buffer.sampler, PrioritizedSampler)
         if self.prioritised:  # by the loss's name for them: another is passed over in silence
             buffer.priority_key = loss.tensor_keys.priority
@@ -187,6 +189,8 @@ class Replay(Minibatches):
 
     def store(self, batch: TensorDictBase) -> None:
         """Puts the batch's frames into the buffer; with several steps, those of which enough follow."""
+        if self.episodes is not None and ("next", "done") in batch.keys(True):
+            batch = self.episodes.numbered(batch)
         if self.frames is not None:
             batch = self.frames.numbered(batch)
         if self.goals is not None:
@@ -205,13 +209,20 @@ class Replay(Minibatches):
         self.buffer.update_tensordict_priority(minibatch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The frames of which too few follow yet."""
+        """The frames of which too few follow yet, and which episodes are under way."""
         waiting = self.multi_step and self.multi_step._buffer
-        return {} if waiting is None else {"waiting": waiting.to_dict(), "shape": tuple(waiting.shape)}
+        own = {} if self.episodes is None else {"episodes": self.episodes.state_dict()}
+        if waiting is None:
+            return own
+        return {"waiting": waiting.to_dict(), "shape": tuple(waiting.shape), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`."""
-        if self.multi_step and state:
+        """Goes on from :meth:`state_dict`; what an older run keeps has no episodes, and is given none."""
+        if self.episodes is None or "episodes" not in state or not has_episodes(self.buffer):
+            self.episodes = None
+        else:
+            self.episodes.load_state_dict(state["episodes"])
+        if self.multi_step and "waiting" in state:
             self.multi_step._buffer = TensorDict(state["waiting"], batch_size=state["shape"])
 
 
@@ -275,3 +286,22 @@ class Cut(Minibatches):
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``."""
         yield from batch.reshape(-1).split(self.size)[: batch.numel() // self.size]
+
+
+class Whole(Minibatches):
+    """Decision transformers: the batch is of pieces of episodes, and is cut between them.
+
+    Args:
+        buffer: not read; the data set is the collector's, which draws such pieces.
+        loss: not read here.
+        size: frames a minibatch.
+        sequence: frames of a piece.
+    """
+
+    def __init__(self, buffer: ReplayBuffer | None, loss: LossModule, *, size: int, sequence: int) -> None:
+        self.size, self.sequence = size, sequence
+
+    def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Minibatches of ``[size // sequence, sequence]``."""
+        pieces = batch.reshape(-1, self.sequence)
+        yield from pieces.split(self.size // self.sequence)[: batch.numel() // self.size]

@@ -32,6 +32,13 @@ def action_value(
     return network(env, heads.action_value(outputs), actor, **net)
 
 
+def discriminator(
+    env: EnvBase, actor: TensorDictModuleBase | None = None, **net: Unpack[Net]
+) -> TensorDictModuleBase:
+    """How likely an action in a state is an expert's, ``[..., 1]``, of both joined (for GAIL)."""
+    return network(env, heads.discriminator(), actor, **net)
+
+
 def action_values(
     env: EnvBase, actor: TensorDictModuleBase | None = None, **net: Unpack[Net]
 ) -> TensorDictModuleBase:

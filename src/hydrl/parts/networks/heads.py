@@ -255,6 +255,11 @@ def action_value(outputs: int = 1) -> Head:
     return Head(lambda layers: layers(outputs), ["state_action_value"], of_actions=True)
 
 
+def discriminator() -> Head:
+    """How likely an action in a state is an expert's, ``[..., 1]``, by the name TorchRL's loss reads it."""
+    return Head(lambda layers: Joined(layers(1), nn.Sigmoid()), ["d_logits"], of_actions=True)
+
+
 def action_values(spec: TensorSpec) -> Head:
     """The value of each choice in a state, ``[..., actions]``."""
     return Head(lambda layers: layers(spec.space.n), ["action_value"])

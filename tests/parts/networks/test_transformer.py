@@ -1,0 +1,85 @@
+"""A decision transformer acts step by step as it learned in one piece, whatever its episodes began with."""
+
+import pytest
+import torch
+from conftest import settings
+from tensordict import TensorDict
+from torchrl.envs.utils import step_mdp
+
+from hydrl.errors import UserError
+from hydrl.parts import environments
+from hydrl.parts.specs import CONTEXT
+
+pytest.importorskip("transformers")
+WORDS = ["algo=decision_transformer", "env=pendulum", "~tuned", "data.path=none", "actor.width=16"]
+WORDS += ["actor.layers=2", "actor.heads=2", "minibatches.sequence=4"]
+
+
+@pytest.fixture(scope="module")
+def made():
+    """An actor that has seen returns of a set, and its environment."""
+    chosen = settings(*WORDS, "eval.target_return=-300")
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders)
+    torch.manual_seed(0)
+    actor = chosen.build("actor")(env)
+    rows = {"return_to_go": torch.tensor([-800.0, -400, 0]).unsqueeze(-1)}
+    rows |= {"episode_reward": torch.zeros(3, 1), "episode": torch.zeros(3, dtype=torch.int32)}
+    actor.fit(TensorDict(rows, [3]))
+    return chosen, actor
+
+
+@torch.no_grad()
+def test_it_acts_step_by_step_as_it_learned(made):
+    chosen, actor = made
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, policy=actor)
+    env.set_seed(0)
+    now, steps = env.reset(), []
+    for step in range(9):
+        if step == 3:  # one of them begins anew, and stands elsewhere in its context from now on
+            now = env.reset(now.set("_reset", torch.tensor([[False], [True]])))
+        now, following = env.step_and_maybe_reset(actor(now))
+        steps.append(now)
+        now = following
+    for place, begin in ((0, 0), (1, 3)):
+        lines = torch.stack([each[place] for each in steps[begin:]])
+        for step in range(len(lines)):
+            piece = lines[max(0, step - 3) : step + 1].select("observation", "action", "episode_reward")
+            piece["return_to_go"] = -300 - piece["episode_reward"]  # in the task's own units
+            expected = piece["action"][-1].clone()
+            piece["action"] = torch.cat(
+                [piece["action"][:-1], torch.full((1, 1), 0.7)]
+            )  # which it cannot see
+            assert torch.allclose(actor(piece.unsqueeze(0))["action"][0, -1], expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_it_acts_by_the_return_it_is_asked_for(made):
+    chosen, actor = made
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, policy=actor)
+    env.set_seed(0)
+    now = env.reset()
+    first = actor(now.clone())["action"]
+    actor.target_return.fill_(-1_500)
+    assert not torch.allclose(actor(now.clone())["action"], first)
+    actor.target_return.fill_(-300)
+    assert torch.equal(actor(now.clone())["action"], first)
+    assert step_mdp(env.step(actor(now.clone())))[CONTEXT[1]].item() == 1
+
+
+def test_nobody_says_what_to_reach_and_it_is_what_one_in_ten_of_the_data_did():
+    chosen = settings(*WORDS)
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders)
+    actor = chosen.build("actor")(env)
+    rows = {"return_to_go": torch.arange(22.0).unsqueeze(-1) % 2 * 3}
+    rows |= {"episode_reward": torch.arange(22.0).unsqueeze(-1) // 2}
+    rows |= {"episode": torch.arange(22, dtype=torch.int32) // 2}
+    actor.fit(TensorDict(rows, [22]))  # eleven episodes that return 3 to 13
+    assert actor.target_return.item() == pytest.approx(12)
+    assert actor.scaled(torch.tensor([0.0, 3.0])).tolist() == pytest.approx([-1, 1])
+
+
+def test_heads_that_do_not_divide_the_width_are_told_in_a_line():
+    chosen = settings(*WORDS, "actor.heads=3")
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders)
+    with pytest.raises(UserError, match=r"^actor\.heads=3 does not divide actor\.width=16$"):
+        chosen.build("actor")(env)
