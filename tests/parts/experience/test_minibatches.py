@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ from conftest import settings
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs import ExplorationType, StepCounter, set_exploration_type
-from torchrl.objectives import A2CLoss, ClipPPOLoss
+from torchrl.objectives import A2CLoss, ClipPPOLoss, DQNLoss
 from toys import Toy
 
 from hydrl.errors import UserError
@@ -163,7 +164,13 @@ def test_only_each_epoch_sees_what_the_critic_learned_meanwhile(advantage, follo
     assert torch.equal(first, second) != follows
 
 
-replay = partial(Replay, loss=None, n_steps=1, draw="batch")
+def reading(**more):
+    """What minibatches ask of a loss of one agent."""
+    keys = DQNLoss.default_keys()
+    return SimpleNamespace(tensor_keys=replace(keys, **more.pop("keys", {})), **more)
+
+
+replay = partial(Replay, loss=reading(), n_steps=1, draw="batch")
 
 
 def numbered(start: int, frames: int) -> TensorDict:
@@ -245,7 +252,7 @@ def test_n_step_rows_are_those_of_a_hand_computation_at_before_and_across_ends_i
     rewards = [[1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10], [10.0, 20, 30, 40, 50, 60, 70, 80, 90, 100]]
     ends = ["...t..T...", ".....t...."]
     buffer, gamma, n = ReplayBuffer(storage=LazyTensorStorage(100)), 0.5, 3
-    loss = SimpleNamespace(value_estimator=SimpleNamespace(gamma=torch.tensor(gamma)))
+    loss = reading(value_estimator=SimpleNamespace(gamma=torch.tensor(gamma)))
     make = partial(replay, buffer, loss=loss, updates=1, size=1, warmup_frames=0, n_steps=n)
     minibatches = make()
     for at in (0, 5):
@@ -276,7 +283,7 @@ def test_n_step_rows_are_those_of_a_hand_computation_at_before_and_across_ends_i
 
 def test_what_waits_for_its_following_steps_goes_on_after_a_resume():
     rewards, ends = [[1.0, 2, 3, 4, 5, 6, 7, 8]], [list("........")]
-    loss = SimpleNamespace(value_estimator=SimpleNamespace(gamma=torch.tensor(0.9)))
+    loss = reading(value_estimator=SimpleNamespace(gamma=torch.tensor(0.9)))
     buffers = [ReplayBuffer(storage=LazyTensorStorage(100)) for _ in range(2)]
     whole, other = (
         replay(each, loss=loss, updates=1, size=1, warmup_frames=0, n_steps=3) for each in buffers
@@ -305,7 +312,7 @@ def prioritised(alpha: float = 1.0, beta: float = 1.0) -> TensorDictReplayBuffer
 @pytest.mark.parametrize("name", ["td_error", "my_error"])
 def test_errors_become_priorities_and_what_is_drawn_too_often_weighs_less(name):
     np.random.seed(0)
-    buffer, loss = prioritised(), SimpleNamespace(tensor_keys=SimpleNamespace(priority=name))
+    buffer, loss = prioritised(), reading(keys={"priority": name})
     minibatches = replay(buffer, loss=loss, updates=60, size=10, warmup_frames=0, draw="minibatch")
     error = torch.tensor([8.0, *[1.0] * 9])
     drawn = []
@@ -321,7 +328,7 @@ def test_errors_become_priorities_and_what_is_drawn_too_often_weighs_less(name):
 
 
 def test_a_loss_that_writes_no_priorities_is_refused():
-    loss = SimpleNamespace(tensor_keys=SimpleNamespace(priority="td_error"))
+    loss = reading()
     minibatches = replay(prioritised(), loss=loss, updates=2, size=5, warmup_frames=0, draw="minibatch")
     with pytest.raises(
         UserError, match=r"buffer\.sampler draws by priorities and SimpleNamespace writes none"
