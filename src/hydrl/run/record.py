@@ -54,7 +54,8 @@ class Record:
             for key, build in settings.logger_builders.items()
         }
         self.run_ids = loggers.run_ids(self.loggers)
-        self.held: list[tuple[int, dict[str, float]]] = []  # rows that wait for an evaluation
+        # Rows, and films by key and path, that wait for an evaluation, for W&B takes them in order alone.
+        self.held: list[tuple[int, dict[str, float], tuple[str, str] | None]] = []
         self.display = Display(name, progress.total_frames)
         for line in [*settings.chosen, *(source.lines if source else [])]:
             self.say(line)
@@ -67,16 +68,24 @@ class Record:
         """
         self.require_folder()
         frames = self.progress.frames
-        self.held.append((frames, {**self.metrics.row(), **self.clock.metrics(frames)}))
+        self.held.append((frames, {**self.metrics.row(), **self.clock.metrics(frames)}, None))
         self.release(self.progress.known_before)
         self.display.update(frames, {})
 
+    def show(self, key: str, film: Path) -> None:
+        """Sends a film of this moment to the loggers, after the rows before it."""
+        self.held.append((self.progress.frames, {}, (key, str(film))))
+        self.release(self.progress.known_before)
+
     def release(self, before: float = inf) -> None:
-        """Writes the rows that waited, up to ``before`` frames; the last evaluation in the row of its own."""
+        """Writes what waited, up to ``before`` frames; the last evaluation in the row of its own."""
         while self.held and self.held[0][0] < before:
-            frames, row = self.held.pop(0)
+            frames, row, film = self.held.pop(0)
             known = frames == self.progress.evaluated_at
-            self.write_row(frames, row, self.progress.evaluation if known else None)
+            if film:
+                loggers.show(self.loggers.values(), frames, film[0], Path(film[1]))
+            else:
+                self.write_row(frames, row, self.progress.evaluation if known else None)
 
     def write_row(self, frames: int, row: dict[str, float], evaluation: Evaluation | None) -> None:
         """Writes a row and says what is to be said of it."""
