@@ -52,6 +52,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.parts.experience import buffers, collectors
     from hydrl.run import initial, memory, process
     from hydrl.run.films import Camera
+    from hydrl.run.looks import make_looks
     from hydrl.run.record import Record
     from hydrl.run.state import TrainingState
 
@@ -98,12 +99,14 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         collectors.shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
         closing(Record(settings, progress, metrics, clock, origin, source)) as record,
+        closing(make_looks(record, evaluate, stop.here)) as looks,
     ):
         learns = {"actor": actor, **learner.parts, "exploration": exploration, "schedule": schedule}
         learns |= {f"before_{each.name}": each for each in learners[:-1]}
-        state = TrainingState(record, env, collector, buffer, learns, make_worker_env)
+        state = TrainingState(record, env, collector, buffer, learns, make_worker_env, looks)
         with state.saved_if_cut_short(), stop.blamed():
             state.load(origin)
+            looks.wait()
             batches = timed("time/collect", collector)
             while not progress.confirmed(evaluate_closing, record.say) and progress.batches_left:
                 if progress.improved or progress.due(settings.checkpoint_every_frames):
@@ -117,11 +120,10 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 anneal(schedule, exploration, batch.numel())
                 collector.publish()
 
-                if evaluation_due := progress.due(score.every_frames):
-                    progress.evaluated(evaluate(progress.frames, score.episodes), clock.elapsed)
-                if evaluation_due or progress.due(settings.log_every_frames):
+                if looks.look() or progress.due(settings.log_every_frames):
                     record.write()
                 camera.film(record, stop.here)
+                looks.wait()
                 stop.here()
             state.save()
             camera.film(record, stop.here, final=True)

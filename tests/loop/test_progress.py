@@ -105,3 +105,14 @@ def test_a_resumed_run_takes_back_what_fresh_episodes_refuse_as_the_run_itself_w
     resumed.load_state_dict(progress.state_dict())
     assert not resumed.confirmed({20: evaluation(60.0)}.__getitem__, print)
     assert (resumed.best, resumed.best_at, resumed.improved) == (70.0, 10, False)
+
+
+def test_an_evaluation_of_an_earlier_moment_counts_for_that_moment():
+    progress = Progress(9, 10, solved_at=100, stop_when_solved=True)
+    progress.collected(10)
+    progress.awaited = [10]
+    assert progress.improved  # it may be, so it is saved
+    progress.collected(10)
+    progress.evaluated(evaluation(120.0), 3.0, frames=10)
+    assert (progress.solved_at_frames, progress.best_at, progress.evaluated_at) == (10, 10, 10)
+    assert (progress.reached, progress.solved) == (True, False)

@@ -8,6 +8,7 @@ import torch
 from conftest import settings
 from tensordict import TensorDict
 
+import hydrl.run.loggers
 from hydrl.errors import RunError
 from hydrl.loop import Clock, Metrics, Progress
 from hydrl.loop.evaluation import Evaluation
@@ -51,6 +52,28 @@ def test_an_evaluation_stands_in_the_row_of_its_frames_only(record):
     first, second = record.file.rows
     assert (first["frames"], first["eval/return_mean"], first["time/elapsed"] > 0) == (10, 70.0, True)
     assert (second["frames"], "eval/return_mean" in second) == (20, False)
+
+
+def test_rows_and_films_wait_for_an_evaluation_that_is_not_over(record, monkeypatch, tmp_path):
+    sent = []
+    monkeypatch.setattr(hydrl.run.loggers, "log", lambda _, frames, row: sent.append(frames))
+    monkeypatch.setattr(hydrl.run.loggers, "show", lambda _, frames, *film: sent.append((frames, *film)))
+    for _ in range(3):
+        take(record, 1.0)
+        if record.progress.frames in (10, 30):
+            record.progress.awaited.append(record.progress.frames)
+        record.write()
+        if record.progress.frames == 10:
+            record.show("eval/video", tmp_path)
+    held = record.state_dict()["held"]
+    assert (sent, record.file.rows, [each[0] for each in held]) == ([], [], [10, 10, 20, 30])
+
+    record.progress.awaited = [30]
+    record.progress.evaluated(evaluation(70.0), 1.0, frames=10)
+    record.release(record.progress.known_before)
+    assert sent == [10, (10, "eval/video", tmp_path), 20]
+    assert [row.get("eval/return_mean") for row in record.file.rows] == [70.0, None]
+    assert [each[0] for each in record.held] == [30]
 
 
 def test_episodes_that_an_evaluation_cut_are_told_once_and_stand_in_row_summary_and_table(record, capsys):

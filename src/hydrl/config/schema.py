@@ -95,6 +95,7 @@ class Eval(Strict):
     solved_at: float | None
     stop_when_solved: bool
     target_return: float | None = None  # these are not in the files of older runs
+    mode: Literal["loop", "process"] = "loop"
     video: bool = False
     video_every_frames: PositiveInt = 50_000
 

@@ -1,6 +1,7 @@
 """How far a run has come: the counters that steer it."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from hydrl.loop.evaluation import Evaluation
@@ -22,6 +23,8 @@ class Progress:
         frames: environment frames so far.
         updates: steps of the optimizer so far.
         evaluation: the last one.
+        evaluated_at: frames of the policy that it tells of.
+        awaited: frames of the policies whose evaluations are not over, in order.
         score: the mean return that its policy counts for, see :meth:`confirmed`.
         best: the highest score.
         best_at: frames at the best score.
@@ -39,6 +42,7 @@ class Progress:
         self.frames = self.before = self.updates = 0
         self.evaluation: Evaluation | None = None
         self.evaluated_at: int | None = None
+        self.awaited: list[int] = []
         self.score: float | None = None
         self.best: float | None = None
         self.best_at: int | None = None
@@ -69,24 +73,35 @@ class Progress:
         """Takes in the updates made on the batch."""
         self.updates += updates
 
-    def evaluated(self, evaluation: Evaluation, seconds: float) -> None:
-        """Takes in an evaluation, made ``seconds`` after the run began."""
-        self.evaluation, self.evaluated_at = evaluation, self.frames
+    def evaluated(self, evaluation: Evaluation, seconds: float, frames: int | None = None) -> None:
+        """Takes in an evaluation, made ``seconds`` after the run began.
+
+        Args:
+            evaluation: of the policy of this moment, where ``frames`` names no earlier one.
+            seconds: at which it was over.
+            frames: after which the policy was as it was evaluated.
+        """
+        self.evaluation, self.evaluated_at = evaluation, self.frames if frames is None else frames
         self.earlier = self.best, self.best_at
         self.judged(evaluation)
-        if self.solved and self.solved_at_frames is None:
-            self.solved_at_frames, self.solved_at_seconds = self.frames, seconds
+        if self.reached and self.solved_at_frames is None:
+            self.solved_at_frames, self.solved_at_seconds = self.evaluated_at, seconds
 
     def judged(self, evaluation: Evaluation) -> None:
-        """Takes in by what the policy of this moment is compared with others."""
+        """Takes in by what the policy that was evaluated last is compared with others."""
         self.score = evaluation.mean
         if self.best is None or self.score > self.best:
-            self.best, self.best_at = self.score, self.frames
+            self.best, self.best_at = self.score, self.evaluated_at
 
     @property
     def improved(self) -> bool:
-        """Whether the policy of this moment has the best score."""
-        return self.best_at == self.frames
+        """Whether the policy of this moment has the best score, or may have once its evaluation is over."""
+        return self.frames in (self.best_at, *self.awaited)
+
+    @property
+    def known_before(self) -> float:
+        """Frames before which every evaluation is over."""
+        return min(self.awaited, default=inf)
 
     @property
     def evaluation_now(self) -> Evaluation | None:
@@ -96,7 +111,12 @@ class Progress:
     @property
     def solved(self) -> bool:
         """Whether the evaluation of this moment is at or above the threshold."""
-        return self.evaluation_now is not None and self.reaches_threshold(self.evaluation_now)
+        return self.evaluation_now is not None and self.reached
+
+    @property
+    def reached(self) -> bool:
+        """Whether the last evaluation is at or above the threshold, of whichever moment it is."""
+        return self.evaluation is not None and self.reaches_threshold(self.evaluation)
 
     def confirmed(self, evaluate: Callable[[int], Evaluation], say: Callable[[str], None]) -> bool:
         """Whether the run ends here: the evaluation of this moment solved the task, and so do fresh episodes.

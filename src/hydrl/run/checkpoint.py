@@ -41,6 +41,11 @@ def frames_of(archive: Path) -> int:
     return int(archive.stem.removeprefix("checkpoint-"))
 
 
+def archive_of(run: Path, frames: int) -> Path:
+    """Where the checkpoint after ``frames`` lies, or would."""
+    return run / "checkpoints" / f"checkpoint-{frames:012d}.torchrl"
+
+
 def span(name: str) -> tuple[int, int]:
     """The rows of a replay memory in a file: the first, and the one after the last."""
     found = ROWS.fullmatch(name)
@@ -179,14 +184,14 @@ def load(archive: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, 
         raise UserError(f"{archive} cannot be read: {' '.join(str(error).split())[:200]}") from None
 
 
-def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int) -> Path:
+def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int | None) -> Path:
     """Writes a checkpoint, then removes all but the newest ``keep`` and the best by evaluation.
 
     Args:
         run: its folder.
         states: a state dictionary for each part.
         metadata: ``frames``, and ``eval/return_mean`` where the run was evaluated there.
-        keep: how many of the newest stay.
+        keep: how many of the newest stay; ``None`` removes none.
 
     Returns:
         The new archive.
@@ -194,14 +199,14 @@ def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int)
     Raises:
         SaveError: where the disk is full or refuses; earlier checkpoints are left as they were.
     """
-    from torchrl.checkpoint import Checkpoint, CheckpointRotation, StateDictCheckpointAdapter
+    from torchrl.checkpoint import Checkpoint, StateDictCheckpointAdapter
 
     checkpoint = Checkpoint(format="archive")
     for name, state in states.items():
         part = SimpleNamespace(state_dict=lambda state=state: state)
         # The others of its payloads map files into memory, and a full disk then ends the process with SIGBUS.
         checkpoint.register(name, part, adapter=StateDictCheckpointAdapter("torch"))
-    archive = run / "checkpoints" / f"checkpoint-{metadata['frames']:012d}.torchrl"
+    archive = archive_of(run, metadata["frames"])
     for left_half_written in archive.parent.glob(".*"):  # by a process that was killed
         with suppress(OSError):
             shutil.rmtree(left_half_written) if left_half_written.is_dir() else left_half_written.unlink()
@@ -209,8 +214,43 @@ def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int)
         checkpoint.save(partial, metadata=metadata)
     for ahead in [each for each in archives(run) if frames_of(each) > metadata["frames"]]:
         ahead.unlink()  # of a course that was left, for an earlier checkpoint or because it is damaged
-    CheckpointRotation(archive.parent, keep_last=keep, keep_best=(SCORE, "max")).prune()
+    if keep is not None:
+        prune(run, keep)
     return archive
+
+
+def prune(run: Path, keep: int) -> None:
+    """Removes all checkpoints but the newest ``keep`` and the best by evaluation."""
+    from torchrl.checkpoint import CheckpointRotation
+
+    CheckpointRotation(run / "checkpoints", keep_last=keep, keep_best=(SCORE, "max")).prune()
+
+
+def enter_score(run: Path, frames: int, score: float, *, keep: int | None) -> None:
+    """Enters the mean return that became known after the checkpoint was written, if there is one.
+
+    Then all but the newest ``keep`` and the best go; none with ``None``.
+
+    Raises:
+        SaveError: where the disk is full or refuses; the checkpoint is left as it was.
+    """
+    archive = archive_of(run, frames)
+    if not archive.exists():
+        return
+    with (
+        atomically(archive, archive.stat().st_size) as partial,
+        zipfile.ZipFile(archive) as old,
+        zipfile.ZipFile(partial, "w") as new,
+    ):
+        for member in old.infolist():
+            content = old.read(member)
+            if member.filename == "manifest.json":
+                manifest = json.loads(content)
+                manifest["metadata"][SCORE] = score
+                content = json.dumps(manifest).encode()
+            new.writestr(member, content)
+    if keep is not None:
+        prune(run, keep)
 
 
 def tensor_bytes(state: Any) -> int:

@@ -20,7 +20,6 @@ from hydrl.errors import UserError
 from hydrl.loop.clock import timeit
 from hydrl.loop.evaluation import Episodes, Evaluator, episode_seed, untouched_randomness
 from hydrl.parts.environments import load_normaliser
-from hydrl.run import loggers
 from hydrl.run.files import atomically
 from hydrl.run.record import Record
 
@@ -147,7 +146,7 @@ class Camera:
                 _, steps, cut = film(self.evaluator, path, frames, drawn, pause)
                 if cut:
                     record.say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
-                loggers.show(record.loggers.values(), frames, key, path)
+                record.show(key, path)
             except Exception as error:  # of graphics, encoder, disk or loggers
                 record.say(f"no film at {frames:,} frames: {error}")
 

@@ -1,6 +1,7 @@
 """The record of a run: log rows, the summary and the picture, for the folder, the screen and the loggers."""
 
 import json
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +54,42 @@ class Record:
             for key, build in settings.logger_builders.items()
         }
         self.run_ids = loggers.run_ids(self.loggers)
+        # Rows, and films by key and path, that wait for an evaluation, for W&B takes them in order alone.
+        self.held: list[tuple[int, dict[str, float], tuple[str, str] | None]] = []
         self.display = Display(name, progress.total_frames)
         for line in [*settings.chosen, *(source.lines if source else [])]:
             self.say(line)
         clock.start_loop()
 
     def write(self) -> None:
-        """Writes one log row of everything that came in since the last."""
+        """Writes one log row of everything that came in since the last.
+
+        While an evaluation is not over, the row of its moment and those after it wait for it.
+        """
         self.require_folder()
-        frames, evaluation = self.progress.frames, self.progress.evaluation_now
-        row = {
-            **self.metrics.row(),
-            **(evaluation.metrics() if evaluation else {}),
-            **self.clock.metrics(frames),
-        }
+        frames = self.progress.frames
+        self.held.append((frames, {**self.metrics.row(), **self.clock.metrics(frames)}, None))
+        self.release(self.progress.known_before)
+        self.display.update(frames, {})
+
+    def show(self, key: str, film: Path) -> None:
+        """Sends a film of this moment to the loggers, after the rows before it."""
+        self.held.append((self.progress.frames, {}, (key, str(film))))
+        self.release(self.progress.known_before)
+
+    def release(self, before: float = inf) -> None:
+        """Writes what waited, up to ``before`` frames; the last evaluation in the row of its own."""
+        while self.held and self.held[0][0] < before:
+            frames, row, film = self.held.pop(0)
+            known = frames == self.progress.evaluated_at
+            if film:
+                loggers.show(self.loggers.values(), frames, film[0], Path(film[1]))
+            else:
+                self.write_row(frames, row, self.progress.evaluation if known else None)
+
+    def write_row(self, frames: int, row: dict[str, float], evaluation: Evaluation | None) -> None:
+        """Writes a row and says what is to be said of it."""
+        row = {**row, **(evaluation.metrics() if evaluation else {})}
         if evaluation and not any(each.get("eval/cut_episodes") for each in self.file.rows):
             self.say_cut(evaluation)
         if "train/episodes" in row and not any("train/episodes" in each for each in self.file.rows):
@@ -107,8 +130,8 @@ class Record:
         self.display.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """How much of ``metrics.csv`` there is, and what the run began with."""
-        return {"rows": len(self.file.rows), "lineage": self.lineage}
+        """How much of ``metrics.csv`` there is, the rows that wait, and what the run began with."""
+        return {"rows": len(self.file.rows), "held": [*self.held], "lineage": self.lineage}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on after the rows of :meth:`state_dict`; later ones go, and the summary."""
@@ -118,7 +141,8 @@ class Record:
                 f"{', '.join(self.run_ids)}: keeps {again} log rows that it was sent after this checkpoint; "
                 "where they come otherwise now, metrics.csv is right"
             )
-        self.lineage = state.get("lineage", {})  # not in those of older runs
+        self.held = [*state.get("held", [])]  # this and the next are not in those of older runs
+        self.lineage = state.get("lineage", {})
         if self.fork:
             self.lineage = {**self.lineage, "forked_from": self.fork.told}
         (self.directory / "summary.json").unlink(missing_ok=True)
@@ -135,6 +159,9 @@ class Record:
         progress, settings = self.progress, self.settings
         if self.metrics.episodes:  # of batches since the last row
             self.write()
+        for frames in progress.awaited:
+            self.say(f"the evaluation after {frames:,} frames was not over; a resumed run plays it anew")
+        self.release()
         if closing:  # after the last row and checkpoint: a longer run goes on as if it had not been
             progress.evaluated(closing, self.clock.elapsed)
         followed = self.metrics.followed or list(progress.evaluation.info if progress.evaluation else ())

@@ -16,6 +16,7 @@ from hydrl.parts.environments import normaliser_state
 from hydrl.parts.experience.collectors import Collector
 from hydrl.run import checkpoint
 from hydrl.run.fork import changed_states
+from hydrl.run.looks import Looks
 from hydrl.run.memory import Memory
 from hydrl.run.record import Record
 from hydrl.run.rehearsal import CannotGoOnError, Rehearsal
@@ -35,6 +36,7 @@ class TrainingState:
         learner: what else has a ``state_dict``, by name: actor, loss with its target networks,
             exploration, target updater, optimizer, update, minibatches, schedule; ``None`` is left out.
         make_env: makes environments as ``env`` is, in which its state is tried.
+        looks: with the evaluation that is not over.
     """
 
     def __init__(
@@ -45,19 +47,21 @@ class TrainingState:
         buffer: ReplayBuffer | None,
         learner: Mapping[str, Any],
         make_env: Callable[[], TransformedEnv],
+        looks: Looks,
     ) -> None:
         self.record, self.settings, self.progress = record, record.settings, record.progress
         self.env, self.collector = env, collector
         self.memory = Memory(buffer, record.directory)
         parts = {"sampler": buffer.sampler, "writer": buffer.writer} if buffer is not None else {}
         self.learner = {name: each for name, each in {**learner, **parts}.items() if each is not None}
-        # Plain data, kept as one; the record looks at the progress that was put back before it.
+        # Plain data, kept as one; the record looks at the progress that was put back before it, and looks
+        # tell both of what they await.
         self.books: dict[str, Any] = {
             "progress": record.progress,
             "metrics": record.metrics,
             "clock": record.clock,
         }
-        self.books["record"] = record
+        self.books |= {"record": record, "looks": looks}
         self.rehearsal = Rehearsal(env, make_env)
         self.restarts: str | None = None  # why the environments will start anew, once that was found
         self.saved_at: int | None = None
@@ -115,7 +119,9 @@ class TrainingState:
         }
         if progress.evaluation_now:
             metadata["eval/return_mean"] = progress.score
-        checkpoint.save(self.record.directory, states, metadata, keep=self.settings.keep_checkpoints)
+        # While an evaluation is not over none goes, for the best may be the one that it tells of.
+        keep = self.settings.keep_checkpoints if not progress.awaited else None
+        checkpoint.save(self.record.directory, states, metadata, keep=keep)
         self.memory.prune()
         self.saved_at = progress.frames
 
@@ -195,8 +201,8 @@ class TrainingState:
                 fast_forward(each, self.learner["optimizer"], batches)
             else:
                 each.load_state_dict(states[name])
-        for name, book in self.books.items():
-            book.load_state_dict(states["books"][name])
+        for name in [each for each in self.books if each in states["books"]]:  # older ones have no looks
+            self.books[name].load_state_dict(states["books"][name])
         if origin.forked:
             states = self.begin_fork(states, origin)
         self.rehearsal.first = states["books"].get("rehearsal")
