@@ -89,7 +89,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "--config-dir=docs/my_project/conf algo=dqn env=cartpole loss=flat": [
         "critic=null does not fit loss=flat, which reads actor as actor_network and critic as critic_network",
-        "use algo=a2c, impala, ppo, recurrent_ppo or reinforce\n",
+        "use algo=a2c, gail, impala, ppo, recurrent_ppo or reinforce\n",
     ],
     "--config-dir=docs/my_project/conf algo=my_ppo env=line loss=dqn": ["loss=dqn does not fit algo=my_ppo"],
     "--config-dir=docs/my_project env=cartpole": ["docs/my_project holds no group of choices, as actor/ or"],

@@ -201,8 +201,9 @@ def test_sb3_makes_as_many_updates_as_the_others(loop, updates):
     assert [made for _, made in islice(getattr(sb3, loop)(), len(updates))] == updates
 
 
-def test_sb3_contrib_makes_as_many_updates():
+def test_sb3_contrib_makes_as_many_updates(monkeypatch):
     pytest.importorskip("sb3_contrib")
+    monkeypatch.syspath_prepend(Path(benchmark.__file__).parent)  # as of a script that lies there
     from scripts.benchmark import sb3_recurrent
 
     assert [made for _, made in islice(sb3_recurrent.recurrent_ppo(), 2)] == [40, 40]

@@ -93,7 +93,7 @@ def collected(monkeypatch):
 
 def slow_if(each: str) -> Any:
     """Those whose workers collect as others' do, and that tests/parts/experience runs too."""
-    return pytest.param(each, marks=pytest.mark.slow) if each in ("multi_async", "overlap") else each
+    return pytest.param(each, marks=pytest.mark.slow) if each in ("multi_async", "overlap", "ray") else each
 
 
 @pytest.mark.parametrize("collector", map(slow_if, choices(CONFIGS / "collector")))

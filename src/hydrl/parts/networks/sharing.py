@@ -42,7 +42,7 @@ class Shared(TensorDictSequential):
 
     def read(self, tensordict: TensorDictBase) -> list[tuple[Tensor, int]]:
         """What it makes ``made`` of, with a number that rises as somebody writes to it."""
-        entries = [each for key in self.in_keys if (each := tensordict.get(key, None)) is not None]
+        entries = [each for each in map(tensordict.get, self.in_keys) if each is not None]
         # No graph has versions; in one update nothing is written between the two.
         written = not torch.compiler.is_compiling()
         return [(each, each._version if written else 0) for each in (*entries, *self.parameters())]
