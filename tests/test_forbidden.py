@@ -158,6 +158,10 @@ def test_what_learns_from_data_acts_among_the_allowed_too(algo, finished, run):
     """As evaluated, in a task that raises; the data says what was allowed at each of its steps."""
     task = [f"algo={algo}", "env=gym", "env.id=masked:Allows-v0", "transforms=plain", "~tuned"]
     numbers = small([*task, f"data.path={finished('dqn')[0]}"], all=NUMBERS)
+    if algo == "gail":  # which acts in the task, too, and is not there yet
+        with pytest.raises(UserError, match="ActionMask changes what the task shows"):
+            run(*numbers)
+        return
     folder = run(*numbers, "total_frames=1024", "eval.every_frames=1024", "log_every_frames=512")
     rows = [float(value) for row in logged(folder) for value in row.values() if value]
     assert all(math.isfinite(each) and abs(each) < 1e4 for each in rows)

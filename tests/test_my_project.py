@@ -68,14 +68,15 @@ def test_the_page_shows_the_files_as_they_are():
 
 def test_the_page_says_how_each_part_is_called():
     assert "| `env.wrappers.NAME` | `wrapper(env)` | `gymnasium.Wrapper` |" in PAGE
-    calls = 0
+    calls, as_critic = 0, ("value", "discriminator")
+    assert "| `critic`, `value`, `discriminator` | `critic(env, actor)` |" in PAGE
     for part, row in (ROWS | WITHIN).items():
         call = ", ".join([*row.handed.split(), *(f"{each}=…" for each in sorted(row.keywords))])
         said = f"`{part.removesuffix('s') if part == 'transforms' else part}({call})`" in PAGE
-        assert said or part == "value", part
+        assert said or part in as_critic, part
         assert row.gives is None or row.gives in PAGE
         calls += said
-    assert calls == len(ROWS | WITHIN) - 1
+    assert calls == len(ROWS | WITHIN) - len(as_critic)
 
 
 def test_the_page_lists_the_keys_that_no_task_is_given():

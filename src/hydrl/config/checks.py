@@ -519,7 +519,7 @@ def chosen(group: str, node: Part | None) -> list[str]:
     def gives(name: str) -> bool:
         return {each["_target_"] for _, each in targets(content(f"/{group}/{name}"))} == wanted
 
-    known = choices(CONFIGS / group)
+    known = sorted(choices(CONFIGS / group), key=len)  # a loss of several agents has the longer name
     typed = choices_made().get(group)
     if typed in known and gives(typed):
         return [typed]
