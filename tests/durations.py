@@ -10,6 +10,10 @@ import os
 SECONDS = 20
 # Tests of whatever parameters, with the seconds they may take and why they take them.
 LONGER: dict[str, tuple[int, str]] = {
+    "tests/parts/experience/test_collectors.py::test_worker_batches_have_time_last_and_unbroken": (
+        40,
+        "workers start for it, and for the tests after it",
+    ),
     "tests/study/test_results.py::test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept": (
         40,
         "a run in a process of its own, and two tables",

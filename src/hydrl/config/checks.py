@@ -503,8 +503,8 @@ def use(group: str, able: Sequence[str | None]) -> str:
 
 def named(group: str, node: Part | None) -> str:
     """The choice that ``node`` is, as it is typed; a part that is no choice by what it is built from."""
-    name, *_ = [*chosen(group, node), (node or {}).get("_target_")]
-    return f"{group}={name}"
+    alike = chosen(group, node) or [(node or {}).get("_target_", "")]
+    return f"{group}={min(alike, key=len)}"  # a loss of several agents has the longer name
 
 
 def chosen(group: str, node: Part | None) -> list[str]:
@@ -519,7 +519,7 @@ def chosen(group: str, node: Part | None) -> list[str]:
     def gives(name: str) -> bool:
         return {each["_target_"] for _, each in targets(content(f"/{group}/{name}"))} == wanted
 
-    known = sorted(choices(CONFIGS / group), key=len)  # a loss of several agents has the longer name
+    known = choices(CONFIGS / group)
     typed = choices_made().get(group)
     if typed in known and gives(typed):
         return [typed]

@@ -19,19 +19,19 @@ def as_read(rows: TensorDictBase, keys: Any) -> TensorDictBase:
         keys: of the loss, its ``tensor_keys``.
     """
     action, after = getattr(keys, "action", None), rows.get("next")
-    if not isinstance(action, tuple):  # of one agent
-        return rows
+    if not any(isinstance(getattr(keys, name, None), tuple) for name in ("action", "done", "terminated")):
+        return rows  # of one agent
     for name in ("done", "terminated"):
         key = getattr(keys, name)
         if isinstance(key, tuple) and key not in after.keys(True):
             shape = after.get(beside(key, "reward")).shape
             after.set(key, after.get(name).unsqueeze(-2).expand(shape))
-    if not rows.get(beside(action, ALIVE), torch.ones(1)).all():
+    if isinstance(action, tuple) and not rows.get(beside(action, ALIVE), torch.ones(1)).all():
         tell(
             "agents that ended before their episode are learned from as if they still acted; algo=mappo and "
             "algo=ippo leave them out"
         )
-    if keys.reward not in after.keys(True):
+    if isinstance(action, tuple) and keys.reward not in after.keys(True):
         own = after.get(beside(action, "reward"))
         if (own != own[..., :1, :]).any():
             tell(
