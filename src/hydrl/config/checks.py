@@ -343,8 +343,15 @@ def at_odds(values: Values) -> Iterator[str]:
 
 
 def unmet(values: Values) -> Iterator[str]:
-    """Opponents that no policy would join."""
-    if values["env"].get("opponents") and asked(values, "workers"):
+    """Opponents that no policy would join, or that could not act as it does."""
+    if not values["env"].get("opponents"):
+        return
+    if asked(values, "memory"):
+        yield (
+            "env.opponents: earlier policies are asked move by move and remember nothing; use memory=null, "
+            "or env.opponents=null, which draws their moves at random"
+        )
+    if asked(values, "workers"):
         yield (
             "env.opponents: policies join them in the run's own process; use collector=single, or "
             "env.opponents=null, which draws their moves at random"

@@ -105,6 +105,15 @@ def test_a_perfect_player_never_loses_and_others_draw_their_moves():
         assert (paid == 1).sum() > 60
 
 
+def test_what_chance_reaches_is_what_the_page_compares_with():
+    by_chance = np.random.default_rng(0)
+    for player, share in zip(PLAYERS, (0.712, 0.415), strict=True):  # of all games that there are
+        paid = games(
+            seat.make(GAME, player), lambda seen: by_chance.choice(np.flatnonzero(seen["action_mask"])), 500
+        )
+        assert (paid >= 0).mean() == pytest.approx(share, abs=0.06)  # three deviations
+
+
 def acting_by(number):
     """A policy that always takes one action."""
     net = TensorDictModule(torch.nn.Linear(1, 9), in_keys=["observation"], out_keys=["action"])
@@ -171,6 +180,9 @@ def test_what_cannot_be_played_is_told_in_a_line(words, told):
         environments.make_env(chosen.build("env"), chosen.transform_builders)
 
 
-def test_workers_of_their_own_would_never_meet_the_policy():
-    with pytest.raises(UserError, match=r"env\.opponents: .*use collector=single, or env\.opponents=null"):
-        settings("algo=ppo", "env=self_play", f"env.id={GAME}", "collector=multi_sync", "transforms=plain")
+@pytest.mark.parametrize(
+    ("word", "instead"), [("collector=multi_sync", "collector=single"), ("memory=lstm", "memory=null")]
+)
+def test_opponents_that_no_policy_could_be_are_refused(word, instead):
+    with pytest.raises(UserError, match=rf"env\.opponents: .*use {instead}, or env\.opponents=null"):
+        settings("algo=ppo", "env=self_play", f"env.id={GAME}", word, "transforms=plain")

@@ -162,8 +162,8 @@ class AgentsVector(EnvBase):
     nothing, whatever it does has no effect, and a loss leaves it out; it is ``gone`` where nothing was to be
     had after its end, as it terminated.
 
-    TorchRL's ``PettingZooWrapper`` is of one task: 16 of ``simple_spread_v3`` in a ``SerialEnv`` make 470
-    steps a second of processor time, these 1,650, and the simulator alone 1,930.
+    TorchRL's ``PettingZooWrapper`` is of one task, so that of many each pays for its own tensors; here all of
+    them are written into the same.
 
     Args:
         tasks: each a ``pettingzoo.ParallelEnv``.

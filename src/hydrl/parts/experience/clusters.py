@@ -113,10 +113,8 @@ class RayWorkers(RayCollector):
     ) -> None:
         self.begun, self.learner, self.worker_timeout, self.stop = begun, learner, worker_timeout, stop
         self.places: dict[int, Place] = {}
-        self.version, self.told = (
-            0,
-            [0] * len(makers),
-        )  # times the policy was published, and what each acts by
+        self.version = 0  # times the policy was published
+        self.told = [0] * len(makers)  # what each acts by
         self.learned, self.weights = policy, None
         options["device"] = where = "cuda" if each["num_gpus"] else "cpu"
         told = {"auto_register_policy_transforms": restarts_with_episodes(policy), "track_traj_ids": False}

@@ -10,9 +10,7 @@ from torchrl.data import ReplayBuffer
 from torchrl.data.replay_buffers import RandomSampler, Storage
 
 EPISODE = "episode"  # entry of a row, and what TorchRL's samplers of sequences look for
-TO_GO = (
-    "return_to_go"  # entry of a row of data: what its episode returned from it on, in the task's own units
-)
+TO_GO = "return_to_go"  # of a row of data: what its episode returned from it on, in the task's own units
 
 
 class Episodes:
