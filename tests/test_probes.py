@@ -17,7 +17,8 @@ from torchrl.objectives import LossModule
 GAMMA = 0.5
 slow = partial(pytest.param, marks=pytest.mark.slow)
 SEEDS = [0, *map(slow, range(1, 10))]
-LATER = ["cql", "cql_discrete", "iql_discrete"]  # of their kind, others are fast
+# Of their kind, others are fast.
+LATER = ["cql", "cql_discrete", "iql_discrete", "iql_online", "redq", "tqc"]
 
 
 def cases() -> list[tuple[str, str]]:
@@ -30,7 +31,7 @@ def cases() -> list[tuple[str, str]]:
 # parts/experience/test_sequences.py work out by hand.
 FIRST = {case for case in dict(reversed(cases())).items() if case[0] not in LATER}
 ACTING = [case if case in {*FIRST, ("ppo", "continuous")} else slow(*case) for case in cases()]
-WORTH = {case for case in FIRST if fresh(case[0]) or case[0] in ("dqn", "td3")}
+WORTH = {case for case in FIRST if (fresh(case[0]) and case[0] != "a2c") or case[0] in ("dqn", "td3")}
 JUDGING = [case if case in WORTH else slow(*case) for case in cases()]
 
 # Small networks that learn fast.

@@ -103,6 +103,7 @@ def broken():
     raise RuntimeError("no more")
 
 
+@pytest.mark.slow
 def test_a_class_that_tensordict_meets_later_compiles_nothing_anew():
     loss, minibatch = Terms(), TensorDict({"x": torch.zeros(2)}, [])
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), compile=True)

@@ -152,9 +152,7 @@ def test_the_table_says_what_became_of_each_member(jobs: int, swept, tmp_path):
     assert "a defect" in (tmp_path / "sweep" / "dqn-cartpole-seed3.log").read_text()
 
 
-@pytest.mark.parametrize(
-    ("seeds", "code"), [("0,6", 0), ("0,1", 2), ("2,0", 3), ("1,2", 2), ("1,3", 1), ("2,4", 1)]
-)
+@pytest.mark.parametrize(("seeds", "code"), [("0,6", 0), ("2,0", 3), ("1,2", 2), ("2,4", 1)])
 def test_the_worst_end_is_the_exit_code(seeds: str, code: int, swept):
     assert swept(f"-m seed={seeds}")[0] == code
 

@@ -75,7 +75,7 @@ def test_several_environments_leave_the_number_of_threads_closed_or_forgotten(mo
         assert torch.get_num_threads() == 1
 
 
-@pytest.mark.parametrize("num_envs", [1, 2])
+@pytest.mark.parametrize("num_envs", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", NAMED)
 def test_every_env_config_gives_what_its_specs_say(name, num_envs):
     several = name in ("vmas_navigation", "pettingzoo")  # agents; all environments are one

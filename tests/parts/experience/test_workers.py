@@ -200,7 +200,11 @@ def test_a_worker_that_crashes_says_where():
 
 
 @pytest.mark.parametrize(
-    ("trouble", "early", "line"), [("hangs_in_c", False, "re.match("), ("hangs", True, "time.sleep(60)")]
+    ("trouble", "early", "line"),
+    [
+        ("hangs_in_c", False, "re.match("),
+        pytest.param("hangs", True, "time.sleep(60)", marks=pytest.mark.slow),
+    ],
 )
 def test_a_worker_that_hangs_ends_with_the_line_it_is_in(trouble, early, line):
     with ends_with_error() as message:
