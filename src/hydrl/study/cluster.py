@@ -94,6 +94,7 @@ class RemoteTraining(Training):
         """Waits until it has ended."""
         try:
             self.found = self.ended.result()
+            ray.kill(self.member)  # which keeps its place for as long as it is there
         except RayError as error:
             self.found, self.lost = (KILLED, "") if self.stopped else (1, self.why(error))
 
