@@ -1,5 +1,6 @@
-"""Sweeps on a real Ray cluster: Ctrl-C, a machine that is lost, and going on; slowly."""
+"""Sweeps on a real Ray cluster, Ctrl-C, a machine that is lost, going on; and as jobs of submitit; slowly."""
 
+import json
 import os
 import re
 import signal
@@ -78,3 +79,21 @@ def test_a_machine_that_is_lost_is_named_and_its_members_go_on_elsewhere(tmp_pat
         printed = again.communicate(timeout=250)[0]
         assert again.returncode == 0, printed
         assert [row[2] for row in rows(printed)] == ["finished", "finished"]
+
+
+@pytest.mark.slow
+def test_jobs_of_submitit_finish_are_passed_over_and_a_refused_one_is_an_error(tmp_path: Path):
+    pytest.importorskip("submitit")
+    words = [*TINY, "hydra/launcher=submitit_local", "resume=auto", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    words += ["total_frames=1_024", "eval.every_frames=1_024"]
+    for seeds, code in (("0,1", 0), ("0,1,-1", 1)):
+        begun = start(*words, f"seed={seeds}")
+        printed = begun.communicate(timeout=250)[0]
+        assert begun.returncode == code, printed
+    assert "submitit.core.utils." in printed  # its traceback, with what the job said at the end
+    assert printed.strip().endswith("error: seed=-1: should be greater than or equal to 0")
+    logs = [each.read_text() for each in (tmp_path / "sweep" / ".submitit").glob("*/*_log.*")]
+    assert sum("is finished, after 1,024 frames" in each for each in logs) == 2
+    assert sum("error: seed=-1: should be greater than or equal to 0" in each for each in logs) == 1
+    found = [json.loads(each.read_text()) for each in (tmp_path / "sweep").glob("*/summary.json")]
+    assert [each["frames"] for each in found] == [1_024, 1_024]

@@ -86,11 +86,11 @@ class Search:
 
     def found(self, **drawing: Any) -> tuple[optuna.Study, bool]:
         """The study, and whether this process begins it."""
-        given = {"study_name": self.plan.study if self.process else "search", "storage": self.storage}
+        drawing |= {"study_name": self.plan.study if self.process else "search", "storage": self.storage}
         try:
-            return optuna.create_study(direction="maximize", **given, **drawing), True
+            return optuna.create_study(direction="maximize", **drawing), True
         except DuplicatedStudyError:
-            return optuna.load_study(**given, **drawing), not self.process
+            return optuna.load_study(**drawing), not self.process
 
     def require_the_same(self) -> None:
         """Refuses to mix two searches.
