@@ -139,7 +139,7 @@ class FakeRay(SimpleNamespace):
         told = SimpleNamespace(get_node_id=lambda: node["NodeID"])
         address = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
         super().__init__(node=node, nodes=lambda: [node], get_runtime_context=lambda: told, util=address)
-        self.pool, self.asked, self.ended = ThreadPoolExecutor(), dict[str, Any](), 0
+        self.pool, self.asked, self.killed, self.ended = ThreadPoolExecutor(), dict[str, Any](), 0, 0
 
     def remote(self, **options: Any) -> Any:
         self.asked = options
@@ -154,6 +154,9 @@ class FakeRay(SimpleNamespace):
             return SimpleNamespace(remote=begin)
 
         return SimpleNamespace(**{name: asks(name) for name in ("place", "wait", "stop")})
+
+    def kill(self, actor: Any) -> None:
+        self.killed += 1
 
     def shutdown(self) -> None:
         self.ended += 1
@@ -304,7 +307,7 @@ def test_ray_finds_members_a_machine_by_what_each_needs(swept, fake_ray):
     )
     assert fake_ray.given[:3] == ("hydra.launcher.address", "h:1", None)
     assert fake_ray.asked == {"max_concurrency": 2, "num_cpus": 2, "num_gpus": 0}
-    assert fake_ray.ended == 1
+    assert (fake_ray.killed, fake_ray.ended) == (2, 1)  # a member that has ended makes room
     assert (
         swept("-m seed=0 hydra/launcher=ray_processes hydra.launcher.n_jobs=3 hydra.launcher.num_cpus=0.5")[0]
         == 0
