@@ -2,7 +2,8 @@
 
 Keys: trials (in all), seeds (of each trial, as 0,1,2), jobs (runs side by side), search (a file in
 configs/search, the algorithm's unless named), maximise (eval/return_mean, or what the task tells of its
-episodes, as eval/is_success), out (outputs/searches/ALGO-ENV). All else is train.py's:
+episodes, as eval/is_success), out (outputs/searches/ALGO-ENV), storage (a database's URL, with which several
+machines search together) and study (its name there, ALGO-ENV). All else is train.py's:
 'optim.lr=tag(log,interval(1e-4,1e-2))' adds a range to the search or changes one, and a single value takes
 its key out. The same command goes on with a search that was stopped.
 Needs pip install 'hydrl[search]'.
@@ -11,10 +12,14 @@ Needs pip install 'hydrl[search]'.
 import importlib.util
 import sys
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hydrl.config.command_line import script
 from hydrl.errors import RunError, UserError
 from hydrl.run.screen import console, outlive_readers
+
+if TYPE_CHECKING:
+    from hydrl.study.search import Search
 
 
 def main(words: list[str]) -> None:
@@ -28,20 +33,34 @@ def main(words: list[str]) -> None:
         raise UserError("a search needs an extra: pip install 'hydrl[search]'")
     import optuna
 
-    from hydrl.study import search, space
+    from hydrl.study import search, space, storage
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     plan = space.read(words)
     say = partial(console().print, highlight=False, markup=False, soft_wrap=True)
-    made = search.Search(plan, say)
+    with storage.told(plan.storage):
+        searched(search.Search(plan, say))
+
+
+def searched(made: "Search") -> None:
+    """Makes a search's trials and says what was best.
+
+    Raises:
+        RunError: if no trial came to its end.
+    """
+    plan, say = made.plan, made.say
     runs = f"{plan.trials} trials of {len(plan.seeds)} runs"
     say(f"{made.out}: {runs}, drawing {', '.join(plan.space)}")
     say("it may be stopped with Ctrl-C: the same command goes on with it")
     made.run()
+    if elsewhere := len(made.running):
+        say(f"{elsewhere} more go on elsewhere; once they have ended the same command tells of all")
     top = made.best
+    if top is None and elsewhere:
+        return
     if top is None:
         raise RunError(f"no trial came to its end; see {made.out}/trial-*/*.log")
-    say(f"best of {made.count} trials: {made.shown(top)}, in {made.folder(top)}")
+    say(f"best of {made.count} trials: {made.shown(top)}, in {made.place(top)}")
     say(f"  {made.command(top)}")
     say(f"  {', '.join(map(str, made.save(top)))}")
     say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")

@@ -1,7 +1,9 @@
 """How Hydra makes and launches sweeps; it takes plugins from this package only, imported at each start."""
 
+import importlib.util
 import re
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,7 @@ class Processes(Launcher):
         """
         from hydrl.study.sweep import shared, train_all  # here, as a single run has no need of it
 
-        if type(self.n_jobs) is not int or self.n_jobs < 1:
-            raise UserError(f"hydra.launcher.n_jobs={self.n_jobs}: give a whole number, 1 or more")
+        pool = self.pool()
         sources = self.config.runtime.config_sources
         words = [f"--config-dir={each.path}" for each in sources if each.provider == "command-line"]
         words += [each for each in self.config.overrides.hydra if not re.match(OF_THE_SWEEP, each)]
@@ -52,13 +53,49 @@ class Processes(Launcher):
         of_all = [word for word in job_overrides[0] if word.partition("=")[0] in once]
         left_out = shared(Path(folder), of_all)
         try:
-            code = train_all(job_overrides, Path(folder), self.n_jobs, words, initial_job_idx, left_out)
+            with pool as trainings:
+                code = train_all(job_overrides, Path(folder), trainings, words, initial_job_idx, left_out)
         except Interrupted:
             print(f"go on with the same command and hydra.sweep.dir={folder} resume=auto")
             raise
         if code:
             raise SystemExit(code)
         return []
+
+    def pool(self) -> AbstractContextManager[Any]:
+        """Where members run side by side.
+
+        Raises:
+            UserError: for a number of them that is none.
+        """
+        from hydrl.study.pool import Trainings
+
+        if type(self.n_jobs) is not int or self.n_jobs < 1:
+            raise UserError(f"hydra.launcher.n_jobs={self.n_jobs}: give a whole number, 1 or more")
+        return nullcontext(Trainings(self.n_jobs))
+
+
+class OnRay(Processes):
+    """The same on the machines of a Ray cluster, see :mod:`hydrl.study.cluster`.
+
+    Args:
+        **asked: as of :class:`hydrl.study.cluster.Asked`.
+    """
+
+    def __init__(self, **asked: Any) -> None:
+        self.asked = asked
+
+    def pool(self) -> AbstractContextManager[Any]:
+        """Where members run side by side.
+
+        Raises:
+            UserError: for a value that does not fit, and without Ray.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise UserError("hydra/launcher=ray_processes needs an extra: pip install 'hydrl[ray]'")
+        from hydrl.study.cluster import joined
+
+        return joined(self.asked)
 
 
 class Members(BasicSweeper):
@@ -91,6 +128,15 @@ class Members(BasicSweeper):
 
 node = {"_target_": f"{__name__}.Members", "max_batch_size": None, "params": None}
 ConfigStore.instance().store(group="hydra/sweeper", name="members", node=node)
-ConfigStore.instance().store(
-    group="hydra/launcher", name="processes", node={"_target_": f"{__name__}.Processes", "n_jobs": 1}
-)
+launchers: dict[str, dict[str, Any]] = {
+    "processes": {"_target_": f"{__name__}.Processes", "n_jobs": 1},
+    "ray_processes": {
+        "_target_": f"{__name__}.OnRay",
+        "n_jobs": None,
+        "address": None,
+        "num_cpus": 1,
+        "num_gpus": 0,
+    },
+}
+for name, node in launchers.items():
+    ConfigStore.instance().store(group="hydra/launcher", name=name, node=node)

@@ -1,13 +1,18 @@
 """Searches: what they draw from, what they refuse, and small ones that really run."""
 
+import fcntl
 import json
 import os
 import re
 import shlex
 import signal
+import socket
+import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +29,8 @@ from hydrl.config import CONFIGS
 from hydrl.config.mistakes import find
 from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
-from hydrl.study import pool, search, space
+from hydrl.run.folder import unlock
+from hydrl.study import pool, search, space, storage
 from scripts import search as script
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -339,16 +345,120 @@ def test_the_best_is_left_as_a_command_and_as_an_experiment_which_are_the_same_r
         assert image.imread(tmp_path / f"{name}.png").shape[0] > 300
 
 
-def test_a_search_that_was_killed_goes_on_with_its_trial(monkeypatch, tmp_path):
-    def killed(trial: int, seed: int) -> Any:
-        raise SystemExit  # nothing is told to the study
+def killed(trial: int, seed: int) -> Any:
+    raise SystemExit  # nothing is told to the study
 
+
+def test_a_search_that_was_killed_goes_on_with_its_trial(monkeypatch, tmp_path):
     with pytest.raises(SystemExit):
         searched(monkeypatch, tmp_path, "trials=1", outcome=killed)
     study, started, _ = searched(monkeypatch, tmp_path, "trials=1", outcome=lambda *_: ({}, 5.0, 0))
     assert [each.state for each in study.trials] == [TrialState.FAIL, TrialState.COMPLETE]
     assert study.trials[1].params == study.trials[0].params
     assert started == ["0/0", "0/1"]  # where they were begun
+
+
+def shared(monkeypatch: pytest.MonkeyPatch, place: Path, name: str, *words: str, outcome: Any) -> Any:
+    """What :func:`searched` gives of one of several processes, with a folder of its own."""
+    database = f"storage=sqlite:///{place}/shared.db"
+    return searched(monkeypatch, place / name, database, "study=ours", *words, outcome=outcome)
+
+
+def ends(trial: int, seed: int) -> Any:
+    return {}, 5.0 + trial, 0
+
+
+def test_several_processes_make_the_trials_of_one_search_and_each_goes_on_with_its_own(monkeypatch, tmp_path):
+    with pytest.raises(SystemExit):
+        shared(monkeypatch, tmp_path, "one", "trials=2", outcome=killed)
+    study, started, _ = shared(monkeypatch, tmp_path, "other", "trials=2", outcome=ends)
+    assert [each.state for each in study.trials] == [TrialState.RUNNING, TrialState.COMPLETE]
+    assert started == ["1/0", "1/1"]  # the present numbers are the first one's to try, once
+    assert study.trials[1].params != study.trials[0].params == {"optim.lr": 2e-3}
+    study, started, _ = shared(monkeypatch, tmp_path, "one", "trials=2", outcome=ends)
+    assert [each.state.name for each in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert study.trials[2].params == study.trials[0].params
+    assert started == ["0/0", "0/1"]  # where they were begun
+    assert study.study_name == "ours"
+
+
+def test_what_a_machine_left_that_is_not_heard_of_is_made_by_another(monkeypatch, tmp_path):
+    with pytest.raises(SystemExit):
+        shared(monkeypatch, tmp_path, "one", "trials=1", outcome=killed)
+    with closing(sqlite3.connect(tmp_path / "shared.db")) as database, database:
+        database.execute("UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00'")
+    study, started, lines = shared(monkeypatch, tmp_path, "other", "trials=1", outcome=ends)
+    assert [each.state.name for each in study.trials] == ["FAIL", "COMPLETE"]
+    assert study.trials[1].params == study.trials[0].params
+    assert started == ["0/0", "0/1"]  # in its own folder
+    assert lines == ["#1  5.0  lr=0.002"]
+
+
+def test_what_another_machine_took_over_is_not_told_twice(monkeypatch, tmp_path):
+    def outcome(trial: int, seed: int) -> Any:
+        if (trial, seed) == (0, 1):
+            study = optuna.load_study(study_name="ours", storage=f"sqlite:///{tmp_path}/shared.db")
+            study.tell(0, state=TrialState.FAIL)
+        return {256: 5.0}, 5.0, 0
+
+    study, _, lines = shared(monkeypatch, tmp_path, "one", "trials=1", outcome=outcome)
+    assert [each.state.name for each in study.trials] == ["FAIL", "COMPLETE"]
+    assert lines[0] == "#0  is made elsewhere, as nothing was heard of it for 300 seconds  lr=0.002"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("study.db", "storage=study.db is no database's URL; write storage=postgresql://USER@HOST/DATABASE"),
+        ("nosuch://me:secret@host/d", "storage=nosuch://me:***@host/d is no database's URL; write storage="),
+        (
+            "mssql+pymssql://me:secret@h/d",
+            "storage=mssql+pymssql://me:***@h/d needs a driver of mssql+pymssql",
+        ),
+        ("mysql+pymysql://me@host/d", "storage=mysql+pymysql://me@host/d needs pip install 'pymysql'"),
+        ("sqlite:////nosuch/folder/x.db", "storage=sqlite:////nosuch/folder/x.db: unable to open database"),
+    ],
+)
+def test_a_storage_that_cannot_be_had_is_a_line_and_leaves_nothing(monkeypatch, tmp_path, url, told):
+    for driver in ("pymysql", "pymssql"):
+        monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(UserError, match=re.escape(told)) as error:
+        searched(monkeypatch, tmp_path / "out", f"storage={url}", outcome=ends)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storage_that_is_gone_ends_the_search_in_a_line(monkeypatch, tmp_path):
+    def outcome(trial: int, seed: int) -> Any:
+        with closing(sqlite3.connect(tmp_path / "shared.db")) as database, database:
+            database.execute("DROP TABLE IF EXISTS trial_values")
+        return {}, 5.0, 0
+
+    with pytest.raises(RunError) as error, storage.told(f"sqlite:///{tmp_path}/shared.db"):
+        shared(monkeypatch, tmp_path, "one", outcome=outcome)
+    place = f"storage=sqlite:///{tmp_path}/shared.db"
+    assert str(error.value).startswith(f"{place}: no such table: trial_values; what the runs saved is whole")
+
+
+def test_a_search_of_another_name_has_the_same_database_and_a_folder_is_one_process_s(monkeypatch, tmp_path):
+    shared(monkeypatch, tmp_path, "one", outcome=ends)
+    with pytest.raises(UserError, match=r"study=ours holds another search, .* or name another by study=NAME"):
+        shared(monkeypatch, tmp_path, "two", "seeds=3", outcome=ends)
+    assert not (tmp_path / "two").exists()
+    assert shared(monkeypatch, tmp_path, "two", "seeds=3", "study=theirs", outcome=ends)[1] == ["0/3", "1/3"]
+    unlock()
+    with (tmp_path / "two" / ".lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(UserError, match=r"in use by another process; .* has an out=DIR of its own"):
+            shared(monkeypatch, tmp_path, "two", outcome=ends)
+
+
+def test_the_best_of_all_is_told_with_its_machine(monkeypatch, tmp_path, capsys):
+    shared(monkeypatch, tmp_path, "one", "trials=1", outcome=ends)
+    words = [*ALONE, "optim.lr=interval(1e-3,9e-3)", f"storage=sqlite:///{tmp_path}/shared.db", "study=ours"]
+    script.main([*words, "trials=1", f"out={tmp_path / 'other'}"])
+    printed = capsys.readouterr().out
+    assert f"best of 1 trials: 5.0, in {socket.gethostname()}:{tmp_path}/one/trial-0000\n" in printed
 
 
 def wait_for(condition: Callable[[], Any]) -> None:

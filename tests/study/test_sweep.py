@@ -7,16 +7,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 from conftest import typed
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from ray.exceptions import ActorDiedError
 
 import train
 from hydrl.config import command_line
-from hydrl.study import pool
+from hydrl.parts import machines
+from hydrl.study import cluster, pool
 from hydrl.study.sweep import LEFT_OUT, LONGEST, folder_name
 
 TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole", "minibatches.epochs=1"]
@@ -126,10 +131,52 @@ def test_a_name_leaves_out_what_its_sweep_says_of_all_and_is_no_other_member_s(o
     assert folder_name(overrides, ALL) == name
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_the_table_says_what_became_of_each_member(jobs: int, swept, tmp_path):
-    line = f"-m algo=dqn env=cartpole seed=0,1,2,3,4,6 hydra.launcher.n_jobs={jobs}"
-    code, table, output = swept(line)
+class FakeRay(SimpleNamespace):
+    """In place of Ray: actors are objects of this process, and what is asked of them threads."""
+
+    def __init__(self) -> None:
+        node = {"NodeID": "a" * 56, "Alive": True, "Resources": {"CPU": 2.0}}
+        told = SimpleNamespace(get_node_id=lambda: node["NodeID"])
+        address = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
+        super().__init__(node=node, nodes=lambda: [node], get_runtime_context=lambda: told, util=address)
+        self.pool, self.asked, self.killed, self.ended = ThreadPoolExecutor(), dict[str, Any](), 0, 0
+
+    def remote(self, **options: Any) -> Any:
+        self.asked = options
+        return lambda kind: SimpleNamespace(remote=lambda *given: self.actor(kind(*given)))
+
+    def actor(self, made: Any) -> Any:
+        def asks(name: str) -> Any:
+            def begin() -> Any:
+                answer = self.pool.submit(getattr(made, name))
+                return SimpleNamespace(future=lambda: answer)
+
+            return SimpleNamespace(remote=begin)
+
+        return SimpleNamespace(**{name: asks(name) for name in ("place", "wait", "stop")})
+
+    def kill(self, actor: Any) -> None:
+        self.killed += 1
+
+    def shutdown(self) -> None:
+        self.ended += 1
+
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    fake = FakeRay()
+    for each in (cluster, machines):
+        monkeypatch.setattr(each, "ray", fake)
+    monkeypatch.setattr(cluster, "begin", lambda *given: vars(fake).update(given=given))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a member puts it there
+    return fake
+
+
+@pytest.mark.parametrize(
+    "jobs", ["hydra.launcher.n_jobs=1", "hydra.launcher.n_jobs=2", "hydra/launcher=ray_processes"]
+)
+def test_the_table_says_what_became_of_each_member(jobs: str, swept, tmp_path, fake_ray):
+    code, table, output = swept(f"-m algo=dqn env=cartpole seed=0,1,2,3,4,6 {jobs}")
     assert code == 1
     assert f"{tmp_path / 'sweep'}: 2 of 6 finished" in output
     assert "algo=dqn env=cartpole" in output
@@ -147,8 +194,9 @@ def test_the_table_says_what_became_of_each_member(jobs: int, swept, tmp_path):
     assert "Traceback" not in output
     # One at a time print where the sweep does, but their errors.
     log = tmp_path / "sweep" / "dqn-cartpole-seed0.log"
-    assert log.read_text() == ("" if jobs == 1 else "trained 0\n")
-    assert ("\ntrained 0\n" in output) == (jobs == 1)
+    alone = jobs == "hydra.launcher.n_jobs=1"
+    assert log.read_text() == ("" if alone else "trained 0\n")
+    assert ("\ntrained 0\n" in output) == alone
     assert "a defect" in (tmp_path / "sweep" / "dqn-cartpole-seed3.log").read_text()
 
 
@@ -214,6 +262,22 @@ def test_members_find_tuned_numbers_themselves_and_keys_of_the_parts_these_choos
         ("optim=adam,adamm", "optim=adamm: no such choice"),
         ("hydra.launcher.n_jobs=0", "hydra.launcher.n_jobs=0: give a whole number, 1 or more"),
         ("hydra.launcher.n_job=2", "hydra.launcher.n_job=2: there is no such key; did you mean"),
+        (
+            "hydra/launcher=ray_processes hydra.launcher.n_jobs=0.5",
+            "hydra.launcher.n_jobs=0.5: should be an integer",
+        ),
+        (
+            "hydra/launcher=ray_processes hydra.launcher.num_cpus=0",
+            "hydra.launcher.num_cpus=0: should be greater than 0",
+        ),
+        (
+            "hydra/launcher=ray_processes hydra.launcher.num_gpus=-1",
+            "hydra.launcher.num_gpus=-1: should be greater",
+        ),
+        (
+            "hydra/launcher=ray_processes hydra.launcher.address=ray://head:10001",
+            "hydra.launcher.address=ray://head:10001: should be HOST:PORT of a Ray cluster",
+        ),
     ],
 )
 def test_what_hydra_can_see_is_answered_before_any_member_begins(words: str, answer: str, swept, tmp_path):
@@ -232,6 +296,58 @@ def test_an_interrupted_sweep_begins_no_further_member_and_says_how_to_go_on(swe
     assert f"{tmp_path / 'sweep'}: 1 of 4 finished, 2 not begun" in " ".join(output.split())
     assert f"hydra.sweep.dir={tmp_path / 'sweep'} resume=auto" in output
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ray_finds_members_a_machine_by_what_each_needs(swept, fake_ray):
+    assert (
+        swept(
+            "-m seed=0,6 hydra/launcher=ray_processes hydra.launcher.num_cpus=2 hydra.launcher.address=h:1"
+        )[0]
+        == 0
+    )
+    assert fake_ray.given[:3] == ("hydra.launcher.address", "h:1", None)
+    assert fake_ray.asked == {"max_concurrency": 2, "num_cpus": 2, "num_gpus": 0}
+    assert (fake_ray.killed, fake_ray.ended) == (2, 1)  # a member that has ended makes room
+    assert (
+        swept("-m seed=0 hydra/launcher=ray_processes hydra.launcher.n_jobs=3 hydra.launcher.num_cpus=0.5")[0]
+        == 0
+    )
+    assert fake_ray.given[1:3] == (None, {"CPU": 1.5, "GPU": 0})
+    code, table, output = swept("-m seed=0 hydra/launcher=ray_processes hydra.launcher.num_gpus=1")
+    assert (code, table) == (2, [])
+    told = "hydra.launcher.num_cpus=1, hydra.launcher.num_gpus=1: no machine of the cluster has as much"
+    assert f"error: {told}\n" in output
+    assert fake_ray.ended == 3
+
+
+def test_a_sweep_on_ray_is_interrupted_as_any_other(swept, tmp_path, fake_ray):
+    code, table, output = swept("-m seed=5,6,7,8 hydra/launcher=ray_processes hydra.launcher.n_jobs=1")
+    assert code == 143
+    assert [row[2] for row in table] == ["interrupted"]
+    assert f"hydra.sweep.dir={tmp_path / 'sweep'} resume=auto" in output
+
+
+def test_a_machine_that_is_lost_ends_its_members_alone(swept, fake_ray):
+    ended = fake_ray.actor
+
+    def lost(made: Any) -> Any:
+        if made.run.folder.name.endswith("seed0"):
+            made.wait = raises(ActorDiedError())
+            fake_ray.node["Alive"] = False
+        return ended(made)
+
+    fake_ray.actor = lost
+    code, table, _ = swept("-m seed=0,6 hydra/launcher=ray_processes")
+    assert code == 1
+    assert [row[2] for row in table] == ["failed", "finished"]
+    assert table[0][-1] == f"node {'a' * 8} at 10.0.0.1 is gone"
+
+
+def raises(error: Exception) -> Callable[[], Any]:
+    def call() -> Any:
+        raise error
+
+    return call
 
 
 def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_path):

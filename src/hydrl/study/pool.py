@@ -75,6 +75,10 @@ class Training:
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return (errors or lines or ["it printed nothing"])[-1]
 
+    def wait(self) -> None:
+        """Waits until it has ended."""
+        self.process.wait()
+
     def stop(self) -> None:
         """Lets it save and end; asked again it goes on ending, where a second signal would kill it."""
         if self.code is None and not self.stopped:
@@ -94,6 +98,7 @@ class Trainings:
 
     def __init__(self, limit: int) -> None:
         self.started: list[Training] = []
+        self.limit = limit
         self.cores = max(1, automatic.cores() // limit)  # of each
 
     def __enter__(self) -> Self:
@@ -113,7 +118,7 @@ class Trainings:
         for signum, handler in self.previous.items():
             signal.signal(signum, handler)
         for each in running:
-            each.process.wait()
+            each.wait()
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
         """The signals' handler."""

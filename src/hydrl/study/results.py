@@ -12,6 +12,7 @@ from hydrl.config import CONFIGS
 from hydrl.errors import DivergedError, RunError, UserError
 from hydrl.run.files import atomically
 from hydrl.study import algorithms, report, runs
+from hydrl.study.pool import Trainings
 from hydrl.study.runs import Run
 from hydrl.study.scores import estimate, iqm
 from hydrl.study.sweep import folder_name, train_all
@@ -57,7 +58,7 @@ def make(declared: Path, names: Sequence[str], jobs: int, out: Path, page: Path)
             add(store / f"{folder_name(overrides[:-1])}.jsonl", run)
 
     try:
-        code = train_all(lists, out, jobs, ["resume=auto"], ended=keep) if lists else 0
+        code = train_all(lists, out, Trainings(jobs), ["resume=auto"], ended=keep) if lists else 0
     finally:
         write(said, {name: kept(store / f"{name}.jsonl") for name in rows}, page)
     if code not in (0, DivergedError.exit_code):

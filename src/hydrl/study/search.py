@@ -4,6 +4,7 @@ import math
 import re
 import shlex
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 import optuna
 from omegaconf import OmegaConf
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hydrl.config.mistakes import find, show
@@ -21,7 +23,7 @@ from hydrl.config.settings import builder
 from hydrl.errors import RunError, UserError
 from hydrl.run.folder import lock, summary
 from hydrl.run.screen import short
-from hydrl.study import runs
+from hydrl.study import runs, storage
 from hydrl.study.pool import Training, Trainings, side_by_side
 from hydrl.study.space import RETURN, Plan
 
@@ -42,45 +44,78 @@ def taken(space: BaseDistribution, value: Any) -> Any:
 class Search:
     """A search in its folder, where ``study.db`` has what came of each trial, so that it can go on.
 
+    With ``storage`` a server has it, and processes on several machines make trials of the same search, each
+    in a folder of its own.
+
     Args:
         plan: the search's.
         say: takes a line for the screen.
 
     Raises:
-        UserError: if the folder holds another search or one that is running, or cannot be written.
+        UserError: if the folder holds another search or one that is running, or cannot be written; and for a
+            storage that cannot be had.
     """
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self.plan, self.say, self.out, self.failures = plan, say, Path(plan.out), 0
         values = plan.settings.model_dump()
         self.now = {key: find(values, key_of(key)) for key in plan.space}
-        sampler, pruner = builder(plan.sampler)(), builder(plan.pruner)()
+        drawing = {"sampler": builder(plan.sampler)(), "pruner": builder(plan.pruner)()}
         self.fresh = [each for each in (self.out, *self.out.parents) if not each.exists()]
-        lock(self.out)
-        self.study = optuna.create_study(
-            study_name="search",
-            storage=f"sqlite:///{self.out / 'study.db'}",
-            direction="maximize",
-            sampler=sampler,
-            pruner=pruner,
-            load_if_exists=True,
-        )
+        try:
+            lock(self.out)
+        except UserError as error:
+            own = "; each process of a search has an out=DIR of its own" if plan.storage else ""
+            raise UserError(f"{error}{own}") from None
+        self.process = storage.process(self.out) if plan.storage else None  # of several, this one
+        self.signs: dict[int, float] = {}  # when the last sign of life of a trial was given
+        try:
+            self.storage = storage.opened(plan.storage, self.out, self.again)
+            self.study, begins = self.found(**drawing)
+            self.require_the_same()
+        except UserError:
+            self.remove_folder()
+            raise
+        for each in self.running:  # as the last process left them
+            if each.user_attrs.get("process") == self.process:
+                self.again(self.study, each)
+                self.study.tell(each.number, state=TrialState.FAIL)
+        first = [each for each in self.study.trials if each.number == 0 or each.user_attrs.get("present")]
+        if (begins or first) and all(each.state == TrialState.FAIL for each in first):
+            self.study.enqueue_trial(self.present(), {"present": True})
+
+    def found(self, **drawing: Any) -> tuple[optuna.Study, bool]:
+        """The study, and whether this process begins it."""
+        drawing |= {"study_name": self.plan.study if self.process else "search", "storage": self.storage}
+        try:
+            return optuna.create_study(direction="maximize", **drawing), True
+        except DuplicatedStudyError:
+            return optuna.load_study(**drawing), not self.process
+
+    def require_the_same(self) -> None:
+        """Refuses to mix two searches.
+
+        Raises:
+            UserError: saying what they differ in.
+        """
+        plan = self.plan
         now = [*plan.overrides, *plan.ranges, f"seeds={','.join(map(str, plan.seeds))}"]
         now += [f"maximise={plan.maximise}"] * (plan.maximise != RETURN)
         then = self.study.user_attrs.get("words", now)
         if set(then) != set(now):
+            place, other = f"out={self.out}", "remove the folder, or name another by out=DIR"
+            if plan.storage:
+                place, other = f"study={plan.study}", "or name another by study=NAME"
             raise UserError(
-                f"out={self.out} holds another search, with {beside(now, then)} where this has "
-                f"{beside(then, now)}; go on with it as it was, remove the folder, or name another by out=DIR"
+                f"{place} holds another search, with {beside(now, then)} where this has "
+                f"{beside(then, now)}; go on with it as it was, {other}"
             )
         self.study.set_user_attr("words", now)
-        for each in self.study.get_trials(states=(TrialState.RUNNING,)):  # as the last process left them
-            if each.params:
-                self.study.enqueue_trial(each.params, {**each.user_attrs, "folder": self.folder(each).name})
-            self.study.tell(each.number, state=TrialState.FAIL)
-        first = [each for each in self.study.trials if each.number == 0 or each.user_attrs.get("present")]
-        if all(each.state == TrialState.FAIL for each in first):
-            self.study.enqueue_trial(self.present(), {"present": True})
+
+    def again(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Has a trial made that was left while it ran."""
+        if trial.params:
+            study.enqueue_trial(trial.params, {**trial.user_attrs, "folder": self.folder(trial).name})
 
     def present(self) -> dict[str, Any]:
         """The present numbers; those that no trial could draw are left out, and said."""
@@ -101,20 +136,37 @@ class Search:
         """
         try:
             with Trainings(self.plan.jobs) as pool:
-                while self.count < self.plan.trials:  # and once more for each that has failed
+                while self.lacks():  # and once more for each that has failed
                     side_by_side(self.trials(pool), self.plan.jobs)
         except UserError:
             if self.fresh and not self.best:  # nothing in it is of use to a corrected search
-                shutil.rmtree(self.out)
-                for each in self.fresh[1:]:
-                    with suppress(OSError):  # somebody has put something there
-                        each.rmdir()
+                if {each.user_attrs.get("process") for each in self.study.trials} <= {self.process, None}:
+                    optuna.delete_study(study_name=self.study.study_name, storage=self.storage)
+                self.remove_folder()
             raise
+
+    def remove_folder(self) -> None:
+        """Takes the folder away, with those it lies in, where this search has made them."""
+        if self.fresh:
+            shutil.rmtree(self.out)
+        for each in self.fresh[1:]:
+            with suppress(OSError):  # somebody has put something there
+                each.rmdir()
 
     def trials(self, pool: Trainings) -> Iterator[Iterator[None]]:
         """Draws trials until there are enough."""
-        while self.count < self.plan.trials:
+        while self.lacks():
             yield self.evaluate(self.study.ask(self.plan.space), pool)
+
+    def lacks(self) -> bool:
+        """Whether a trial is still to be made; one that nothing is heard of does not count."""
+        storage.give_up(self.study)
+        return self.count < self.plan.trials
+
+    @property
+    def running(self) -> list[FrozenTrial]:
+        """Trials in hand, here or elsewhere."""
+        return self.study.get_trials(states=(TrialState.RUNNING,))
 
     @property
     def count(self) -> int:
@@ -136,6 +188,11 @@ class Search:
         """Where the runs of a trial lie; of one that goes on, where they were begun."""
         return self.out / trial.user_attrs.get("folder", f"trial-{trial.number:04}")
 
+    def place(self, trial: FrozenTrial) -> str:
+        """The folder of a trial, with the machine where that may be another."""
+        there = trial.user_attrs.get("process", self.process)
+        return str(self.folder(trial)) if there == self.process else f"{there}/{self.folder(trial).name}"
+
     def drawn(self, trial: Trial | FrozenTrial) -> list[str]:
         """What was drawn for a trial, as overrides; of a float four digits say enough."""
         values = {key: trial.params[key] for key in self.plan.space}
@@ -155,6 +212,9 @@ class Search:
 
         Each step looks at the run once; the last tells the study.
         """
+        if self.process:
+            trial.set_user_attr("process", self.process)
+            self.sign_of_life(trial)
         every = self.plan.settings.eval.every_frames
         in_a_run = max(1, self.plan.settings.batches * self.plan.settings.frames_per_batch // every)
         scores: list[float] = []
@@ -163,6 +223,7 @@ class Search:
             words = [SAME_LENGTH, *self.plan.overrides, *self.drawn(trial), f"seed={seed}", "resume=auto"]
             run, ended = pool.start(words, self.folder(trial) / f"seed{seed}"), False
             while not ended:
+                self.sign_of_life(trial)
                 yield
                 ended = run.code is not None  # asked first: what it wrote last is reported too
                 for frames, _, score in runs.evaluations(run.folder, self.plan.maximise):
@@ -170,7 +231,8 @@ class Search:
                     step = len(scores) * in_a_run + min(int(frames // every), in_a_run)
                     if step > reported:
                         reported = step
-                        trial.report((sum(scores) + score) / (len(scores) + 1), step)
+                        with suppress(UpdateFinishedTrialError):  # others have given it up
+                            trial.report((sum(scores) + score) / (len(scores) + 1), step)
                         pruned = pruned or trial.should_prune()
                 if pruned:
                     run.stop()
@@ -181,6 +243,13 @@ class Search:
             if run.code != 0:
                 return self.tell(trial, run, TrialState.FAIL)
         self.tell(trial, run, TrialState.COMPLETE, sum(scores) / len(scores))
+
+    def sign_of_life(self, trial: Trial) -> None:
+        """Tells other machines now and then that a trial goes on."""
+        now = time.monotonic()
+        if self.process and now - self.signs.get(trial.number, -math.inf) > storage.ALIVE:
+            self.signs[trial.number] = now
+            self.storage.record_heartbeat(trial._trial_id)
 
     def score(self, reached: dict[str, Any]) -> float:
         """What a run is judged by, of its summary.
@@ -199,13 +268,15 @@ class Search:
         """Tells study and screen what came of a trial, and keeps the checkpoints of the best alone."""
         if last.code == 2:
             raise UserError(last.error)
-        before, told = self.best, self.study.tell(trial, score, state)
+        before, told = self.best, self.study.tell(trial, score, state, skip_if_finished=True)
         for each in (before, told):
             if each and (not self.best or each.params != self.best.params):
                 for checkpoints in self.folder(each).glob("*/checkpoints"):
                     shutil.rmtree(checkpoints, ignore_errors=True)
         if state == TrialState.FAIL:
             note = f"failed: {last.error}; see {last.log}"
+        elif told.state != state:
+            note = f"is made elsewhere, as nothing was heard of it for {storage.GIVEN_UP} seconds"
         elif last.code == 3:
             note = "diverged"
         else:

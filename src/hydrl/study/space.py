@@ -34,6 +34,8 @@ OWN = (
     "jobs",
     "out",
     "maximise",
+    "storage",
+    "study",
 )  # typed without the `search.` that they have in configs/search
 
 
@@ -52,6 +54,8 @@ class Plan(Strict, arbitrary_types_allowed=True):
     jobs: PositiveInt
     out: str
     maximise: Annotated[str, Field(pattern=r"^eval/.")] = RETURN  # searches of before have none
+    storage: str | None = None
+    study: str = "search"
     sampler: Built
     pruner: Built
     overrides: list[str]

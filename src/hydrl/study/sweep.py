@@ -74,7 +74,7 @@ def shared(folder: Path, overrides: Sequence[str]) -> list[str]:
 def train_all(
     lists: Sequence[Sequence[str]],
     folder: Path,
-    limit: int,
+    pool: Trainings,
     words: Sequence[str] = (),
     first: int = 0,
     left_out: Sequence[str] = (),
@@ -85,7 +85,7 @@ def train_all(
     Args:
         lists: the overrides of each run.
         folder: each gets a folder in it, named by :func:`folder_name`.
-        limit: runs at a time; a single one prints where this process does, others to ``FOLDER.log``.
+        pool: has them side by side; a single one prints where this process does, others to ``FOLDER.log``.
         words: of the command line that each takes as well.
         first: the number of the first run.
         left_out: what names do without.
@@ -99,11 +99,12 @@ def train_all(
     """
     common = [word for word in lists[0] if len(lists) > 1 and all(word in each for each in lists)]
     labels = [" ".join(word for word in each if word not in common) for each in lists]
-    pool = Trainings(limit)
 
     def member(number: int, label: str, overrides: Sequence[str]) -> Iterator[None]:
         print(f"#{number} begins: {label}", flush=True)
-        run = pool.start([*words, *overrides], folder / folder_name(overrides, left_out), shown=limit == 1)
+        run = pool.start(
+            [*words, *overrides], folder / folder_name(overrides, left_out), shown=pool.limit == 1
+        )
         while run.code is None:
             yield
         ended(overrides, run.folder)
@@ -111,7 +112,7 @@ def train_all(
 
     try:
         with pool:
-            side_by_side(map(member, count(first), labels, lists), limit)
+            side_by_side(map(member, count(first), labels, lists), pool.limit)
     finally:
         begun = pool.started
         title = f"{folder}: {sum(each.code == 0 for each in begun)} of {len(lists)} finished"

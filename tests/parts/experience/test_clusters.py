@@ -26,7 +26,7 @@ from toys import Toy
 
 from hydrl.errors import DivergedError, Interrupted, UserError, WorkerError
 from hydrl.loop.metrics import over_steps, step_metrics
-from hydrl.parts import environments
+from hydrl.parts import environments, machines
 from hydrl.parts.experience import clusters, collectors
 from hydrl.parts.networks import actors
 from hydrl.parts.specs import LAG
@@ -86,7 +86,9 @@ def workers(monkeypatch):
     there = []
 
     def make(*, sync: bool, alive: bool = True, **given: Any) -> clusters.RayWorkers:
-        monkeypatch.setattr(clusters, "ray", FakeRay(alive))
+        fake = FakeRay(alive)
+        for each in (clusters, machines):
+            monkeypatch.setattr(each, "ray", fake)
         made = object.__new__(clusters.RayWorkers)
         made._remote_collectors = [Actor(), Actor()]
         for each in made._remote_collectors:
@@ -196,10 +198,10 @@ def test_sigterm_while_ray_starts_is_the_run_s_own():
     came = []
     former = signal.signal(signal.SIGTERM, lambda signum, frame: came.append(signum))
     try:
-        with pytest.raises(SystemExit), clusters.own_signals(int):
+        with pytest.raises(SystemExit), machines.own_signals(int):
             told_to_end_as_ray_begins()
         assert came == [signal.SIGTERM]
-        with clusters.own_signals(int):
+        with machines.own_signals(int):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
         assert came == [signal.SIGTERM] * 2
@@ -252,7 +254,7 @@ class Troubled(Toy):
 @pytest.fixture(scope="module")
 def cluster():
     """One for this module: a start takes half a minute of processor time."""
-    clusters.begin(None, {"CPU": 2, "GPU": 0}, int)
+    clusters.begin("collector.address", None, {"CPU": 2, "GPU": 0}, int)
     yield
     clusters.ray.shutdown()
 

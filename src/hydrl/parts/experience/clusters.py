@@ -4,26 +4,18 @@ TorchRL's ``RayCollector`` starts them. Who is asked for the next batch, and wit
 no running batch is waited for to be told new weights, and what fails is told with the place where it failed.
 """
 
-import logging
 import os
 import re
-import secrets
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from math import ceil
 from typing import Any, NamedTuple
 
 import ray
 import torch
-from ray._private.ray_logging import stdout_deduplicator
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
-from ray.job_config import JobConfig
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch.utils._pytree import tree_map_only
@@ -34,6 +26,7 @@ from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.parts.experience.collectors import worker_env
 from hydrl.parts.experience.finite import FiniteCollector
 from hydrl.parts.experience.workers import STARTING, TICK
+from hydrl.parts.machines import begin, gone, say
 from hydrl.parts.specs import LAG, restarts_with_episodes
 
 LOST = 10.0  # seconds in which Ray is to find out whether it was a whole node that is gone
@@ -278,7 +271,7 @@ def on_ray(
     begun = not ray.is_initialized()
     try:
         if begun:
-            begin(address, needed, stop)
+            begin("collector.address", address, needed, stop)
         check_resources(needed)
         say(f"{count} collectors start, half a minute before the first batch")
         yield begun
@@ -294,49 +287,6 @@ def elsewhere(make_env: Callable[..., TransformedEnv], device: str) -> Callable[
         return make_env
     given = tree_map_only(torch.Tensor, lambda each: each.to(device), make_env.keywords)
     return partial(make_env.func, *make_env.args, **given | ({"device": device} if "device" in given else {}))
-
-
-def begin(address: str | None, needed: Mapping[str, float], stop: Callable[[], object]) -> None:
-    """Starts a cluster on this machine, or joins one.
-
-    Raises:
-        UserError: where there is none.
-    """
-    options: dict[str, Any] = {"address": address or "local"}
-    if address is None:
-        say("Ray starts on this machine")
-        # Nobody else is told the token of a cluster of one's own, which Ray would write into the home folder.
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        options |= {"num_cpus": ceil(needed["CPU"]), "num_gpus": ceil(needed["GPU"])}
-        options["include_dashboard"] = False
-    else:
-        say(f"joins the Ray cluster at {address}")
-    stdout_deduplicator.skip_re = re.compile("")  # where a node is lost, thirty lines of another's state
-    # Where parts of one's own lie, for which Ray's workers look in the last of these first.
-    path = JobConfig(_py_driver_sys_path=[each for each in reversed(sys.path) if each])
-    try:
-        with own_signals(stop):
-            ray.init(**options, job_config=path, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, RayError) as error:
-        raise UserError(f"collector.address={address}: {' '.join(str(error).split())}") from None
-
-
-@contextmanager
-def own_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Keeps the run's handler of SIGTERM, in whose place Ray puts one that ends the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    except SystemExit:
-        signal.signal(signal.SIGTERM, handler)
-        signal.raise_signal(signal.SIGTERM)
-        stop()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, handler)
 
 
 def check_resources(needed: Mapping[str, float]) -> None:
@@ -359,18 +309,3 @@ def reason(error: RayError) -> str:
     text = re.sub("\x1b\\[\\d+m", "", str(error)).strip()  # which Ray colours
     _, first, frames = text.partition('  File "')
     return f"Traceback (most recent call last):\n{first}{frames}" if frames else " ".join(text.split())
-
-
-def gone(node: str, seconds: float) -> bool:
-    """Whether a node is gone, which Ray finds out within seconds."""
-    until = time.monotonic() + seconds
-    while any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
-        if time.monotonic() >= until:
-            return False
-        time.sleep(TICK)
-    return True
-
-
-def say(text: str) -> None:
-    """A line on the screen, while there is no progress bar yet."""
-    print(text, file=sys.stderr, flush=True)
