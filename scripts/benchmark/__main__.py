@@ -6,6 +6,7 @@ python scripts/benchmark memory             # what a replay buffer on disk and o
 python scripts/benchmark pictures           # what one of Atari's pictures takes, and how long a draw
 python scripts/benchmark solve --seeds 100,101       # seconds until a task is solved, both sides tuned
 python scripts/benchmark untuned --seeds 100,101     # what PPO reaches on tasks that nobody tuned
+python scripts/benchmark scaling            # one to four collectors of each kind, quick and slow simulators
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
 and their median is shown.
@@ -22,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -605,6 +607,55 @@ def untuned_sb3(id: str, seed: int) -> dict[str, Any]:
     return json.loads(run([str(HERE / "sb3_untuned.py"), id, *words]).splitlines()[-1])
 
 
+def scale(repeats: int, batches: int) -> None:
+    """Times one to four collectors of each backend, and what each batch costs the process that learns.
+
+    Raises:
+        UserError: if one fails.
+    """
+    import scaling  # beside this file
+
+    with scaling.cluster() as address:
+        loops = scaling.loops(address)
+        speeds: dict[scaling.Loop, list[float]] = {loop: [] for loop in loops}
+        for each, loop in product(range(repeats), loops):
+            task = Task("", "", loop.frames, 1, 0, warmup=2, batches=batches, loops={}, bases={})
+            enough = batches * loop.collectors * scaling.STEPS // loop.frames + task.warmup + 1
+            times = time_loop(task, loop.overrides(address), enough)
+            speeds[loop].append(steady_speed(times, task.warmup).frames_per_second)
+            busy = f"others on {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores"
+            console().print(
+                f"round {each + 1} of {repeats}: {loop}, {speeds[loop][-1]:,.0f} frames/s; {busy}"
+            )
+        units = {
+            (backend, number): json.loads(
+                run([str(HERE / "scaling.py"), *scaling.Loop("5 ms", backend, number).overrides(address)])
+            )
+            for backend in dict.fromkeys(each.backend for each in loops[1:] if each.backend != "single")
+            for number in (1, 4)
+        }
+    rows, costs = [], []
+    for loop, rates in speeds.items():
+        alone = speeds[scaling.Loop(loop.simulator, "single", 1)]
+        of_ideal = paired_ratio(rates, alone) / loop.collectors
+        rows.append({**asdict(loop), "frames/s": statistics.median(rates), "of ideal": of_ideal})
+    own = statistics.median(speeds[scaling.Loop("5 ms", "single", 1)])
+    for backend in dict.fromkeys(backend for backend, _ in units):
+        one, four = units[backend, 1], units[backend, 4]
+        far = scaling.forecast(backend, one, four, own)
+        costs.append(
+            {"backend": backend, "weights, kB": one["weights"] / 1_000, "bytes a frame": one["frame"]}
+        )
+        costs[-1] |= {f"taken by {each}, ms": units[backend, each]["taken"] * 1_000 for each in (1, 4)}
+        costs[-1] |= {f"told to {each}, ms": units[backend, each]["published"] * 1_000 for each in (1, 4)}
+        costs[-1] |= {f"frames/s of {number:,}": frames for number, frames in far.items()}
+    show(f"Frames a second of one to four collectors, median of {repeats}", rows)
+    show("What a batch of 64 steps of 5 ms costs the process that learns, and what follows from it", costs)
+    write(OUTPUTS / "benchmark-scaling.csv", rows)
+    write(OUTPUTS / "benchmark-scaling-costs.csv", costs)
+    scaling.draw(rows, OUTPUTS / "scaling.png")
+
+
 def positive(word: str) -> int:
     """A whole number of at least 1; what argparse calls for an argument."""
     if (number := int(word)) < 1:
@@ -638,6 +689,11 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part = parts.add_parser("untuned", help="what PPO reaches on tasks that nobody tuned")
     part.add_argument("--tasks", nargs="+", choices=UNTUNED, default=UNTUNED)
     part.add_argument("--seeds", type=seeds, default=[100, 101, 102], metavar="A,B", help="100-102")
+    part = parts.add_parser(
+        "scaling", help="one to four collectors of each kind, of quick and slow simulators"
+    )
+    part.add_argument("--repeats", type=positive, default=2, metavar="N", help="rounds, 2")
+    part.add_argument("--batches", type=positive, default=8, metavar="N", help="measured ones, 8")
     return parser.parse_args(words or ["speed"])
 
 
@@ -647,7 +703,8 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in ("memory", "pictures") else ()
+    alone = ("memory", "pictures", "scaling")
+    peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in alone else ()
     if any(importlib.util.find_spec(each) is None for each in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
     options = {key: value for key, value in vars(chosen).items() if key != "part"}
@@ -662,6 +719,8 @@ def main(chosen: argparse.Namespace) -> None:
             solve(options["tasks"], options["seeds"])
         case "untuned":
             untuned(options["tasks"], options["seeds"])
+        case "scaling":
+            scale(**options)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from torchrl.objectives.value.functional import generalized_advantage_estimate
 
 from hydrl.errors import UserError
 from scripts.benchmark import __main__ as benchmark
-from scripts.benchmark import memory, pictures, plain
+from scripts.benchmark import memory, pictures, plain, scaling
 from scripts.benchmark.__main__ import Speed, Times
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +92,26 @@ def test_hydrl_rows_do_the_work_the_table_names(name):
         waits = chosen.minibatches.get("warmup_frames", 0)
         assert max(0, -(-waits // task.frames) - 1) == task.filling, loop
         assert environments == ENVIRONMENTS[name], loop
+
+
+@pytest.mark.parametrize("backend", scaling.BACKENDS)
+def test_a_collector_has_64_steps_of_each_batch_it_is_in(backend):
+    chosen = benchmark.settings(*scaling.Loop("20 ms", backend, 4).overrides("10.0.0.1:6379"))
+    waiting = chosen.collector["sync"]
+    assert chosen.frames_per_batch == chosen.minibatches["size"] == (256 if waiting else 64)
+    assert (chosen.collector.get("num_workers") or chosen.collector["num_collectors"]) == 4
+    assert (chosen.env["wait"], waiting) == (20, backend in ("multi_sync", "ray"))
+
+
+def test_what_more_collectors_would_hand_over_follows_from_what_one_and_four_cost():
+    one, four = {"taken": 0.4, "published": 0.01}, {"taken": 0.43, "published": 0.04}  # 0.01 more for each
+
+    together = scaling.forecast("multi_sync", one, four, alone=160.0)
+    assert together[16] == pytest.approx(64 * 16 / (0.4 + 15 * 0.01 + 0.01 + 15 * 0.01))
+    one, four = {"taken": 0.001, "published": 0.001}, {"taken": 0.001, "published": 0.004}
+    by_themselves = scaling.forecast("multi_async", one, four, alone=160.0)
+    assert by_themselves[16] == 16 * 160  # all that they make
+    assert by_themselves[128] == pytest.approx(64 / (0.001 + 0.001 + 127 * 0.001))  # all that can be taken
 
 
 def test_unsolved_runs_count_as_longer_than_any():
