@@ -352,6 +352,11 @@ MISTAKES: dict[str, list[str]] = {
     "collector=ray collector.num_cpus=-1": ["collector.num_cpus=-1: should be greater than or equal to 0"],
     "collector=ray transforms=running_norm": ["running statistics", "use collector=single"],
     "algo=dqn memory=lstm collector=ray collector.sync=false": ["collector.sync=false", "sequences go on"],
+    "algo=dqn env=cartpole ~tuned minibatches.n_steps=3 collector=multi_async": [
+        "minibatches.n_steps=3",
+        "from batch to batch",
+        "use collector=multi_sync or minibatches.n_steps=1",
+    ],
     "collector=multi_sync transforms=running_norm": ["running statistics", "use collector=single"],
     "collector=overlap ~tuned": ["running statistics", "transforms=normalized init_stats_frames=1_000"],
     "transforms.reward_scaling.scale=wide": ["transforms.reward_scaling.scale=wide", "a valid number"],

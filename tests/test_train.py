@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import ROOT, saved, start, typed
+from conftest import ROOT, SMALL, saved, start, typed
 
 import hydrl.loop.metrics
 from hydrl.run import checkpoint
@@ -182,6 +182,26 @@ def test_parts_are_swapped_by_an_override_and_learn(overrides, run):
     assert float(rows[-1]["loss/grad_norm"]) > 0
     if "transforms=running_norm" not in overrides:
         assert json.loads((folder / "summary.json").read_text())["eval/return_mean"] is not None
+
+
+@pytest.mark.parametrize(
+    ("stops", "ends"), [([384], [199]), slow([256, 384], [199, 255])], ids=["in one go", "resumed"]
+)
+def test_one_update_a_frame_is_exact_while_a_worker_goes_on(stops, ends, run):
+    words = ["algo=sac", "env=pendulum", *SMALL, "collector=overlap", "collector.num_envs=1", "compile=false"]
+    words += ["critic.num_cells=[16,16]", "collector.init_random_frames=64", "minibatches.warmup_frames=128"]
+    for frames in stops:
+        folder = run(*words, f"total_frames={frames}", "resume=auto")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["frames"], summary["updates"]) == (
+        384,
+        384 - 64,
+    )  # all but the first batch's, which fills
+    rows = saved(folder, "buffer")
+    seen, following = rows["observation"], rows["next"]["observation"]
+    assert len(seen) == 384
+    goes_on = (following[:-1] == seen[1:]).all(-1)
+    assert (~goes_on).nonzero()[:, 0].tolist() == ends  # an episode's, and where it was resumed
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ python scripts/benchmark pictures           # what one of Atari's pictures takes
 python scripts/benchmark solve --seeds 100,101       # seconds until a task is solved, both sides tuned
 python scripts/benchmark untuned --seeds 100,101     # what PPO reaches on tasks that nobody tuned
 python scripts/benchmark scaling            # one to four collectors of each kind, quick and slow simulators
+python scripts/benchmark meanwhile          # SAC of a slow simulator: one update a frame, while it collects
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
 and their median is shown.
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -227,11 +228,13 @@ class Times:
         frames: cumulated, one number a batch.
         elapsed: seconds since the process started, one number a batch.
         updates: of the whole run.
+        spent: seconds so far of each activity of hydrl's loop, one number a batch.
     """
 
     frames: Sequence[float]
     elapsed: Sequence[float]
     updates: int
+    spent: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -299,7 +302,15 @@ def read_run(folder: Path) -> Times:
     frames = [float(row["frames"]) for row in rows]
     elapsed = [float(row["time/elapsed"]) for row in rows]
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    return Times(frames, elapsed, summary["updates"])
+    spent = {
+        name: [
+            float(row[name] or 0) * float(row["frames"]) / float(row["time/frames_per_second"])
+            for row in rows
+        ]
+        for name in ("time/collect", "time/sample", "time/update")
+        if name in rows[0]
+    }
+    return Times(frames, elapsed, summary["updates"], spent)
 
 
 def steady_speed(times: Times, warmup: int) -> Speed:
@@ -310,6 +321,12 @@ def steady_speed(times: Times, warmup: int) -> Speed:
     frames, elapsed = times.frames, times.elapsed
     speed = (frames[-2] - frames[warmup - 1]) / (elapsed[-2] - elapsed[warmup - 1])
     return Speed(speed, elapsed[warmup - 1])
+
+
+def seconds_a_frame(times: Times, warmup: int, *activities: str) -> float:
+    """What the activities take of a frame, over the batches of :func:`steady_speed`."""
+    spent = sum(times.spent[each][-2] - times.spent[each][warmup - 1] for each in activities)
+    return spent / (times.frames[-2] - times.frames[warmup - 1])
 
 
 def paired_ratio(speeds: Sequence[float], base: Sequence[float]) -> float:
@@ -367,6 +384,62 @@ def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
     ]
     write(OUTPUTS / "benchmark.csv", flat)
     draw({TASKS[name].title: rows for name, rows in summaries.items()}, OUTPUTS / "benchmark.png")
+
+
+MEANWHILE = {"single": 1, "overlap": 1, "multi_async": 2}  # choices of collector, and who collects
+SLOWED = (
+    *("algo=sac", "env=gym", "env.id=scripts.benchmark.slow_tasks:SlowCheetah-v0", "tuned=null"),
+    *("collector.num_envs=1", "collector.init_random_frames=256", "minibatches.warmup_frames=256"),
+    "torch_threads=1",
+)
+
+
+def meanwhile(repeats: int, batches: int, wait: float, compile: bool) -> None:
+    """SAC at one update a frame of a slow simulator, one after the other and at once, and what is possible.
+
+    Raises:
+        UserError: if a loop fails, or makes another number of updates.
+    """
+    work = f"64 frames, each waiting {wait:g} ms, and 64 updates of 256 a batch"
+    task = Task("SAC, HalfCheetah", work, 64, 64, filling=3, warmup=6, batches=batches, loops={}, bases={})
+    words, rounds = [*SLOWED, f"+env.wait={wait:g}", f"compile={compile}"], []
+    for each in range(repeats):
+        runs = {}
+        for choice in MEANWHILE:
+            times = time_loop(task, [*words, f"collector={choice}"], task.warmup + batches + 1)
+            expected = (task.warmup + batches + 1 - task.filling) * task.updates
+            if times.updates != expected:
+                raise UserError(f"{choice} made {times.updates} updates, not {expected}")
+            runs[choice] = times
+            rate = steady_speed(times, task.warmup).frames_per_second
+            busy = f"others on {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores"
+            console().print(f"round {each + 1} of {repeats}: {choice}, {rate:,.1f} frames/s; {busy}")
+        rounds.append(beside_possible(runs, task.warmup))
+    rows = [
+        {"collector": choice, **{key: statistics.median(row[choice][key] for row in rounds) for key in cells}}
+        for choice, cells in rounds[0].items()
+    ]
+    show(f"{task.title}: {work}; median of {repeats}", rows)
+    write(OUTPUTS / "benchmark-meanwhile.csv", rows)
+
+
+def beside_possible(runs: Mapping[str, Times], warmup: int) -> dict[str, dict[str, float]]:
+    """By choices of :data:`MEANWHILE`: how much faster than ``single`` each was, and could have been.
+
+    Where both go on at once a frame takes as long as its simulation or its update, whichever is slower.
+    Seconds of both are those of ``single``.
+    """
+    rates = {choice: steady_speed(times, warmup).frames_per_second for choice, times in runs.items()}
+    simulator = seconds_a_frame(runs["single"], warmup, "time/collect")
+    update = seconds_a_frame(runs["single"], warmup, "time/sample", "time/update")
+    rows = {}
+    for choice, rate in rates.items():
+        cells = {"frames/s": rate, "simulator, ms": simulator * 1_000, "update, ms": update * 1_000}
+        possible = (simulator + update) / max(simulator / MEANWHILE[choice], update)
+        cells["possible"] = 1.0 if choice == "single" else possible
+        cells["to single"] = rate / rates["single"]
+        rows[choice] = cells | {"of possible": cells["to single"] / cells["possible"]}
+    return rows
 
 
 def draw(panels: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
@@ -694,6 +767,11 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     )
     part.add_argument("--repeats", type=positive, default=2, metavar="N", help="rounds, 2")
     part.add_argument("--batches", type=positive, default=8, metavar="N", help="measured ones, 8")
+    part = parts.add_parser("meanwhile", help="SAC of a slow simulator, one after the other and at once")
+    part.add_argument("--repeats", type=positive, default=3, metavar="N", help="rounds, 3")
+    part.add_argument("--batches", type=positive, default=12, metavar="N", help="measured ones, 12")
+    part.add_argument("--wait", type=float, default=5.0, metavar="MS", help="milliseconds of a step, 5")
+    part.add_argument("--compile", action="store_true", help="the update")
     return parser.parse_args(words or ["speed"])
 
 
@@ -703,7 +781,7 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    alone = ("memory", "pictures", "scaling")
+    alone = ("memory", "pictures", "scaling", "meanwhile")
     peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in alone else ()
     if any(importlib.util.find_spec(each) is None for each in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
@@ -721,6 +799,8 @@ def main(chosen: argparse.Namespace) -> None:
             untuned(options["tasks"], options["seeds"])
         case "scaling":
             scale(**options)
+        case "meanwhile":
+            meanwhile(**options)
 
 
 if __name__ == "__main__":

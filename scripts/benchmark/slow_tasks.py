@@ -1,4 +1,4 @@
-"""A task whose simulator takes as long as it is told to, waiting or computing."""
+"""Tasks whose simulators take as long as they are told to, waiting or computing."""
 
 import time
 from typing import Any
@@ -43,4 +43,23 @@ class SlowTask(gymnasium.Env):
         return self.np_random.uniform(-1, 1, 16).astype(np.float32)
 
 
+class Waiting(gymnasium.Wrapper):
+    """Waits so many milliseconds in each step."""
+
+    def __init__(self, env: gymnasium.Env, wait: float) -> None:
+        super().__init__(env)
+        self.wait = wait / 1_000
+
+    def step(self, action: Any) -> Any:
+        """The task's, later."""
+        time.sleep(self.wait)
+        return self.env.step(action)
+
+
+def slow_cheetah(wait: float = 0) -> gymnasium.Env:
+    """HalfCheetah, whose steps wait so many milliseconds."""
+    return Waiting(gymnasium.make("HalfCheetah-v5"), wait)
+
+
 gymnasium.register("SlowTask-v0", entry_point=SlowTask)
+gymnasium.register("SlowCheetah-v0", entry_point=slow_cheetah)

@@ -39,6 +39,46 @@ def test_a_run_is_read_from_its_metrics_and_its_summary(tmp_path):
     assert benchmark.read_run(tmp_path) == Times([1000.0, 2000.0], [5.0, 7.5], 300)
 
 
+def test_activities_are_read_in_seconds(tmp_path):
+    (tmp_path / "metrics.csv").write_text(
+        "frames,time/elapsed,time/collect,time/update,time/frames_per_second\n100,9,1.0,,50\n300,13,0.5,0.4,30\n"
+    )
+    (tmp_path / "summary.json").write_text('{"updates": 200}')
+
+    assert benchmark.read_run(tmp_path).spent == {"time/collect": [2.0, 5.0], "time/update": [0.0, 4.0]}
+
+
+def test_loops_at_once_are_beside_what_the_slower_half_makes_possible():
+    def times(seconds):  # of a batch of 100 frames
+        elapsed = [seconds * batch for batch in (1, 2, 3, 4)]
+        halves = {"time/collect": 0.6, "time/sample": 0.1, "time/update": 0.2}
+        spent = {name: [share * at for at in elapsed] for name, share in halves.items()}
+        return Times([100, 200, 300, 400], elapsed, updates=400, spent=spent)
+
+    rows = benchmark.beside_possible(
+        {"single": times(1), "overlap": times(0.75), "multi_async": times(0.5)}, 1
+    )
+
+    assert rows["overlap"] == pytest.approx(
+        {
+            "frames/s": 100 / 0.75,
+            "simulator, ms": 6.0,
+            "update, ms": 3.0,
+            "possible": 1.5,
+            "to single": 1 / 0.75,
+            "of possible": 1 / 0.75 / 1.5,
+        }
+    )
+    assert rows["multi_async"]["possible"] == pytest.approx(3.0)  # two collect, in half of the time
+    assert rows["single"]["of possible"] == 1.0
+
+
+def test_a_slow_simulator_is_learned_from_once_a_frame():
+    chosen = [benchmark.settings(*benchmark.SLOWED, f"collector={each}") for each in benchmark.MEANWHILE]
+    assert {(each.frames_per_batch, each.minibatches["updates"]) for each in chosen} == {(64, 64)}
+    assert [each.collector.get("num_workers", 1) for each in chosen] == [*benchmark.MEANWHILE.values()]
+
+
 ENVIRONMENTS = {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}
 ENVIRONMENTS |= {"ppo_minatar": 64, "ppo_atari": 8, "dqn_atari": 8, "recurrent_ppo": 8}
 

@@ -320,6 +320,12 @@ def at_odds(values: Values) -> Iterator[str]:
             "use collector=single, or transforms=normalized init_stats_frames=1_000, "
             "which leaves rewards as they are"
         )
+    steps = find(values, "minibatches.n_steps") or 1
+    if steps > 1 and from_one_or_another(values) and not asked(values, "sequence"):
+        yield (
+            f"minibatches.n_steps={steps} sums rewards from batch to batch, and with collector.sync=false a "
+            "batch comes from one worker or another; use collector=multi_sync or minibatches.n_steps=1"
+        )
     least, greatest = find(values, "actor.v_min"), find(values, "actor.v_max")
     if None not in (least, greatest) and least >= greatest:
         yield f"actor.v_min={least} is not less than actor.v_max={greatest}, the greatest return"
@@ -459,11 +465,16 @@ def in_sequences(values: Values) -> Iterator[str]:
         yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step; use 1"
     if not several and asked(values, "sequence") == 1:
         yield f"minibatches.sequence=1: {loss} bootstraps from the next step of a sequence; use 2 or more"
-    if find(values, "collector.sync") is False and (asked(values, "workers") or 1) > 1:
+    if from_one_or_another(values):
         yield (
             "collector.sync=false: a batch comes from one worker or another, and sequences go on from batch "
             "to batch; use collector=multi_sync"
         )
+
+
+def from_one_or_another(values: Values) -> bool:
+    """Whether a batch comes from one of several workers, whoever is done first."""
+    return find(values, "collector.sync") is False and (asked(values, "workers") or 1) > 1
 
 
 def judges(values: Values) -> bool:

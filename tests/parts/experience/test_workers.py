@@ -180,6 +180,24 @@ def test_a_worker_that_waits_for_the_run_does_not_hang_and_one_that_is_stopped_i
     )
 
 
+def endless(seed: int) -> TransformedEnv:
+    return environments.make_env(partial(Toy, short=1_000, long=1_000), (), seed=seed)
+
+
+def test_what_workers_collect_while_the_run_learns_is_kept_for_it():
+    policy = actors.tanh_normal(endless(0), **NETWORK)
+    options = {"frames_per_batch": 20, "init_random_frames": 0, "num_envs": 1, "seed": 0, "device": "cpu"}
+    made = collectors.make_collector(endless(0), endless, policy, **options, **KINDS["multi_async"])
+    with collectors.shut_down_after(made) as collector:
+        batches, until = iter(collector), time.monotonic() + 60
+        next(batches)
+        while collector.queue_out.qsize() < 2:  # a batch of each, which TorchRL gives a second to be taken
+            assert time.monotonic() < until
+        steps = [next(batches)["observation"][:, 0].tolist() for _ in range(5)]
+    assert sorted(each[0] for each in steps)[:3] == [0, 20, 20]
+    assert all(each == [each[0] + step for step in range(20)] for each in steps)
+
+
 def test_a_worker_that_is_killed_is_named():
     collector = make_collector("multi_async", "killed")
     with ends_with_error(collector) as message:

@@ -234,4 +234,9 @@ class SyncWorkers(Watched, MultiSyncCollector):
 
 
 class AsyncWorkers(Watched, MultiAsyncCollector):
-    """TorchRL's collector whose workers never wait."""
+    """TorchRL's collector whose workers never wait for each other."""
+
+    @property
+    def _queue_len(self) -> int:
+        """Room for a batch of each: one that finds none for a second is thrown away and collected anew."""
+        return self.num_workers
