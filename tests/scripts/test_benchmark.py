@@ -40,7 +40,7 @@ def test_a_run_is_read_from_its_metrics_and_its_summary(tmp_path):
 
 
 ENVIRONMENTS = {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}
-ENVIRONMENTS |= {"ppo_minatar": 64, "ppo_atari": 8, "dqn_atari": 8, "recurrent_ppo": 8}
+ENVIRONMENTS |= {"ppo_minatar": 64, "ppo_atari": 8, "dqn_atari": 8, "recurrent_ppo": 8, "mappo": 64}
 
 
 def test_ratios_are_paired_within_a_round():
