@@ -1,7 +1,8 @@
 """Scores a finished run, films and shows it: python scripts/evaluate.py run=outputs/… episodes=100 video=true
 
 Keys: run (a run folder), episodes, checkpoint (last, best or a number of frames), stream (another number,
-other episodes), video (true films one that begins as the first of them, at most eval.max_steps steps, as
+other episodes), untrained (groups of agents that act as before the run, against the others: agent, or
+adversary,agent), video (true films one that begins as the first of them, at most eval.max_steps steps, as
 video-CHECKPOINT.mp4 in the run folder), render (human shows episodes in a window, 5 of them, and scores
 none), export (FILE.onnx or FILE.pt2, to which the policy is written for other programs), device, trust (true
 allows environments that are not hydrl's own).
@@ -33,6 +34,7 @@ class Arguments:
     episodes: int | None = None  # 100, and 5 in a window
     checkpoint: str = "last"
     stream: int = 2  # 0 and 1 are the episodes the run itself was scored on
+    untrained: str = ""
     video: bool = False
     render: str = "none"
     export: str = ""
@@ -57,16 +59,17 @@ def main(arguments: Arguments) -> None:
     if arguments.export:
         exportable(arguments.export)
     device = process.prepare(0, arguments.device, 1)
-    opened = open_run(run, checkpoint=which, device=device, trust=arguments.trust)
+    untrained = [each for each in arguments.untrained.split(",") if each]
+    opened = open_run(run, checkpoint=which, device=device, trust=arguments.trust, untrained=untrained)
     settings, frames, evaluator = opened
     if arguments.export:
         Policy(*opened).export(arguments.export)
     if arguments.render == "human":
         return play(evaluator, frames, arguments.episodes or 5, arguments.stream)
     scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}
-    scores["stream"] = arguments.stream
+    scores |= {"stream": arguments.stream, "untrained": untrained}
     if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
-        path = run / f"video-{which}.mp4"
+        path = run / f"video-{'-'.join([which, *(f'untrained-{each}' for each in untrained)])}.mp4"
         with console().status("filming the first episode"):
             filmed, length, cut = film(evaluator, path, frames, arguments.stream)
         scores["video"] = {"file": path.name, "return": filmed, "length": length, "cut": cut}
@@ -128,7 +131,8 @@ def show(scores: dict[str, Any], title: str) -> None:
         known = len(values) - values.count(None)
         part = "" if known == len(values) else f" over the {known:,} of which it is known"
         table.add_row(name, short(evaluation.get(name)) + part * bool(known))
-    table.add_row("trained", f"{scores['frames']:,} frames")
+    but = f", and {' and '.join(scores['untrained'])} not at all" * bool(scores["untrained"])
+    table.add_row("trained", f"{scores['frames']:,} frames{but}")
     if video := scores.get("video"):
         cut = ", cut short" if video["cut"] else ""
         table.add_row("filmed episode", f"return {video['return']:,.1f}, length {video['length']:,}{cut}")

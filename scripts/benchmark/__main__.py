@@ -2,6 +2,7 @@
 
 python scripts/benchmark                    # frames a second at the same work, each loop three times
 python scripts/benchmark speed --repeats 1 --tasks dqn
+BENCHMARL=DIR python scripts/benchmark speed --tasks mappo     # beside BenchMARL; marl.py says how to have it
 python scripts/benchmark memory             # what a replay buffer on disk and one in memory keep resident
 python scripts/benchmark pictures           # what one of Atari's pictures takes, and how long a draw
 python scripts/benchmark solve --seeds 100,101       # seconds until a task is solved, both sides tuned
@@ -72,6 +73,7 @@ class Task:
 
 
 SB3, PLAIN, FLOOR = "Stable-Baselines3", "plain PyTorch", "floor: steps and updates alone"
+BENCHMARL, BESIDE = "BenchMARL", "mappo"  # the task for which it is installed in a folder of its own
 GAE_ONCE = "documented TorchRL, GAE once"
 PPO = (
     "experiment=quickstart",
@@ -99,6 +101,7 @@ RECURRENT = (
     *("algo=recurrent_ppo", "env=cartpole_masked", "tuned=null", "torch_threads=1", "optim.fused=true"),
     *("collector.frames_per_batch=1_024", "minibatches.size=256"),
 )
+MAPPO = ("algo=mappo", "env=vmas_navigation", "torch_threads=1", EAGER)
 TASKS = {
     "ppo": Task(
         title="PPO, inverted double pendulum",
@@ -184,6 +187,17 @@ TASKS = {
         batches=12,
         loops={"hydrl": RECURRENT, SB3: "sb3_recurrent.recurrent_ppo"},
         bases={"to SB3": SB3},
+    ),
+    BESIDE: Task(
+        title="MAPPO, VMAS' navigation, 64 environments of three agents",
+        work="3,200 frames and 80 updates of 400 a batch",
+        frames=3_200,
+        updates=80,
+        filling=0,
+        warmup=2,
+        batches=10,
+        loops={"hydrl": MAPPO, BENCHMARL: "marl.mappo"},
+        bases={"to BenchMARL": BENCHMARL},
     ),
     **{
         name: Task(
@@ -749,7 +763,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parts = parser.add_subparsers(dest="part", required=True)
     part = parts.add_parser("speed", help="frames a second at the same work")
     part.add_argument("--repeats", type=positive, default=3, metavar="N", help="rounds, 3")
-    part.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    part.add_argument("--tasks", nargs="+", choices=TASKS, default=[each for each in TASKS if each != BESIDE])
     part.add_argument("--batches", type=positive, metavar="N", help="measured ones; fewer is a quick look")
     part = parts.add_parser("memory", help="resident memory of a replay buffer on disk and of one in memory")
     part.add_argument("--transitions", type=positive, default=1_000_000, metavar="N", help="1,000,000")
@@ -786,6 +800,11 @@ def main(chosen: argparse.Namespace) -> None:
     if any(importlib.util.find_spec(each) is None for each in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
     options = {key: value for key, value in vars(chosen).items() if key != "part"}
+    there = Path(os.environ.get("BENCHMARL", ""), "benchmarl").is_dir()
+    if BESIDE in options.get("tasks", ()) and not there:
+        raise UserError(
+            f"--tasks {BESIDE} needs BENCHMARL=DIR; scripts/benchmark/marl.py says how to have it"
+        )
     match chosen.part:
         case "speed":
             speed(options["tasks"], options["repeats"], options["batches"])

@@ -5,7 +5,9 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from conftest import SMALL, logged, settings
+import torch
+from conftest import SMALL, logged, settings, typed
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 import hydrl
 from hydrl.errors import UserError
@@ -61,6 +63,38 @@ def test_predict_plays_pettingzoo_s_own_loop_as_an_evaluation_does(folder):
             UserError, match=r"a dictionary by agent, .* among adversary_0, .* agent_0; got a"
         ):
             policy.predict(wrong)
+
+
+def test_a_group_that_is_untrained_draws_its_actions_and_the_other_acts_as_it_learned(folder):
+    def acted(*untrained):
+        opened = open_run(folder, checkpoint="last", device="cpu", trust=False, untrained=untrained)
+        with closing(opened[2].make_env(num_envs=40, seed=3)) as env, torch.no_grad():
+            return opened[2].actor(env.reset())
+
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        learned, prey, both = acted(), acted("agent"), acted("adversary", "agent")
+    assert torch.equal(learned["agent", "observation"], prey["agent", "observation"])
+    assert torch.equal(learned["adversary", "action"], prey["adversary", "action"])
+    for made, group in ((prey, "agent"), (both, "adversary"), (both, "agent")):
+        assert not torch.isclose(made[group, "logits"], learned[group, "logits"]).any()
+        likely = made[group, "logits"].argmax(-1)
+        assert (made[group, "action"] != likely).float().mean() > 0.5  # one of five, about evenly
+    assert torch.equal(learned["agent", "action"], learned["agent", "logits"].argmax(-1))
+
+
+def test_the_script_scores_sides_that_did_not_learn(folder):
+    done = typed(f"run={folder}", "episodes=5", "untrained=agent", script="scripts/evaluate.py")
+    assert "256 frames, and agent not at all" in done.stdout, done.stderr
+    scores = json.loads((folder / "evaluation.json").read_text())
+    assert scores["untrained"] == ["agent"]
+    adversary, agent = (scores["info"][f"{group}/return"] for group in ("adversary", "agent"))
+    assert all(each % 10 == 0 for each in adversary)  # a catch is 10 for each of them
+    assert scores["returns"] == pytest.approx(
+        [(3 * a + b) / 4 for a, b in zip(adversary, agent, strict=True)]
+    )
+    for untrained in (["prey"], ["agent", "prey"]):
+        with pytest.raises(UserError, match="there are no agents prey; its groups are adversary and agent"):
+            open_run(folder, checkpoint="last", device="cpu", trust=False, untrained=untrained)
 
 
 def test_a_film_is_of_the_episode_that_is_evaluated(folder, tmp_path):

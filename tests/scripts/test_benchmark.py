@@ -80,7 +80,7 @@ def test_a_slow_simulator_is_learned_from_once_a_frame():
 
 
 ENVIRONMENTS = {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}
-ENVIRONMENTS |= {"ppo_minatar": 64, "ppo_atari": 8, "dqn_atari": 8, "recurrent_ppo": 8}
+ENVIRONMENTS |= {"ppo_minatar": 64, "ppo_atari": 8, "dqn_atari": 8, "recurrent_ppo": 8, "mappo": 64}
 
 
 def test_ratios_are_paired_within_a_round():

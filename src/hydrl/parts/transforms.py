@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import torch
 from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 from tensordict.utils import expand_as_right
 from torch import Tensor
 from torchrl import envs
@@ -17,6 +18,7 @@ from torchrl.envs import (
     RandomTruncationTransform,
     RewardScaling,
     Transform,
+    TransformedEnv,
     VecNormV2,
 )
 from torchrl.envs.transforms.utils import _get_reset
@@ -180,6 +182,21 @@ class RunningNorm(VecNormV2):
             if (value := following.get(key, None)) is not None:
                 following.set(key, value.clamp(-LIMIT, LIMIT))
         return following
+
+
+def read_by(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
+    """The transforms of an environment whose outputs a policy reads, in order."""
+    read, found = set(policy.in_keys), list[Transform]()
+    for each in reversed(list(env.transform)):
+        if read & set(each.out_keys):
+            found.insert(0, each)
+            read |= set(each.in_keys)
+    return found
+
+
+def alone(transform: Transform) -> Transform:
+    """A transform without its environment; one of running statistics is another one, by those of now."""
+    return getattr(transform, "to_observation_norm", transform.clone)()
 
 
 def reward_scaling(scale: float | None = None, gamma: float = 0.99) -> Transform:

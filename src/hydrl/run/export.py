@@ -16,7 +16,7 @@ from tensordict import NestedKey, TensorDict
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.data import OneHot
-from torchrl.envs import CatFrames, ObservationNorm, Transform, TransformedEnv
+from torchrl.envs import CatFrames, ObservationNorm
 from torchrl.modules import GRUModule, LSTMModule
 from torchrl.modules.utils import get_primers_from_module
 
@@ -26,7 +26,7 @@ from hydrl.loop.evaluation import Evaluator, untouched_randomness
 from hydrl.parts.environments.spaces import at, is_picture
 from hydrl.parts.environments.told import OwnForm
 from hydrl.parts.specs import MASK
-from hydrl.parts.transforms import ActionScaling
+from hydrl.parts.transforms import ActionScaling, alone, read_by
 
 
 def exportable(path: str | Path) -> Path:
@@ -85,14 +85,20 @@ class Network(nn.Module):
         if "episode_reward" in actor.in_keys:
             raise UserError("export writes no policy that acts for a return and reads rewards; use predict")
         self.key, self.memory = env.action_key, states_of(actor)
+        if any(isinstance(each, CatFrames) for each in env.transform):
+            raise UserError(
+                "export: this run stacks frames (CatFrames), which no file carries from step to step; use "
+                "predict, or train with a memory in their place, memory=lstm, or with "
+                "gymnasium.wrappers.FrameStackObservation in env.wrappers"
+            )
         transforms = read_by(actor, env)
         self.scalings = [each for each in env.transform if isinstance(each, ActionScaling)]
         self.inside = [f"observe {self.observe}"] if self.observe else []
         before, after = ([type(each).__name__ for each in side] for side in (transforms, self.scalings))
         self.inside += [*before, "actor", *after]
-        alone = [getattr(each, "to_observation_norm", lambda each=each: each)() for each in transforms]
+        standing = list(map(alone, transforms))
         step_by_step(actor)
-        self.layers = nn.ModuleList([*alone, actor]).eval().float().requires_grad_(False)
+        self.layers = nn.ModuleList([*standing, actor]).eval().float().requires_grad_(False)
         for each in self.modules():
             if isinstance(each, ObservationNorm):  # branches on a buffer, which no graph can
                 standard = bool(each.standard_normal)
@@ -195,26 +201,6 @@ def states_of(actor: TensorDictModuleBase) -> dict[NestedKey, list[int]]:
     primer = get_primers_from_module(actor, warn=False)
     primers = [each for each in (primer.modules() if primer else ()) if hasattr(each, "primers")]
     return {key: list(spec.shape) for each in primers for key, spec in each.primers.items(True, True)}
-
-
-def read_by(actor: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
-    """The transforms whose outputs an actor reads, in order.
-
-    Raises:
-        UserError: if one of them stacks frames.
-    """
-    read, found = set(actor.in_keys), list[Transform]()
-    for each in reversed(list(env.transform)):
-        if isinstance(each, CatFrames):
-            raise UserError(
-                "export: this run stacks frames (CatFrames), which no file carries from step to step; use "
-                "predict, or train with a memory in their place, memory=lstm, or with "
-                "gymnasium.wrappers.FrameStackObservation in env.wrappers"
-            )
-        if read & set(each.out_keys):
-            found.insert(0, each)
-            read |= set(each.in_keys)
-    return found
 
 
 def check(

@@ -1,5 +1,6 @@
 """A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import environments
+from hydrl.parts.networks.agents import partly_untrained
 from hydrl.parts.specs import mask_key
 from hydrl.run.checkpoint import find, frames_of, load
 from hydrl.run.folder import refuse_links, require_run
@@ -53,17 +55,24 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
 
 
 def open_run(
-    run: Path, *, checkpoint: str, device: str, trust: bool, or_last: bool = False
+    run: Path,
+    *,
+    checkpoint: str,
+    device: str,
+    trust: bool,
+    or_last: bool = False,
+    untrained: Sequence[str] = (),
 ) -> tuple[Settings, int, Evaluator]:
     """Rebuilds the policy of ``run`` from a checkpoint: ``best``, ``last`` or a number of frames.
 
-    A run without evaluations has no best one; with ``or_last`` its last is then taken, with a warning.
+    A run without evaluations has no best one; with ``or_last`` its last is then taken, with a warning. Groups
+    of agents that are ``untrained`` act as before the run.
 
     Returns:
         The run's settings, the frames the policy was trained for, and what plays it with its own normaliser.
 
     Raises:
-        UserError: if the folder, the checkpoint or the environment cannot be had.
+        UserError: if the folder, the checkpoint, the environment or a group cannot be had.
     """
     settings = read_settings(run, trust=trust)
     archive = find(run, checkpoint, or_last=or_last)
@@ -80,6 +89,8 @@ def open_run(
             f"run={run}: its policy does not fit its environment: {' '.join(str(error).split())[:200]}"
             f"{older if mask_key(env) else ''}"
         ) from error
+    if untrained:
+        actor = partly_untrained(actor, build("actor")(env), untrained, env)
     env.close()
     limit, known = settings.eval.max_steps, lambda: state["normaliser"]
     return (

@@ -7,16 +7,20 @@ import numpy as np
 import pytest
 import torch
 from conftest import settings
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
+from torchrl.envs import TransformedEnv
+from toys import Toy
 
 from hydrl.errors import UserError
-from hydrl.parts import environments
+from hydrl.parts import environments, specs
 from hydrl.parts.environments import seat
 from hydrl.parts.experience import collectors
 
 pytest.importorskip("pettingzoo")
 
-GAME = "classic/tictactoe_v3"
+GAME, CARDS = "classic/tictactoe_v3", "classic/leduc_holdem_v4"
+COLLECTS = {"frames_per_batch": 64, "init_random_frames": 0, "num_envs": 4, "seed": 0, "device": "cpu"}
 PLAYERS = ["player_1", "player_2"]
 LINES = [{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {0, 3, 6}, {1, 4, 7}, {2, 5, 8}, {0, 4, 8}, {2, 4, 6}]
 
@@ -123,17 +127,18 @@ def acting_by(number):
 
 def test_the_newest_policies_are_played_against_and_a_checkpoint_has_them():
     others, rng = seat.Opponents(every_frames=100, size=2, newest=0.5), np.random.default_rng(0)
+    plain = TransformedEnv(Toy())
     assert others.drawn(rng) is None
     for frames in (50, 120, 180, 450, 500):  # 120, 450 and 500 are the first past a multiple
-        others.meet(acting_by(frames), frames)
+        others.meet(acting_by(frames), frames, plain)
     kept = [each.module.bias[0].item() for each in others.policies]
     assert kept == [450, 500]
     drawn = [others.drawn(rng) for _ in range(1_000)]
     assert 0.7 < np.mean(drawn) < 0.8  # half of all, and half of the others
     again = seat.Opponents(every_frames=100, size=2, newest=0.5)
-    again.load_state_dict(others.state_dict(), acting_by(0))
+    again.load_state_dict(others.state_dict(), acting_by(0), plain)
     assert [each.module.bias[0].item() for each in again.policies] == kept
-    again.meet(acting_by(1), 560)
+    again.meet(acting_by(1), 560, plain)
     assert len(again.policies) == 2
     assert again.policies[-1].module.bias[0] == 500
 
@@ -143,8 +148,7 @@ def test_a_run_plays_against_what_it_was_and_is_evaluated_against_chance():
     make = chosen.build("env")
     env = environments.make_env(make, chosen.transform_builders, num_envs=4, seed=0)
     actor = chosen.build("actor")(env)
-    options = {"frames_per_batch": 64, "init_random_frames": 0, "num_envs": 4, "seed": 0, "device": "cpu"}
-    collector = collectors.make_collector(env, None, actor, **options)
+    collector = collectors.make_collector(env, None, actor, **COLLECTS)
     batches = iter(collector)
     evaluated = environments.make_env(make, chosen.transform_builders, num_envs=2, policy=actor)
     with closing(env), closing(evaluated):
@@ -161,6 +165,49 @@ def test_a_run_plays_against_what_it_was_and_is_evaluated_against_chance():
         assert torch.equal(next(others[0].policies[0].parameters()), before)
         for each in evaluated.base_env._env.envs:
             assert each.get_wrapper_attr("opponents") is None
+
+
+@pytest.mark.parametrize("words", [[], ["transforms=normalized", "init_stats_frames=64"]])
+def test_an_earlier_policy_sees_a_game_by_the_statistics_that_it_had(words):
+    """By hand: fixed ones are a factor and a summand, running ones a mean and a mean square."""
+    chosen = settings("algo=ppo", "env=self_play", f"env.id={CARDS}", "env.opponents.every_frames=1", *words)
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
+    seen, logits = (torch.arange(36) % 2).float(), []
+    with closing(env):
+        environments.initialise_normalisers(env, chosen.init_stats_frames)
+        actor, others = chosen.build("actor")(env), specs.opponents(env)
+        for frames in (1, 2):
+            env.rollout(16, break_when_any_done=False)  # running statistics move meanwhile
+            others.meet(actor, frames, env)
+            first, second, *_ = environments.normaliser_state(env)["0"].values()
+            if words:
+                read = seen * second + first
+            else:
+                deviation = (second - first**2).sqrt().clamp_min(1e-4)
+                read = ((seen - first) / deviation).clamp(-10, 10)
+            given = {"observation": read, "action_mask": torch.ones(4, dtype=torch.bool)}
+            logits.append(actor(TensorDict(given))["logits"])
+        again = seat.Opponents(1, 10, 0.5)
+        again.load_state_dict(others.state_dict(), actor, env)
+    shown = TensorDict({**given, "observation": seen})
+    for policies in (others.policies, again.policies):
+        for policy, expected in zip(policies, logits, strict=True):
+            torch.testing.assert_close(policy(shown.clone())["logits"], expected)
+    assert torch.equal(*logits) == bool(words)
+
+
+def test_what_is_stacked_from_step_to_step_earlier_policies_have_not():
+    words = [
+        "transforms=plain",
+        "+transforms.stack={_target_:torchrl.envs.CatFrames,N:2,dim:-1,in_keys:[observation]}",
+    ]
+    chosen = settings("algo=ppo", "env=self_play", f"env.id={CARDS}", *words)
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
+    with (
+        closing(env),
+        pytest.raises(UserError, match=r"env\.opponents: .* what CatFrames writes; leave it out"),
+    ):
+        collectors.make_collector(env, None, chosen.build("actor")(env), **COLLECTS)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from gymnasium.spaces import Dict
 from tensordict import TensorDict
-from tensordict.nn import TensorDictModuleBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torchrl.envs import DoubleToFloat, Transform, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.errors import UserError
@@ -17,6 +18,7 @@ from hydrl.parts.environments.families import imported
 from hydrl.parts.environments.pettingzoo import entries_of, mask_of, module_of
 from hydrl.parts.environments.spaces import at, leaves, view
 from hydrl.parts.specs import MASK
+from hydrl.parts.transforms import alone, read_by
 
 
 class Opponents:
@@ -39,11 +41,25 @@ class Opponents:
         """Each environment is made of a copy of its configuration, and all share these."""
         return self
 
-    def meet(self, policy: TensorDictModuleBase, frames: int) -> None:
-        """Lets the policy join them, where it has been trained for another ``every_frames``."""
+    def check(self, policy: TensorDictModuleBase, env: TransformedEnv) -> None:
+        """Says before a run begins that a policy could not play as it does in ``env``.
+
+        Raises:
+            UserError: see :func:`through`.
+        """
+        through(policy, env)
+
+    def meet(self, policy: TensorDictModuleBase, frames: int, env: TransformedEnv) -> None:
+        """Lets the policy join them, where it has been trained for another ``every_frames``.
+
+        Args:
+            policy: as it acts now.
+            frames: of its training.
+            env: in which it acts; what it reads there through transforms it will read through these.
+        """
         if frames // self.every_frames > self.joined:
             self.joined = frames // self.every_frames
-            self.policies.append(deepcopy(policy).eval().requires_grad_(False))
+            self.policies.append(as_it_is(policy, env))
 
     def drawn(self, rng: np.random.Generator) -> int | None:
         """One for a game, by its place; ``None`` plays at random."""
@@ -71,13 +87,40 @@ class Opponents:
         """Their weights."""
         return {"joined": self.joined, "policies": [dict(each.state_dict()) for each in self.policies]}
 
-    def load_state_dict(self, state: dict[str, Any], policy: TensorDictModuleBase) -> None:
-        """Goes on from :meth:`state_dict`; all are such as ``policy`` is."""
+    def load_state_dict(
+        self, state: dict[str, Any], policy: TensorDictModuleBase, env: TransformedEnv
+    ) -> None:
+        """Goes on from :meth:`state_dict`; all are such as ``policy`` is in ``env``."""
         self.joined = state["joined"]
         self.policies.clear()
         for weights in state["policies"]:
-            self.policies.append(deepcopy(policy).eval().requires_grad_(False))
+            self.policies.append(as_it_is(policy, env))
             self.policies[-1].load_state_dict(weights)
+
+
+def as_it_is(policy: TensorDictModuleBase, env: TransformedEnv) -> TensorDictModuleBase:
+    """A copy of a policy that stays as it is, and reads what a game shows below the transforms of ``env``."""
+    transforms = list(map(alone, through(policy, env)))
+    whole = TensorDictSequential(*transforms, policy) if transforms else policy
+    return deepcopy(whole).eval().requires_grad_(False)
+
+
+def through(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
+    """The transforms through which a policy reads what a game shows.
+
+    Raises:
+        UserError: for one that needs more than what is seen at a move, as frames that are stacked.
+    """
+    found = [each for each in read_by(policy, env) if not isinstance(each, DoubleToFloat)]  # floats are given
+    for each in found:
+        by_steps = type(each)._apply_transform is Transform._apply_transform
+        if by_steps and not hasattr(each, "to_observation_norm"):
+            raise UserError(
+                f"env.opponents: earlier policies are asked move by move, and have not what "
+                f"{type(each).__name__} writes; leave it out of transforms, or use env.opponents=null, which "
+                "draws their moves at random"
+            )
+    return found
 
 
 def make(

@@ -17,7 +17,7 @@ from torchrl.envs import TransformedEnv
 from hydrl.parts.experience.finite import FiniteCollector
 from hydrl.parts.experience.workers import AsyncWorkers, SyncWorkers
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
-from hydrl.parts.specs import restarts_with_episodes
+from hydrl.parts.specs import opponents, restarts_with_episodes
 
 
 class Collector(Protocol):
@@ -95,6 +95,8 @@ def make_collector(
     options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
     options |= {"init_random_frames": init_random_frames or None, "device": device}
     options["auto_register_policy_transforms"] = restarts_with_episodes(policy)
+    if (others := opponents(env)) is not None:
+        others.check(policy, env)
     if num_workers is None:
         # Trajectories' numbers, 6-10 % of acting, are read by what joins the batches of workers alone.
         return FiniteCollector(env, policy, track_traj_ids=False, **options)

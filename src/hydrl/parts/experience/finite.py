@@ -22,7 +22,7 @@ class FiniteCollector(Collector):
         """The policy that acts is the one that learns, unless it is on another device; opponents meet it."""
         self.update_policy_weights_()
         if (others := opponents(self.env)) is not None:
-            others.meet(self.policy, self._frames)
+            others.meet(self.policy, self._frames, self.env)
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, what one step hands to the next."""
@@ -37,7 +37,7 @@ class FiniteCollector(Collector):
         self.load_state_dict(state["own"])
         self._frames, self._iter = state["frames"], state["iter"]
         if (others := opponents(self.env)) is not None:
-            others.load_state_dict(state["opponents"], self.policy)
+            others.load_state_dict(state["opponents"], self.policy, self.env)
         if state["carrier"] is None:  # episodes start anew
             self._make_carrier()
         else:

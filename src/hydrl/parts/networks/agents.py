@@ -7,17 +7,19 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from tensordict import NestedKey
+from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import MultiAgentMLP, QValueActor
 
+from hydrl.errors import UserError
 from hydrl.parts.networks import heads
 from hydrl.parts.networks.actors import tell_of_rounding
 from hydrl.parts.networks.layers import activation_class
 from hydrl.parts.networks.network import materialise
-from hydrl.parts.specs import groups, kind_of, mask_key, of_group, one_group, size_of
+from hydrl.parts.specs import groups, kind_of, mask_key, network_of, of_group, one_group, size_of
 
 Keys = list[str | tuple[str, ...]]
 
@@ -114,6 +116,53 @@ def critic(
 def in_a_row(networks: list[TensorDictModuleBase]) -> TensorDictModuleBase:
     """Those of several groups as one module, see :func:`hydrl.parts.specs.network_of`; one as it is."""
     return networks[0] if len(networks) == 1 else TensorDictSequential(*networks)
+
+
+def partly_untrained(
+    actor: TensorDictModuleBase, fresh: TensorDictModuleBase, names: Sequence[str], env: EnvBase
+) -> TensorDictModuleBase:
+    """A policy of which some groups of agents act as before their training, each action drawn.
+
+    The most likely action of a network that has not learned is one direction for ever.
+
+    Args:
+        actor: has learned.
+        fresh: has not.
+        names: of the groups that act by ``fresh``.
+        env: has the agents.
+
+    Raises:
+        UserError: for a group that there is not.
+    """
+    found = groups(env)
+    if unknown := [each for each in names if each not in found]:
+        has = f"its groups are {' and '.join(found)}" if found else "this run has one agent, and no groups"
+        raise UserError(f"untrained={','.join(names)}: there are no agents {unknown[0]}; {has}")
+    if len(found) == 1:
+        return Drawing(fresh)
+    return TensorDictSequential(
+        *(
+            Drawing(network_of(fresh, "actor", each)) if each in names else network_of(actor, "actor", each)
+            for each in found
+        )
+    )
+
+
+class Drawing(TensorDictModuleBase):
+    """Draws actions, where others around it give the most likely ones.
+
+    Args:
+        actor: acts.
+    """
+
+    def __init__(self, actor: TensorDictModuleBase) -> None:
+        super().__init__()
+        self.actor, self.in_keys, self.out_keys = actor, actor.in_keys, actor.out_keys
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes what it does."""
+        with set_exploration_type(ExplorationType.RANDOM):
+            return self.actor(tensordict)
 
 
 def action_value(
