@@ -137,7 +137,8 @@ def forecast(
     """Frames a second of more collectors than were measured, where each has a core of its own.
 
     What a batch and its publication cost grows in a line with the collectors that wait for each other. Where
-    none waits, collectors hand over what they can, until the process that learns can take no more.
+    none waits, collectors hand over what they can, until the process that learns can take no more; Ray tells
+    of a new policy only who has handed over.
 
     Args:
         backend: which of :data:`BACKENDS`.
@@ -150,7 +151,10 @@ def forecast(
         return one[key] + (collectors - 1) * max(four[key] - one[key], 0) / 3
 
     if backend in WAITING_FOR_NONE:
-        most = {each: STEPS / (four["taken"] + grown("published", each)) for each in FAR}
+        told = {
+            each: grown("published", each) if backend == "multi_async" else four["published"] for each in FAR
+        }
+        most = {each: STEPS / (four["taken"] + told[each]) for each in FAR}
         return {each: min(each * alone, most[each]) for each in FAR}
     return {each: STEPS * each / (grown("taken", each) + grown("published", each)) for each in FAR}
 

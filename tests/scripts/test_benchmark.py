@@ -152,6 +152,8 @@ def test_what_more_collectors_would_hand_over_follows_from_what_one_and_four_cos
     by_themselves = scaling.forecast("multi_async", one, four, alone=160.0)
     assert by_themselves[16] == 16 * 160  # all that they make
     assert by_themselves[128] == pytest.approx(64 / (0.001 + 0.001 + 127 * 0.001))  # all that can be taken
+    told_alone = scaling.forecast("ray, sync=false", one, four, alone=160.0)
+    assert told_alone[1_024] == pytest.approx(64 / (0.001 + 0.004))
 
 
 def test_unsolved_runs_count_as_longer_than_any():
