@@ -21,6 +21,7 @@ from ray.job_config import JobConfig
 from hydrl.errors import UserError
 
 TICK = 0.5  # seconds between two looks
+LOST = 20.0  # seconds; Ray takes a node for dead once it has not answered five times, three seconds apart
 
 
 def begin(
@@ -75,9 +76,9 @@ def own_signals(stop: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
 
 
-def gone(node: str, seconds: float) -> bool:
-    """Whether a node is gone, which Ray finds out within seconds."""
-    until = time.monotonic() + seconds
+def gone(node: str) -> bool:
+    """Whether a node is gone, which Ray may find out later than that a process on it is."""
+    until = time.monotonic() + LOST
     while any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
         if time.monotonic() >= until:
             return False

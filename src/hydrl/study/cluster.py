@@ -17,7 +17,6 @@ from hydrl.errors import UserError
 from hydrl.parts.machines import begin, gone, say
 from hydrl.study.pool import Training, Trainings
 
-LOST = 10.0  # seconds in which Ray is to find out whether it was a whole machine that is gone
 KILLED = -15  # as if by SIGTERM, where a run is ended before its machine has room for it
 
 
@@ -103,7 +102,7 @@ class RemoteTraining(Training):
         if not self.begun.done() or self.begun.exception():
             return str(error).strip().splitlines()[-1]
         node, address = self.begun.result()
-        if gone(node, LOST):
+        if gone(node):
             return f"node {node[:8]} at {address} is gone"
         return f"Ray's process on node {node[:8]} at {address} ended"
 

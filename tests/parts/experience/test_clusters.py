@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 from conftest import SMALL_PPO, settings, start
+from nodes import two_nodes
 from ray.exceptions import ActorDiedError, RayTaskError
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
@@ -166,7 +167,8 @@ def failed(cause: Exception) -> RayTaskError:
         (failed(DivergedError("reward is NaN")), True, DivergedError, "reward is NaN"),
     ],
 )  # fmt: skip
-def test_what_ended_a_collector_is_told_with_node_and_address(workers, error, alive, kind, told):
+def test_what_ended_a_collector_is_told_with_node_and_address(workers, error, alive, kind, told, monkeypatch):
+    monkeypatch.setattr(machines, "LOST", 0.0)
     with pytest.raises(kind) as caught:
         workers(sync=False, alive=alive).answer(1, error)
     assert getattr(caught.value, "terms", str(caught.value)) == told
@@ -412,18 +414,11 @@ def test_a_signal_saves_and_leaves_nothing(signum, code, tmp_path, home):
 def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(tmp_path, home, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    before, ray = ray_processes(), str(Path(sys.executable).with_name("ray"))
-    run = partial(subprocess.run, check=True, capture_output=True)
-    words = [*RUN, "collector.address=127.0.0.1:6401", f"hydra.run.dir={tmp_path / 'run'}"]
-    try:
-        run([ray, "start", "--head", "--port=6401", "--num-cpus=1", "--include-dashboard=false"])
-        head = ray_processes() - before
-        run([ray, "start", "--address=127.0.0.1:6401", "--num-cpus=1"])
-        second = ray_processes() - before - head
+    with two_nodes() as nodes:
+        words = [*RUN, f"collector.address={nodes.address}", f"hydra.run.dir={tmp_path / 'run'}"]
         process = start(*words)
         rows = begun(tmp_path / "run", process)
-        raylet = next(each for each in second if "raylet/raylet" in " ".join(psutil.Process(each).cmdline()))
-        os.kill(raylet, signal.SIGKILL)
+        nodes.lose()
         out = process.communicate(timeout=120)[0]
         assert process.returncode == 1, out
         assert re.search(r"error: node \w{8} at [\d.]+ is gone, and collector [01] with it\n", out)
@@ -437,6 +432,3 @@ def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(
         begun(tmp_path / "run", again, rows + 20)
         again.terminate()
         assert again.wait(timeout=120) == 143
-    finally:
-        for each in ray_processes() - before:
-            os.kill(each, signal.SIGKILL)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import ray
 import torch
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch.utils._pytree import tree_map_only
@@ -28,8 +28,6 @@ from hydrl.parts.experience.finite import FiniteCollector
 from hydrl.parts.experience.workers import STARTING, TICK
 from hydrl.parts.machines import begin, gone, say
 from hydrl.parts.specs import LAG, restarts_with_episodes
-
-LOST = 10.0  # seconds in which Ray is to find out whether it was a whole node that is gone
 
 
 class Place(NamedTuple):
@@ -200,7 +198,7 @@ class RayWorkers(RayCollector):
         place = self.places.get(number)
         if place is None:
             return WorkerError(f"{self.name(number)} did not start:\n{reason(error)}")
-        if gone(place.node, LOST if isinstance(error, ActorUnavailableError) else 0):
+        if gone(place.node):
             lost = [str(each) for each, where in self.places.items() if where.node == place.node]
             return WorkerError(
                 f"node {place.node[:8]} at {place.address} is gone, and collector {', '.join(lost)} with it"
