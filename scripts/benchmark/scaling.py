@@ -89,8 +89,9 @@ def cluster() -> Iterator[str | None]:
         return
     import ray
 
-    told = {"include_dashboard": False, "configure_logging": False, "log_to_driver": False}
-    ray.init("local", num_cpus=max(COLLECTORS) + 1, **told)
+    from hydrl.parts.machines import begin
+
+    begin("collector.address", None, {"CPU": max(COLLECTORS) + 1, "GPU": 0}, int)
     try:
         yield ray.get_runtime_context().gcs_address
     finally:
