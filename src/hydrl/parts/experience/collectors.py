@@ -69,8 +69,7 @@ def make_collector(
 ) -> Collector:
     """Collects in this process from ``env``, or in ``num_workers`` processes from environments of their own.
 
-    Synchronous workers wait for each other, and one batch joins what all of them collected. Asynchronous ones
-    never wait: a batch comes from one worker and may be a policy behind.
+    Synchronous workers wait for each other, and a batch joins theirs; else it is one's, maybe a policy behind.
 
     Args:
         env: seeded, its normaliser initialised; closed here where workers collect.
@@ -89,8 +88,7 @@ def make_collector(
     Returns:
         Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers, one dimension
         more in front: joined along time, advantages would leak from one worker into the next. It raises
-        ``WorkerError``, as this does, when a worker dies or hangs, and ``DivergedError`` for
-        a NaN.
+        ``WorkerError``, as this does, when a worker dies or hangs, and ``DivergedError`` for a NaN.
     """
     options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
     options |= {"init_random_frames": init_random_frames or None, "device": device}
