@@ -69,7 +69,7 @@ def make_collector(
 ) -> Collector:
     """Collects in this process from ``env``, or in ``num_workers`` processes from environments of their own.
 
-    Synchronous workers wait for each other, and a batch joins theirs; else it is one's, maybe a policy behind.
+    Synchronous workers wait for each other, and a batch joins theirs; else it is one's, of an older policy.
 
     Args:
         env: seeded, its normaliser initialised; closed here where workers collect.
