@@ -349,6 +349,9 @@ MISTAKES: dict[str, list[str]] = {
     "collector=ray collector.address=ray://head:10001": [
         "collector.address=ray://head:10001: should be HOST:PORT"
     ],
+    "eval.mode=ray eval.address=ray://head:10001": ["eval.address=ray://head:10001: should be HOST:PORT"],
+    "eval.address=auto": ["eval.address=auto is of eval.mode=ray"],
+    "collector=ray eval.mode=ray eval.address=auto": ["use collector.address"],
     "collector=ray collector.num_cpus=-1": ["collector.num_cpus=-1: should be greater than or equal to 0"],
     "collector=ray transforms=running_norm": ["running statistics", "use collector=single"],
     "algo=dqn memory=lstm collector=ray collector.sync=false": ["collector.sync=false", "sequences go on"],

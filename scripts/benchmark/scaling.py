@@ -91,7 +91,7 @@ def cluster() -> Iterator[str | None]:
 
     from hydrl.parts.machines import begin
 
-    begin("collector.address", None, {"CPU": max(COLLECTORS) + 1, "GPU": 0}, int)
+    begin("collector.address", None, {"CPU": max(COLLECTORS) + 1, "GPU": 0})
     try:
         yield ray.get_runtime_context().gcs_address
     finally:

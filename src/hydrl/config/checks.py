@@ -37,7 +37,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (PositiveInt, "collector.frames_per_batch collector.num_envs collector.num_workers"),
     (PositiveInt, "collector.num_collectors"),
     (NotNegative, "collector.num_cpus collector.num_gpus"),
-    (ClusterAddress | None, "collector.address"),
+    (ClusterAddress | None, "collector.address eval.address"),
     (PositiveInt, "minibatches.epochs minibatches.size minibatches.updates minibatches.n_steps"),
     (PositiveInt, "buffer.storage.max_size"),
     (PositiveInt, "exploration.annealing_num_steps target.value_network_update_interval"),
@@ -85,9 +85,11 @@ LIMITS = (
     ("collector.frames_per_batch", "buffer.storage.max_size"),
 )
 
+ON_RAY = "hydrl.parts.experience.clusters.ray_collector"
+
 # Packages of the extras in pyproject.toml that a part cannot do without.
 NEEDED = {
-    "hydrl.parts.experience.clusters.ray_collector": "ray",
+    ON_RAY: "ray",
     "hydrl.run.loggers.tensorboard": "tensorboard",
     "hydrl.run.loggers.trackio": "trackio",
     "hydrl.run.loggers.wandb": "wandb",
@@ -320,6 +322,11 @@ def at_odds(values: Values) -> Iterator[str]:
             "use collector=single, or transforms=normalized init_stats_frames=1_000, "
             "which leaves rewards as they are"
         )
+    if (address := find(values, "eval.address")) is not None:
+        if find(values, "eval.mode") != "ray":
+            yield f"eval.address={address} is of eval.mode=ray; use that, or leave it out"
+        if collector["_target_"] == ON_RAY:
+            yield f"eval.address={address}: collector=ray has the cluster of both; use collector.address"
     steps = find(values, "minibatches.n_steps") or 1
     if steps > 1 and from_one_or_another(values) and not asked(values, "sequence"):
         yield (
@@ -412,6 +419,8 @@ def unheeded() -> Iterator[str]:
 
 def lacking(values: Values) -> Iterator[str]:
     """Packages that are not installed, and a scenario that VMAS does not have."""
+    if find(values, "eval.mode") == "ray" and importlib.util.find_spec("ray") is None:
+        yield "eval.mode=ray needs a package that is not installed; pip install 'hydrl[ray]'"
     for path, part in targets(values):
         if (package := NEEDED.get(str(part["_target_"]))) is None:
             continue

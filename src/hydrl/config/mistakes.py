@@ -27,8 +27,10 @@ SHOULD = {
     "model_type": "be a group of keys",
     "model_attributes_type": "be a group of keys",
     "device": "be auto, cpu, cuda or cuda:N",
-    "collector.address": "be HOST:PORT of a Ray cluster, or auto for one that runs here",
-    "hydra.launcher.address": "be HOST:PORT of a Ray cluster, or auto for one that runs here",
+    **dict.fromkeys(
+        ["collector.address", "eval.address", "hydra.launcher.address"],
+        "be HOST:PORT of a Ray cluster, or auto for one that runs here",
+    ),
     "env.id": "be a name, such as CartPole-v1",
     "data.path": "be the folder of a run that kept its replay memory, or what data=minari, h5 or npz reads",
 }

@@ -95,7 +95,8 @@ class Eval(Strict):
     solved_at: float | None
     stop_when_solved: bool
     target_return: float | None = None  # these are not in the files of older runs
-    mode: Literal["loop", "process"] = "loop"
+    mode: Literal["loop", "process", "ray"] = "loop"
+    address: str | None = None
     video: bool = False
     video_every_frames: PositiveInt = 50_000
 

@@ -8,32 +8,47 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from ray._private.ray_logging import stdout_deduplicator
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.job_config import JobConfig
 
 from hydrl.errors import UserError
 
 TICK = 0.5  # seconds between two looks
 LOST = 20.0  # seconds; Ray takes a node for dead once it has not answered five times, three seconds apart
+TO_END = {signal.SIGTERM, signal.SIGHUP}  # Ray's processes ignore SIGINT by themselves
 
 
-def begin(
-    key: str, address: str | None, needed: Mapping[str, float] | None, stop: Callable[[], object]
-) -> None:
+class Place(NamedTuple):
+    """Where a process of Ray's runs."""
+
+    node: str
+    address: str
+    pid: int
+
+    def __str__(self) -> str:
+        """As a message has it."""
+        return f"process {self.pid} of node {self.node[:8]} at {self.address}"
+
+
+def here() -> Place:
+    """Where this process of Ray's runs."""
+    return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid())
+
+
+def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> None:
     """Starts a cluster on this machine, or joins one.
 
     Args:
         key: that says the address.
         address: ``HOST:PORT`` of a cluster, or ``auto``, which looks for one here; ``None`` starts one.
         needed: CPUs and GPUs that one which starts has; ``None``: those of this machine.
-        stop: called if SIGTERM comes meanwhile; what it raises ends the start.
 
     Raises:
         UserError: where there is none.
@@ -52,28 +67,33 @@ def begin(
     # Where parts of one's own lie, for which Ray's workers look in the last of these first.
     path = JobConfig(_py_driver_sys_path=[each for each in reversed(sys.path) if each])
     try:
-        with own_signals(stop):
+        with own_signals():
             ray.init(**options, job_config=path, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, RayError) as error:
         raise UserError(f"{key}={address}: {' '.join(str(error).split())}") from None
 
 
+def hear() -> None:
+    """Lets this thread of a process of Ray's, and what it starts, hear the signals of :func:`own_signals`."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TO_END)
+
+
 @contextmanager
-def own_signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Keeps the run's handler of SIGTERM, in whose place Ray puts one that ends the process."""
+def own_signals() -> Iterator[None]:
+    """Keeps the run's handler of SIGTERM, in whose place Ray puts one that ends the process.
+
+    A signal that comes in the block is heard after it. What is started here inherits that it is deaf to such
+    signals: one to the whole process group is for the run to answer, which saves first and then ends Ray.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handler = signal.getsignal(signal.SIGTERM)
+    handler, mask = signal.getsignal(signal.SIGTERM), signal.pthread_sigmask(signal.SIG_BLOCK, TO_END)
     try:
         yield
-    except SystemExit:
-        signal.signal(signal.SIGTERM, handler)
-        signal.raise_signal(signal.SIGTERM)
-        stop()
-        raise
     finally:
         signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def gone(node: str) -> bool:
@@ -84,6 +104,33 @@ def gone(node: str) -> bool:
             return False
         time.sleep(TICK)
     return True
+
+
+def end_of(what: str, place: Place | None, error: RayError, with_it: str) -> str:
+    """What ended an actor: its own failure, its process or its node.
+
+    Args:
+        what: the actor, as a message calls it.
+        place: where it runs, once it has started.
+        error: Ray's.
+        with_it: what is gone with its node.
+    """
+    if isinstance(error, RayTaskError):
+        return f"{what} failed:\n{reason(error)}"
+    if place is None:
+        return f"{what} did not start:\n{reason(error)}"
+    if gone(place.node):
+        return f"node {place.node[:8]} at {place.address} is gone, and {with_it} with it"
+    if isinstance(error, RayActorError):
+        return f"{what} ended, as one does that the system kills for its memory"
+    return f"{what}: {' '.join(str(error).split())}"
+
+
+def reason(error: RayError) -> str:
+    """Why an actor failed, by its traceback without Ray's own beginning where there is one."""
+    text = re.sub("\x1b\\[\\d+m", "", str(error)).strip()  # which Ray colours
+    _, first, frames = text.partition('  File "')
+    return f"Traceback (most recent call last):\n{first}{frames}" if frames else " ".join(text.split())
 
 
 def say(text: str) -> None:

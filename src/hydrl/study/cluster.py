@@ -14,7 +14,7 @@ from hydrl.config.checks import ClusterAddress, NotNegative, Positive
 from hydrl.config.mistakes import explain
 from hydrl.config.schema import Strict
 from hydrl.errors import UserError
-from hydrl.parts.machines import begin, gone, say
+from hydrl.parts.machines import begin, gone, hear, say
 from hydrl.study.pool import Training, Trainings
 
 KILLED = -15  # as if by SIGTERM, where a run is ended before its machine has room for it
@@ -46,6 +46,7 @@ class Member:
     def __init__(self, arguments: Sequence[str], folder: Path, cores: int, place: tuple[str, str]) -> None:
         os.chdir(place[0])
         os.environ["PYTHONPATH"] = place[1]
+        hear()
         self.run = Training(arguments, folder, cores)
 
     def place(self) -> tuple[str, str]:
@@ -151,7 +152,7 @@ def joined(given: Mapping[str, Any]) -> Iterator[Remote]:
         raise UserError(explain(error, {"hydra": {"launcher": given}}, "hydra.launcher")) from None
     each = {"num_cpus": asked.num_cpus, "num_gpus": asked.num_gpus}
     needed = asked.n_jobs and {"CPU": asked.n_jobs * asked.num_cpus, "GPU": asked.n_jobs * asked.num_gpus}
-    begin("hydra.launcher.address", asked.address, needed or None, int)
+    begin("hydra.launcher.address", asked.address, needed or None)
     try:
         room = sum(fits(node["Resources"], each) for node in ray.nodes() if node["Alive"])
         if not room:

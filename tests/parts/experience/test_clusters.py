@@ -33,7 +33,7 @@ from hydrl.parts.networks import actors
 from hydrl.parts.specs import LAG
 
 NORMALISED = (partial(ObservationNorm, in_keys=["observation"]), StepCounter)
-PLACES = {0: clusters.Place("aaaaaaaaaa", "10.0.0.1", 11), 1: clusters.Place("bbbbbbbbbb", "10.0.0.2", 22)}
+PLACES = {0: machines.Place("aaaaaaaaaa", "10.0.0.1", 11), 1: machines.Place("bbbbbbbbbb", "10.0.0.2", 22)}
 
 SECOND = "collector 1 (process 22 of node bbbbbbbb at 10.0.0.2)"
 
@@ -191,22 +191,21 @@ def test_a_signal_ends_the_wait(workers, monkeypatch):
         next(collector.iterator())
 
 
-def told_to_end_as_ray_begins() -> None:
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(signum))  # as Ray does
-    signal.raise_signal(signal.SIGTERM)
-
-
-def test_sigterm_while_ray_starts_is_the_run_s_own():
+def test_signals_to_end_wait_while_ray_starts_and_what_starts_then_is_deaf_to_them():
     came = []
     former = signal.signal(signal.SIGTERM, lambda signum, frame: came.append(signum))
     try:
-        with pytest.raises(SystemExit), machines.own_signals(int):
-            told_to_end_as_ray_begins()
+        with machines.own_signals():
+            signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(signum))  # as Ray does
+            signal.raise_signal(signal.SIGTERM)
+            started = subprocess.Popen(
+                [sys.executable, "-c", "import signal; print(*signal.pthread_sigmask(0, []))"],
+                stdout=subprocess.PIPE,
+            )
+            assert not came
         assert came == [signal.SIGTERM]
-        with machines.own_signals(int):
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTERM)
-        assert came == [signal.SIGTERM] * 2
+        deaf = started.communicate()[0].decode().split()
+        assert {str(int(each)) for each in machines.TO_END} <= {*deaf}
     finally:
         signal.signal(signal.SIGTERM, former)
 
@@ -256,7 +255,7 @@ class Troubled(Toy):
 @pytest.fixture(scope="module")
 def cluster():
     """One for this module: a start takes half a minute of processor time."""
-    clusters.begin("collector.address", None, {"CPU": 2, "GPU": 0}, int)
+    clusters.begin("collector.address", None, {"CPU": 2, "GPU": 0})
     yield
     clusters.ray.shutdown()
 

@@ -4,18 +4,16 @@ TorchRL's ``RayCollector`` starts them. Who is asked for the next batch, and wit
 no running batch is waited for to be told new weights, and what fails is told with the place where it failed.
 """
 
-import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch.utils._pytree import tree_map_only
@@ -26,16 +24,8 @@ from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.parts.experience.collectors import worker_env
 from hydrl.parts.experience.finite import FiniteCollector
 from hydrl.parts.experience.workers import STARTING, TICK
-from hydrl.parts.machines import begin, gone, say
+from hydrl.parts.machines import Place, begin, end_of, hear, here, say
 from hydrl.parts.specs import LAG, restarts_with_episodes
-
-
-class Place(NamedTuple):
-    """Where a collector runs."""
-
-    node: str
-    address: str
-    pid: int
 
 
 class RemoteCollector(FiniteCollector):
@@ -48,6 +38,7 @@ class RemoteCollector(FiniteCollector):
 
     def __init__(self, *args: Any, worker_idx: int, **kwargs: Any) -> None:
         self.of = f" of collector {worker_idx}"
+        hear()
         super().__init__(*args, worker_idx=worker_idx, **kwargs)
 
     def __bool__(self) -> bool:
@@ -56,7 +47,7 @@ class RemoteCollector(FiniteCollector):
 
     def place(self) -> Place:
         """Where it runs, once it is built."""
-        return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid())
+        return here()
 
     def collect(self, weights: TensorDictBase | None) -> TensorDictBase:
         """The next batch, acted by ``weights`` from now on where there are new ones."""
@@ -172,10 +163,10 @@ class RayWorkers(RayCollector):
         came, since = dict[int, Any](), time.monotonic()
         while len(came) < count:
             ready, _ = ray.wait([*running], timeout=TICK)
+            self.stop()  # a signal to the whole process group ends collectors too
             for each in ready:
                 number = running.pop(each)
                 came[number] = self.answer(number, each)
-            self.stop()
             if not ready and time.monotonic() - since > seconds:
                 silent = ", ".join(self.name(number) for number in running.values())
                 limit = f"collector.worker_timeout={self.worker_timeout:g}"
@@ -191,27 +182,16 @@ class RayWorkers(RayCollector):
 
     def why(self, number: int, error: RayError) -> RunError:
         """What ended a collector: its own failure, with where it was, its process or its node."""
-        if isinstance(error, RayTaskError):
-            if isinstance(error.cause, DivergedError):
-                return DivergedError(error.cause.terms)
-            return WorkerError(f"{self.name(number)} failed:\n{reason(error)}")
+        if isinstance(error, RayTaskError) and isinstance(error.cause, DivergedError):
+            return DivergedError(error.cause.terms)
         place = self.places.get(number)
-        if place is None:
-            return WorkerError(f"{self.name(number)} did not start:\n{reason(error)}")
-        if gone(place.node):
-            lost = [str(each) for each, where in self.places.items() if where.node == place.node]
-            return WorkerError(
-                f"node {place.node[:8]} at {place.address} is gone, and collector {', '.join(lost)} with it"
-            )
-        if isinstance(error, RayActorError):
-            return WorkerError(f"{self.name(number)} ended, as one does that the system kills for its memory")
-        return WorkerError(f"{self.name(number)}: {' '.join(str(error).split())}")
+        lost = [str(each) for each, where in self.places.items() if place and where.node == place.node]
+        return WorkerError(end_of(self.name(number), place, error, f"collector {', '.join(lost)}"))
 
     def name(self, number: int) -> str:
         """What a message calls a collector."""
-        if (place := self.places.get(number)) is None:
-            return f"collector {number}"
-        return f"collector {number} (process {place.pid} of node {place.node[:8]} at {place.address})"
+        place = self.places.get(number)
+        return f"collector {number} ({place})" if place else f"collector {number}"
 
     def shutdown(self, timeout: float | None = None, shutdown_ray: bool = False) -> None:
         """Ends the actors, and Ray where it was begun for them."""
@@ -256,20 +236,18 @@ def ray_collector(
     each = {"num_cpus": num_cpus, "num_gpus": num_gpus}
     given: dict[str, Any] = {"worker_timeout": worker_timeout, "stop": stop or int, "sync": sync}
     given |= {"frames_per_batch": frames_per_batch, "init_random_frames": init_random_frames or -1}
-    with on_ray(address, each, num_collectors, stop or int) as begun:
+    with on_ray(address, each, num_collectors) as begun:
         return RayWorkers(makers, policy, begun=begun, learner=device, each=each, **given)
 
 
 @contextmanager
-def on_ray(
-    address: str | None, each: Mapping[str, float], count: int, stop: Callable[[], object]
-) -> Iterator[bool]:
+def on_ray(address: str | None, each: Mapping[str, float], count: int) -> Iterator[bool]:
     """Whether Ray is begun for the block, in which ``count`` collectors start; it ends where that fails."""
     needed = {name.removeprefix("num_").upper().removesuffix("S"): count * n for name, n in each.items()}
     begun = not ray.is_initialized()
     try:
         if begun:
-            begin("collector.address", address, needed, stop)
+            begin("collector.address", address, needed | {"CPU": needed["CPU"] + 1})  # and an evaluation
         check_resources(needed)
         say(f"{count} collectors start, half a minute before the first batch")
         yield begun
@@ -300,10 +278,3 @@ def check_resources(needed: Mapping[str, float]) -> None:
                 f"collector.num_collectors of collector.num_{kind.lower()}s need {count:g} {kind}s together, "
                 f"and the cluster has {there.get(kind, 0):g}; use fewer, or less of it for each"
             )
-
-
-def reason(error: RayError) -> str:
-    """Why a collector failed, by its traceback without Ray's own beginning where there is one."""
-    text = re.sub("\x1b\\[\\d+m", "", str(error)).strip()  # which Ray colours
-    _, first, frames = text.partition('  File "')
-    return f"Traceback (most recent call last):\n{first}{frames}" if frames else " ".join(text.split())
