@@ -35,14 +35,17 @@ def training(sweep: Path, seeds: list[int], process: subprocess.Popen[str]) -> N
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_sweep_on_ray_which_goes_on_by_the_same_names(tmp_path: Path, home: Path):
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_sweep_on_ray_which_goes_on_by_the_same_names(
+    signum: int, code: int, tmp_path: Path, home: Path
+):
     words = [*LINE, "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
     begun = start(*words, "seed=0,1,2", start_new_session=True)
     training(tmp_path / "sweep", [0, 1], begun)
     ours = psutil.Process(begun.pid).children(recursive=True)
-    os.killpg(begun.pid, signal.SIGINT)  # as a terminal does
+    os.killpg(begun.pid, signum)  # as a terminal, or a job's time limit, does
     printed = begun.communicate(timeout=120)[0]
-    assert begun.returncode == 130, printed
+    assert begun.returncode == code, printed
     assert "Ray starts on this machine\nthe cluster has room for 2 members at a time\n" in printed
     assert [row[1:3] for row in rows(printed)] == [["seed=0", "interrupted"], ["seed=1", "interrupted"]]
     assert "Traceback" not in printed

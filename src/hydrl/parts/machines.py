@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 
 import ray
 from ray._private.ray_logging import stdout_deduplicator
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayActorError, RayError, RayTaskError
 from ray.job_config import JobConfig
 
-from hydrl.errors import UserError
+from hydrl.errors import UserError, WorkerError
 
 TICK = 0.5  # seconds between two looks
 LOST = 20.0  # seconds; Ray takes a node for dead once it has not answered five times, three seconds apart
+FULL = (
+    "found Ray's object store full, and the disk that it goes over to; use fewer frames in a batch, or a "
+    "larger store by ray start --object-store-memory=BYTES"
+)
 TO_END = {signal.SIGTERM, signal.SIGHUP}  # Ray's processes ignore SIGINT by themselves
 
 
@@ -106,6 +110,19 @@ def gone(node: str) -> bool:
     return True
 
 
+@contextmanager
+def stored() -> Iterator[None]:
+    """Tells in a line that what is handed to others in the block finds no room.
+
+    Raises:
+        WorkerError: in place of Ray's own.
+    """
+    try:
+        yield
+    except (OutOfDiskError, ObjectStoreFullError):
+        raise WorkerError(f"the process that learns {FULL}") from None
+
+
 def end_of(what: str, place: Place | None, error: RayError, with_it: str) -> str:
     """What ended an actor: its own failure, its process or its node.
 
@@ -115,6 +132,8 @@ def end_of(what: str, place: Place | None, error: RayError, with_it: str) -> str
         error: Ray's.
         with_it: what is gone with its node.
     """
+    if isinstance(error, OutOfDiskError | ObjectStoreFullError):
+        return f"{what} {FULL}"
     if isinstance(error, RayTaskError):
         return f"{what} failed:\n{reason(error)}"
     if place is None:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map_only
 from hydrl.errors import UserError, WorkerError
 from hydrl.loop.evaluation import Evaluation, Evaluator
 from hydrl.parts.experience.clusters import elsewhere
-from hydrl.parts.machines import TICK, Place, begin, end_of, hear, here, say
+from hydrl.parts.machines import TICK, Place, begin, end_of, hear, here, say, stored
 from hydrl.run.beside import played, prepare, to_send
 
 STARTING = 120.0  # seconds in which it has a CPU and has started
@@ -63,7 +63,8 @@ class OnRay:
         self.where: Place | None = None
         say("a process starts that evaluates")
         made = ray.remote(num_cpus=1)(Player)
-        self.actor = made.remote(on_the_cpu(evaluate), torch.get_num_threads())
+        with stored():
+            self.actor = made.remote(on_the_cpu(evaluate), torch.get_num_threads())
         self.answer = self.actor.place.remote()
         try:
             self.where = self.started(stop)
@@ -87,7 +88,8 @@ class OnRay:
     def send(self, moment: dict[str, Any]) -> None:
         """Has an evaluation played."""
         moment = moment | {"rng": {name: each for name, each in moment["rng"].items() if name not in HERE}}
-        self.answer = self.actor.play.remote(tree_map_only(torch.Tensor, lambda each: each.cpu(), moment))
+        with stored():
+            self.answer = self.actor.play.remote(tree_map_only(torch.Tensor, lambda each: each.cpu(), moment))
 
     def poll(self, seconds: float = 0.0) -> bool:
         """Waits so long until the evaluation is over, or what plays it is lost; whether it is."""

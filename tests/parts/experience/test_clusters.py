@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import SMALL_PPO, settings, start
+from conftest import SMALL_PPO, digest, logged, saved, settings, start
 from nodes import two_nodes
-from ray.exceptions import ActorDiedError, RayTaskError
+from ray.exceptions import ActorDiedError, OutOfDiskError, RayTaskError
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
@@ -164,6 +164,7 @@ def failed(cause: Exception) -> RayTaskError:
             ActorDiedError(), True, WorkerError,
             f"{SECOND} ended, as one does that the system kills for its memory",
         ),
+        (failed(OutOfDiskError("Local disk is full")), True, WorkerError, f"{SECOND} {machines.FULL}"),
         (failed(DivergedError("reward is NaN")), True, DivergedError, "reward is NaN"),
     ],
 )  # fmt: skip
@@ -310,6 +311,31 @@ def test_synchronous_collectors_collect_what_workers_do_bit_by_bit(cluster):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("words", [["algo=ppo", "memory=gru"], ["algo=recurrent_ppo"]], ids=" ".join)
+def test_memories_learn_on_ray_what_they_learn_with_workers_bit_by_bit(words, cluster, run):
+    words = [*words, "env=cartpole", "tuned=null", "transforms=normalized", "init_stats_frames=100"]
+    words += [
+        "collector.num_envs=2",
+        "collector.frames_per_batch=256",
+        "minibatches.size=128",
+        "total_frames=768",
+    ]
+    words += [
+        "minibatches.epochs=2",
+        "minibatches.sequence=32",
+        "actor.num_cells=[8]",
+        "critic.num_cells=[8]",
+    ]
+    words += ["eval.every_frames=256", "eval.episodes=2", "eval.final_episodes=2", "compile=false"]
+    workers = run(*words, "collector=multi_sync", folder="workers")
+    ours = run(*words, "collector=ray", folder="ray")
+    assert logged(ours) == logged(workers)
+    assert len(logged(ours)) == 3
+    for part in ("loss", "optimizer"):
+        assert digest(saved(ours, part)) == digest(saved(workers, part)), part
+
+
+@pytest.mark.slow
 def test_asynchronous_collectors_differ_and_say_how_old_their_policy_was(cluster):
     batches = collected("asynchronous")
     assert [each.batch_size for each in batches] == [(2, 80)] * 4
@@ -393,11 +419,11 @@ def begun(run: Path, process: subprocess.Popen[str], rows: int = 3) -> int:
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_leaves_nothing(signum, code, tmp_path, home):
     before = ray_processes()
-    process = start(*RUN, f"hydra.run.dir={tmp_path / 'run'}")
+    process = start(*RUN, f"hydra.run.dir={tmp_path / 'run'}", start_new_session=True)
     begun(tmp_path / "run", process)
     ours = ray_processes() - before
     assert ours
-    process.send_signal(signum)
+    os.killpg(process.pid, signum)  # as a terminal, or a job's time limit, does
     out = process.communicate(timeout=120)[0]
     assert process.returncode == code, out
     assert "Ray starts on this machine\n2 collectors start" in out
@@ -405,6 +431,19 @@ def test_a_signal_saves_and_leaves_nothing(signum, code, tmp_path, home):
     assert len([*(tmp_path / "run" / "checkpoints").glob("*.torchrl")]) >= 1
     assert not (home / ".ray").exists()
     psutil.wait_procs([psutil.Process(each) for each in ours if psutil.pid_exists(each)], timeout=20)
+    assert ray_processes() <= before
+
+
+@pytest.mark.slow
+def test_a_full_object_store_is_told_in_a_line(tmp_path, home, monkeypatch):
+    monkeypatch.setenv("RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES", "80000000")
+    monkeypatch.setenv("RAY_local_fs_capacity_threshold", "0.0001")  # of the disk that it goes over to
+    before = ray_processes()
+    process = start(*RUN, "actor.num_cells=[4000,4000]", f"hydra.run.dir={tmp_path / 'run'}")
+    out = process.communicate(timeout=250)[0]
+    assert process.returncode == 1, out
+    assert f"error: the process that learns {machines.FULL}\n" in out
+    assert "Traceback" not in out
     assert ray_processes() <= before
 
 

@@ -24,7 +24,7 @@ from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.parts.experience.collectors import worker_env
 from hydrl.parts.experience.finite import FiniteCollector
 from hydrl.parts.experience.workers import STARTING, TICK
-from hydrl.parts.machines import Place, begin, end_of, hear, here, say
+from hydrl.parts.machines import Place, begin, end_of, hear, here, say, stored
 from hydrl.parts.specs import LAG, restarts_with_episodes
 
 
@@ -146,7 +146,8 @@ class RayWorkers(RayCollector):
     def publish(self) -> None:
         """Keeps the weights for whoever is asked next; who is collecting is not waited for."""
         self.version += 1
-        self.weights = ray.put(TensorDict.from_module(self.learned).data.to("cpu"))
+        with stored():
+            self.weights = ray.put(TensorDict.from_module(self.learned).data.to("cpu"))
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters alone."""
@@ -250,7 +251,8 @@ def on_ray(address: str | None, each: Mapping[str, float], count: int) -> Iterat
             begin("collector.address", address, needed | {"CPU": needed["CPU"] + 1})  # and an evaluation
         check_resources(needed)
         say(f"{count} collectors start, half a minute before the first batch")
-        yield begun
+        with stored():
+            yield begun
     except BaseException:
         if begun:
             ray.shutdown()
