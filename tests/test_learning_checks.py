@@ -9,7 +9,6 @@ from conftest import needs_vmas, saved, settings, typed
 
 PENDULUM = ("env=gym", "env.id=toys:PendulumIn-v0", "eval.solved_at=-200")
 NAVIGATION = ("env=vmas_navigation", "total_frames=61_440")  # less than half of their tuned length
-ON_RAY = ("collector=ray", "eval.mode=ray")
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
 CHECKS = [
     (("algo=ppo", "env=inverted_double_pendulum"), 9_300, 200, 5),
@@ -19,9 +18,14 @@ CHECKS = [
     (("algo=ppo", "env=inverted_double_pendulum", "collector=overlap"), 9_300, 200, 3),
     (("algo=dqn", "env=cartpole", "collector=overlap"), 475, 100, 3),
     # On a Ray cluster too.
-    (("algo=ppo", "env=cartpole", *ON_RAY, "transforms=normalized", "init_stats_frames=1_000"), 475, 100, 1),
-    (("algo=dqn", "env=cartpole", *ON_RAY), 475, 100, 1),
-    (("algo=sac", "env=pendulum", *ON_RAY), -200, 20, 1),
+    (
+        ("algo=ppo", "env=cartpole", "collector=ray", "transforms=normalized", "init_stats_frames=1_000"),
+        475,
+        100,
+        1,
+    ),
+    (("algo=dqn", "env=cartpole", "collector=ray"), 475, 100, 1),
+    (("algo=sac", "env=pendulum", "collector=ray"), -200, 20, 1),
     (("algo=ppo", "env=inverted_double_pendulum", "compile=true"), 9_300, 200, 1),
     (("algo=dqn", "env=cartpole", "compile=true"), 475, 100, 1),
     (("algo=sac", "env=pendulum"), -200, 20, 3),

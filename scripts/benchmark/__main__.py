@@ -733,6 +733,7 @@ def scale(repeats: int, batches: int) -> None:
         costs.append(
             {"backend": backend, "weights, kB": one["weights"] / 1_000, "bytes a frame": one["frame"]}
         )
+        costs[-1]["a worker, MB"] = one["worker"] and one["worker"] / 1e6  # of what it has to itself
         costs[-1] |= {f"taken by {each}, ms": units[backend, each]["taken"] * 1_000 for each in (1, 4)}
         costs[-1] |= {f"told to {each}, ms": units[backend, each]["published"] * 1_000 for each in (1, 4)}
         costs[-1] |= {f"frames/s of {number:,}": frames for number, frames in far.items()}

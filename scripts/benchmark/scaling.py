@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 STEPS = 64  # of a batch, by each collector
 COLLECTORS = (1, 2, 4)
 SIMULATORS = {"0 ms": {}, "5 ms": {"wait": 5}, "20 ms": {"wait": 20}, "5 ms of computing": {"busy": 5}}
@@ -99,7 +101,7 @@ def cluster() -> Iterator[str | None]:
 
 
 def units(words: Sequence[str]) -> None:
-    """Prints seconds that a batch and a publication take, and bytes of weights and of a frame, as JSON.
+    """Prints, as JSON, seconds of a batch and a publication, and bytes of weights, a frame and a worker.
 
     A batch is asked for where nobody acts any more, so that those who wait for nobody are not waited for.
     """
@@ -127,9 +129,11 @@ def units(words: Sequence[str]) -> None:
             collector.publish()
             published.append(time.perf_counter() - began)
         size = sum(each.nbytes for each in batch.values(True, True)) / batch.numel()
+        started = psutil.Process().children(recursive=True)  # Ray's are of another process
+        worker = max((each.memory_full_info().uss for each in started), default=None)
     told = {"taken": statistics.median(taken[3:]), "published": statistics.median(published[3:])}
     weights = sum(each.nbytes for each in policy.parameters())
-    print(json.dumps(told | {"weights": weights, "frame": size}))
+    print(json.dumps(told | {"weights": weights, "frame": size, "worker": worker}))
 
 
 def forecast(
