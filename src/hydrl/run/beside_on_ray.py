@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import ray
@@ -18,7 +18,7 @@ from hydrl.parts.machines import TICK, Place, begin, end_of, hear, here, say, st
 from hydrl.run.beside import played, prepare, to_send
 
 STARTING = 120.0  # seconds in which it has a CPU and has started
-HERE = ("torch_cuda", "torch_xpu", "torch_mps")  # random numbers of the learner's accelerator
+ACCELERATORS = ("torch_cuda", "torch_xpu", "torch_mps")  # random numbers of the learner's accelerator
 
 
 class Player:
@@ -49,7 +49,7 @@ class OnRay:
     Args:
         evaluate: that process has an evaluator like this one.
         address: of the cluster, where this run is on none: ``HOST:PORT``, ``auto``, or ``None`` starts one.
-        stop: called twice a second while it starts; what it raises ends the wait.
+        stop: called twice a second while it starts, and where it ends; what it raises ends the wait.
 
     Raises:
         UserError: where there is no such cluster, or no CPU of it for an evaluation.
@@ -57,26 +57,27 @@ class OnRay:
     """
 
     def __init__(self, evaluate: Evaluator, address: str | None, stop: Callable[[], object]) -> None:
-        self.begun = not ray.is_initialized()
+        self.stop, self.begun = stop, not ray.is_initialized()
+        self.actor: Any = None
+        self.where: Place | None = None
         if self.begun:
             begin("eval.address", address, {"CPU": 1, "GPU": 0})
-        self.where: Place | None = None
         say("a process starts that evaluates")
         made = ray.remote(num_cpus=1)(Player)
-        with stored():
-            self.actor = made.remote(on_the_cpu(evaluate), torch.get_num_threads())
-        self.answer = self.actor.place.remote()
         try:
-            self.where = self.started(stop)
+            with stored():
+                self.actor = made.remote(on_the_cpu(evaluate), torch.get_num_threads())
+            self.answer = self.actor.place.remote()
+            self.where = self.started()
         except BaseException:
             self.close()
             raise
 
-    def started(self, stop: Callable[[], object]) -> Place:
+    def started(self) -> Place:
         """Where it runs, once it does."""
         since = time.monotonic()
         while not self.poll(TICK):
-            stop()
+            self.stop()
             if time.monotonic() - since > STARTING:
                 raise UserError(
                     f"eval.mode=ray: of {ray.cluster_resources()['CPU']:g} CPUs of the cluster none took it "
@@ -87,7 +88,9 @@ class OnRay:
 
     def send(self, moment: dict[str, Any]) -> None:
         """Has an evaluation played."""
-        moment = moment | {"rng": {name: each for name, each in moment["rng"].items() if name not in HERE}}
+        moment = moment | {
+            "rng": {name: each for name, each in moment["rng"].items() if name not in ACCELERATORS}
+        }
         with stored():
             self.answer = self.actor.play.remote(tree_map_only(torch.Tensor, lambda each: each.cpu(), moment))
 
@@ -105,12 +108,13 @@ class OnRay:
         try:
             return ray.get(self.answer)
         except RayError as error:
+            self.stop()  # a signal to the whole process group ends this, too
             what = "the process that evaluates" + (f" ({self.where})" if self.where else "")
             raise WorkerError(end_of(what, self.where, error, "the evaluation")) from None
 
     def close(self) -> None:
         """Ends the process, whatever it is at, and Ray where it was begun for it."""
-        with suppress(RayError):
+        if self.actor is not None:
             ray.kill(self.actor)
         if self.begun:
             ray.shutdown()
@@ -120,7 +124,6 @@ def on_the_cpu(evaluate: Evaluator) -> Evaluator:
     """One for a machine that may have none of this one's accelerators."""
     there = to_send(evaluate)
     there.actor = deepcopy(evaluate.actor).cpu()
-    there.make_env = elsewhere(evaluate.make_env, "cpu")
-    there.make_env.keywords["policy"] = there.actor
+    there.make_env = partial(elsewhere(evaluate.make_env, "cpu"), policy=there.actor)
     there.envs, there.last = {}, None
     return there
