@@ -203,8 +203,8 @@ def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, m
         WorkerError, match=r"^the process that evaluates \(process \d+ of node \w{8} at [\d.]+\) ended,"
     ):
         trained(tmp_path / "run", *WORDS, "eval.mode=ray")
-    (asked,) = saved(tmp_path / "run", "books")["looks"]["asked"]
-    assert asked["frames"] == 128  # which the run plays when it goes on
+    asked = saved(tmp_path / "run", "books")["looks"]["asked"]
+    assert asked[0]["frames"] == 128  # which the run plays when it goes on
     assert ray.is_initialized()  # which was there before
 
 
