@@ -322,11 +322,6 @@ def at_odds(values: Values) -> Iterator[str]:
             "use collector=single, or transforms=normalized init_stats_frames=1_000, "
             "which leaves rewards as they are"
         )
-    if (address := find(values, "eval.address")) is not None:
-        if find(values, "eval.mode") != "ray":
-            yield f"eval.address={address} is of eval.mode=ray; use that, or leave it out"
-        if collector["_target_"] == ON_RAY:
-            yield f"eval.address={address}: collector=ray has the cluster of both; use collector.address"
     steps = find(values, "minibatches.n_steps") or 1
     if steps > 1 and from_one_or_another(values) and not asked(values, "sequence"):
         yield (
@@ -345,6 +340,7 @@ def at_odds(values: Values) -> Iterator[str]:
             f"collector.init_random_frames={frames}: frames that another policy acted in teach nothing here, "
             "where probabilities are compared with the policy's own; use collector.init_random_frames=0"
         )
+    yield from of_no_use(values)
     yield from standardised(values)
     yield from unheard(values)
     yield from forgetful(values)
@@ -415,6 +411,16 @@ def unheeded() -> Iterator[str]:
     """Tuned numbers that are there and that nothing named, as in a sweep by a sweeper of others."""
     if file := unnamed(choices_made(), sources()):
         yield f"tuned={NOBODY_CHOSE} chooses no numbers here; write tuned={file}, or tuned=null for none"
+
+
+def of_no_use(values: Values) -> Iterator[str]:
+    """A cluster for evaluations that are not played on one, or that are on the collectors'."""
+    if (address := find(values, "eval.address")) is None:
+        return
+    if find(values, "eval.mode") != "ray":
+        yield f"eval.address={address} is of eval.mode=ray; use that, or leave it out"
+    if values["collector"]["_target_"] == ON_RAY:
+        yield f"eval.address={address}: collector=ray has the cluster of both; use collector.address"
 
 
 def lacking(values: Values) -> Iterator[str]:

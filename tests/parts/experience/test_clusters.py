@@ -314,18 +314,9 @@ def test_synchronous_collectors_collect_what_workers_do_bit_by_bit(cluster):
 @pytest.mark.parametrize("words", [["algo=ppo", "memory=gru"], ["algo=recurrent_ppo"]], ids=" ".join)
 def test_memories_learn_on_ray_what_they_learn_with_workers_bit_by_bit(words, cluster, run):
     words = [*words, "env=cartpole", "tuned=null", "transforms=normalized", "init_stats_frames=100"]
-    words += [
-        "collector.num_envs=2",
-        "collector.frames_per_batch=256",
-        "minibatches.size=128",
-        "total_frames=768",
-    ]
-    words += [
-        "minibatches.epochs=2",
-        "minibatches.sequence=32",
-        "actor.num_cells=[8]",
-        "critic.num_cells=[8]",
-    ]
+    words += ["collector.num_envs=2", "collector.frames_per_batch=256", "total_frames=768"]
+    words += ["minibatches.size=128", "minibatches.epochs=2", "minibatches.sequence=32"]
+    words += ["actor.num_cells=[8]", "critic.num_cells=[8]"]
     words += ["eval.every_frames=256", "eval.episodes=2", "eval.final_episodes=2", "compile=false"]
     workers = run(*words, "collector=multi_sync", folder="workers")
     ours = run(*words, "collector=ray", folder="ray")
