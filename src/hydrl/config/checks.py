@@ -47,7 +47,6 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (NotNegative, "optim.weight_decay schedule.eta_min schedule.power"),
     (NotNegative, "exploration.sigma_init exploration.sigma_end"),
     (NotNegative, "loss.module.min_q_weight loss.module.alpha"),
-    (Positive, "loss.module.temperature"),
     (PositiveInt, "loss.module.num_random"),
     (NotNegative, "loss.module.entropy_coeff loss.module.critic_coeff loss.module.beta"),
     (Fraction, "loss.value_estimator.gamma loss.value_estimator.lmbda target.tau"),

@@ -109,9 +109,6 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
         action_space: of the choices.
         loss_function: of the values' errors, half of which counts.
         min_q_weight: of the penalty.
-        temperature: what values are divided by within the penalty, which is multiplied by it: with rewards
-            scaled by some factor the same factor, or actions a step's reward apart are as good as equal, and
-            the data is cloned.
         delay_value: whether targets are of a network of their own.
     """
 
@@ -122,12 +119,11 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
         action_space: TensorSpec,
         loss_function: str = "l2",
         min_q_weight: float = 1.0,
-        temperature: float = 1.0,
         delay_value: bool = True,
     ) -> None:
         options = {"loss_function": loss_function, "delay_value": delay_value}
         super().__init__(value_network, action_space=action_space, **options)
-        self.min_q_weight, self.temperature = min_q_weight, temperature
+        self.min_q_weight = min_q_weight
 
     def make_value_estimator(self, value_type: Any = None, **options: Any) -> None:
         """As ``value_type`` and its options say, over the target network."""
@@ -144,6 +140,5 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
 
     def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
         """How far the soft greatest of values lies above that of the action in the data."""
-        key = self.tensor_keys.pred_val
-        penalty, told = super().cql_loss(minibatch.copy().set(key, minibatch.get(key) / self.temperature))
-        return self.min_q_weight * self.temperature * penalty, told
+        penalty, told = super().cql_loss(minibatch)
+        return self.min_q_weight * penalty, told

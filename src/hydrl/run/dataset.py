@@ -1,6 +1,6 @@
 """Data that others collected: what an earlier run kept in its replay memory, or a set of transitions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -77,7 +77,9 @@ def rows_of(
 
 
 def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
-    """What a run kept, and whether its transforms have changed the rewards.
+    """What a run kept, and whether its transforms have changed the rewards for good.
+
+    What they have multiplied rewards by, these are divided by; what is cut off or learned cannot be undone.
 
     Raises:
         UserError: if there is none, or it is of another task or of what a normaliser showed.
@@ -90,11 +92,20 @@ def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
             f"{told}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
             "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
         )
-    transforms = settings["transforms"].items()
-    scaling = [name for name, each in transforms if "reward" in each["_target_"].rpartition(".")[2].lower()]
+    kinds = {name: each["_target_"].rpartition(".")[2] for name, each in settings["transforms"].items()}
+    scaling = {name: settings["transforms"][name] for name, kind in kinds.items() if "reward" in kind.lower()}
+    if all(kinds[name] == "RewardScaling" and is_factor(each) for name, each in scaling.items()):
+        for each in scaling.values():
+            buffer.storage[:]["next", "reward"].div_(each["scale"])
+        return buffer, False
     for name in scaling:
         tell(f"{told}: its rewards are as transforms.{name} of that run left them")
-    return buffer, bool(scaling)
+    return buffer, True
+
+
+def is_factor(scaling: Mapping[str, Any]) -> bool:
+    """Whether a ``RewardScaling`` of these settings multiplies by a number, and nothing else."""
+    return bool(scaling.get("scale")) and not (scaling.get("loc") or scaling.get("standard_normal"))
 
 
 def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer:
@@ -112,6 +123,11 @@ def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer
         )
     if "steps_to_next_obs" in rows.keys():  # noqa: SIM118 - a tensordict's keys
         raise UserError(f"{told}: its rows are of several steps each; collect with minibatches.n_steps=1")
+    if "step_count" not in rows.keys():  # noqa: SIM118
+        raise UserError(
+            f"{told}: its rows do not say which step of an episode they are; collect with a "
+            "StepCounter in transforms"
+        )
     rows = whole_episodes(rows)
     if not len(rows):
         raise UserError(f"{told}: no episode in it comes to its end, so that no return is known")
