@@ -1,6 +1,6 @@
 """Data that others collected: what an earlier run kept in its replay memory, or a set of transitions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,12 +16,11 @@ from hydrl.errors import UserError
 from hydrl.parts.environments.normalisers import fit, normalisers
 from hydrl.parts.experience.buffers import in_its_own_unit
 from hydrl.parts.experience.episodes import EPISODE, Windows, has_episodes, whole_episodes
-from hydrl.parts.experience.frames import Frames
 from hydrl.parts.libraries import tell
 from hydrl.parts.networks.transformer import DecisionTransformer
 from hydrl.parts.specs import CONTEXT
-from hydrl.run import checkpoint, columns
-from hydrl.run.memory import Memory, read
+from hydrl.run import columns
+from hydrl.run.kept import kept
 from hydrl.run.rows import about, check_task, check_transforms, fitting, scales_of
 
 Kind = Literal["run", "minari", "h5", "npz"]
@@ -79,33 +78,20 @@ def rows_of(
 def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
     """What a run kept, and whether its transforms have changed the rewards for good.
 
-    What they have multiplied rewards by, these are divided by; what is cut off or learned cannot be undone.
-
     Raises:
         UserError: if there is none, or it is of another task or of what a normaliser showed.
     """
     told = f"{key}={path}"
-    buffer, settings = kept(Path(path), key)
+    buffer, settings, left = kept(Path(path), key)
     check_task(settings["task"], task, told)
     if any(each in str(settings["transforms"]) for each in ("Norm", "normaliser", "Running")):
         raise UserError(
             f"{told}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
             "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
         )
-    kinds = {name: each["_target_"].rpartition(".")[2] for name, each in settings["transforms"].items()}
-    scaling = {name: settings["transforms"][name] for name, kind in kinds.items() if "reward" in kind.lower()}
-    if all(kinds[name] == "RewardScaling" and is_factor(each) for name, each in scaling.items()):
-        for each in scaling.values():
-            buffer.storage[:]["next", "reward"].div_(each["scale"])
-        return buffer, False
-    for name in scaling:
+    for name in left:
         tell(f"{told}: its rewards are as transforms.{name} of that run left them")
-    return buffer, True
-
-
-def is_factor(scaling: Mapping[str, Any]) -> bool:
-    """Whether a ``RewardScaling`` of these settings multiplies by a number, and nothing else."""
-    return bool(scaling.get("scale")) and not (scaling.get("loc") or scaling.get("standard_normal"))
+    return buffer, bool(left)
 
 
 def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer:
@@ -250,36 +236,3 @@ class DataSet:
 
     def shutdown(self) -> None:
         """There is nothing to end."""
-
-
-def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any]]:
-    """The replay memory that a run's checkpoint holds, to be drawn from evenly, and the run's settings.
-
-    Raises:
-        UserError: if there are none.
-    """
-    if not path.exists():
-        raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
-    if (other := columns.instead(path)) not in ("use data=run", "give another path"):
-        raise UserError(f"{key}={path} is no run; {other}")
-    try:
-        archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
-        metadata = checkpoint.verify(archive, memory=True)
-    except UserError as error:
-        raise UserError(f"{key}={path}: {error}") from None
-    told = metadata["memory"]
-    found = [rows for _, rows in read(archive.parent, told)]
-    if not found:
-        raise UserError(
-            f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
-            "by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
-        )
-    rows = torch.cat(found)
-    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
-    buffer.extend(rows)
-    if "frames" in told:
-        frames = Frames(buffer.storage, (), 1)
-        frames.go_on(told["frames"]["state"])
-        Memory(frames.buffer, path, "frames").load(told["frames"], torch.device("cpu"), archive.parent)
-        buffer.append_transform(frames)
-    return buffer, dict(metadata["settings"])
