@@ -24,8 +24,12 @@ from hydrl.errors import UserError
 from hydrl.parts.environments import gymnasium_env, make_env
 from hydrl.parts.networks import actors, heads
 from hydrl.parts.specs import exploring
+from hydrl.run import columns
+from hydrl.run import played as played_by
+from hydrl.run.finished import open_run
 from hydrl.run.folder import summary
 from hydrl.run.policy import Policy
+from hydrl.run.rows import fitting
 
 DISCRETE = [algo for algo, kinds in algorithms().items() if "discrete" in kinds]
 CASES = {algo: [f"algo={algo}"] for algo in DISCRETE if not offline(algo)}
@@ -158,13 +162,38 @@ def test_what_learns_from_data_acts_among_the_allowed_too(algo, finished, run):
     """As evaluated, in a task that raises; the data says what was allowed at each of its steps."""
     task = [f"algo={algo}", "env=gym", "env.id=masked:Allows-v0", "transforms=plain", "~tuned"]
     numbers = small([*task, f"data.path={finished('dqn')[0]}"], all=NUMBERS)
-    if algo == "gail":  # which acts in the task, too, and is not there yet
-        with pytest.raises(UserError, match="ActionMask changes what the task shows"):
-            run(*numbers)
-        return
-    folder = run(*numbers, "total_frames=1024", "eval.every_frames=1024", "log_every_frames=512")
+    if algo == "gail":  # which acts in the task, too
+        numbers += ["data=run", "total_frames=256", "eval.every_frames=256"]
+    else:
+        numbers += ["total_frames=1024", "eval.every_frames=1024", "log_every_frames=512"]
+    folder = run(*numbers)
     rows = [float(value) for row in logged(folder) for value in row.values() if value]
     assert all(math.isfinite(each) and abs(each) < 1e4 for each in rows)
+
+
+def test_a_set_that_a_policy_played_says_what_was_allowed(finished, run, tmp_path):
+    chosen, trained, evaluator = open_run(
+        finished("dqn")[0], checkpoint="last", device=torch.device("cpu"), trust=True
+    )
+    made = played_by.play(chosen, evaluator, trained, frames=160, sampled=False, stream=3)
+    allowed, ends = made["observations/action_mask"], made["terminals"]
+    assert (allowed.sum(-1) == 3).all()
+    assert allowed[np.arange(len(ends)), made["actions"]].all()
+    made["next_observations/action_mask"][ends] = False  # as a game has it, and sets of others
+    env = make_env(chosen.build("env"), chosen.transform_builders)
+    told = fitting(columns.transitions(made), env, "data.path=set")["next"]
+    assert told["action_mask"][told["done"][:, 0]].all()  # where nobody acts
+    assert (told["action_mask"][~told["done"][:, 0]].sum(-1) == 3).all()
+    played_by.save("npz", tmp_path / "set", made, {})
+    task = ["algo=bc", "env=gym", "env.id=masked:Allows-v0", "transforms=plain", "~tuned", "data=npz"]
+    folder = run(
+        *small([*task, f"data.path={tmp_path / 'set'}"], all=NUMBERS),
+        *("total_frames=512", "eval.every_frames=512"),
+    )
+    assert all(math.isfinite(float(value)) for row in logged(folder) for value in row.values() if value)
+    made["actions"][7] = (~allowed[7]).argmax()
+    with pytest.raises(UserError, match=r"^set: row 7 takes action \d, which its action_mask forbids$"):
+        fitting(columns.transitions(made), env, "set")
 
 
 @pytest.mark.parametrize("name", SOME)

@@ -123,7 +123,9 @@ def behaviour(tmp_path_factory):
 
 FROM_DATA = [
     ("iql", "sac", "pendulum", -200),
+    ("decision_transformer", "sac", "pendulum", -250),
     ("iql_discrete", "dqn", "cartpole", 450),
+    ("cql_discrete", "dqn", "cartpole", 450),
 ]
 
 
@@ -133,6 +135,8 @@ FROM_DATA = [
 @pytest.mark.parametrize(("algo", "played_by", "env", "threshold"), FROM_DATA)
 def test_what_a_run_kept_teaches_more_than_the_run_did(algo, played_by, env, threshold, seed, run, behaviour):
     """On the replay memory of a run, which holds its first random steps and its last good ones alike."""
+    if algo == "decision_transformer":
+        pytest.importorskip("transformers")
     there = behaviour(played_by, seed)
     rows = saved(there, "buffer")["next"]
     mean = rows["episode_reward"][rows["done"]].mean().item()

@@ -34,19 +34,27 @@ def kept(tmp_path_factory):
 SAC = ("algo=sac", "env=pendulum", *REPLAY)
 
 
-def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kept, run, monkeypatch):
+@pytest.fixture
+def seen(monkeypatch):
+    """Batches that were learned from."""
     import hydrl.loop.metrics
-    import hydrl.run.record
 
-    seen = []
+    batches = []
     learned = hydrl.loop.metrics.Metrics.learned
 
     def spy(self, batch, losses):
-        seen.append(batch.clone())
+        batches.append(batch.clone())
         learned(self, batch, losses)
 
-    data = kept(*SAC)
     monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
+    return batches
+
+
+def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kept, run, monkeypatch, seen):
+    import hydrl.run.record
+
+    data = kept(*SAC)
+    seen.clear()
     drawn_as = []
     save = hydrl.run.record.save_curves
     monkeypatch.setattr(hydrl.run.record, "save_curves", lambda *a, **k: (drawn_as.append(k), save(*a, **k)))
@@ -64,12 +72,28 @@ def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kep
     assert len(drawn.unique(dim=0)) > 250  # with replacement, of 512
 
 
-def test_rewards_that_were_scaled_are_said_to_be(kept, run, capsys, monkeypatch):
+def scaled(target: str, *numbers: str) -> list[str]:
+    place = "+transforms.reward_scaling"
+    return [f"{place}._target_=torchrl.envs.{target}", *(f"{place}.{each}" for each in numbers)]
+
+
+def test_rewards_that_were_scaled_are_in_the_tasks_unit_again(kept, run, seen):
+    data = kept(*SAC, *scaled("RewardScaling", "loc=0.0", "scale=0.1"))
+    rows = saved(data, "buffer")["next"]["reward"]
+    assert -1.7 < rows.min() < -0.4  # of -16.3 at the least
+    seen.clear()
+    run(*IQL, f"data.path={data}")
+    whole = torch.cat([each["next", "reward"] for each in seen])
+    assert torch.isin((whole * 100).round(), (rows * 1000).round()).float().mean() > 0.99
+    seen.clear()
+    run(*IQL, f"data.path={data}", *scaled("RewardScaling", "loc=0.0", "scale=0.5"), folder="halved")
+    halves = torch.cat([each["next", "reward"] for each in seen])
+    assert torch.allclose(2 * halves, whole, atol=1e-5)  # drawn alike
+
+
+def test_rewards_that_were_clipped_are_said_to_be(kept, run, capsys, monkeypatch):
     monkeypatch.setattr(libraries, "TOLD", set())
-    scaled = ["+transforms.reward_scaling._target_=torchrl.envs.RewardScaling"]
-    scaled += ["+transforms.reward_scaling.loc=0.0", "+transforms.reward_scaling.scale=0.1"]
-    data = kept(*SAC, *scaled)
-    assert -1.7 < saved(data, "buffer")["next"]["reward"].min() < -0.4  # of -16.3 at the least
+    data = kept(*SAC, *scaled("RewardClipping", "clamp_min=-1.0", "clamp_max=1.0"))
     run(*IQL, f"data.path={data}")
     told = f"data.path={data}: its rewards are as transforms.reward_scaling of that run left them"
     assert told in capsys.readouterr().err

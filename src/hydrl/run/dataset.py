@@ -16,12 +16,11 @@ from hydrl.errors import UserError
 from hydrl.parts.environments.normalisers import fit, normalisers
 from hydrl.parts.experience.buffers import in_its_own_unit
 from hydrl.parts.experience.episodes import EPISODE, Windows, has_episodes, whole_episodes
-from hydrl.parts.experience.frames import Frames
 from hydrl.parts.libraries import tell
 from hydrl.parts.networks.transformer import DecisionTransformer
 from hydrl.parts.specs import CONTEXT
-from hydrl.run import checkpoint, columns
-from hydrl.run.memory import Memory, read
+from hydrl.run import columns
+from hydrl.run.kept import kept
 from hydrl.run.rows import about, check_task, check_transforms, fitting, scales_of
 
 Kind = Literal["run", "minari", "h5", "npz"]
@@ -77,24 +76,22 @@ def rows_of(
 
 
 def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
-    """What a run kept, and whether its transforms have changed the rewards.
+    """What a run kept, and whether its transforms have changed the rewards for good.
 
     Raises:
         UserError: if there is none, or it is of another task or of what a normaliser showed.
     """
     told = f"{key}={path}"
-    buffer, settings = kept(Path(path), key)
+    buffer, settings, left = kept(Path(path), key)
     check_task(settings["task"], task, told)
     if any(each in str(settings["transforms"]) for each in ("Norm", "normaliser", "Running")):
         raise UserError(
             f"{told}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
             "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
         )
-    transforms = settings["transforms"].items()
-    scaling = [name for name, each in transforms if "reward" in each["_target_"].rpartition(".")[2].lower()]
-    for name in scaling:
+    for name in left:
         tell(f"{told}: its rewards are as transforms.{name} of that run left them")
-    return buffer, bool(scaling)
+    return buffer, bool(left)
 
 
 def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer:
@@ -112,6 +109,11 @@ def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer
         )
     if "steps_to_next_obs" in rows.keys():  # noqa: SIM118 - a tensordict's keys
         raise UserError(f"{told}: its rows are of several steps each; collect with minibatches.n_steps=1")
+    if "step_count" not in rows.keys():  # noqa: SIM118
+        raise UserError(
+            f"{told}: its rows do not say which step of an episode they are; collect with a "
+            "StepCounter in transforms"
+        )
     rows = whole_episodes(rows)
     if not len(rows):
         raise UserError(f"{told}: no episode in it comes to its end, so that no return is known")
@@ -234,36 +236,3 @@ class DataSet:
 
     def shutdown(self) -> None:
         """There is nothing to end."""
-
-
-def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any]]:
-    """The replay memory that a run's checkpoint holds, to be drawn from evenly, and the run's settings.
-
-    Raises:
-        UserError: if there are none.
-    """
-    if not path.exists():
-        raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
-    if (other := columns.instead(path)) not in ("use data=run", "give another path"):
-        raise UserError(f"{key}={path} is no run; {other}")
-    try:
-        archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
-        metadata = checkpoint.verify(archive, memory=True)
-    except UserError as error:
-        raise UserError(f"{key}={path}: {error}") from None
-    told = metadata["memory"]
-    found = [rows for _, rows in read(archive.parent, told)]
-    if not found:
-        raise UserError(
-            f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
-            "by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
-        )
-    rows = torch.cat(found)
-    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
-    buffer.extend(rows)
-    if "frames" in told:
-        frames = Frames(buffer.storage, (), 1)
-        frames.go_on(told["frames"]["state"])
-        Memory(frames.buffer, path, "frames").load(told["frames"], torch.device("cpu"), archive.parent)
-        buffer.append_transform(frames)
-    return buffer, dict(metadata["settings"])

@@ -9,9 +9,10 @@ from tensordict import TensorDictBase
 
 from hydrl.errors import UserError
 from hydrl.parts.experience.episodes import EPISODE
-from hydrl.run import columns, dataset
+from hydrl.run import columns
 from hydrl.run.columns import NEXT, Columns
 from hydrl.run.files import atomically
+from hydrl.run.kept import kept
 from hydrl.run.played import name_of, returns_of
 from hydrl.run.screen import console, key_value_table, short
 
@@ -31,7 +32,7 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray]
     if kind != "run":
         made = columns.read(kind, path, told)
         return kind, made, *returns_of(made)
-    buffer, _ = dataset.kept(path, "data")
+    buffer, *_ = kept(path, "data")
     rows = buffer.storage[:]
     ended = rows["next"][rows["next", "done"].reshape(-1)]
     lengths = ended.get("step_count", torch.zeros(len(ended)))  # of a run that counted none

@@ -28,14 +28,14 @@ from torchrl.envs import (
 from hydrl.errors import UserError
 from hydrl.parts.experience.episodes import EPISODE, TO_GO
 from hydrl.parts.specs import INFO, action_kind
-from hydrl.parts.transforms import ActionScaling, CopiedTensors, RunningNorm
+from hydrl.parts.transforms import ActionMask, ActionScaling, CopiedTensors, RunningNorm
 from hydrl.run.columns import NEXT, Columns, ends, observed
 
 REWARDS = (RewardScaling, RewardClipping, SignTransform, BinarizeReward)  # row by row
 # These change no number of an observation, or are followed here.
 FOLLOWED = (
     *(RewardSum, StepCounter, DoubleToFloat, ActionScaling, CopiedTensors, InitTracker),
-    *(RandomTruncationTransform, ObservationNorm, RunningNorm),
+    *(RandomTruncationTransform, ObservationNorm, RunningNorm, ActionMask),
     *REWARDS,
 )
 ABOUT = "about.json"
@@ -119,7 +119,29 @@ def fitting(columns: Columns, env: TransformedEnv, told: str) -> TensorDictBase:
     rows.set(EPISODE, torch.as_tensor(columns["episodes"].astype(np.int32)))
     rows.update({name: each.unsqueeze(-1) for name, each in before.items()})
     rows["next"].update({name: each.unsqueeze(-1) for name, each in after.items()})
+    for each in env.transform:
+        if isinstance(each, ActionMask):
+            heed(rows, each.in_keys[1], told)
     return rows
+
+
+def heed(rows: TensorDictBase, key: NestedKey, told: str) -> None:
+    """What was allowed, as a run's own steps have it: all, where nothing was left as an episode ended.
+
+    Args:
+        rows: ``[rows]``.
+        key: of what was allowed, ``[rows, actions]``.
+        told: how the user named the set, for messages.
+
+    Raises:
+        UserError: for an action that was not allowed where it was taken.
+    """
+    allowed, taken, after = rows[key], rows["action"], rows["next"]
+    chosen = taken.argmax(-1) if taken.shape == allowed.shape else taken
+    if not (fits := allowed.gather(-1, chosen.unsqueeze(-1))).all():
+        row = int(fits.flatten().long().argmin())
+        raise UserError(f"{told}: row {row:,} takes action {int(chosen[row])}, which its {key} forbids")
+    after[key] = after[key] | ~after[key].any(-1, keepdim=True)
 
 
 def single(values: np.ndarray) -> Tensor:

@@ -24,6 +24,7 @@ def made():
     actor = chosen.build("actor")(env)
     rows = {"return_to_go": torch.tensor([-800.0, -400, 0]).unsqueeze(-1)}
     rows |= {"episode_reward": torch.zeros(3, 1), "episode": torch.zeros(3, dtype=torch.int32)}
+    rows["step_count"] = torch.tensor([0, 1, 49]).unsqueeze(-1)
     actor.fit(TensorDict(rows, [3]))
     return chosen, actor
 
@@ -44,6 +45,7 @@ def test_it_acts_step_by_step_as_it_learned(made):
         lines = torch.stack([each[place] for each in steps[begin:]])
         for step in range(len(lines)):
             piece = lines[max(0, step - 3) : step + 1].select("observation", "action", "episode_reward")
+            piece["step_count"] = torch.arange(max(0, step - 3), step + 1).unsqueeze(-1)
             piece["return_to_go"] = -300 - piece["episode_reward"]  # in the task's own units
             expected = piece["action"][-1].clone()
             piece["action"] = torch.cat(
@@ -73,9 +75,22 @@ def test_nobody_says_what_to_reach_and_it_is_what_one_in_ten_of_the_data_did():
     rows = {"return_to_go": torch.arange(22.0).unsqueeze(-1) % 2 * 3}
     rows |= {"episode_reward": torch.arange(22.0).unsqueeze(-1) // 2}
     rows |= {"episode": torch.arange(22, dtype=torch.int32) // 2}
+    rows |= {"step_count": torch.arange(22).unsqueeze(-1) % 2}
     actor.fit(TensorDict(rows, [22]))  # eleven episodes that return 3 to 13
     assert actor.target_return.item() == pytest.approx(12)
     assert actor.scaled(torch.tensor([0.0, 3.0])).tolist() == pytest.approx([-1, 1])
+
+
+@torch.no_grad()
+def test_it_tells_an_episode_that_begins_from_one_that_is_soon_over(made):
+    """Of the same state and the same return still to come; an episode of the set has 50 steps."""
+    _, actor = made
+    seen = TensorDict({"observation": torch.tensor([-1.0, 0, 0]).expand(2, 3)}, [2])
+    joined = actor.joined(seen, torch.tensor([[0], [50]]))
+    assert joined.tolist() == [[-1, 0, 0, -1], [-1, 0, 0, 1]]
+    piece = seen.unsqueeze(1).update({"action": torch.zeros(2, 1, 1), "return_to_go": torch.zeros(2, 1, 1)})
+    first, last = actor(piece.set("step_count", torch.tensor([0, 50]).view(2, 1, 1)))["action"]
+    assert not torch.allclose(first, last)
 
 
 def test_heads_that_do_not_divide_the_width_are_told_in_a_line():

@@ -51,7 +51,7 @@ def decision_transformer(
     config = DTActor.default_config()
     config.n_embd, config.n_layer, config.n_head, config.n_inner = width, layers, heads, 4 * width
     config.n_positions, config.resid_pdrop, config.attn_pdrop = 3 * context, dropout, dropout
-    network = DTActor(size, spec.shape[-1], config)
+    network = DTActor(size + 1, spec.shape[-1], config)
     made = DecisionTransformer(
         network, in_keys, size, context, spec.space.low, spec.space.high, target_return
     )
@@ -68,6 +68,9 @@ class DecisionTransformer(TensorDictModuleBase):
     backwards alone. TorchRL's ``DecisionTransformerInferenceWrapper`` would read zeros before it as
     steps.
 
+    When a step is, ``step_count``, is read beside the observation, as in the paper, whose embedding of it
+    TorchRL's network has not: where little is still to come, an episode may have gone well, or be over soon.
+
     Args:
         network: of observations, actions and returns ``[batch, time, ...]``.
         in_keys: observation entries.
@@ -83,6 +86,7 @@ class DecisionTransformer(TensorDictModuleBase):
 
     loc: Tensor
     scale: Tensor
+    length: Tensor
     target_return: Tensor
     low: Tensor
     high: Tensor
@@ -98,21 +102,22 @@ class DecisionTransformer(TensorDictModuleBase):
         target_return: float | None,
     ) -> None:
         super().__init__()
-        self.network, self.observed, self.sizes = network, [*in_keys], (1, size, low.shape[-1])
+        self.network, self.observed, self.sizes = network, [*in_keys], (1, size + 1, low.shape[-1])
         self.context, self.asked = context, target_return is not None
         self.in_keys = [*in_keys, "episode_reward", *CONTEXT, "is_init"]
         self.out_keys = ["action", *(("next", key) for key in CONTEXT)]
-        returns = {"loc": 0.0, "scale": 1.0, "target_return": target_return or 0.0}
-        for name, value in returns.items():
+        told = {"loc": 0.0, "scale": 1.0, "length": 1.0, "target_return": target_return or 0.0}
+        for name, value in told.items():
             self.register_buffer(name, torch.tensor(value))
         for name, bound in (("low", low), ("high", high)):
             self.register_buffer(name, bound.clone())
 
     def fit(self, rows: TensorDictBase) -> None:
-        """Learns how large returns are from those of a set, ``[rows]`` of whole episodes."""
+        """Learns how large returns are, and how long episodes, from a set, ``[rows]`` of whole episodes."""
         to_go = rows["return_to_go"]
         self.loc.copy_(to_go.mean())
         self.scale.copy_(to_go.std(unbiased=False).clamp_min(1e-6))
+        self.length.copy_(rows["step_count"].max() + 1)
         if not self.asked:
             counts = rows["episode"].unique_consecutive(return_counts=True)[1]
             returns = (to_go + rows["episode_reward"])[counts.cumsum(0) - 1]
@@ -130,17 +135,17 @@ class DecisionTransformer(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the action; of a step the context of the next one too."""
         if "return_to_go" in tensordict.keys():  # noqa: SIM118 - a tensordict's keys
-            given = self.scaled(tensordict["return_to_go"]), self.joined(tensordict), tensordict["action"]
+            seen = self.joined(tensordict, tensordict["step_count"])
+            given = self.scaled(tensordict["return_to_go"]), seen, tensordict["action"]
             return tensordict.set("action", self.actions(*given))
         return self.step(tensordict)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The action of a step ``[...]``, and what is kept for the next."""
         shape = tensordict.shape
-        now = torch.cat(
-            [self.scaled(self.target_return - tensordict["episode_reward"]), self.joined(tensordict)], -1
-        ).reshape(-1, sum(self.sizes[:2]))
         kept, steps = (tensordict[key] for key in CONTEXT)
+        to_go = self.scaled(self.target_return - tensordict["episode_reward"])
+        now = torch.cat([to_go, self.joined(tensordict, steps)], -1).reshape(-1, sum(self.sizes[:2]))
         kept, steps = kept.reshape(-1, *kept.shape[-2:]), steps.reshape(-1)
         kept = torch.where((steps >= self.context)[:, None, None], kept.roll(-1, 1), kept)
         place = steps.clamp_max(self.context - 1)
@@ -163,6 +168,12 @@ class DecisionTransformer(TensorDictModuleBase):
         """Returns of the task as they are learned from."""
         return (returns - self.loc) / self.scale
 
-    def joined(self, tensordict: TensorDictBase) -> Tensor:
-        """The observation's entries as one vector."""
-        return torch.cat([tensordict[key] for key in self.observed], -1)
+    def joined(self, tensordict: TensorDictBase, steps: Tensor) -> Tensor:
+        """The observation's entries and the time, from -1 to 1 at an end, as one vector ``[..., size + 1]``.
+
+        Args:
+            tensordict: has them.
+            steps: since the episode began, ``[..., 1]``.
+        """
+        time = 2 * steps / self.length - 1
+        return torch.cat([*(tensordict[key] for key in self.observed), time], -1)

@@ -1,0 +1,62 @@
+"""What an earlier run kept in its replay memory, in the task's own units."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchrl.data import LazyTensorStorage, ReplayBuffer
+
+from hydrl.errors import UserError
+from hydrl.parts.experience.frames import Frames
+from hydrl.run import checkpoint, columns
+from hydrl.run.memory import Memory, read
+
+
+def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str]]:
+    """The replay memory that a run's checkpoint holds, to be drawn from evenly, and the run's settings.
+
+    What the run multiplied rewards by they are divided by again. What is cut off or learned from cannot be
+    undone: where such a transform was among those of rewards, these are left as they are, and all are named.
+
+    Raises:
+        UserError: if there are none.
+    """
+    if not path.exists():
+        raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
+    if (other := columns.instead(path)) not in ("use data=run", "give another path"):
+        raise UserError(f"{key}={path} is no run; {other}")
+    try:
+        archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
+        metadata = checkpoint.verify(archive, memory=True)
+    except UserError as error:
+        raise UserError(f"{key}={path}: {error}") from None
+    told = metadata["memory"]
+    found = [rows for _, rows in read(archive.parent, told)]
+    if not found:
+        raise UserError(
+            f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
+            "by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
+        )
+    rows: Any = torch.cat(found)
+    settings = dict(metadata["settings"])
+    kinds = {name: each["_target_"].rpartition(".")[2] for name, each in settings["transforms"].items()}
+    left = [name for name, kind in kinds.items() if "reward" in kind.lower()]
+    if all(is_factor(settings["transforms"][name]) for name in left):
+        for name in left:
+            rows["next", "reward"].div_(settings["transforms"][name]["scale"])
+        left = []
+    buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+    buffer.extend(rows)
+    if "frames" in told:
+        frames = Frames(buffer.storage, (), 1)
+        frames.go_on(told["frames"]["state"])
+        Memory(frames.buffer, path, "frames").load(told["frames"], torch.device("cpu"), archive.parent)
+        buffer.append_transform(frames)
+    return buffer, settings, left
+
+
+def is_factor(scaling: Mapping[str, Any]) -> bool:
+    """Whether a transform of rewards, by its settings, multiplies them by a number, and does nothing else."""
+    known = scaling["_target_"].endswith(".RewardScaling") and bool(scaling.get("scale"))
+    return known and not (scaling.get("loc") or scaling.get("standard_normal"))
