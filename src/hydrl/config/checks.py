@@ -153,7 +153,8 @@ def unfit(values: Values) -> Iterator[str]:
     task, env = values["task"], values["env"]
     if task in choices(CONFIGS / "env"):
         own = content(f"/env/{task}")["env"]
-        for key, general in (("_target_", "custom"), ("id", "gym"), ("scenario", "vmas")):
+        of_id = "pettingzoo" if own["_target_"].endswith("pettingzoo_env") else "gym"
+        for key, general in (("_target_", "custom"), ("id", of_id), ("scenario", "vmas")):
             if env.get(key) != own.get(key):
                 given, value = f"env.{key}={env.get(key)}", str(env.get(key))
                 able = choices_with(f"env.{key}", value) if key != "_target_" else []
