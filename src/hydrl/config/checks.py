@@ -58,6 +58,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon minibatches.share"),
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
     (list[PositiveInt], "NETWORK.num_cells"),
+    (list[PositiveInt] | None, "mixer.state_cells"),
     (Activation, "NETWORK.activation"),
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
     (PositiveInt | None, "encoder.features"),

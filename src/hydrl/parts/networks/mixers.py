@@ -32,7 +32,7 @@ def qmix(
     *,
     mixing_embed_dim: int,
     in_keys: list[NestedKey] | None = None,
-    num_cells: Sequence[int] = (),
+    state_cells: Sequence[int] | None = None,
 ) -> TensorDictModuleBase:
     """A value that rises with each agent's, by weights that follow from the state (Rashid et al. 2018).
 
@@ -42,8 +42,8 @@ def qmix(
         mixing_embed_dim: units of its hidden layer.
         in_keys: entries that are the state, joined, those of all agents; ``None``: ``state`` where the task
             gives one, else what the agents observe.
-        num_cells: units of the layers that read the state before the weights follow from it, linearly; none:
-            they follow from the state itself, and are the greater the more numbers that has.
+        state_cells: units of layers that read the state before the weights follow from it, linearly;
+            ``None``: these follow from the state itself, and are the greater the more numbers that has.
     """
     spec = env.observation_spec
     of_agents = beside(env.action_key, "observation")
@@ -51,9 +51,9 @@ def qmix(
     require_vectors(spec, in_keys, "a mixer")
     size = sum(math.prod(spec[key].shape[spec.ndim :]) for key in in_keys)
     reader = None
-    if num_cells:
+    if state_cells:
         kwargs = {"activation_class": nn.ReLU, "activate_last_layer": True, "device": env.device}
-        reader, size = MLP(size, num_cells[-1], num_cells=num_cells[:-1], **kwargs), num_cells[-1]
+        reader, size = MLP(size, state_cells[-1], num_cells=state_cells[:-1], **kwargs), state_cells[-1]
     mixer = QMixer(
         state_shape=(size,),
         mixing_embed_dim=mixing_embed_dim,
