@@ -285,6 +285,10 @@ MISTAKES: dict[str, list[str]] = {
         "env.scenario=balance: env=vmas_navigation is navigation",
         "use env=vmas env.scenario=balance",
     ],
+    "algo=mappo env=simple_spread env.id=mpe2/simple_tag_v3": [
+        "env.id=mpe2/simple_tag_v3: env=simple_spread is mpe2/simple_spread_v3",
+        "use env=simple_tag or env=pettingzoo env.id=mpe2/simple_tag_v3",
+    ],
     "algo=mappo env=vmas": ["env.scenario has no value", "env.scenario=VALUE"],
     "algo=mappo env=custom env._target_=toys.Team +env.num_envs=3": [
         "env.num_envs=3",

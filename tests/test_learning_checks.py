@@ -51,6 +51,8 @@ CHECKS = [
     (("algo=ippo", "env=vmas_navigation"), 2.5, 100, 3),
     (("algo=qmix", *NAVIGATION, "anneal_frames=150_000"), 2.5, 100, 1),
     (("algo=vdn", *NAVIGATION, "anneal_frames=150_000"), 2.5, 100, 1),
+    # Untrained agents return -26.1.
+    (("algo=qmix", "env=simple_spread", "total_frames=40_960", "anneal_frames=333_000"), -23.5, 200, 1),
     (("algo=masac", *NAVIGATION), 2.5, 100, 1),
     (("algo=maddpg", "env=vmas_navigation", "total_frames=102_400"), 1.5, 100, 1),
     (
@@ -82,6 +84,8 @@ FRAMES |= {"algo=a2c": 150_000, "algo=impala": 150_000, "algo=reinforce": 100_00
 def test_it_learns(overrides, threshold, episodes, seed, run):
     if "env=vmas_navigation" in overrides:
         needs_vmas()
+    if "env=simple_spread" in overrides:
+        pytest.importorskip("mpe2")
     reached = json.loads((run(*overrides, f"seed={seed}") / "summary.json").read_text())
     assert reached["eval/return_mean"] >= threshold
     assert reached["eval/episodes"] == episodes

@@ -58,6 +58,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Annotated[float, Field(gt=0, lt=1)], "loss.module.clip_epsilon minibatches.share"),
     (Distance, "loss.module.loss_critic_type loss.module.loss_function"),
     (list[PositiveInt], "NETWORK.num_cells"),
+    (list[PositiveInt] | None, "mixer.state_cells"),
     (Activation, "NETWORK.activation"),
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
     (PositiveInt | None, "encoder.features"),
@@ -155,7 +156,8 @@ def unfit(values: Values) -> Iterator[str]:
     task, env = values["task"], values["env"]
     if task in choices(CONFIGS / "env"):
         own = content(f"/env/{task}")["env"]
-        for key, general in (("_target_", "custom"), ("id", "gym"), ("scenario", "vmas")):
+        of_id = "pettingzoo" if own["_target_"].endswith("pettingzoo_env") else "gym"
+        for key, general in (("_target_", "custom"), ("id", of_id), ("scenario", "vmas")):
             if env.get(key) != own.get(key):
                 given, value = f"env.{key}={env.get(key)}", str(env.get(key))
                 able = choices_with(f"env.{key}", value) if key != "_target_" else []

@@ -38,6 +38,9 @@ FAMILIES |= {
     "pettingzoo": ("mpe2", "mpe2/simple_spread_v3"),
     "self_play": ("pettingzoo", "classic/tictactoe_v3"),
 }
+FAMILIES |= dict.fromkeys(["simple_spread", "simple_tag"], ("mpe2", ""))
+GROUPS = dict.fromkeys(["vmas_navigation", "pettingzoo", "simple_spread"], "agents")
+GROUPS["simple_tag"] = "adversary"
 NAMED = sorted({file.stem for file in (CONFIGS / "env").glob("*.yaml")} - {"gym", "custom", "vmas"})
 slow = partial(pytest.param, marks=pytest.mark.slow)
 
@@ -78,22 +81,22 @@ def test_several_environments_leave_the_number_of_threads_closed_or_forgotten(mo
 @pytest.mark.parametrize("num_envs", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", NAMED)
 def test_every_env_config_gives_what_its_specs_say(name, num_envs):
-    several = name in ("vmas_navigation", "pettingzoo")  # agents; all environments are one
+    group = GROUPS.get(name)  # of several agents, of which all environments are one
     if "vmas" in name:
         needs_vmas()
     package, id = FAMILIES.get(name, ("", ""))
     if package:
         pytest.importorskip(package)
-    algo = "mappo" if several else "dqn" if name in ("cartpole", "acrobot", "bit_flip") else "ppo"
+    algo = "mappo" if group else "dqn" if name in ("cartpole", "acrobot", "bit_flip") else "ppo"
     env = configured(f"env={name}", f"algo={algo}", *[f"env.id={id}"] * bool(id), num_envs=num_envs)
     check_env_specs(env)
     rollout = env.rollout(20, break_when_any_done=False)
-    assert rollout.batch_size == ((20,) if num_envs == 1 and not several else (num_envs, 20))
+    assert rollout.batch_size == ((20,) if num_envs == 1 and not group else (num_envs, 20))
     assert {"done", "terminated", "truncated", "episode_reward"} <= set(rollout["next"].keys())
-    own = rollout["agents"] if several else rollout
+    own = rollout[group] if group else rollout
     key, kind = ("pixels", torch.uint8) if "pixels" in own else ("observation", torch.float32)
     assert own[key].dtype == kind
-    after = rollout["next", "agents"] if several else rollout["next"]
+    after = rollout["next", group] if group else rollout["next"]
     assert torch.isfinite(after[key]).all()
     assert "reward" in after
 

@@ -62,21 +62,44 @@ def test_vdn_is_the_sum_of_the_agents_values():
     assert mixed.in_keys == [(env.action_key[0], "chosen_action_value")]
 
 
+@pytest.mark.parametrize("state_cells", [None, [16], [32, 16]])
 @pytest.mark.parametrize(("maker", "size"), [(Team, 9), (Told, 2)])
-def test_qmix_rises_with_each_agent_s_value_by_weights_of_the_state(maker, size):
+def test_qmix_rises_with_each_agent_s_value_by_weights_of_the_state(maker, size, state_cells):
+    torch.manual_seed(0)
     env = team(maker)
-    mixed = mixers.qmix(env, mixing_embed_dim=5)
+    mixed = mixers.qmix(env, mixing_embed_dim=5, state_cells=state_cells)
     rows = agents.q_value(env, **NETWORK, share_params=True)(env.rand_step(env.reset()))
     state = rows["state"] if maker is Told else rows["agents", "observation"].flatten(1)
     assert state.shape == (4, size)
     chosen = torch.randn(4, 3, 1, requires_grad=True)
     rows[CHOSEN] = chosen
     said = mixed(rows)["chosen_action_value"]
-    torch.testing.assert_close(said, by_hand(mixed.module.mixer, chosen, state))
+    read, layers = state, [each for each in mixed.module.reader or [] if isinstance(each, nn.Linear)]
+    for layer in layers:
+        read = torch.relu(layer(read))
+    assert [layer.out_features for layer in layers] == (state_cells or [])
+    torch.testing.assert_close(said, by_hand(mixed.module.mixer, chosen, read))
     (slope,) = torch.autograd.grad(said.sum(), chosen)
     assert (slope > 0).all()
     rows["agents", "observation"] = rows["agents", "observation"] + 1
     assert torch.equal(mixed(rows)["chosen_action_value"], said) == (maker is Told)
+
+
+def test_what_is_worth_more_to_an_agent_is_worth_as_much_to_all_at_the_start_in_a_large_state():
+    """Linear in 54 numbers, the weights make it worth several times as much, and by chance."""
+    torch.manual_seed(0)
+    env = team(agents=18)
+    chosen, seen = torch.randn(1_000, 18, 1, requires_grad=True), torch.randn(1_000, 18, 3)
+    found, by_itself = [], settings("algo=qmix", "env=custom", "env._target_=toys.Team").mixer
+    for state_cells in (by_itself["state_cells"], None):
+        mixed = mixers.qmix(env, mixing_embed_dim=32, state_cells=state_cells).module
+        (slope,) = torch.autograd.grad(mixed(chosen, seen).sum(), chosen)
+        found.append((slope.mean().item(), mixed(torch.zeros(1_000, 18, 1), seen).std().item()))
+    (slope, chance), (steep, noise) = found
+    assert 0.4 < slope < 1.5
+    assert chance < 0.4
+    assert steep > 3 * slope
+    assert noise > 3 * chance
 
 
 def test_a_state_that_is_not_there_is_told_with_what_is():

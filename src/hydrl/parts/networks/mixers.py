@@ -8,6 +8,7 @@ from tensordict import NestedKey
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
+from torchrl.modules import MLP
 from torchrl.modules.models.multiagent import Mixer, QMixer, VDNMixer
 
 from hydrl.parts.specs import action_spec, beside, require_vectors
@@ -31,6 +32,7 @@ def qmix(
     *,
     mixing_embed_dim: int,
     in_keys: list[NestedKey] | None = None,
+    state_cells: Sequence[int] | None = None,
 ) -> TensorDictModuleBase:
     """A value that rises with each agent's, by weights that follow from the state (Rashid et al. 2018).
 
@@ -40,22 +42,34 @@ def qmix(
         mixing_embed_dim: units of its hidden layer.
         in_keys: entries that are the state, joined, those of all agents; ``None``: ``state`` where the task
             gives one, else what the agents observe.
+        state_cells: units of layers that read the state before the weights follow from it, linearly;
+            ``None``: these follow from the state itself, and are the greater the more numbers that has.
     """
     spec = env.observation_spec
     of_agents = beside(env.action_key, "observation")
     in_keys = in_keys or (["state"] if "state" in spec.keys(True, True) else [of_agents])
     require_vectors(spec, in_keys, "a mixer")
     size = sum(math.prod(spec[key].shape[spec.ndim :]) for key in in_keys)
-    agents = action_spec(env).shape[0]
-    mixer = QMixer(state_shape=(size,), mixing_embed_dim=mixing_embed_dim, n_agents=agents, device=env.device)
-    return mixing(mixer, env, in_keys)
+    reader = None
+    if state_cells:
+        kwargs = {"activation_class": nn.ReLU, "activate_last_layer": True, "device": env.device}
+        reader, size = MLP(size, state_cells[-1], num_cells=state_cells[:-1], **kwargs), state_cells[-1]
+    mixer = QMixer(
+        state_shape=(size,),
+        mixing_embed_dim=mixing_embed_dim,
+        n_agents=action_spec(env).shape[0],
+        device=env.device,
+    )
+    return mixing(mixer, env, in_keys, reader)
 
 
-def mixing(mixer: Mixer, env: EnvBase, in_keys: Sequence[NestedKey]) -> TensorDictModule:
-    """A mixer over the values of the actions that the agents chose and, joined, over ``in_keys``."""
+def mixing(
+    mixer: Mixer, env: EnvBase, in_keys: Sequence[NestedKey], reader: nn.Module | None = None
+) -> TensorDictModule:
+    """A mixer over the values of the actions that the agents chose and, joined and read, over ``in_keys``."""
     sizes = [len(env.observation_spec[key].shape) - env.observation_spec.ndim for key in in_keys]
     read = [beside(env.action_key, CHOSEN), *in_keys]
-    return TensorDictModule(Mixing(mixer, sizes), in_keys=read, out_keys=[CHOSEN])
+    return TensorDictModule(Mixing(mixer, sizes, reader), in_keys=read, out_keys=[CHOSEN])
 
 
 class Mixing(nn.Module):
@@ -64,13 +78,17 @@ class Mixing(nn.Module):
     Args:
         mixer: of TorchRL's.
         dims: how many of its last dimensions each entry of the state has of its own, agents among them.
+        reader: reads the entries joined, and the mixer what it gives; ``None``: the mixer reads them.
     """
 
-    def __init__(self, mixer: Mixer, dims: Sequence[int]) -> None:
+    def __init__(self, mixer: Mixer, dims: Sequence[int], reader: nn.Module | None = None) -> None:
         super().__init__()
-        self.mixer, self.dims = mixer, list(dims)
+        self.mixer, self.dims, self.reader = mixer, list(dims), reader
 
     def forward(self, chosen: Tensor, *entries: Tensor) -> Tensor:
         """``[..., agents, 1]`` and entries to ``[..., 1]``."""
         flat = [each.flatten(-dims) for each, dims in zip(entries, self.dims, strict=True)]
-        return self.mixer(chosen, torch.cat(flat, -1)) if flat else self.mixer(chosen)
+        if not flat:
+            return self.mixer(chosen)
+        state = torch.cat(flat, -1)
+        return self.mixer(chosen, state if self.reader is None else self.reader(state))
