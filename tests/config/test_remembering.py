@@ -6,7 +6,7 @@ from conftest import data_of, settings
 from hydrl.config.settings import algorithms
 from hydrl.errors import UserError
 
-TASKS = {"discrete": ["env=cartpole_masked"], "continuous": ["env=pendulum", "++env.observe=[0,1]"]}
+TASKS = {"discrete": ["env=cartpole_masked"], "continuous": ["env=pendulum_masked"]}
 TASKS |= {f"multi-agent {kind}": ["env=custom", "env._target_=toys.Team"] for kind in TASKS}
 FRESH = {"ppo": 32, "recurrent_ppo": 32, "a2c": 5, "impala": 20, "reinforce": 32}
 REPLAYED = ["dqn", "prioritized_dqn", "r2d2", "sac", "td3"]

@@ -33,7 +33,7 @@ RUNS = {
     "td3": ["env=pendulum", "algo=td3", "transforms=normalized", "eval.every_frames=9_999"],
     "gru": ["env=cartpole_masked", "algo=recurrent_ppo", "memory=gru"],
     "r2d2": ["env=cartpole_masked", "algo=r2d2"],
-    "sac gru": ["env=pendulum", "++env.observe=[0,1]", "algo=sac", "memory=gru"],
+    "sac gru": ["env=pendulum_masked", "algo=sac", "memory=gru"],
     "running": ["env=inverted_double_pendulum", "transforms=running_norm"],
     "sac": ["env=pendulum", "algo=sac", "eval.every_frames=9_999"],
     "cartpole": ["env=cartpole"],

@@ -14,11 +14,11 @@ from hydrl.parts.specs import seen
 BYTES = np.uint8
 
 
-def shown_by(space: gymnasium.Space, value: object) -> object:
+def shown_by(space: gymnasium.Space, value: object, observe: list[int] | None = None) -> object:
     """What a run observes of a task of that space when it gives the value."""
     task = Dot()
     task.observation_space, task.show = space, lambda: value
-    return spaces.adapted(task).reset(seed=0)[0]
+    return spaces.adapted(task, observe).reset(seed=0)[0]
 
 
 COUNT = np.arange(4 * 5 * 3).reshape(4, 5, 3).astype(BYTES)
@@ -80,8 +80,14 @@ def test_an_entry_by_a_name_of_the_run_s_own_is_refused():
         shown_by(Dict(action=Discrete(2)), {"action": 0})
 
 
-def test_places_are_hidden_in_one_vector_alone():
-    with pytest.raises(TypeError, match=r"observe=\[0\] is for one vector, and it shows camera, goal, speed"):
+def test_places_are_hidden_in_one_vector_or_picture_alone():
+    space = Box(0, 255, COUNT.shape, BYTES)
+    np.testing.assert_array_equal(shown_by(space, COUNT, [2, 0])["pixels"], COUNT.transpose(2, 0, 1)[[2, 0]])
+    np.testing.assert_array_equal(shown_by(Dict(one=Box(0, 9, (3,))), {"one": np.arange(3)}, [1])["one"], [1])
+    with pytest.raises(TypeError, match=r"it has no places observe=\[3\], but 0 to 2"):
+        shown_by(space, COUNT, [3])
+    several = r"observe=\[0\] is for one vector or picture, and it shows camera, goal, speed"
+    with pytest.raises(TypeError, match=several):
         spaces.adapted(Scene(), [0])
 
 

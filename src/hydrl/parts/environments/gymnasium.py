@@ -55,8 +55,8 @@ def gymnasium_env(
         id: a registered Gymnasium id, such as ``CartPole-v1``.
         num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
         device: where observations and actions live; the simulator itself runs on the CPU.
-        observe: the places of the numbers that are seen, others being hidden; ``None`` shows all. For tasks
-            that observe one vector.
+        observe: the places of the numbers that are seen, or of a picture's channels, others being hidden;
+            ``None`` shows all. For tasks that observe one vector or one picture.
         wrappers: Gymnasium's or one's own by their names, each called with the task as those before have
             made it; one whose keyword ``training_only`` is true is left out by :func:`as_evaluated`.
         info_keys: numbers of ``info`` that are followed through each episode, see

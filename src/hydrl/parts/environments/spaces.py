@@ -70,14 +70,28 @@ def adapted(
     elif not is_vector(seen):
         env = DtypeObservation(FlattenObservation(env), np.float32)
     if observe:
-        whole = env.observation_space
-        if isinstance(whole, Dict):
-            raise TypeError(f"observe={observe} is for one vector, and it shows {', '.join(whole.spaces)}")
-        if not set(observe) <= set(range(whole.shape[0])):
-            raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
-        shown = Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
-        env = TransformObservation(env, lambda observation: observation[observe], shown)
+        shown = partly(env.observation_space, observe)
+        if isinstance(shown, Dict):
+            env = TransformObservation(env, lambda each: {key: each[key][observe] for key in each}, shown)
+        else:
+            env = TransformObservation(env, lambda observation: observation[observe], shown)
     return CopiedTask(env, named)
+
+
+def partly(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
+    """What shows these numbers alone of one vector, or these channels of one picture.
+
+    Raises:
+        TypeError: for a space that shows more, or has no such places.
+    """
+    if isinstance(whole, Dict):
+        if len(whole) > 1:
+            shown = ", ".join(whole)
+            raise TypeError(f"observe={observe} is for one vector or picture, and it shows {shown}")
+        return Dict({name: partly(each, observe) for name, each in whole.items()})
+    if not set(observe) <= set(range(whole.shape[0])):
+        raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
+    return Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
 
 
 def in_a_row(env: gymnasium.Env) -> gymnasium.Env:
