@@ -154,7 +154,8 @@ def unfit(values: Values) -> Iterator[str]:
         if names and not taken and not set(names) & set(able):
             yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}"
     task, env = values["task"], values["env"]
-    if task in choices(CONFIGS / "env"):
+    # A scenario of VMAS names its task, and may be called as a task of others is.
+    if task in choices(CONFIGS / "env") and task != env.get("scenario"):
         own = content(f"/env/{task}")["env"]
         of_id = "pettingzoo" if own["_target_"].endswith("pettingzoo_env") else "gym"
         for key, general in (("_target_", "custom"), ("id", of_id), ("scenario", "vmas")):
