@@ -1,12 +1,16 @@
 """The site of README and docs/."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+
+from hydrl.__main__ import SCRIPTS
 
 
 def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
@@ -33,3 +37,14 @@ def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
     shown = ("<video", "data:video/mp4;base64,", "data:image/png;base64,")
     assert [notebook.count(each) for each in shown] == [1, 1, 4]
     assert 'href="acting.html"' in notebook
+
+
+def test_every_extra_and_command_is_on_the_page_of_installing():
+    page = (ROOT / "docs" / "installing.md").read_text(encoding="utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    brought = re.search(r"hydrl\[(.*)\]", extras["dev"][0])[1].split(",")
+    told = dict(re.findall(r"^\| `([\w-]+)` \|.*\| (yes|no) \|$", page, re.M))
+    assert told == {name: "yes" if name in [*brought, "dev"] else "no" for name in extras}
+    assert re.findall(r"^\| `hydrl (\w+) .*`python scripts/\1\.py", page, re.M) == list(SCRIPTS)
