@@ -59,7 +59,7 @@ def save_curves(
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(edgecolor="none")  # opaque, so that no line strikes it through
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)  # where it hides no line
     with atomically(path) as partial:
         figure.savefig(partial, format="png")
 
