@@ -92,7 +92,9 @@ class OnRay(Processes):
             UserError: for a value that does not fit, and without Ray.
         """
         if importlib.util.find_spec("ray") is None:
-            raise UserError("hydra/launcher=ray_processes needs a package that is not installed; pip install 'hydrl[ray]'")
+            raise UserError(
+                "hydra/launcher=ray_processes needs a package that is not installed; pip install 'hydrl[ray]'"
+            )
         from hydrl.study.cluster import joined
 
         return joined(self.asked)

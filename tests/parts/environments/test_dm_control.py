@@ -195,6 +195,8 @@ def test_pictures_stand_in_the_place_of_the_state(drawn):
 def test_pictures_that_cannot_be_drawn_are_a_line(drawn, monkeypatch):
     with pytest.raises(UserError, match=r"^env\.id=cartpole-swingup .* env\.pixels=1000: .*framebuffer"):
         dm_control.make(SWINGUP, pixels=1_000)
+    with pytest.raises(UserError, match=r"^env\.pixels=0: should be 1 or more$"):
+        dm_control.make(SWINGUP, pixels=0)
     monkeypatch.setattr(
         dm_control.ControlTask,
         "picture",

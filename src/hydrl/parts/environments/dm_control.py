@@ -49,14 +49,15 @@ def make(
     """
     if render_mode not in (None, "rgb_array"):
         raise UserError(f"env.id={id} opens no window; video=true films it")
-    if repeat < 1 or frame_stack < 1:
-        raise UserError(f"env.repeat={repeat} env.frame_stack={frame_stack}: each should be 1 or more")
+    for name, value in (("repeat", repeat), ("frame_stack", frame_stack), ("pixels", pixels)):
+        if value is not None and value < 1:
+            raise UserError(f"env.{name}={value}: should be 1 or more")
     camera = camera if camera is not None else 2 if id.startswith("quadruped-") else 0
     env = loaded(id)
     if not shadows:
         env.physics.model.vis.quality.shadowsize = 0
     task = ControlTask(env, id, repeat, pixels, camera, render_mode)
-    if not pixels:
+    if pixels is None:
         return task
     try:
         task.picture(pixels, pixels)
@@ -149,7 +150,7 @@ class ControlTask(gymnasium.Env):
         size = sum(int(np.prod(each.shape)) for each in env.observation_spec().values())
         self.observation_space = (
             Box(0, 255, (pixels, pixels, 3), np.uint8)
-            if pixels
+            if pixels is not None
             else Box(-np.inf, np.inf, (size,), np.float32)
         )
 
@@ -173,7 +174,7 @@ class ControlTask(gymnasium.Env):
 
     def seen(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         """What is observed where the task gives ``observation``."""
-        if self.pixels:
+        if self.pixels is not None:
             return self.picture(self.pixels, self.pixels)
         return np.concatenate([np.ravel(each) for each in observation.values()], dtype=np.float32)
 
