@@ -5,11 +5,12 @@ import os
 import re
 import secrets
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import ceil
 from typing import Any, NamedTuple
 
@@ -21,11 +22,13 @@ from ray.job_config import JobConfig
 from hydrl.errors import UserError, WorkerError
 
 TICK = 0.5  # seconds between two looks
+REACHED = 10.0  # seconds for a machine to answer
 LOST = 20.0  # seconds; Ray takes a node for dead once it has not answered five times, three seconds apart
 FULL = (
     "found Ray's object store full, and the disk that it goes over to; use fewer frames in a batch, or a "
     "larger store by ray start --object-store-memory=BYTES"
 )
+ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # which is also how often a cluster is asked
 TO_END = {signal.SIGTERM, signal.SIGHUP}  # Ray's processes ignore SIGINT by themselves
 
 
@@ -67,14 +70,44 @@ def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> 
         options["include_dashboard"] = False
     else:
         say(f"joins the Ray cluster at {address}")
+        if address != "auto":
+            reach(key, address)
     stdout_deduplicator.skip_re = re.compile("")  # where a node is lost, thirty lines of another's state
     # Where parts of one's own lie, for which Ray's workers look in the last of these first.
     path = JobConfig(_py_driver_sys_path=[each for each in reversed(sys.path) if each])
     try:
-        with own_signals():
+        with own_signals(), nullcontext() if address is None else asking_once():
             ray.init(**options, job_config=path, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, RayError) as error:
         raise UserError(f"{key}={address}: {' '.join(str(error).split())}") from None
+
+
+def reach(key: str, address: str) -> None:
+    """Connects to ``HOST:PORT``, as Ray finds out after many minutes, deaf to signals, that nobody is there.
+
+    Raises:
+        UserError: where nobody is.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=REACHED).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"{key}={address}: no Ray cluster is there ({why}); ray start --head begins one"
+        ) from None
+
+
+@contextmanager
+def asking_once() -> Iterator[None]:
+    """Lets Ray ask one that is no cluster once, 40 s, and not twenty times; or as often as is set."""
+    was = os.environ.get(ATTEMPTS)
+    os.environ.setdefault(ATTEMPTS, "1")
+    try:
+        yield
+    finally:
+        if was is None:
+            del os.environ[ATTEMPTS]
 
 
 def hear() -> None:

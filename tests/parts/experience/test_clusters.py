@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -259,6 +260,24 @@ def cluster():
     clusters.begin("collector.address", None, {"CPU": 2, "GPU": 0})
     yield
     clusters.ray.shutdown()
+
+
+def test_an_address_where_no_cluster_is_is_told_at_once(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    monkeypatch.setattr(machines.ray, "init", lambda **_: asked.append(os.environ[machines.ATTEMPTS]))
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+        with pytest.raises(UserError, match=rf"{address}: no Ray cluster is there \(.*refused\)"):
+            machines.begin("eval.address", address, None)
+        assert asked == []
+        one.listen()
+        machines.begin("eval.address", address, None)  # somebody is there, and is asked once
+    assert asked == ["1"]
+    assert machines.ATTEMPTS not in os.environ
+    for nowhere in ("nobody.invalid:6379", "127.0.0.1:99999"):
+        with pytest.raises(UserError, match=rf"^eval\.address={nowhere}: no Ray cluster is there"):
+            machines.begin("eval.address", nowhere, None)
 
 
 def seeded(make: Any, num_envs: int) -> TransformedEnv:
