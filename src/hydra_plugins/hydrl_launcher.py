@@ -31,8 +31,13 @@ class Processes(Launcher):
         self.n_jobs = n_jobs
 
     def setup(self, *, config: DictConfig, **_: Any) -> None:
-        """Takes what Hydra composed for the whole sweep."""
+        """Takes what Hydra composed for the whole sweep, and refuses it before Hydra writes a folder.
+
+        Raises:
+            UserError: for a value that does not fit.
+        """
         self.config = config.hydra
+        self.place = self.pool()
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
         """Runs the members; each takes what the sweep was told of Hydra and where configs are.
@@ -43,7 +48,6 @@ class Processes(Launcher):
         """
         from hydrl.study.sweep import shared, train_all  # here, as a single run has no need of it
 
-        pool = self.pool()
         sources = self.config.runtime.config_sources
         words = [f"--config-dir={each.path}" for each in sources if each.provider == "command-line"]
         words += [each for each in self.config.overrides.hydra if not re.match(OF_THE_SWEEP, each)]
@@ -53,7 +57,7 @@ class Processes(Launcher):
         of_all = [word for word in job_overrides[0] if word.partition("=")[0] in once]
         left_out = shared(Path(folder), of_all)
         try:
-            with pool as trainings:
+            with self.place as trainings:
                 code = train_all(job_overrides, Path(folder), trainings, words, initial_job_idx, left_out)
         except Interrupted:
             print(f"go on with the same command and hydra.sweep.dir={folder} resume=auto")

@@ -286,6 +286,9 @@ def test_what_hydra_can_see_is_answered_before_any_member_begins(words: str, ans
     assert output.startswith(f"error: {answer}")
     assert len(output.splitlines()) == 1
     assert not (tmp_path / "sweep" / "begun").exists()
+    assert (
+        "hydra.launcher" not in answer or not (tmp_path / "sweep").exists()
+    )  # what is refused leaves no folder
 
 
 def test_an_interrupted_sweep_begins_no_further_member_and_says_how_to_go_on(swept, tmp_path):

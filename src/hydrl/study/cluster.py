@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -136,20 +136,29 @@ class Remote(Trainings):
         return self.started[-1]
 
 
-@contextmanager
-def joined(given: Mapping[str, Any]) -> Iterator[Remote]:
+def joined(given: Mapping[str, Any]) -> AbstractContextManager[Remote]:
     """Runs on a cluster, which ends with the block where it was started for it.
 
     Args:
         given: what ``hydra.launcher`` says, see :class:`Asked`.
 
     Raises:
-        UserError: where that does not fit, there is no such cluster, or no machine of it has room for a run.
+        UserError: where that does not fit.
     """
     try:
         asked = Asked.model_validate(given)
     except ValidationError as error:
         raise UserError(explain(error, {"hydra": {"launcher": given}}, "hydra.launcher")) from None
+    return on_cluster(asked)
+
+
+@contextmanager
+def on_cluster(asked: Asked) -> Iterator[Remote]:
+    """The block of :func:`joined`, which starts or joins the cluster.
+
+    Raises:
+        UserError: where there is no such cluster, or no machine of it has room for a run.
+    """
     each = {"num_cpus": asked.num_cpus, "num_gpus": asked.num_gpus}
     needed = asked.n_jobs and {"CPU": asked.n_jobs * asked.num_cpus, "GPU": asked.n_jobs * asked.num_gpus}
     begin("hydra.launcher.address", asked.address, needed or None)
