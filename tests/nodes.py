@@ -17,26 +17,26 @@ RAY = str(Path(sys.executable).with_name("ray"))
 
 
 class Nodes:
-    """Starts them, with a CPU each.
+    """Starts them, the second with a CPU.
 
     Args:
         folder: of their sockets and logs, by which their processes are known.
+        cpus: of the first.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, cpus: int) -> None:
         self.folder = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        quiet = ["--num-cpus=1", "--disable-usage-stats"]
         head = ["--head", f"--port={self.address.split(':')[1]}", "--include-dashboard=false"]
-        self.start(*head, f"--temp-dir={folder}", *quiet)
+        self.start(*head, f"--temp-dir={folder}", f"--num-cpus={cpus}")
         first = self.processes()
-        self.start(f"--address={self.address}", *quiet)
+        self.start(f"--address={self.address}", "--num-cpus=1")
         self.second = self.processes() - first
 
     def start(self, *words: str) -> None:
-        subprocess.run([RAY, "start", *words], check=True, capture_output=True)
+        subprocess.run([RAY, "start", "--disable-usage-stats", *words], check=True, capture_output=True)
 
     def processes(self) -> set[psutil.Process]:
         named = {
@@ -50,12 +50,12 @@ class Nodes:
 
 
 @contextmanager
-def two_nodes() -> Iterator[Nodes]:
+def two_nodes(cpus: int = 1) -> Iterator[Nodes]:
     """For the block; nothing of them is left."""
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # a socket's path is short
     nodes = None
     try:
-        nodes = Nodes(folder)
+        nodes = Nodes(folder, cpus)
         yield nodes
     finally:
         for each in nodes.processes() if nodes else ():

@@ -480,3 +480,21 @@ def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(
         begun(tmp_path / "run", again, rows + 20)
         again.terminate()
         assert again.wait(timeout=120) == 143
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_node_that_is_lost_under_an_evaluation_ends_the_run_by_name(tmp_path, home, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    with two_nodes(cpus=0) as nodes:
+        words = [each for each in RUN if not each.startswith(("collector", "eval.every"))]
+        words += ["eval.mode=ray", f"eval.address={nodes.address}", "eval.every_frames=1280"]
+        process = start(*words, f"hydra.run.dir={tmp_path / 'run'}")
+        begun(tmp_path / "run", process)
+        nodes.lose()
+        out = process.communicate(timeout=120)[0]
+    assert process.returncode == 1, out
+    assert re.search(r"error: node \w{8} at [\d.]+ is gone, and the evaluation with it\n", out)
+    assert "Traceback" not in out
+    assert len([*(tmp_path / "run" / "checkpoints").glob("*.torchrl")]) >= 1
