@@ -17,7 +17,7 @@ from hydrl.run.resume import check_same
         ("algo=dqn env=cartpole total_frames=100_000", True, "it pays in 25,024 updates"),
         ("algo=dqn env=cartpole loss.compile_from=12_544", True, "it pays in 12,544 updates"),
         ("algo=sac env=pendulum", False, "12,032 updates are too few to pay for it"),
-        ("algo=sac env=half_cheetah", True, "it pays in 1,000,000 updates"),
+        ("algo=sac env=half_cheetah", True, "it pays in 1,000,000 updates, and may take a minute"),
         ("algo=crossq env=half_cheetah", False, "CrossQLoss is not known to gain"),
         ("loss=kl_penalty", False, "KLPENPPOLoss is not known to gain"),
         ("algo=recurrent_ppo env=half_cheetah", False, "a memory cannot be compiled"),

@@ -34,7 +34,7 @@ def compiling(loss: str, updates: int, least: int | None, *, memory: bool) -> tu
         return False, f"{updates:,} updates are too few to pay for it"
     if shutil.which(compiler()) is None:
         return False, f"it needs the C++ compiler {compiler()}, which is not there"
-    return True, f"it pays in {updates:,} updates"
+    return True, f"it pays in {updates:,} updates, and may take a minute once they begin"
 
 
 def cores() -> int:
