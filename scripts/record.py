@@ -5,7 +5,8 @@ algo=bc data=npz data.path=DIR learns from them.
 
 Keys: run (a run folder), out (the new folder to write to; with format=minari the set's name, as
 pendulum/expert-v0), frames (100,000; whole episodes of so many steps or a few more), checkpoint (last, best
-or a number of frames), sampled (true draws each action from the policy's distribution), format (npz, h5 or
+or a number of frames), sampled (true draws each action from the policy's distribution), random (0; the share
+of the frames, in episodes after the policy's, whose actions are all drawn at random), format (npz, h5 or
 minari; the last two need pip install 'hydrl[minari]'), stream (another number, other episodes), device, trust
 (true allows environments that are not hydrl's own).
 """
@@ -13,6 +14,7 @@ minari; the last two need pip install 'hydrl[minari]'), stream (another number, 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import MISSING
 
@@ -31,6 +33,7 @@ class Arguments:
     frames: int = 100_000
     checkpoint: str = "last"
     sampled: bool = False
+    random: float = 0.0
     format: str = "npz"
     stream: int = 3  # 2 are the episodes of `evaluate`
     device: str = "cpu"
@@ -57,7 +60,7 @@ def main(arguments: Arguments) -> None:
     settings, trained, evaluator = open_run(
         run, checkpoint=arguments.checkpoint, device=device, trust=arguments.trust
     )
-    said = {"sampled": arguments.sampled}
+    said: dict[str, Any] = {"sampled": arguments.sampled, "random": arguments.random}
     with console().status("playing"):
         rows = played.play(
             settings, evaluator, trained, frames=arguments.frames, stream=arguments.stream, **said
@@ -79,6 +82,8 @@ def check(arguments: Arguments) -> None:
     """
     if arguments.frames < 1:
         raise UserError(f"frames={arguments.frames}: give 1 or more")
+    if not 0 <= arguments.random <= 1:
+        raise UserError(f"random={arguments.random}: give a share from 0 to 1")
     if arguments.stream < 0:
         raise UserError(f"stream={arguments.stream}: give 0 or more")
     if not re.fullmatch(r"last|best|[0-9]+", arguments.checkpoint):

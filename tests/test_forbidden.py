@@ -175,7 +175,7 @@ def test_a_set_that_a_policy_played_says_what_was_allowed(finished, run, tmp_pat
     chosen, trained, evaluator = open_run(
         finished("dqn")[0], checkpoint="last", device=torch.device("cpu"), trust=True
     )
-    made = played_by.play(chosen, evaluator, trained, frames=160, sampled=False, stream=3)
+    made = played_by.play(chosen, evaluator, trained, frames=160, sampled=False, stream=3, random=0.5)
     allowed, ends = made["observations/action_mask"], made["terminals"]
     assert (allowed.sum(-1) == 3).all()
     assert allowed[np.arange(len(ends)), made["actions"]].all()

@@ -164,6 +164,18 @@ def test_what_an_expert_plays_is_done_after_it(seed, run, behaviour, tmp_path):
     assert reached["eval/return_mean"] >= -160
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("algo", ["iql_discrete", "cql_discrete"])
+def test_a_pole_is_balanced_from_a_set_half_of_which_is_random(algo, run, behaviour, tmp_path):
+    words = [f"run={behaviour('dqn', 100)}", f"out={tmp_path / 'set'}", "frames=20_000", "random=0.5"]
+    assert typed(*words, script="scripts/record.py").returncode == 0
+    words = [f"algo={algo}", "env=cartpole", "seed=100", "data=npz", f"data.path={tmp_path / 'set'}"]
+    reached = json.loads((run(*words, "eval.final_episodes=100") / "summary.json").read_text())
+    assert reached["updates"] <= 4_000
+    assert reached["eval/return_mean"] >= 450
+
+
 GOALS = [("algo=dqn", "env=bit_flip"), ("algo=dqn", "env=bit_flip", "buffer.storage.max_size=20_000")]
 GOALS += [(f"algo={algo}", "env=point_reach") for algo in ("sac", "td3", "ddpg")]
 

@@ -19,7 +19,7 @@ from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, episode_seed, without_log_probabilities
 from hydrl.parts import environments
 from hydrl.parts.limits import episode_limit
-from hydrl.parts.specs import INFO
+from hydrl.parts.specs import INFO, random_action
 from hydrl.parts.transforms import ActionScaling
 from hydrl.run import columns
 from hydrl.run.columns import NEXT, Columns
@@ -49,12 +49,16 @@ def copied(env: EnvBase) -> RenameTransform:
 
 
 def play(
-    settings: Settings, evaluator: Evaluator, trained: int, *, frames: int, sampled: bool, stream: int
+    settings: Settings,
+    evaluator: Evaluator,
+    trained: int,
+    *,
+    frames: int,
+    sampled: bool,
+    stream: int,
+    random: float = 0.0,
 ) -> Columns:
     """Plays whole episodes, ``frames`` steps of them or more.
-
-    Environments are stepped side by side, and each is played until the episode is over in which its share of
-    the frames was reached. Only where a task has no time limit may that be cut short, which counts as one.
 
     Args:
         settings: of the run.
@@ -63,9 +67,36 @@ def play(
         frames: to be played.
         sampled: draws each action from the policy's distribution, and takes its greatest else.
         stream: of episodes, as for an evaluation.
+        random: share of the frames, in episodes that follow the policy's, whose actions are drawn evenly
+            from all that are allowed.
 
     Returns:
         ``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` and ``next_observations``.
+    """
+    drawn = round(frames * random)
+    shares = [(frames - drawn, trained, False), (drawn, 0, True)]  # at random acts who has learned nothing
+    made = [
+        episodes(
+            settings,
+            evaluator,
+            share,
+            seed=episode_seed(settings.seed, learned, stream),
+            sampled=sampled,
+            random=at_random,
+        )
+        for share, learned, at_random in shares
+        if share
+    ]
+    return {name: np.concatenate([each[name] for each in made]) for name in made[0]}
+
+
+def episodes(
+    settings: Settings, evaluator: Evaluator, frames: int, *, seed: int, sampled: bool, random: bool
+) -> Columns:
+    """Those of :func:`play`, by the policy alone or all at random.
+
+    Environments are stepped side by side, and each is played until the episode is over in which its share of
+    the frames was reached. Only where a task has no time limit may that be cut short, which counts as one.
     """
     count = min(SIDE_BY_SIDE, frames)
     env = environments.make_env(
@@ -75,10 +106,10 @@ def play(
         device=str(evaluator.make_env.keywords["device"]),
         normaliser=evaluator.normaliser(),
         policy=evaluator.actor,
-        seed=episode_seed(settings.seed, trained, stream),
+        seed=seed,
     )
     try:
-        steps, lengths = stepped(env, evaluator, -(-frames // count), sampled=sampled)
+        steps, lengths = stepped(env, evaluator, -(-frames // count), sampled=sampled, random=random)
         made = as_columns(env, torch.cat([steps[:length, place] for place, length in enumerate(lengths)]))
         last = np.cumsum(lengths) - 1
         made["timeouts"][last] |= ~made["terminals"][last]
@@ -89,7 +120,7 @@ def play(
 
 @torch.no_grad()
 def stepped(
-    env: TransformedEnv, evaluator: Evaluator, share: int, *, sampled: bool
+    env: TransformedEnv, evaluator: Evaluator, share: int, *, sampled: bool, random: bool
 ) -> tuple[TensorDictBase, list[int]]:
     """Steps ``[time, envs]``, and how many of each environment's count: ``share`` and on to an end."""
     kept = [RAW + name_of(key) for key in (*entries(env.base_env), env.base_env.reward_keys[0])]
@@ -100,7 +131,8 @@ def stepped(
     with set_exploration_type(kind), without_log_probabilities(evaluator.actor):
         now = env.reset()
         while not all(lengths):
-            now, following = env.step_and_maybe_reset(evaluator.actor(now))
+            acted = evaluator.actor(now)  # at random, too: a memory of the policy's is the task's to keep
+            now, following = env.step_and_maybe_reset(random_action(env, acted) if random else acted)
             step = now.reshape(count).select(*kept, "action", strict=False).cpu().clone()
             after = now["next"].reshape(count).select(*kept, "terminated", "truncated", "done", strict=False)
             step.set("next", after.cpu().clone())
@@ -182,7 +214,14 @@ def free(out: Path) -> None:
 
 
 def about(
-    settings: Settings, made: Columns, run: Path, which: str, trained: int, *, sampled: bool
+    settings: Settings,
+    made: Columns,
+    run: Path,
+    which: str,
+    trained: int,
+    *,
+    sampled: bool,
+    random: float = 0.0,
 ) -> dict[str, Any]:
     """What a set is of, and what made it."""
     returns, lengths = returns_of(made)
@@ -206,6 +245,7 @@ def about(
             "checkpoint": which,
             "frames": trained,
             "actions": "sampled" if sampled else "deterministic",
+            "random": random,
             "hydrl": version("hydrl"),
         },
     }
