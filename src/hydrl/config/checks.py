@@ -178,8 +178,10 @@ def in_need(values: Values) -> Iterator[str]:
             if key in ("because", "action_spaces"):  # of which the environment tells
                 continue
             if (value := find(values, key)) not in able:
-                if isinstance(value, Mapping):  # a part, by its own keys
-                    value = {name: each for name, each in value.items() if name[0] != "_" and name != "needs"}
+                if isinstance(value, Mapping):  # a part, as it was chosen, or one's own by its keys
+                    own = {name: each for name, each in value.items() if name[0] != "_" and name != "needs"}
+                    typed = choices_made().get(key)
+                    value = typed if typed in choices(CONFIGS / key) else own
                 yield f"{key}={show(value)} does not work with {what}{why}; use {key}={show(able[0])}"
 
 
