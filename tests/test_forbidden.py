@@ -235,6 +235,8 @@ def test_what_pays_among_the_allowed_is_found(name, allowed, run):
 def test_none_of_100_000_actions_is_a_forbidden_one(name, run, acted):
     one = "updates" if any("minibatches.updates" in each for each in words(name)) else "epochs"
     few = [f"minibatches.{one}=1", "collector.num_envs=32", "eval.every_frames=50_000"]
+    if name == "recurrent_ppo":
+        few.append("minibatches.sequence=4")  # as many steps as each environment has in a batch
     run(*words(name, "total_frames=100_000", *few))
     assert sum(acted) >= 100_000
 
