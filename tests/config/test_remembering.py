@@ -20,7 +20,7 @@ def words(algo, *more):
 def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
     asked = words(algo, "memory=lstm")
     if algo not in [*FRESH, *REPLAYED]:
-        why = r"^memory=lstm does not work with \w+, which .{20,}; use memory=null$"
+        why = r"^memory={lstm: 64} does not work with \w+, which .{20,}; use memory=null$"
         with pytest.raises(UserError, match=why):
             settings(*asked)
         return
