@@ -394,6 +394,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
     "algo=tqc env=pendulum memory=lstm": ["memory=lstm does not work with TQCLoss", "use memory=null"],
+    "algo=recurrent_ppo memory.span=1": ["memory.span=1", "greater than or equal to 2"],
     "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory={lstm: 64, gru: 8}", "give one of them"],
     "algo=recurrent_ppo +actor.memory.rnn=8": [
         "memory.rnn=8",

@@ -61,6 +61,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (list[PositiveInt] | None, "mixer.state_cells"),
     (Activation, "NETWORK.activation"),
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
+    (Annotated[int, Field(ge=2)] | None, "NETWORK.memory.span"),
     (PositiveInt | None, "encoder.features"),
     (PositiveInt | None, "minibatches.sequence"),
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
@@ -179,7 +180,11 @@ def in_need(values: Values) -> Iterator[str]:
                 continue
             if (value := find(values, key)) not in able:
                 if isinstance(value, Mapping):  # a part, as it was chosen, or one's own by its keys
-                    own = {name: each for name, each in value.items() if name[0] != "_" and name != "needs"}
+                    own = {
+                        name: each
+                        for name, each in value.items()
+                        if each is not None and name[0] != "_" and name != "needs"
+                    }
                     typed = choices_made().get(key)
                     value = typed if typed in choices(CONFIGS / key) else own
                 yield f"{key}={show(value)} does not work with {what}{why}; use {key}={show(able[0])}"

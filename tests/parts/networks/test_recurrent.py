@@ -210,3 +210,22 @@ def test_v_trace_weighs_what_was_acted_by_a_memory_as_acted():
         target[:, t] = value[:, t] + delta + more
     order = dealt["frame"].reshape(-1).argsort()
     assert torch.allclose(dealt["value_target"].reshape(-1)[order], target.reshape(-1), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_with_a_span_an_error_reaches_what_was_seen_a_hundred_steps_before(kind):
+    def reached(**span):
+        torch.manual_seed(0)
+        cell = getattr(Memory(["observation"], 3, **{kind: 32}, **span)[-1], kind)
+        seen = torch.zeros(1, 100, 3, requires_grad=True)
+        out, _ = cell(seen + torch.eye(100)[0].reshape(1, 100, 1))
+        out[0, -1].sum().backward()
+        return cell, seen.grad[0, 0].norm().item()
+
+    cell, far = reached(span=400)
+    assert far > 1e-3
+    assert reached()[1] < 1e-6 * far
+    gate = slice(32, 64)  # by which an LSTM keeps, and a GRU, too
+    kept = (cell.bias_ih_l0 + cell.bias_hh_l0)[gate].exp()  # of a unit that keeps for as many steps
+    assert kept.min() >= 1
+    assert 300 < kept.max() < 399

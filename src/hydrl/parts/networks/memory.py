@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+import torch
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModule
+from torch import nn
 from torchrl.modules import GRUModule, LSTMModule
 
 from hydrl.errors import UserError
@@ -31,6 +33,7 @@ class Memory(Shared):
         size: how many numbers these are together.
         lstm: units of a long short-term memory (Hochreiter and Schmidhuber 1997).
         gru: units of a gated recurrent one (Cho et al. 2014), in its place.
+        span: steps, 2 or more, that it begins by keeping things for; ``None`` leaves PyTorch's own, a few.
         state: what its hidden state is called; an actor's and a critic's need two names.
 
     Raises:
@@ -46,6 +49,7 @@ class Memory(Shared):
         *,
         lstm: int | None = None,
         gru: int | None = None,
+        span: int | None = None,
         state: str = "recurrent_state",
     ) -> None:
         units = {kind: given for kind, given in (("lstm", lstm), ("gru", gru)) if given}
@@ -59,4 +63,23 @@ class Memory(Shared):
             in_keys=["joined", *states],
             out_keys=["memory", *(("next", each) for each in states)],
         )
+        if span is not None:
+            keep(getattr(cell, kind), hidden, span)
         super().__init__(TensorDictModule(Joined(), in_keys=in_keys, out_keys=["joined"]), cell)
+
+
+@torch.no_grad()
+def keep(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
+    """Draws the biases by which units forget, so that they begin by keeping things for 1 to ``span`` steps.
+
+    By PyTorch's own a unit keeps half of what it holds from step to step, and no error's gradient comes to
+    what was seen a hundred steps before. The gates' biases are ``log(u)``, with u drawn evenly from 1 to
+    ``span - 1`` (Tallec & Ollivier 2018, "Can recurrent neural networks warp time?").
+    """
+    kept = torch.empty(units).uniform_(1, span - 1).log()
+    lstm = isinstance(cell, nn.LSTM)
+    # PyTorch has an LSTM's gates as input, forget, cell, output, and a GRU's as reset, update, new.
+    gates = {0: -kept, 1: kept} if lstm else {1: kept}
+    for place, bias in gates.items():
+        part = slice(place * units, (place + 1) * units)
+        cell.get_parameter("bias_ih_l0")[part], cell.get_parameter("bias_hh_l0")[part] = bias, 0.0
