@@ -389,7 +389,7 @@ def standardised(values: Values) -> Iterator[str]:
 
 def by_batch(norm: Part | None) -> bool:
     """Whether a network's ``norm`` looks at other rows than the one it standardises."""
-    return bool(norm) and not norm["_target_"].endswith("LayerNorm")
+    return norm is not None and not norm["_target_"].endswith("LayerNorm")
 
 
 def running(transform: Part) -> bool:
