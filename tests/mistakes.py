@@ -157,7 +157,9 @@ MISTAKES: dict[str, list[str]] = {
     "logger=wandbb": ["logger=wandbb", "try wandb, "],
     "logger=[wandb,trackioo]": ["logger=trackioo", "try trackio, "],
     "logger=wandb logger.mode=offlin": ["logger.wandb.mode=offlin", "'auto', 'online' or 'offline'"],
-    "layers@actor=transformer": ["layers@actor=transformer: no such choice; try batch_renorm, mlp, noisy"],
+    "layers@actor=transformer": [
+        "layers@actor=transformer: no such choice; try batch_renorm, layer_norm, mlp, noisy"
+    ],
     "memory=transformer": ["memory=transformer: no such choice; try gru, lstm"],
     "optim=adm": ["optim=adm", "try adam, adamw"],
     "exploration=nosuch": ["exploration=nosuch", "try e_greedy"],

@@ -87,6 +87,15 @@ def test_what_a_choice_needs_is_told(words: str, told: str):
         settings(*words.split())
 
 
+def test_rows_that_are_standardised_by_themselves_do_where_a_minibatch_would_not():
+    settings(
+        "algo=ppo", "env=hopper", "actor=tanh_normal", "layers@actor=layer_norm", "layers@critic=layer_norm"
+    )
+    settings(
+        "algo=td3_bc", "env=pendulum", "data.path=none", "minibatches.size=1", "layers@critic=layer_norm"
+    )
+
+
 def test_a_run_never_writes_over_another(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / ".hydra").mkdir()

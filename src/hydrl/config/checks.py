@@ -379,7 +379,7 @@ def unmet(values: Values) -> Iterator[str]:
 
 def standardised(values: Values) -> Iterator[str]:
     """What standardises by a batch that is too small for it, or where probabilities are compared."""
-    norms = [group for group in NETWORKS if (values[group] or {}).get("norm")]
+    norms = [group for group in NETWORKS if by_batch((values[group] or {}).get("norm"))]
     if norms and asked(values, "size") == 1:  # one row has no deviation
         yield f"minibatches.size=1: {norms[0]}.norm standardises by the minibatch; use minibatches.size=2"
     if find(values, "loss.value_estimator.average_gae") and values["collector"]["frames_per_batch"] == 1:
@@ -392,6 +392,11 @@ def standardised(values: Values) -> Iterator[str]:
             f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
             f"taken changes; use layers@{norms[0]}=mlp"
         )
+
+
+def by_batch(norm: Part | None) -> bool:
+    """Whether a network's ``norm`` looks at other rows than the one it standardises."""
+    return norm is not None and not norm["_target_"].endswith("LayerNorm")
 
 
 def running(transform: Part) -> bool:

@@ -5,7 +5,7 @@ from torchrl.modules import BatchRenorm1d
 
 import hydrl.loop.evaluation
 from hydrl.loop import Update
-from hydrl.parts.networks.layers import BatchRenorm, NoisyLinear
+from hydrl.parts.networks.layers import BatchRenorm, NoisyLinear, mlp
 
 
 def test_batch_renormalisation_is_torchrl_s_for_a_batch_of_any_shape_and_ends_its_warm_up():
@@ -21,6 +21,22 @@ def test_batch_renormalisation_is_torchrl_s_for_a_batch_of_any_shape_and_ends_it
     ours.eval()
     x = torch.randn(4, 5, 3)
     assert torch.equal(ours(x)[2, 3], ours(x[2, 3]))  # one observation, as of one environment
+
+
+def test_layer_norm_standardises_hidden_units_and_leaves_what_is_read_its_size():
+    torch.manual_seed(0)
+    layers = mlp([8, 16], 1, "ReLU", torch.nn.LayerNorm, 3)
+    read = torch.randn(5, 3)
+    layers(read)  # which gives lazy layers their sizes
+    first, _, norm, second, *_ = layers
+    hidden = first(read).relu()
+    expected = (hidden - hidden.mean(-1, keepdim=True)) / (
+        hidden.var(-1, unbiased=False, keepdim=True) + 1e-5
+    ).sqrt()
+    torch.testing.assert_close(norm(hidden), expected)
+    torch.testing.assert_close(layers[3:](expected), layers(read))
+    assert (first.in_features, second.in_features) == (3, 8)
+    assert not torch.allclose(layers(read), layers(10 * read))
 
 
 def test_crossq_s_statistics_are_learned_in_updates_and_used_while_acting_and_playing(run, monkeypatch):

@@ -41,10 +41,12 @@ def mlp(
         num_cells: units of each hidden layer.
         out_features: size of the output.
         activation: a class name of ``torch.nn``.
-        norm: builds what normalises so many features, before the first layer and after each hidden one.
+        norm: builds what normalises so many features, before the first layer and after each hidden one; a
+            ``LayerNorm`` after hidden ones alone, as it would take from an observation how large it is.
         in_features: size of the input, which ``norm`` must know.
     """
-    layers: list[nn.Module] = [] if norm is None else [norm(in_features)]
+    first = None if norm is None else norm(in_features)
+    layers: list[nn.Module] = [] if first is None or isinstance(first, nn.LayerNorm) else [first]
     for cells in num_cells:
         layers += [nn.LazyLinear(cells), activation_class(activation)()]
         if norm is not None:
