@@ -165,7 +165,7 @@ MISTAKES: dict[str, list[str]] = {
     "exploration=nosuch": ["exploration=nosuch", "try e_greedy"],
     "algo=": ["algo=", "dqn", "ppo"],
     "experiment=nosuch": ["experiment=nosuch", "dqn_intro", "quickstart"],
-    "tuned=cartpole": ["tuned=cartpole", "try ppo/cartpole, dqn/cartpole"],
+    "tuned=cartpole": ["tuned=cartpole", "try bc/cartpole, ppo/cartpole, dqn/cartpole"],
     "algo=dqn env=cartpole tuned=ppo/pendulum": [
         "error: tuned=ppo/pendulum is for algo=ppo, not algo=dqn: critic={init: null, num_cells: [64, 64]}",
     ],
@@ -384,7 +384,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],
     "algo=dqn env=cartpole memory=gru minibatches=replay": ["minibatches=replay does not fit"],
     "algo=ddpg env=pendulum memory=gru": [
-        "memory={gru: 64} does not work with DDPGLoss, which",
+        "memory=gru does not work with DDPGLoss, which",
         "use memory=null",
     ],
     "algo=ppo collector.init_random_frames=1024": ["init_random_frames=1024: ", "init_random_frames=0"],

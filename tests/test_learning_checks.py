@@ -9,6 +9,9 @@ from conftest import needs_vmas, saved, settings, typed
 
 PENDULUM = ("env=gym", "env.id=toys:PendulumIn-v0", "eval.solved_at=-200")
 NAVIGATION = ("env=vmas_navigation", "total_frames=61_440")  # less than half of their tuned length
+MAZE = ("env=t_maze", "env.corridor=50", "memory=gru", "memory.span=50", "minibatches.sequence=64")
+MAZE += ("minibatches.size=512", "optim.lr=1e-3", "collector.num_envs=16", "collector.frames_per_batch=2_048")
+MAZE += ("total_frames=100_000", "eval.every_frames=4_096", "eval.episodes=50", "eval.final_episodes=100")
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.
 CHECKS = [
     (("algo=ppo", "env=inverted_double_pendulum"), 9_300, 200, 5),
@@ -42,6 +45,7 @@ CHECKS = [
     (("algo=sac_discrete", "env=cartpole"), 475, 20, 3),
     (("algo=rainbow", "env=cartpole"), 475, 100, 3),
     (("algo=ppo", "env=pendulum"), -200, 20, 3),
+    (("algo=recurrent_ppo", *MAZE, "eval.stop_when_solved=true"), 0.95, 100, 3),
     (("algo=dqn", "env=acrobot"), -85, 100, 3),
     # Whatever the unit of the actions.
     (("algo=sac", *PENDULUM, "+env.unit=0.02", "tuned=sac/pendulum"), -200, 20, 1),
@@ -64,7 +68,7 @@ CHECKS = [
 ]
 # Within so many frames.
 FRAMES = dict.fromkeys(["algo=sac", "algo=td3", "algo=crossq", "algo=ddpg", "algo=tqc"], 12_000)
-FRAMES |= {"algo=redq": 6_000, "algo=sac_discrete": 20_000}
+FRAMES |= {"algo=recurrent_ppo": 50_000, "algo=redq": 6_000, "algo=sac_discrete": 20_000}
 FRAMES |= dict.fromkeys(["algo=prioritized_dqn", "algo=rainbow"], 40_000)
 FRAMES |= dict.fromkeys(["algo=mappo", "algo=ippo"], 64_000)
 FRAMES |= dict.fromkeys(["algo=qmix", "algo=vdn", "algo=masac"], 61_440) | {"algo=maddpg": 102_400}

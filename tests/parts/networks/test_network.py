@@ -69,12 +69,12 @@ def test_a_critic_reads_the_actor_s_encoder_and_the_loss_learns_it_once():
 
 def test_a_memory_keeps_features_and_a_norm_knows_how_many_it_reads():
     env = toy()
-    norm = partial(nn.LayerNorm)
+    norm = partial(nn.BatchNorm1d)
     actor = actors.tanh_normal(env, **NET, encoder=squares, memory=partial(Memory, gru=7), norm=norm)
     (cell,) = (each for each in actor.modules() if isinstance(each, nn.GRU))
     assert (cell.input_size, cell.hidden_size) == (15, 7)
-    norms = [each.normalized_shape for each in actor.modules() if isinstance(each, nn.LayerNorm)]
-    assert norms == [(7,), (8,)]
+    norms = [each.num_features for each in actor.modules() if isinstance(each, nn.BatchNorm1d)]
+    assert norms == [7, 8]
     env = toy(policy=actor)
     rollout = env.rollout(6, actor, break_when_any_done=False)
     assert rollout["memory"].shape == (2, 6, 7)
