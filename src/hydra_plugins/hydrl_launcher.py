@@ -37,7 +37,7 @@ class Processes(Launcher):
             UserError: for a value that does not fit.
         """
         self.config = config.hydra
-        self.place = self.pool()
+        self.pool()  # which tells what is wrong; one is made anew for each batch of members
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
         """Runs the members; each takes what the sweep was told of Hydra and where configs are.
@@ -57,7 +57,7 @@ class Processes(Launcher):
         of_all = [word for word in job_overrides[0] if word.partition("=")[0] in once]
         left_out = shared(Path(folder), of_all)
         try:
-            with self.place as trainings:
+            with self.pool() as trainings:
                 code = train_all(job_overrides, Path(folder), trainings, words, initial_job_idx, left_out)
         except Interrupted:
             print(f"go on with the same command and hydra.sweep.dir={folder} resume=auto")
