@@ -15,11 +15,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import durations
+import psutil
 import pytest
 import torch
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -119,6 +120,15 @@ def start(*arguments: str, script: str = "train.py", **options: Any) -> subproce
         text=True,
         **{"cwd": ROOT, "stderr": subprocess.STDOUT, **options},
     )
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    """What a run has started beside itself, but for the process that these are copies of."""
+    found: list[psutil.Process] = []
+    for each in process.children():
+        with suppress(psutil.NoSuchProcess):  # it has ended, or is a zombie
+            found += each.children() if "forkserver" in str(each.cmdline()) else []
+    return found
 
 
 def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,13 @@
 """Evaluations beside training, in a process of their own."""
 
 import ctypes
-import multiprocessing
+import os
 import pickle
 import signal
 import sys
 import traceback
 from contextlib import suppress
 from copy import copy
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from torchrl.data.utils import CloudpickleWrapper
 from hydrl.errors import RunError, UserError, WorkerError
 from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
+from hydrl.parts.processes import STOPPING, starting
 
 ENDING = 5.0  # seconds in which a process whose pipe is closed has ended
 
@@ -50,17 +50,11 @@ class InAProcess:
     """
 
     def __init__(self, evaluate: Evaluator) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        given = theirs, CloudpickleWrapper(to_send(evaluate)), torch.get_num_threads()
-        self.process = context.Process(target=answer, args=given, daemon=True)
-        resource_tracker.ensure_running()  # whose start would lift the mask
-        # It inherits the mask: a signal to the whole group is the run's to answer, which then ends it.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-        try:
+        with starting(deaf_to=STOPPING) as context:  # which then ends it
+            self.pipe, theirs = context.Pipe()
+            given = CloudpickleWrapper(to_send(evaluate)), torch.get_num_threads(), dict(os.environ)
+            self.process = context.Process(target=answer, args=(theirs, *given), daemon=True)
             self.process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
 
     def send(self, moment: dict[str, Any]) -> None:
@@ -113,10 +107,11 @@ def prepare(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def answer(pipe: Connection, evaluator: CloudpickleWrapper, threads: int) -> None:
+def answer(pipe: Connection, evaluator: CloudpickleWrapper, threads: int, environ: dict[str, str]) -> None:
     """Runs in the process that evaluates: plays what it is asked for, one after another."""
     if sys.platform == "linux":  # PR_SET_PDEATHSIG: it ends with the run
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    os.environ.update(environ)  # of now; what this is a copy of has that of an earlier run
     prepare(threads)
     with suppress(EOFError):  # the run has ended
         while True:

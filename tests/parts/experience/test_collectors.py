@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import settings
+from conftest import settings, workers_of
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictSequential
 from torch import nn
@@ -95,9 +95,7 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
             if len(changed) == 2:
                 break
     finally:
-        workers = [
-            each for each in psutil.Process().children(recursive=True) if "spawn_main" in str(each.cmdline())
-        ]
+        workers = workers_of(psutil.Process())
         assert len(workers) == 2
         collector.shutdown()
     return Collected(env, batches, changed, [each for each in workers if each.is_running()])

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from conftest import workers_of
 from tensordict import TensorDictBase
 from torchrl.collectors import BaseCollector
 from torchrl.envs import TransformedEnv
@@ -56,7 +57,12 @@ def divide_in_torch() -> torch.Tensor:
     return torch.ones(()) / 0
 
 
+def tell_a_variable() -> None:
+    raise RuntimeError(os.environ["TOLD"])
+
+
 TROUBLE = {
+    "tells": tell_a_variable,
     "none": int,
     "infinite": divide_in_torch,
     "raises": divide,
@@ -106,14 +112,6 @@ def make_collector(kind: str, trouble: str, *, early: bool = False, **options) -
     )
 
 
-def workers_of(process: psutil.Process) -> list[psutil.Process]:
-    found = []
-    for each in process.children():
-        with suppress(psutil.NoSuchProcess):  # it has ended, or is a zombie
-            found += [each] if "spawn_main" in str(each.cmdline()) else []
-    return found
-
-
 def gone(processes: list[psutil.Process], seconds: float = 10) -> bool:
     return not psutil.wait_procs(processes, timeout=seconds)[1]
 
@@ -135,6 +133,14 @@ def ends_with_error(collector: BaseCollector | None = None) -> Iterator[list[str
 @pytest.fixture(autouse=True)
 def _own_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_a_worker_has_the_environment_variables_of_now(monkeypatch):
+    for value in ("one value", "another"):  # what the second is a copy of began with the first
+        monkeypatch.setenv("TOLD", value)
+        with ends_with_error() as message:
+            make_collector("overlap", "tells", early=True)
+        assert f"RuntimeError: {value}\n" in message[0] + "\n"
 
 
 @pytest.mark.parametrize("kind", ["multi_sync", slow("multi_async"), slow("overlap")])
@@ -271,7 +277,7 @@ def test_ctrl_c_while_workers_start_prints_nothing():
     while not workers_of(process):
         assert run.poll() is None
         time.sleep(0.01)
-    started = process.children()
+    started = process.children(recursive=True)
     os.killpg(run.pid, signal.SIGINT)
     out, err = run.communicate(timeout=30)
     assert (run.returncode, out, err) == (130, "", "")

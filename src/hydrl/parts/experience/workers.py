@@ -6,6 +6,7 @@ TorchRL's collectors over processes lose the reason a worker died for, or wait f
 import ctypes
 import faulthandler
 import math
+import os
 import signal
 import sys
 import tempfile
@@ -13,9 +14,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 
 from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.parts.experience.finite import FiniteCollector
+from hydrl.parts.processes import STOPPING, starting
 
 TICK = 0.5  # seconds between two looks at the workers while the run waits for them
 SHUTDOWN = 5.0  # seconds workers are given to close their environments before they are killed
@@ -38,18 +39,27 @@ class WorkerCollector(FiniteCollector):
 
     Args:
         folder: of the reports.
+        environ: the run's environment variables, for what this is a copy of has those of an earlier run.
         worker_timeout: seconds it may take to start, and for each batch.
         worker_idx: its number, from 0, which is its report's name.
         *args, **kwargs: TorchRL's own.
     """
 
     def __init__(
-        self, *args: Any, folder: Path, worker_timeout: float, worker_idx: int, **kwargs: Any
+        self,
+        *args: Any,
+        folder: Path,
+        environ: dict[str, str],
+        worker_timeout: float,
+        worker_idx: int,
+        **kwargs: Any,
     ) -> None:
+        os.environ.update(environ)
         if sys.platform == "linux":  # PR_SET_PDEATHSIG: it ends with the run, even while it loops in C
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING - {signal.SIGINT})  # by which TorchRL ends it
         self.worker_timeout, self.of = worker_timeout, f" of worker {worker_idx}"
-        self.report = (folder / str(worker_idx)).open("w", encoding="utf-8")
+        self.report = (folder / str(worker_idx)).open("w", encoding="utf-8", buffering=1)
         faulthandler.enable(self.report, all_threads=False)
         with self.reported():
             super().__init__(*args, worker_idx=worker_idx, **kwargs)
@@ -73,6 +83,19 @@ class WorkerCollector(FiniteCollector):
             raise SystemExit(1) from None  # of which multiprocessing prints nothing
         finally:
             faulthandler.cancel_dump_traceback_later()
+
+
+def descendants() -> set[psutil.Process]:
+    """Processes that this one has started, and these."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def end(processes: set[psutil.Process]) -> None:
+    """Kills them, but for the one that frees what Python's processes share."""
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            if "resource_tracker" not in str(each.cmdline()):
+                each.kill()
 
 
 def each_within(
@@ -120,19 +143,17 @@ class Watched:
             )
         self.worker_timeout, self.stop = worker_timeout, stop or int
         self.since: float | None = None
+        self.before: set[psutil.Process] | None = descendants()
         self.reports = tempfile.TemporaryDirectory(prefix="hydrl-workers-", ignore_cleanup_errors=True)
         made = partial(WorkerCollector, folder=Path(self.reports.name), worker_timeout=worker_timeout)
-        # Workers inherit the mask: Ctrl-C goes to every process of the terminal, and is the run's to answer.
-        resource_tracker.ensure_running()  # whose start would lift the mask
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        made = partial(made, environ=dict(os.environ))
         try:
-            with self.watch():
+            with starting(deaf_to={signal.SIGINT}), self.watch():
                 super().__init__(*args, collector_class=made, **options)  # type: ignore[call-arg]
         except BaseException:
             self.shutdown()
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self.before = None
 
     def iterator(self) -> Iterator[TensorDictBase]:
         """TorchRL's batches."""
@@ -191,9 +212,14 @@ class Watched:
 
     def look(self) -> None:
         """Raises what ``stop`` does, or :class:`WorkerLost` for a worker that has ended or is silent."""
-        if signal.SIGINT in signal.sigpending():  # blocked while workers start
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        self.stop()
+        try:
+            if signal.SIGINT in signal.sigpending():  # blocked while workers start
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            self.stop()
+        except BaseException:
+            if self.before is not None:  # what starts is deaf to the signal that TorchRL sends
+                end(descendants() - self.before)
+            raise
         procs = {n: each for n, each in enumerate(getattr(self, "procs", [])) if not each._closed}
         if ended := {n: each.exitcode for n, each in procs.items() if each.exitcode is not None}:
             time.sleep(0.2)  # in which a signal to the whole process group reaches the run too

@@ -1,0 +1,39 @@
+"""How processes beside the run begin: as copies of one that has imported what each needs (:mod:`server`)."""
+
+import multiprocessing
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+@contextmanager
+def starting(*, deaf_to: set[signal.Signals]) -> Iterator[Any]:
+    """Gives Python's context to start processes in, which TorchRL takes too while the block lasts.
+
+    Where the method is ``spawn``, which TorchRL sets as it is imported, it is ``forkserver`` on Linux: the
+    first process pays for the imports, and all share their memory. That server is deaf to the
+    signals that stop a run, and ends with it.
+
+    Args:
+        deaf_to: signals that reach every process of the terminal, and are the run's to answer. What is copied
+            is deaf to all of ``STOPPING``.
+    """
+    method = multiprocessing.get_start_method()
+    resource_tracker.ensure_running()  # whose start would lift the mask
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, deaf_to)
+    try:
+        if method == "spawn" and sys.platform == "linux":
+            multiprocessing.set_forkserver_preload(["hydrl.parts.server"])
+            multiprocessing.set_start_method("forkserver", force=True)
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+            forkserver.ensure_running()
+            signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, *deaf_to})
+        yield multiprocessing.get_context()
+    finally:
+        multiprocessing.set_start_method(method, force=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
