@@ -18,10 +18,6 @@ LONGER: dict[str, tuple[int, str]] = {
         40,
         "a run in a process of its own, and two tables",
     ),
-    "tests/study/test_search.py::test_a_search_that_was_stopped_goes_on_with_its_run_and_leaves_none": (
-        40,
-        "two searches, each with a run in a process of its own",
-    ),
     "tests/study/test_sweep.py::test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them": (
         40,
         "two members in processes of their own",
@@ -37,10 +33,6 @@ LONGER: dict[str, tuple[int, str]] = {
     "tests/test_train.py::test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_other": (
         40,
         "a run in a process of its own, one that is refused there, and one here",
-    ),
-    "tests/test_tutorial.py::test_each_cell_of_the_notebook_runs": (
-        40,
-        "four runs, one of them of wide networks, and a film",
     ),
     "tests/loop/test_gpu.py::test_a_run_trains_on_the_gpu": (60, "workers import for themselves"),
     "tests/loop/test_gpu.py::test_a_compiled_update_agrees_with_the_eager_one_after_twenty_updates": (

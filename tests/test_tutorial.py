@@ -40,6 +40,7 @@ def test_the_notebook_is_kept_as_it_ran_with_its_film():
     assert NOTEBOOK.stat().st_size < 1_500_000
 
 
+@pytest.mark.slow
 @needs_egl
 def test_each_cell_of_the_notebook_runs(tmp_path, monkeypatch):
     import matplotlib.pyplot as plt

@@ -91,6 +91,7 @@ needs_trackio = pytest.mark.skipif(not find_spec("trackio"), reason="its folder 
 
 
 @needs_trackio
+@pytest.mark.slow
 def test_trackio_goes_on_with_a_stopped_run_beside_w_and_b_and_leaves_nothing_running(tmp_path, monkeypatch):
     place, folder = tmp_path / "trackio", tmp_path / "run"
     monkeypatch.setenv("TRACKIO_DIR", str(place))

@@ -24,6 +24,7 @@ DOT += ["+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "min
 SCENE = ["env=gym", "env.id=pictures:Scene-v0", "+env.size=12", "encoder.features=8"]  # episodes of 5 steps
 # Beside these: sequences and plain steps, in tests/test_algorithms.py; on disk and full, with pictures here.
 SLOW = ["DQN, pictures in dictionaries", "DQN, memmap", "R2D2", "PPO, episodes cut short at random"]
+SLOW += ["DQN, a game of Atari's"]  # its emulator alone: tests/run/test_simulator.py
 EXACT = {
     "PPO, fixed normaliser": [
         *PPO, "env=inverted_double_pendulum", "collector.num_envs=4", "init_stats_frames=200",

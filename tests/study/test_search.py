@@ -468,6 +468,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow  # members of a sweep are stopped so too, tests/study/test_sweep.py
 def test_a_search_that_was_stopped_goes_on_with_its_run_and_leaves_none(tmp_path: Path):
     out = tmp_path / "out"
     checkpoints = out / "trial-0000/seed0/checkpoints"

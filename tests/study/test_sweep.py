@@ -173,7 +173,12 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 
 @pytest.mark.parametrize(
-    "jobs", ["hydra.launcher.n_jobs=1", "hydra.launcher.n_jobs=2", "hydra/launcher=ray_processes"]
+    "jobs",
+    [
+        pytest.param("hydra.launcher.n_jobs=1", marks=pytest.mark.slow),  # members side by side are harder
+        "hydra.launcher.n_jobs=2",
+        "hydra/launcher=ray_processes",
+    ],
 )
 def test_the_table_says_what_became_of_each_member(jobs: str, swept, tmp_path, fake_ray):
     code, table, output = swept(f"-m algo=dqn env=cartpole seed=0,1,2,3,4,6 {jobs}")
