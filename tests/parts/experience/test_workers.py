@@ -1,5 +1,6 @@
 """Workers that die or hang: the run ends soon, says why once, and leaves no process behind."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -135,12 +136,14 @@ def _own_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def test_a_worker_has_the_environment_variables_of_now(monkeypatch):
+def test_a_worker_has_the_environment_variables_of_now_and_python_its_way_to_start(monkeypatch):
+    before = multiprocessing.get_start_method()
     for value in ("one value", "another"):  # what the second is a copy of began with the first
         monkeypatch.setenv("TOLD", value)
         with ends_with_error() as message:
             make_collector("overlap", "tells", early=True)
-        assert f"RuntimeError: {value}\n" in message[0] + "\n"
+        assert message[0].endswith(f"RuntimeError: {value}")
+    assert multiprocessing.get_start_method() == before
 
 
 @pytest.mark.parametrize("kind", ["multi_sync", slow("multi_async"), slow("overlap")])
