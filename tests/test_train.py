@@ -236,6 +236,28 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_to_the_terminal_s_whole_group_is_the_run_s_to_answer(signum, code, tmp_path):
+    process = start(
+        "env=cartpole", "~tuned", "collector=multi_sync", "collector.frames_per_batch=256", *FIXED,
+        "eval.every_frames=256", "eval.episodes=1", "eval.mode=process", f"hydra.run.dir={tmp_path}",
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "evaluation" in line:
+            break
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signum)
+    output, _ = process.communicate(timeout=200)
+    assert (process.returncode, "Traceback" in output) == (code, False), output
+    assert output.splitlines()[-1].startswith("go on with: ")
+    assert not psutil.wait_procs(children, timeout=20)[1]
+
+
+@pytest.mark.slow
 def test_ctrl_c_that_ends_the_compiler_too_ends_the_run_as_any_other(tmp_path, monkeypatch):
     compiler, log = tmp_path / "compiler", tmp_path / "log"
     compiler.write_text(

@@ -24,16 +24,27 @@ def starting(*, deaf_to: set[signal.Signals]) -> Iterator[Any]:
             is deaf to all of ``STOPPING``.
     """
     method = multiprocessing.get_start_method()
-    resource_tracker.ensure_running()  # whose start would lift the mask
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, deaf_to)
+    keep_track()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         if method == "spawn" and sys.platform == "linux":
             multiprocessing.set_forkserver_preload(["hydrl.parts.server"])
             multiprocessing.set_start_method("forkserver", force=True)
-            signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
             forkserver.ensure_running()
-            signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, *deaf_to})
+        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, *deaf_to})
         yield multiprocessing.get_context()
     finally:
         multiprocessing.set_start_method(method, force=True)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def keep_track() -> None:
+    """Starts Python's process that frees what others share deaf to SIGHUP, as it is to SIGINT and SIGTERM.
+
+    Where a closed terminal ends it, Python tells at length of what its next one does not find.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        resource_tracker.ensure_running()
+    finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -20,6 +20,7 @@ import torch
 from hydrl.config.automatic import compiler
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
+from hydrl.parts.processes import keep_track
 
 # Set by who asks the run of this process to end after the batch in hand, as from another thread.
 asked_to_stop = threading.Event()
@@ -40,6 +41,7 @@ def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cuda
         gc.enable()
     quieten_libraries()
     remember_missing_packages()
+    keep_track()  # before a buffer's lock starts it
     chosen = choose_device(device)
     if cudagraph and not chosen.startswith("cuda"):
         raise UserError(
