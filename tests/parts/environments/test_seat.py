@@ -59,7 +59,8 @@ class Perfect(Scripted):
         self.rng = np.random.default_rng(seed)
 
     def act(self, place, seen, legal):
-        own, other = (frozenset(np.flatnonzero(each).tolist()) for each in seen["observation"])
+        board = seen["observation"].reshape(9, 2).T
+        own, other = (frozenset(np.flatnonzero(each).tolist()) for each in board)
         worths = {move: -worth(other, own | {move}) for move in np.flatnonzero(legal).tolist()}
         return self.rng.choice([move for move, each in worths.items() if each == max(worths.values())])
 
@@ -101,7 +102,7 @@ def test_a_perfect_player_never_loses_and_others_draw_their_moves():
         return by_chance.choice(np.flatnonzero(seen["action_mask"]))
 
     def perfectly(seen):
-        return best.act(0, {"observation": np.moveaxis(seen["observation"], -1, 0)}, seen["action_mask"])
+        return best.act(0, seen, seen["action_mask"])
 
     for player in PLAYERS:
         assert {*games(seat.make(GAME, player, Perfect()), at_random, 100)} == {0.0, -1.0}
@@ -136,6 +137,30 @@ def test_what_chance_reaches_is_what_the_page_compares_with():
             seat.make(GAME, player), lambda seen: by_chance.choice(np.flatnonzero(seen["action_mask"])), 500
         )
         assert (paid >= 0).mean() == pytest.approx(share, abs=0.06)  # three deviations
+
+
+class First(Scripted):
+    """Makes the first allowed move, and counts how often it is asked."""
+
+    asked = 0
+
+    def act(self, place, seen, legal):
+        self.asked += 1
+        return np.flatnonzero(legal)[0]
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.25, 1.0])
+def test_a_share_of_the_opponents_moves_is_drawn(chance):
+    others, made = First([]), 0
+    others.chance = chance
+    task = seat.make(GAME, None, others)
+    for place in range(100):
+        seen, ended = task.reset(seed=place)[0], False
+        while not ended:
+            seen, _, *ends, _ = task.step(np.flatnonzero(seen["action_mask"])[-1])
+            ended = any(ends)
+        made += seen["observation"][..., 1].sum()
+    assert others.asked / made == pytest.approx(1 - chance, abs=0.08 if chance % 1 else 0)
 
 
 def acting_by(number):
