@@ -112,19 +112,18 @@ def test_a_perfect_player_never_loses_and_others_draw_their_moves():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [100, 101])
-def test_self_play_loses_more_seldom_than_chance_and_makes_allowed_moves_alone(seed, run):
+def test_self_play_loses_hardly_a_game_to_chance_and_makes_allowed_moves_alone(seed, run):
     """Against a perfect player chance does not lose 22 % of its games as the first, and 3 % as the second."""
-    words = (f"env.id={GAME}", "total_frames=16_384", "env.opponents.every_frames=4_096", f"seed={seed}")
-    policy = hydrl.load(run("algo=ppo", "env=self_play", *words), "last")
+    policy = hydrl.load(run("algo=ppo", "env=self_play", f"env.id={GAME}", f"seed={seed}"), "last")
 
     def greedily(seen):
         move = policy.predict(seen)
         assert seen["action_mask"][move]
         return move
 
-    for player, by_chance, perfect in zip(PLAYERS, (0.95, 0.7), (0.45, 0.2), strict=True):
+    for player, by_chance, perfect in zip(PLAYERS, (0.97, 0.92), (0.9, 0.55), strict=True):
         for others, share in ((None, by_chance), (Perfect(3), perfect)):
             paid = games(seat.make(GAME, player, others), greedily, 200, 1_000)
             assert (paid >= 0).mean() >= share
