@@ -56,7 +56,7 @@ CHECKS = [
     (("algo=qmix", *NAVIGATION, "anneal_frames=150_000"), 2.5, 100, 1),
     (("algo=vdn", *NAVIGATION, "anneal_frames=150_000"), 2.5, 100, 1),
     # Untrained agents return -26.1.
-    (("algo=qmix", "env=simple_spread", "total_frames=40_960", "anneal_frames=333_000"), -23.5, 200, 1),
+    (("algo=qmix", "env=simple_spread", "total_frames=40_960", "anneal_frames=333_000"), -20, 200, 1),
     (("algo=masac", *NAVIGATION), 2.5, 100, 1),
     (("algo=maddpg", "env=vmas_navigation", "total_frames=102_400"), 1.5, 100, 1),
     (

@@ -441,7 +441,7 @@ WORK = {
     "boxes": {"actions": Dict(a=FLOATS, b=Tuple((Box(0, 3, (), np.float64),)))},
     "one number": {"actions": Box(-1, 1, (), np.float32)},
     "sees integers": {"observations": Box(0, 9, (3,), np.int64)},
-    "sees a picture": {"observations": Box(0, 255, (4, 4, 3), np.uint8)},
+    "sees a picture": {"observations": Box(0, 255, (5, 5, 3), np.uint8)},
     "sees one number": {"observations": Box(-1, 1, (), np.float32)},
     "sees a choice": {"observations": Discrete(4, start=2)},
     "sees a dictionary": {"observations": Dict(a=CHOICE, b=FLOATS)},

@@ -59,7 +59,8 @@ class Perfect(Scripted):
         self.rng = np.random.default_rng(seed)
 
     def act(self, place, seen, legal):
-        own, other = (frozenset(np.flatnonzero(each).tolist()) for each in seen["observation"])
+        board = seen["observation"].reshape(9, 2).T
+        own, other = (frozenset(np.flatnonzero(each).tolist()) for each in board)
         worths = {move: -worth(other, own | {move}) for move in np.flatnonzero(legal).tolist()}
         return self.rng.choice([move for move, each in worths.items() if each == max(worths.values())])
 
@@ -101,7 +102,7 @@ def test_a_perfect_player_never_loses_and_others_draw_their_moves():
         return by_chance.choice(np.flatnonzero(seen["action_mask"]))
 
     def perfectly(seen):
-        return best.act(0, {"observation": np.moveaxis(seen["observation"], -1, 0)}, seen["action_mask"])
+        return best.act(0, seen, seen["action_mask"])
 
     for player in PLAYERS:
         assert {*games(seat.make(GAME, player, Perfect()), at_random, 100)} == {0.0, -1.0}
@@ -111,22 +112,24 @@ def test_a_perfect_player_never_loses_and_others_draw_their_moves():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [100, 101])
-def test_self_play_loses_more_seldom_than_chance_and_makes_allowed_moves_alone(seed, run):
-    """Against a perfect player chance does not lose 22 % of its games as the first, and 3 % as the second."""
-    words = (f"env.id={GAME}", "total_frames=16_384", "env.opponents.every_frames=4_096", f"seed={seed}")
-    policy = hydrl.load(run("algo=ppo", "env=self_play", *words), "last")
+def test_self_play_loses_hardly_a_game_to_chance_and_makes_allowed_moves_alone(seed, run):
+    """Against a perfect player chance does not lose 3 % of its games as the second; seed 101 does 36 %."""
+    policy = hydrl.load(run("algo=ppo", "env=self_play", f"env.id={GAME}", f"seed={seed}"), "last")
+
+    def share(player, others):
+        return (games(seat.make(GAME, player, others), greedily, 200, 1_000) >= 0).mean()
 
     def greedily(seen):
         move = policy.predict(seen)
         assert seen["action_mask"][move]
         return move
 
-    for player, by_chance, perfect in zip(PLAYERS, (0.95, 0.7), (0.45, 0.2), strict=True):
-        for others, share in ((None, by_chance), (Perfect(3), perfect)):
-            paid = games(seat.make(GAME, player, others), greedily, 200, 1_000)
-            assert (paid >= 0).mean() >= share
+    first, second = PLAYERS
+    assert share(first, None) >= 0.97
+    assert share(second, None) >= 0.88
+    assert share(second, Perfect(3)) >= 0.2
 
 
 def test_what_chance_reaches_is_what_the_page_compares_with():
@@ -136,6 +139,30 @@ def test_what_chance_reaches_is_what_the_page_compares_with():
             seat.make(GAME, player), lambda seen: by_chance.choice(np.flatnonzero(seen["action_mask"])), 500
         )
         assert (paid >= 0).mean() == pytest.approx(share, abs=0.06)  # three deviations
+
+
+class First(Scripted):
+    """Makes the first allowed move, and counts how often it is asked."""
+
+    asked = 0
+
+    def act(self, place, seen, legal):
+        self.asked += 1
+        return np.flatnonzero(legal)[0]
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.25, 1.0])
+def test_a_share_of_the_opponents_moves_is_drawn(chance):
+    others, made = First([]), 0
+    others.chance = chance
+    task = seat.make(GAME, None, others)
+    for place in range(100):
+        seen, ended = task.reset(seed=place)[0], False
+        while not ended:
+            seen, _, *ends, _ = task.step(np.flatnonzero(seen["action_mask"])[-1])
+            ended = any(ends)
+        made += seen["observation"][..., 1].sum()
+    assert others.asked / made == pytest.approx(1 - chance, abs=0.08 if chance % 1 else 0)
 
 
 def acting_by(number):
@@ -187,9 +214,10 @@ def test_a_run_plays_against_what_it_was_and_is_evaluated_against_chance():
             assert each.get_wrapper_attr("opponents") is None
 
 
-@pytest.mark.parametrize("words", [[], ["transforms=normalized", "init_stats_frames=64"]])
-def test_an_earlier_policy_sees_a_game_by_the_statistics_that_it_had(words):
+@pytest.mark.parametrize("fixed", [False, True])
+def test_an_earlier_policy_sees_a_game_by_the_statistics_that_it_had(fixed):
     """By hand: fixed ones are a factor and a summand, running ones a mean and a mean square."""
+    words = ["transforms=normalized", "init_stats_frames=64"] if fixed else ["transforms=normalized_rewards"]
     chosen = settings("algo=ppo", "env=self_play", f"env.id={CARDS}", "env.opponents.every_frames=1", *words)
     env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
     seen, logits = (torch.arange(36) % 2).float(), []
@@ -200,7 +228,7 @@ def test_an_earlier_policy_sees_a_game_by_the_statistics_that_it_had(words):
             env.rollout(16, break_when_any_done=False)  # running statistics move meanwhile
             others.meet(actor, frames, env)
             first, second, *_ = environments.normaliser_state(env)["0"].values()
-            if words:
+            if fixed:
                 read = seen * second + first
             else:
                 deviation = (second - first**2).sqrt().clamp_min(1e-4)
@@ -213,7 +241,7 @@ def test_an_earlier_policy_sees_a_game_by_the_statistics_that_it_had(words):
     for policies in (others.policies, again.policies):
         for policy, expected in zip(policies, logits, strict=True):
             torch.testing.assert_close(policy(shown.clone())["logits"], expected)
-    assert torch.equal(*logits) == bool(words)
+    assert torch.equal(*logits) == fixed
 
 
 def test_what_is_stacked_from_step_to_step_earlier_policies_have_not():

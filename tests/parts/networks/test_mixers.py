@@ -76,7 +76,7 @@ def test_qmix_rises_with_each_agent_s_value_by_weights_of_the_state(maker, size,
     said = mixed(rows)["chosen_action_value"]
     read, layers = state, [each for each in mixed.module.reader or [] if isinstance(each, nn.Linear)]
     for layer in layers:
-        read = torch.relu(layer(read))
+        read = torch.tanh(layer(read))
     assert [layer.out_features for layer in layers] == (state_cells or [])
     torch.testing.assert_close(said, by_hand(mixed.module.mixer, chosen, read))
     (slope,) = torch.autograd.grad(said.sum(), chosen)
@@ -97,9 +97,21 @@ def test_what_is_worth_more_to_an_agent_is_worth_as_much_to_all_at_the_start_in_
         found.append((slope.mean().item(), mixed(torch.zeros(1_000, 18, 1), seen).std().item()))
     (slope, chance), (steep, noise) = found
     assert 0.4 < slope < 1.5
-    assert chance < 0.4
+    assert chance < 0.5
     assert steep > 3 * slope
     assert noise > 3 * chance
+
+
+def test_what_an_agent_is_worth_to_all_stays_within_bounds_however_far_a_state_lies():
+    """By a layer of ReLU, which has none, it is 59 and 5,157 times as much as near."""
+    torch.manual_seed(0)
+    mixed = mixers.qmix(team(), mixing_embed_dim=32, state_cells=[64]).module
+    chosen, seen = torch.randn(1_000, 3, 1, requires_grad=True), torch.randn(1_000, 3, 3)
+    near, far, farther = (
+        torch.autograd.grad(mixed(chosen, seen * times).sum(), chosen)[0].mean() for times in (1, 10, 100)
+    )
+    assert far < 4 * near
+    assert farther < 1.2 * far
 
 
 def test_a_state_that_is_not_there_is_told_with_what_is():

@@ -30,10 +30,12 @@ class Opponents:
         every_frames: of training, after which the policy joins them as it is then.
         size: how many are kept, the newest.
         newest: the share of the games that are against the last of them; in others each is drawn evenly.
+        chance: the share of their moves that are drawn evenly from the allowed ones, so that games begin and
+            go on in ways that good players would not choose.
     """
 
-    def __init__(self, every_frames: int, size: int, newest: float) -> None:
-        self.every_frames, self.newest = every_frames, newest
+    def __init__(self, every_frames: int, size: int, newest: float, chance: float = 0.0) -> None:
+        self.every_frames, self.newest, self.chance = every_frames, newest, chance
         self.policies: deque[TensorDictModuleBase] = deque(maxlen=size)
         self.joined = 0  # multiples of every_frames
 
@@ -228,10 +230,11 @@ class Seat(gymnasium.Env):
         seen, mask = self.game.observe(player), None
         mask = mask_of(seen, self.game.infos[player])
         legal = np.ones(self.action_space.n, bool) if mask is None else np.asarray(mask, bool)
-        if self.opponents is None or self.opponent is None:
-            return int(self.np_random.choice(np.flatnonzero(legal)))
+        others, place, drawn = self.opponents, self.opponent, self.np_random
+        if others is None or place is None or drawn.random() < others.chance:
+            return int(drawn.choice(np.flatnonzero(legal)))
         shown = {name: view(at(seen, path), space) for name, (path, space) in self.entries.items()}
-        return self.opponents.act(self.opponent, shown, legal)
+        return others.act(place, shown, legal)
 
     def render(self) -> Any:
         """A picture of the board."""

@@ -25,7 +25,7 @@ from hydrl.errors import UserError
 from hydrl.parts.environments.tasks import CHECKS, CopiedTask
 from hydrl.parts.specs import INFO, has_room
 
-LEAST = 3  # pixels of a side, from which on a convolution reads
+LEAST = 5  # pixels of a side, from which on a window of three has three places; on three it has one
 # Entries that a run writes itself, or that TorchRL does.
 TAKEN = {"action", "reward", "done", "terminated", "truncated", "next", "is_init", "step_count", INFO}
 TAKEN |= {"episode_reward", "cut_short", "features", "memory", "joined", "loc", "scale", "param", "logits"}

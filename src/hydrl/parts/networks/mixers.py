@@ -42,8 +42,9 @@ def qmix(
         mixing_embed_dim: units of its hidden layer.
         in_keys: entries that are the state, joined, those of all agents; ``None``: ``state`` where the task
             gives one, else what the agents observe.
-        state_cells: units of layers that read the state before the weights follow from it, linearly;
-            ``None``: these follow from the state itself, and are the greater the more numbers that has.
+        state_cells: units of layers that read the state before the weights follow from it, linearly, so
+            that these stay within bounds; ``None``: they follow from the state itself, and are the greater
+            the more numbers that has, and the greater these are.
     """
     spec = env.observation_spec
     of_agents = beside(env.action_key, "observation")
@@ -52,7 +53,9 @@ def qmix(
     size = sum(math.prod(spec[key].shape[spec.ndim :]) for key in in_keys)
     reader = None
     if state_cells:
-        kwargs = {"activation_class": nn.ReLU, "activate_last_layer": True, "device": env.device}
+        # Within bounds, as else the weights grow with the state: where agents have gone far, episodes are cut
+        # and nothing tells what follows, and it would be worth ever more.
+        kwargs = {"activation_class": nn.Tanh, "activate_last_layer": True, "device": env.device}
         reader, size = MLP(size, state_cells[-1], num_cells=state_cells[:-1], **kwargs), state_cells[-1]
     mixer = QMixer(
         state_shape=(size,),
