@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,9 +250,10 @@ def line_of(code: str) -> int:
     return next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if code in line)
 
 
-def start(kind: str, trouble: str) -> subprocess.Popen[str]:
-    """This file as a program: a process of its own that collects for ever."""
-    return subprocess.Popen(
+@contextmanager
+def started(kind: str, trouble: str) -> Iterator[subprocess.Popen[str]]:
+    """This file as a program: a process of its own that collects for ever, until the block ends."""
+    run = subprocess.Popen(
         [sys.executable, __file__, kind, trouble],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": tempfile.gettempdir()},
         stdout=subprocess.PIPE,
@@ -260,31 +261,36 @@ def start(kind: str, trouble: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+    try:
+        yield run
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
 
 
 def test_a_killed_run_leaves_no_worker_behind_that_hangs():
-    run = start("multi_async", "hangs_in_c")
-    process = psutil.Process(run.pid)
-    hung = psutil.Process(int(run.stdout.readline()))
-    started = process.children(recursive=True)
-    assert hung in started
-    assert len(workers_of(process)) == 2
-    run.kill()
-    assert gone(started)
-    run.communicate()
+    with started("multi_async", "hangs_in_c") as run:
+        process = psutil.Process(run.pid)
+        hung = psutil.Process(int(run.stdout.readline()))
+        below = process.children(recursive=True)
+        assert hung in below
+        assert len(workers_of(process)) == 2
+        run.kill()
+        assert gone(below)
 
 
 def test_ctrl_c_while_workers_start_prints_nothing():
-    run = start("multi_sync", "raises")
-    process = psutil.Process(run.pid)
-    while not workers_of(process):
-        assert run.poll() is None
-        time.sleep(0.01)
-    started = process.children(recursive=True)
-    os.killpg(run.pid, signal.SIGINT)
-    out, err = run.communicate(timeout=30)
-    assert (run.returncode, out, err) == (130, "", "")
-    assert gone(started)
+    with started("multi_sync", "raises") as run:
+        process = psutil.Process(run.pid)
+        while not workers_of(process):
+            assert run.poll() is None
+            time.sleep(0.01)
+        below = process.children(recursive=True)
+        os.killpg(run.pid, signal.SIGINT)
+        out, err = run.communicate(timeout=30)
+        assert (run.returncode, out, err) == (130, "", "")
+        assert gone(below)
 
 
 class Fake:
