@@ -45,10 +45,9 @@ from hydrl.run.loggers import MetricsFile
 from hydrl.run.memory import read
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """One worker more than cores, as some tests wait; what learns for minutes does not, and has the cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores + 1 if "not slow" in config.option.markexpr else None
+def pytest_xdist_auto_num_workers() -> int:
+    """As many as there are for this process; pytest-xdist would count a core of two threads once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -121,6 +121,7 @@ def test_each_environment_is_trained_in(choice, project, run):
     assert ("train/q_value" in losses) == ("algo=dqn" in choice)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_resumed_and_scored_from_another_folder(project, forget, monkeypatch):
     line = ["--config-dir=conf", "-m", "algo=my_ppo", "env=corridor", "seed=0", *FAST, "hydra.sweep.dir=out"]
     swept = typed(*line)

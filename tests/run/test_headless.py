@@ -39,6 +39,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
         headless.prepare()
 
 
+@pytest.mark.slow
 def test_a_missing_libegl_is_named(tmp_path):
     code = """
 import os

@@ -23,12 +23,12 @@ def _vmas() -> None:
 
 
 def test_an_evaluation_leaves_the_training_s_draws_alone(run):
-    overrides = ["algo=mappo", *SMALL, "total_frames=1_024"]
+    overrides = ["algo=mappo", *SMALL, "total_frames=768"]
     often = run(*overrides, "eval.every_frames=256", folder="often")
-    seldom = run(*overrides, "eval.every_frames=1_024", folder="seldom")
+    seldom = run(*overrides, "eval.every_frames=768", folder="seldom")
     ours, theirs = ([row["train/return"] for row in rows(each)] for each in (often, seldom))
     assert ours == theirs
-    assert len(set(ours)) == 4
+    assert len(set(ours)) == 3
 
 
 def test_a_scenario_that_vmas_does_not_have_is_told(run):
