@@ -256,4 +256,4 @@ def test_the_w_and_b_run_goes_on_as_the_same_run(run):
     run(*overrides, "resume=auto")
     names = [path.name for path in (folder / "wandb").glob("offline-run-*")]
     assert len(names) == 2
-    assert len({name.split("-")[3] for name in names}) == 1  # behind it stands -1 where both began in a second
+    assert len({name.split("-")[3] for name in names}) == 1  # -1 follows where both began in a second
