@@ -1,4 +1,4 @@
-"""How processes beside the run begin: as copies of one that has imported what each needs (:mod:`server`)."""
+"""How processes beside the run begin: as copies of one that has imported what each needs."""
 
 import multiprocessing
 import signal
@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
+# What that one imports, for seconds; none opens what a copy could not share, as MuJoCo does a display.
+IMPORTED = ["hydrl.parts.server", "gymnasium", "torchrl.checkpoint", "torchrl.collectors", "torchrl.envs"]
+IMPORTED += ["torchrl.modules"]
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -15,9 +18,9 @@ STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 def starting(*, deaf_to: set[signal.Signals]) -> Iterator[Any]:
     """Gives Python's context to start processes in, which TorchRL takes too while the block lasts.
 
-    Where the method is ``spawn``, which TorchRL sets as it is imported, it is ``forkserver`` on Linux: the
-    first process pays for the imports, and all share their memory. That server is deaf to the
-    signals that stop a run, and ends with it.
+    On Linux that is ``forkserver`` in place of ``spawn``, which TorchRL sets as it is imported: the first
+    process pays for the imports, and all share their memory. The server is deaf to the signals that stop a
+    run, and ends with it.
 
     Args:
         deaf_to: signals that reach every process of the terminal, and are the run's to answer. What is copied
@@ -27,8 +30,8 @@ def starting(*, deaf_to: set[signal.Signals]) -> Iterator[Any]:
     keep_track()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
-        if method == "spawn" and sys.platform == "linux":
-            multiprocessing.set_forkserver_preload(["hydrl.parts.server"])
+        if method != "fork" and sys.platform == "linux":
+            multiprocessing.set_forkserver_preload(IMPORTED)
             multiprocessing.set_start_method("forkserver", force=True)
             forkserver.ensure_running()
         signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, *deaf_to})
