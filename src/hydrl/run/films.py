@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from fractions import Fraction
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,7 @@ def film(
         load_normaliser(env, evaluator.normaliser())
         env.set_seed(episode_seed(evaluator.seed, frames, drawn))
         start, first = env.reset(), picture(env)
-        metadata = getattr(env.base_env, "metadata", None) or {}
-        speed = Fraction(metadata.get("render_fps") or SMOOTH).limit_denominator(1_000)
+        speed = Fraction(pictures_a_second(env.base_env)).limit_denominator(1_000)
         every, steps = math.ceil(speed / SMOOTH), itertools.count(1)
         with (
             encoder(path, speed / every, *first.shape[:2]) as write,
@@ -67,6 +67,12 @@ def film(
             )
             write(picture(env))  # of the end, where TorchRL calls nothing
     return told(played)
+
+
+def pictures_a_second(base: EnvBase) -> float:
+    """How many steps a task takes in a second of its own time, as Gymnasium and PettingZoo or VMAS say it."""
+    metadata, world = getattr(base, "metadata", None) or {}, getattr(base, "world", None)
+    return metadata.get("render_fps") or 1 / getattr(world, "dt", 1 / SMOOTH)
 
 
 def told(played: TensorDictBase) -> tuple[float, int, bool]:
@@ -160,7 +166,8 @@ def picture(env: EnvBase) -> np.ndarray:
     base = env.base_env
     try:
         with warnings.catch_warnings(action="ignore"):  # GLFW's, said again by the error
-            frame = np.asarray(base.render())
+            by_mode = "mode" in signature(base.render).parameters  # VMAS asks at each picture
+            frame = np.asarray(base.render(mode="rgb_array") if by_mode else base.render())
         if frame.dtype != np.uint8 or frame.shape[2:] != (3,):
             raise TypeError("its render() gives no RGB frames")
     except Exception as error:  # whatever a simulator's graphics raise
