@@ -6,6 +6,7 @@ import signal
 from ctypes.util import find_library
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import av
@@ -192,6 +193,21 @@ def test_every_random_generator_is_left_as_it_was(tmp_path):
     assert after[0] == before[0]
     assert all(np.array_equal(now, then) for now, then in zip(after[1], before[1], strict=True))
     assert torch.equal(after[2], before[2])
+
+
+class Timed(Toy):
+    """Is asked for a picture as VMAS is, and has its time in its world."""
+
+    world = SimpleNamespace(dt=0.05)
+
+    def render(self, mode="human"):
+        return np.full((8, 8, 3), 200, np.uint8) if mode == "rgb_array" else None
+
+
+def test_a_task_that_is_asked_for_its_picture_is_filmed_at_its_own_speed(tmp_path):
+    shoot(still(Timed), tmp_path / "film.mp4", max_steps=5)
+    with av.open(str(tmp_path / "film.mp4")) as film:
+        assert film.streams.video[0].average_rate == 20
 
 
 @pytest.mark.parametrize(

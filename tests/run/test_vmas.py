@@ -1,8 +1,11 @@
 """VMAS' simulator steps all environments at once and draws from generators of its own."""
 
 import csv
+from ctypes.util import find_library
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
 from conftest import needs_vmas
 
@@ -44,3 +47,16 @@ def test_agents_that_are_not_alike_learn_by_groups(run):
     for row in rows(folder):
         assert row["loss/adversary/objective"] != row["loss/agent/objective"]
         assert float(row["train/adversary/return"]) >= 0 >= float(row["train/agent/return"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_library("EGL"), reason="VMAS draws through libEGL")
+def test_a_film_is_of_the_simulator_s_own_speed(run):
+    folder = run("algo=mappo", *SMALL, "total_frames=256", "eval.video=true")
+    with av.open(str(folder / "videos" / "final.mp4")) as film:
+        stream = film.streams.video[0]
+        assert (stream.average_rate, stream.width, stream.height) == (10, 700, 700)
+        pictures = [each.to_ndarray(format="gray") for each in film.decode(stream)]
+    assert len(pictures) == 101
+    assert np.ptp(pictures[0]) > 100  # agents on white
+    assert (abs(pictures[0].astype(int) - pictures[-1]) > 50).mean() > 1e-3

@@ -1,5 +1,6 @@
 """Games of turns from one seat: what the loser is paid, which moves are allowed, who plays the others."""
 
+import sys
 from contextlib import closing
 from functools import cache
 
@@ -258,6 +259,25 @@ def test_what_is_stacked_from_step_to_step_earlier_policies_have_not():
         collectors.make_collector(env, None, chosen.build("actor")(env), **COLLECTS)
 
 
+@pytest.mark.parametrize("says", ["observation", "info"])
+def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes(says):
+    words = ["env=self_play", "env.id=games:Nim", f"+env.says={says}", "transforms=plain"]
+    chosen = settings("algo=ppo", *words)
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
+    with closing(env):
+        actor, others = chosen.build("actor")(env), specs.opponents(env)
+        others.newest = 1.0
+        for frames in (0, 20_000):  # against moves drawn at random, and against a policy
+            others.meet(actor, frames, env)
+            played = env.rollout(60, actor, break_when_any_done=False)
+            assert torch.equal(played["action_mask"], torch.arange(3) < played["observation"])
+            over = played["next", "done"]
+            assert over.sum() > 10
+            assert set(played["next", "reward"][over].tolist()) == {-1.0, 1.0}
+            assert not played["next", "reward"][~over].any()
+    assert len(others.policies) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -267,6 +287,9 @@ def test_what_is_stacked_from_step_to_step_earlier_policies_have_not():
             ["env.id=mpe2/simple_spread_v3"],
             "no game of turns; write env=pettingzoo env.id=mpe2/simple_spread_v3",
         ),
+        (["env.id=hunts:Hunt"], "no game of turns; write env=pettingzoo env.id=hunts:Hunt"),
+        (["env.id=games:Nym"], r"games:Nym could not be made: module 'games' has no attribute 'Nym'$"),
+        (["env.id=games:Nim", "+env.stonez=3"], "could not be made: .*unexpected keyword argument 'stonez'"),
     ],
 )
 def test_what_cannot_be_played_is_told_in_a_line(words, told):
@@ -281,3 +304,10 @@ def test_what_cannot_be_played_is_told_in_a_line(words, told):
 def test_opponents_that_no_policy_could_be_are_refused(word, instead):
     with pytest.raises(UserError, match=rf"env\.opponents: .*use {instead}, or env\.opponents=null"):
         settings("algo=ppo", "env=self_play", f"env.id={GAME}", word, "transforms=plain")
+
+
+def test_the_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pettingzoo", None)
+    told = r"^env=self_play: pettingzoo is not installed; pip install 'hydrl\[pettingzoo\]'$"
+    with pytest.raises(UserError, match=told):
+        seat.make(GAME)

@@ -9,8 +9,8 @@ from types import ModuleType
 from hydrl.errors import UserError
 
 
-def imported(name: str, extra: str) -> ModuleType:
-    """A package that comes with an extra of hydrl's, which is called as the family is.
+def imported(name: str, extra: str, family: str = "") -> ModuleType:
+    """A package that comes with an extra of hydrl's, which is called as the family is unless that is given.
 
     Raises:
         UserError: where it cannot be imported, saying what to install.
@@ -19,7 +19,7 @@ def imported(name: str, extra: str) -> ModuleType:
         return import_module(name)
     except ImportError as error:
         reason = f"{error.name} is not installed" if isinstance(error, ModuleNotFoundError) else str(error)
-        raise UserError(f"env={extra}: {reason}; pip install 'hydrl[{extra}]'") from error
+        raise UserError(f"env={family or extra}: {reason}; pip install 'hydrl[{extra}]'") from error
 
 
 def check_id(id: str, known: Iterable[str]) -> None:

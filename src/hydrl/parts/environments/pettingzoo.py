@@ -82,18 +82,27 @@ def made(id: str, kwargs: dict[str, Any]) -> Any:
     Raises:
         UserError: as :func:`pettingzoo_env` does.
     """
-    zoo, maker = imported("pettingzoo", "pettingzoo"), maker_of(id)
-    try:
-        task = maker(**kwargs)
-    except (TypeError, ImportError) as error:
-        if own_code(maker) and is_of_the_task(error):
-            raise
-        raise UserError(f"env.id={id} could not be made: {' '.join(str(error).split())}") from error
+    zoo = imported("pettingzoo", "pettingzoo")
+    task = called(maker_of(id), id, kwargs)
     if isinstance(task, zoo.AECEnv):
         raise UserError(turns(id))
     if not all(hasattr(task, each) for each in ("possible_agents", "action_space", "step", "reset")):
         raise UserError(f"env.id={id} made a {type(task).__name__}, and no task of PettingZoo's. {OWN}")
     return task
+
+
+def called(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
+    """What a maker makes.
+
+    Raises:
+        UserError: for keywords that it does not take, or packages that it misses.
+    """
+    try:
+        return maker(**kwargs)
+    except (TypeError, ImportError) as error:
+        if own_code(maker) and is_of_the_task(error):
+            raise
+        raise UserError(f"env.id={id} could not be made: {' '.join(str(error).split())}") from error
 
 
 def maker_of(id: str) -> Any:
@@ -103,18 +112,29 @@ def maker_of(id: str) -> Any:
         UserError: for one that there is not, or where turns are taken.
     """
     if ":" in id:
-        module, _, name = id.partition(":")
-        try:
-            return getattr(import_module(module), name)
-        except (ModuleNotFoundError, AttributeError) as error:
-            if isinstance(error, ModuleNotFoundError) and error.name not in (module, module.split(".")[0]):
-                raise
-            where = "put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
-            raise UserError(f"env.id={id} could not be made: {error}; {where}") from None
+        return own(id)
     module = module_of(id)
     if not hasattr(module, "parallel_env"):
         raise UserError(turns(id))
     return module.parallel_env
+
+
+def own(id: str) -> Any:
+    """One's own class, or whatever else makes a task, by ``MODULE:NAME``.
+
+    Raises:
+        UserError: where it cannot be imported.
+    """
+    module, _, name = id.partition(":")
+    where = "put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
+    try:
+        return getattr(import_module(module), name)
+    except AttributeError as error:
+        raise UserError(f"env.id={id} could not be made: {error}") from None
+    except ModuleNotFoundError as error:
+        if error.name not in (module, module.split(".")[0]):
+            raise
+        raise UserError(f"env.id={id} could not be made: {error}; {where}") from None
 
 
 def module_of(id: str) -> Any:

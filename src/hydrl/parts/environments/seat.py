@@ -15,8 +15,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.families import imported
-from hydrl.parts.environments.pettingzoo import entries_of, mask_of, module_of
-from hydrl.parts.environments.spaces import at, leaves, view
+from hydrl.parts.environments.pettingzoo import called, mask_of, module_of, own
+from hydrl.parts.environments.spaces import at, is_picture, leaves, view
 from hydrl.parts.specs import MASK
 from hydrl.parts.transforms import alone, read_by
 
@@ -135,7 +135,8 @@ def make(
     """A game by its name, as ``classic/tictactoe_v3``.
 
     Args:
-        id: ``FAMILY/NAME_vN``, as PettingZoo's modules are called.
+        id: ``FAMILY/NAME_vN``, as PettingZoo's modules are called, or ``MODULE:CLASS`` for one's own
+            ``pettingzoo.AECEnv``.
         seat: the player whose eyes it is seen by; ``None`` draws one for each game.
         opponents: who plays the others; ``None`` draws their moves at random.
         render_mode: ``rgb_array`` for films.
@@ -144,12 +145,21 @@ def make(
     Raises:
         UserError: for a game that there is not, or no player of it.
     """
-    imported("pettingzoo", "self_play")
-    if hasattr(module := module_of(id), "parallel_env"):
-        raise UserError(f"env.id={id} is no game of turns; write env=pettingzoo env.id={id}")
+    zoo = imported("pettingzoo", "pettingzoo", "self_play")
+    at_once = UserError(f"env.id={id} is no game of turns; write env=pettingzoo env.id={id}")
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
-    return Seat(module.env(**kwargs), id, seat, opponents)
+    if ":" in id:
+        game = called(own(id), id, kwargs)
+    elif hasattr(module := module_of(id), "parallel_env"):
+        raise at_once
+    else:
+        game = called(module.env, id, kwargs)
+    if not isinstance(game, zoo.AECEnv):
+        raise at_once
+    game.reset(seed=0)
+    in_info = MASK in game.infos[game.agent_selection]
+    return (Masked if in_info else Seat)(game, id, seat, opponents)
 
 
 class Seat(gymnasium.Env):
@@ -173,14 +183,18 @@ class Seat(gymnasium.Env):
             raise UserError(
                 f"env.seat={seat}: {id} has {' and '.join(players)}; null draws one for each game"
             )
-        self.metadata, self.render_mode = game.metadata, game.unwrapped.render_mode
+        self.metadata = getattr(game, "metadata", {})
+        self.render_mode = getattr(game.unwrapped, "render_mode", None)
         self.player = seat or players[0]
         self.opponent: int | None = None
         self.paid = self.total = 0.0
         self.observation_space = game.observation_space(self.player)
         self.action_space = game.action_space(self.player)
-        seen = entries_of(self.observation_space)
-        self.entries = dict(leaves(Dict({key: each for key, each in seen.items() if key != MASK})))
+        seen = self.observation_space
+        if isinstance(seen, Dict):
+            seen = Dict({key: each for key, each in seen.items() if key != MASK})
+        bare = "pixels" if is_picture(seen) else "observation"
+        self.entries = {name or bare: each for name, each in leaves(seen)}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins a game, in which others may move first."""
@@ -243,3 +257,14 @@ class Seat(gymnasium.Env):
     def close(self) -> None:
         """Closes the game."""
         self.game.close()
+
+
+class Masked(Seat):
+    """One whose game has the mask of its actions in ``infos``, and not in what is observed."""
+
+    def action_masks(self) -> np.ndarray:
+        """``[actions]``, whether each is allowed; all are once the game is over."""
+        mask = (self.game.infos.get(self.player) or {}).get(MASK)
+        if mask is None or self.over(self.player):
+            return np.ones(self.action_space.n, bool)
+        return np.asarray(mask, bool)

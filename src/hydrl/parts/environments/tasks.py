@@ -175,7 +175,8 @@ def is_of_the_task(error: Exception) -> bool:
     """Whether a task's own code failed, which its traceback tells best."""
     if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
         return False
-    *_, (innermost, _) = walk_tb((error.__cause__ or error).__traceback__)
+    cause = error.__cause__  # which may be one that nobody raised
+    *_, (innermost, _) = walk_tb((cause and cause.__traceback__) or error.__traceback__)
     package = innermost.f_globals["__name__"].partition(".")[0]
     return package not in ("gymnasium", "hydrl", "importlib", "numpy", "torchrl")
 

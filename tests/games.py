@@ -1,0 +1,66 @@
+"""A game of turns by PettingZoo's API, as people write one."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+from pettingzoo import AECEnv
+
+
+class Nim(AECEnv):
+    """Players take one to three of the stones in turn; who takes the last one wins.
+
+    Args:
+        stones: at the start.
+        says: where it is told which actions are allowed, ``observation`` or ``info``.
+    """
+
+    metadata = {"name": "nim"}  # noqa: RUF012 - as PettingZoo has it
+
+    def __init__(self, stones: int = 5, says: str = "observation") -> None:
+        super().__init__()
+        self.stones, self.says = stones, says
+        self.possible_agents = ["one", "two"]
+        self.rng = np.random.default_rng()
+
+    def observation_space(self, agent: str) -> Any:
+        inner = Box(0, self.stones, (1,), np.float32)
+        if self.says == "info":
+            return inner
+        return Dict({"observation": inner, "action_mask": Box(0, 1, (3,), np.int8)})
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(3)
+
+    def allowed(self) -> np.ndarray:
+        return (np.arange(3) < max(self.left, 1)).astype(np.int8)
+
+    def observe(self, agent: str) -> Any:
+        row = np.array([self.left], np.float32)
+        return row if self.says == "info" else {"observation": row, "action_mask": self.allowed()}
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> None:
+        self.agents, self.left, self.agent_selection = [*self.possible_agents], self.stones, "one"
+        self.rewards = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self.tell()
+
+    def tell(self) -> None:
+        said = {"action_mask": self.allowed()} if self.says == "info" else {}
+        self.infos = {agent: dict(said) for agent in self.agents}
+
+    def step(self, action: int | None) -> None:
+        mover = self.agent_selection
+        if self.terminations[mover]:
+            return self._was_dead_step(action)
+        assert action is not None
+        assert action < self.left
+        self.left -= int(action) + 1
+        other = "two" if mover == "one" else "one"
+        if self.left == 0:
+            self.rewards = {mover: 1.0, other: -1.0}
+            self.terminations = dict.fromkeys(self.agents, True)
+        self.agent_selection = other
+        self.tell()
