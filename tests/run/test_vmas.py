@@ -1,15 +1,17 @@
 """VMAS' simulator steps all environments at once and draws from generators of its own."""
 
 import csv
+from contextlib import closing
 from ctypes.util import find_library
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from conftest import needs_vmas
+from conftest import needs_vmas, settings
 
 from hydrl.errors import UserError
+from hydrl.parts import environments, specs
 
 # An episode ends in each batch.
 SMALL = ["env=vmas_navigation", "~tuned", "debug=fast", "minibatches.epochs=2", "collector.num_envs=2"]
@@ -60,3 +62,11 @@ def test_a_film_is_of_the_simulator_s_own_speed(run):
     assert len(pictures) == 101
     assert np.ptp(pictures[0]) > 100  # agents on white
     assert (abs(pictures[0].astype(int) - pictures[-1]) > 50).mean() > 1e-3
+
+
+def test_one_group_is_called_agents_whatever_its_agents_are():
+    chosen = settings("algo=ippo", "env=vmas", "env.scenario=football")
+    env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2)
+    with closing(env):
+        assert [*specs.groups(env)] == ["agents"]
+        assert env.base_env.group_map == {"agents": [f"agent_blue_{k}" for k in range(3)]}

@@ -26,7 +26,7 @@ from hydrl.parts.environments.normalisers import load_normaliser
 from hydrl.parts.environments.pettingzoo import pettingzoo_env
 from hydrl.parts.environments.tasks import copies
 from hydrl.parts.libraries import tell
-from hydrl.parts.specs import MASK, mask_keys, restarts_with_episodes
+from hydrl.parts.specs import AGENTS, MASK, mask_keys, restarts_with_episodes
 from hydrl.parts.transforms import ActionMask, CopiedTensors, ReturnOfAgents
 
 MakeEnv = Callable[..., EnvBase]
@@ -116,7 +116,12 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None 
     is_class = isinstance(maker, type)
     constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
     if "num_envs" in signature(constructor).parameters:
-        return fresh(make, num_envs=num_envs, device=device)
+        env = fresh(make, num_envs=num_envs, device=device)
+        agents = [*getattr(env, "group_map", {}).values()]
+        if len(agents) == 1 and AGENTS not in env.group_map:  # as VMAS' football has agent_blue_0 alone
+            env.close()
+            env = fresh(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
+        return env
     one = partial(fresh, make, device=device)
     return one() if num_envs == 1 else SteadySerialEnv(num_envs, one)
 
