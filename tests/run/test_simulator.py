@@ -92,6 +92,26 @@ def test_a_game_of_atari_s_goes_on_from_any_moment():
             assert torch.equal(expected[key], found[key]), key
 
 
+@pytest.mark.parametrize("name", ["adversary", "push", "crypto", "reference", "speaker_listener"])
+def test_agents_of_mpe_go_on_toward_what_was_drawn_for_them(name):
+    """Each reset lets them refer to landmarks, and an environment that was never reset has none of that."""
+    pytest.importorskip("mpe2")
+    version = 4 if name == "speaker_listener" else 3
+    words = ["algo=ippo", "env=pettingzoo", f"env.id=mpe2/simple_{name}_v{version}"]
+    make = settings(*words).build("env")
+    first, second = (make_env(make, [StepCounter], num_envs=2) for _ in range(2))
+    first.set_seed(0)
+    _, now = play(first, first.reset(), 33)
+    load_simulator(second, simulator_state(first))
+    torch.manual_seed(0)
+    expected, _ = play(first, now.clone(), 40)  # past an end
+    torch.manual_seed(0)
+    found, _ = play(second, now.clone(), 40)
+    assert expected["next", "done"].any()
+    for key in expected.keys(True, True):
+        assert torch.equal(expected[key], found[key]), key
+
+
 @pytest.mark.filterwarnings("ignore:.*out of date.*")
 @pytest.mark.parametrize(("ident", "num_envs"), TASKS)
 def test_gymnasium_s(ident, num_envs):

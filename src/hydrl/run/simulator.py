@@ -342,13 +342,13 @@ def empty(kind: Any, cls: type, about: Mapping[str, Any]) -> Any:
 
 
 def write_holder(value: Any, held: Any, module: Any, name: str = "", *, filled: Filled) -> Any:
-    """What has attributes."""
-    if name and not alike(name, name_of(value if isinstance(value, type) else type(value))):
-        cls = next((each for each in OBJECTS if name_of(each) == name), None)
-        if cls is None:
-            raise ValueError(f"{type(value).__name__} stands where {name} stood")
-        value = cls.__new__(cls)
-    filled.take(value, refuse)
+    """What has attributes; what a game is made of may refer to more than one just made has yet."""
+    cls = type(value)
+    if name and not alike(name, name_of(value if isinstance(value, type) else cls)):
+        there, cls, value = cls.__name__, known(name, object, None), None
+        if cls not in OBJECTS and not is_game_s(cls):
+            raise ValueError(f"{there} stands where {name} stood")
+    value = filled.take(value, partial(object.__new__, cls) if is_game_s(cls) else partial(anew, cls))
     write_attributes(value, held, filled)
     if module:
         nn.Module.load_state_dict(value, module)
@@ -373,13 +373,22 @@ def write_attributes(value: Any, held: Mapping[str, Saved], filled: Filled) -> N
             vars(value).pop(name, None)
 
 
+def anew(cls: Any) -> Any:
+    """One of :data:`OBJECTS`.
+
+    Raises:
+        ValueError: for what cannot be made.
+    """
+    return cls.__new__(cls) if cls in OBJECTS else refuse()
+
+
 def refuse() -> Any:
     """For what cannot be made.
 
     Raises:
         ValueError: always.
     """
-    raise ValueError("what cannot be made is not there")
+    raise ValueError("it refers to an object that one just made has not yet")
 
 
 def alike(name: str, other: str) -> bool:
