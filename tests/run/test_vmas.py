@@ -36,9 +36,13 @@ def test_an_evaluation_leaves_the_training_s_draws_alone(run):
     assert len(set(ours)) == 3
 
 
-def test_a_scenario_that_vmas_does_not_have_is_told(run):
+def test_what_vmas_does_not_have_is_told(run):
     with pytest.raises(UserError, match=r"env\.scenario=balanc: no such choice; try balance, "):
         run("algo=mappo", "env=vmas", "env.scenario=balanc")
+    with pytest.raises(
+        UserError, match=r"^env\.scenario_kwargs: \{'n_agent': 4\} passed but not used by the s"
+    ):
+        run("algo=mappo", "env=vmas", "env.scenario=balance", "+env.scenario_kwargs.n_agent=4")
     with pytest.raises(UserError, match=r"continuous actions; add \+env\.continuous_actions=false, or use "):
         run("algo=qmix", "env=vmas", "env.scenario=balance")
 

@@ -1,5 +1,6 @@
 """One maker per choice under one stack of transforms, seeded before anything looks at it."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
@@ -130,11 +131,17 @@ def fresh(make: MakeEnv, **given: Any) -> EnvBase:
     """An environment from a copy of its configuration, which it may change as it likes.
 
     Raises:
-        UserError: for a task of Gymnasium's, which is made by its id.
+        UserError: for a task of Gymnasium's, which is made by its id, or keywords that VMAS passes over.
     """
     if isinstance(make, partial):
         make = partial(make.func, *make.args, **copies(make.keywords))
-    made = make(**given)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Scenario kwargs")
+        try:
+            made = make(**given)
+        except UserWarning as error:
+            passed = str(error).removeprefix("Scenario kwargs: ").partition(".")[0]
+            raise UserError(f"env.scenario_kwargs: {passed}; VMAS' source has their names") from None
     if isinstance(made, gymnasium.Env):
         raise UserError(
             f"env makes {type(made).__name__}, a task of Gymnasium's; register it and write env=gym "
