@@ -140,7 +140,7 @@ def fresh(make: MakeEnv, **given: Any) -> EnvBase:
         try:
             made = make(**given)
         except UserWarning as error:
-            passed = str(error).removeprefix("Scenario kwargs: ").partition(".")[0]
+            passed = str(error).removeprefix("Scenario kwargs: ").partition(". This")[0]
             raise UserError(f"env.scenario_kwargs: {passed}; VMAS' source has their names") from None
     if isinstance(made, gymnasium.Env):
         raise UserError(
