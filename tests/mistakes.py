@@ -287,6 +287,13 @@ MISTAKES: dict[str, list[str]] = {
         "env.scenario=balance: env=vmas_navigation is navigation",
         "use env=vmas env.scenario=balance",
     ],
+    "algo=ppo env=cartpole collector=dataset data=npz data.path=set": [
+        "collector=dataset gives what others did, and algo=ppo learns from its own policy's frames alone",
+        "use algo=bc, or another that learns from data",
+    ],
+    "algo=rainbow env=cartpole minibatches=mixed minibatches.n_steps=1 data=npz data.path=set": [
+        "minibatches=mixed does not fit algo=rainbow; use minibatches=replay",
+    ],
     "algo=mappo env=simple_spread env.id=mpe2/simple_tag_v3": [
         "env.id=mpe2/simple_tag_v3: env=simple_spread is mpe2/simple_spread_v3",
         "use env=simple_tag or env=pettingzoo env.id=mpe2/simple_tag_v3",

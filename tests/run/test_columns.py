@@ -148,14 +148,24 @@ def test_a_package_that_is_not_there_is_told_in_a_line(tmp_path, monkeypatch):
     [
         ("nothing.npz", "there is no such file; give another path"),
         (".", "there is no data.npz in it; give another path"),
-        ("text.npz", "cannot be read as npz"),
+        ("text.npz", r"cannot be read as npz: This file contains pickled \(object\) data\.$"),
         ("pickled.npz", "cannot be read as npz"),
         ("one.npy", "cannot be read as npz: it holds one array"),
+        ("empty.npz", "cannot be read as npz: No data left in file"),
+        ("half.npz", "cannot be read as npz: File is not a zip file"),
+        ("spoilt.npz", "cannot be read as npz: Bad CRC-32 for file 'rewards.npy'"),
+        ("other.npz", "cannot be read as npz: it is HDF5; use data=h5"),
     ],
 )
 def test_a_file_that_is_none_is_told_in_a_line(name, message, tmp_path):
     (tmp_path / "text.npz").write_text("no archive")
     np.save(tmp_path / "one.npy", np.zeros(3))
     np.savez(tmp_path / "pickled.npz", observations=np.array([print], dtype=object))
+    (tmp_path / "empty.npz").touch()
+    (tmp_path / "other.npz").write_bytes(b"\x89HDF\r\n\x1a\n and more")
+    np.savez(tmp_path / "whole.npz", rewards=np.ones(100))
+    whole = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "spoilt.npz").write_bytes(whole[:400] + b"spoilt" + whole[406:])
     with pytest.raises(UserError, match=f"data.path=X:? {message}"):
         columns.read("npz", tmp_path / name, "data.path=X")

@@ -345,6 +345,11 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
+    if collector["_target_"] == "hydrl.run.dataset.DataSet" and asked(values, "epochs"):
+        yield (
+            f"collector=dataset gives what others did, and algo={values['algo']} learns from its own policy's "
+            "frames alone; use algo=bc, or another that learns from data"
+        )
     if (frames := find(values, "collector.init_random_frames")) and asked(values, "epochs"):
         yield (
             f"collector.init_random_frames={frames}: frames that another policy acted in teach nothing here, "

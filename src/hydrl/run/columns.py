@@ -4,6 +4,8 @@ All are in the task's own units. What is observed is the column ``observations``
 ``observations/NAME`` an entry.
 """
 
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,10 +44,9 @@ def read(kind: str, path: Path, told: str) -> Columns:
             columns = READERS[kind](file)
         except UserError:
             raise
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(
-                f"{told} cannot be read as {kind}: {' '.join(str(error).split())[:120]}"
-            ) from None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            reason = " ".join(str(error).split()).partition(" If you trust")[0][:120]
+            raise UserError(f"{told} cannot be read as {kind}: {reason}") from None
     columns = {
         name: each for name, each in columns.items() if name.partition("/")[0] in (*NEEDED, NEXT, *ENDS)
     }
@@ -67,6 +68,9 @@ def instead(path: Path, kind: str = "") -> str:
 
 def npz(file: Path) -> Columns:
     """Of an archive of NumPy's; nothing in it is run."""
+    with file.open("rb") as opened:
+        if opened.read(8) == b"\x89HDF\r\n\x1a\n":
+            raise ValueError("it is HDF5; use data=h5")
     archive = np.load(file, allow_pickle=False)
     if not hasattr(archive, "files"):
         raise ValueError("it holds one array, and not several by name, as numpy.savez writes them")
@@ -77,6 +81,8 @@ def npz(file: Path) -> Columns:
 def h5(file: Path) -> Columns:
     """Of an HDF5 file, groups within groups joined by a stroke."""
     h5py = imported("h5py", "data=h5")
+    if zipfile.is_zipfile(file):
+        raise ValueError("it is an archive; use data=npz")
     columns: Columns = {}
 
     def visit(name: str, node: Any) -> None:

@@ -181,6 +181,8 @@ def observation(values: np.ndarray, spec: TensorSpec, told: str) -> Tensor:
         values = values.reshape(-1, *wanted)
     if values.shape[1:] != wanted:
         raise UserError(f"{told} has rows of shape {list(has)}, and the task shows {list(wanted)}")
+    if spec.dtype == torch.bool and ((values == 0) | (values == 1)).all():  # a mask of zeros and ones
+        values = values.astype(bool)
     exact = {torch.uint8: np.uint8, torch.bool: np.bool_}.get(spec.dtype)  # of pictures and masks
     if values.dtype != exact if exact else values.dtype == np.uint8:
         raise UserError(
