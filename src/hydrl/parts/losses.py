@@ -192,7 +192,8 @@ def make_estimator(
 
 def convolve(parts: Mapping[str, nn.Module]) -> bool:
     """Whether any of the networks reads pictures by convolutions."""
-    return any(isinstance(layer, nn.Conv2d) for part in parts.values() for layer in part.modules())
+    built = [part for part in parts.values() if part is not None]
+    return any(isinstance(layer, nn.Conv2d) for part in built for layer in part.modules())
 
 
 def of_several(
