@@ -347,8 +347,8 @@ def at_odds(values: Values) -> Iterator[str]:
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
     if collector["_target_"] == "hydrl.run.dataset.DataSet" and asked(values, "epochs"):
         yield (
-            f"collector=dataset gives what others did, and algo={values['algo']} learns from its own policy's "
-            "frames alone; use algo=bc, or another that learns from data"
+            f"collector=dataset gives what others did, and algo={values['algo']} learns from its own "
+            "policy's frames alone; use algo=bc, or another that learns from data"
         )
     if (frames := find(values, "collector.init_random_frames")) and asked(values, "epochs"):
         yield (

@@ -29,6 +29,8 @@ READ = {
     "value_network": ("action_value", "value"),
 }
 DIVERGENCE = ("kl_approx", "kl")
+PARTS = 8  # in which a batch of pictures is judged: whole, the system has to find new memory for it each time
+CHUNKS = {"num_chunks", "num_chunk", "value_chunk_size"}  # keywords that say otherwise
 DISTRIBUTION = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
 
 
@@ -168,7 +170,7 @@ def make_loss(
 def make_estimator(
     loss: LossModule, value_estimator: Mapping[str, Any], parts: Mapping[str, nn.Module], *, remembers: bool
 ) -> None:
-    """Gives a loss its value estimator, over a memory without vmap.
+    """Gives a loss its value estimator, over a memory without vmap, over pictures in several parts.
 
     Raises:
         UserError: for an actor that does not write what it reads.
@@ -176,6 +178,8 @@ def make_estimator(
     loss.make_value_estimator(**value_estimator)
     if remembers:
         loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
+    elif hasattr(loss.tensor_keys, "advantage") and convolve(parts) and not CHUNKS & value_estimator.keys():
+        loss.value_estimator.num_chunks = PARTS
     reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
     log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
     # Of the action as it was acted; what is learned from without an advantage draws its own.
@@ -184,6 +188,12 @@ def make_estimator(
     if isinstance(loss.value_estimator, VTrace):
         actor = loss.value_estimator.actor_network
         loss.value_estimator.actor_network = OfTheActionTaken(actor, loss.tensor_keys.action)
+
+
+def convolve(parts: Mapping[str, nn.Module]) -> bool:
+    """Whether any of the networks reads pictures by convolutions."""
+    built = [part for part in parts.values() if part is not None]
+    return any(isinstance(layer, nn.Conv2d) for part in built for layer in part.modules())
 
 
 def of_several(

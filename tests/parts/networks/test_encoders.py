@@ -10,6 +10,7 @@ from torchrl.objectives import A2CLoss, ClipPPOLoss
 
 from hydrl.errors import UserError
 from hydrl.parts.environments import gymnasium_env, make_env
+from hydrl.parts.experience.minibatches import judge
 from hydrl.parts.losses import make_loss
 from hydrl.parts.networks import actors, critics, encoders
 from hydrl.parts.networks.encoders import Features
@@ -196,3 +197,27 @@ def test_losses_that_are_kept_apart_take_no_shared_encoder():
         make_loss(apart, parts, env.action_spec, networks, {}, {})
     parts["critic"] = critics.state_value(env, actor, **NET, encoder=encoders.encoder)
     make_loss(apart, parts, env.action_spec, networks, {}, {})
+
+
+@pytest.mark.parametrize(("loss", "functional"), [(ClipPPOLoss, False), (A2CLoss, True)])
+def test_a_batch_of_pictures_is_judged_in_parts_to_the_same_advantages(loss, functional):
+    env = shows()
+    actor = actors.categorical(env, **NET, encoder=encoders.encoder)
+    parts = {"actor": actor, "critic": critics.state_value(env, actor, **NET, encoder="shared")}
+    networks = {"actor_network": "actor", "critic_network": "critic"}
+    make = partial(make_loss, partial(loss, functional=functional), parts, env.action_spec, networks, {})
+    rows, read = rows_of(env, 48).reshape(16, 3), list[int]()
+    features = next(each for each in actor.modules() if isinstance(each, Features))
+    features.register_forward_pre_hook(lambda _, given: read.append(given[0].numel()))
+
+    def advantages(**asked: int) -> torch.Tensor:
+        batch = rows.clone()
+        judge(batch, make({"gamma": 0.9, "lmbda": 0.8, "average_gae": False, **asked}))
+        return batch["advantage"]
+
+    whole = advantages(num_chunks=1)
+    assert max(read) == 48
+    read.clear()
+    torch.testing.assert_close(advantages(), whole, atol=1e-5, rtol=1e-5)
+    assert max(read) == 6  # two of sixteen environments
+    assert whole.std() > 0
