@@ -75,6 +75,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Annotated[float, Field(gt=0, le=1)], "transforms.normalize.settle"),
     (Annotated[int, Field(gt=1)], "actor.atoms"),
     (Literal["auto", "online", "offline"], "logger.wandb.mode"),
+    (PositiveInt, "env.opponents.every_frames env.opponents.size"),
+    (Fraction, "env.opponents.newest env.opponents.chance"),
 )
 
 # What must not be more than what.
@@ -305,6 +307,10 @@ def ill_read(values: Values) -> Iterator[str]:
     for path, node in targets(values):
         if node["_target_"] != "hydrl.parts.networks.encoders.encoder":
             continue
+        network = path.partition(".")[0]
+        if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
+            able = ["own", *["shared"] * (network != "actor" and judges(values)), *READERS]
+            yield f"{path}={node['reader']}: should be {', '.join(able[:-1])} or {able[-1]}"
         for key in (each for each in node if each not in ("reader", "features") and each[0] != "_"):
             if node[key] not in READERS:
                 reads = f"what reads the entry {key}: {', '.join(READERS)}"
