@@ -296,7 +296,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "use algo=a2c, ", " or tqc\n"],
     "algo=ppo env=custom env._target_=toys.Team": [
         "algo=ppo",
-        "env=toys.Team has multi-agent continuous actions",
+        "env._target_=toys.Team has multi-agent continuous actions",
         "use algo=independent_ddpg, ippo, maddpg, mappo or masac",
     ],
     "algo=mappo env=cartpole": [

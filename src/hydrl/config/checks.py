@@ -452,7 +452,7 @@ def lacking(values: Values) -> Iterator[str]:
         if (package := NEEDED.get(str(part["_target_"]))) is None:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
-            asked = f"env={values['task']}" if path == "env" else path.replace(".", "=")
+            asked = env_named(values["task"], part) if path == "env" else path.replace(".", "=")
             asked = asked if "=" in asked else named(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
             yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
@@ -559,6 +559,13 @@ def named(group: str, node: Part | None) -> str:
     """The choice that ``node`` is, as it is typed; a part that is no choice by what it is built from."""
     alike = chosen(group, node) or [(node or {}).get("_target_", "")]
     return f"{group}={min(alike, key=len)}"  # a loss of several agents has the longer name
+
+
+def env_named(task: str, env: Part) -> str:
+    """The environment, as it is typed."""
+    said = (each for each in ("id", "scenario", "_target_") if env.get(each) == task)
+    key = None if task in choices(CONFIGS / "env") else next(said, None)
+    return f"env.{key}={task}" if key else f"env={task}"
 
 
 def chosen(group: str, node: Part | None) -> list[str]:
