@@ -17,7 +17,7 @@ import hydra
 from omegaconf import DictConfig
 
 from hydrl.config import CONFIGS, command_line
-from hydrl.config.settings import Settings, check_action_space, load
+from hydrl.config.settings import Settings, check_action_space, check_groups, load
 from hydrl.run import folder, headless, resume, screen
 
 
@@ -66,6 +66,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)
     env = make_env(num_envs=settings.num_envs)
     check_action_space(settings, specs.action_kind(env))
+    check_groups(settings, [*specs.groups(env)], alike=specs.are_alike(env))
     env.set_seed(seed)
     environments.initialise_normalisers(env, settings.init_stats_frames, resume.normaliser(origin))
     check_env_specs(env)

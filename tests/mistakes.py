@@ -72,7 +72,12 @@ MISTAKES: dict[str, list[str]] = {
     "encoder=resnet": ["encoder=resnet: no such choice; try auto, cnn, impala, minatar, mlp"],
     "++actor.encoder.reader=cnn": ["actor.encoder={reader: cnn}", "encoder.KEY=VALUE"],
     "encoder.nonsense=1": ["encoder.nonsense=1", "auto, mlp, cnn, impala, minatar"],
-    "critic.encoder=nature": ["critic.encoder.reader=nature", "'impala' or 'minatar'"],
+    "critic.encoder=nature": [
+        "critic.encoder=nature: should be own, shared, auto, mlp, cnn, impala or minatar"
+    ],
+    "algo=sac env=pendulum critic.encoder=nature": ["should be own, auto, mlp, "],
+    "encoder.reader=nature": ["encoder.reader=nature: should be 'auto', 'mlp', 'cnn', 'impala' or 'minatar'"],
+    "algo=dqn env=cartpole critic.encoder=shared": ["there is no such key; algo=dqn has no critic\n"],
     "algo=sac env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
@@ -105,6 +110,10 @@ MISTAKES: dict[str, list[str]] = {
     "seed=1.5": ["seed=1.5", "an integer"],
     "seed=abc total_frames=1.5": ["seed=abc", "an integer"],
     "actor.num_cells=64": ["actor.num_cells=64", "a list; write actor.num_cells=[64]"],
+    "actor.num_cells=abc": [
+        "actor.num_cells=abc: should be a list of integers, as actor.num_cells=[64,64]\n"
+    ],
+    "algo=qmix env=simple_spread mixer.state_cells=abc": ["a list of integers, as mixer.state_cells=[64,64]"],
     "actor.num_cells=64x64": ["actor.num_cells=64x64", "a list; write actor.num_cells=[64,64]\n"],
     "action_spaces=discrete": ["a list; write action_spaces=[discrete]\n"],
     "actor.num_cells=[64,abc]": ["actor.num_cells=[64, abc]", "an integer"],
@@ -173,6 +182,23 @@ MISTAKES: dict[str, list[str]] = {
     "hydra/launcher=nosuch": ["hydra/launcher=nosuch: no such choice", "basic"],
     # The environment.
     "env=gym": ["env.id has no value; write env.id=VALUE, which should be a name, such as CartPole-v1"],
+    "algo=mappo env=pettingzoo": ["env.id has no value", "such as mpe2/simple_spread_v3\n"],
+    "env=self_play env.id=null": ["env.id=null: should be a name, such as classic/tictactoe_v3\n"],
+    "env=self_play env.id=classic/tictactoe_v3 env.opponents.chance=2": [
+        "env.opponents.chance=2: should be less than or equal to 1\n"
+    ],
+    "env=self_play env.id=classic/tictactoe_v3 env.opponents.newest=-1": ["greater than or equal to 0"],
+    "env=self_play env.id=classic/tictactoe_v3 env.opponents.size=0": ["env.opponents.size=0: ", "than 0"],
+    "env=self_play env.id=classic/tictactoe_v3 env.opponents.every_frames=0": ["every_frames=0: ", "than 0"],
+    # A task's own keywords, without the plus.
+    "algo=mappo env=simple_spread env.N=5": ["For a keyword of the task's own write +env.N=5\n"],
+    "env=cartpole env.sutton_barto_reward=true": ["task's own write +env.sutton_barto_reward=true\n"],
+    "algo=mappo env=vmas env.scenario=balance env.scenario_kwargs.n_agents=4": [
+        "there is no such key; write +env.scenario_kwargs.n_agents=4\n"
+    ],
+    "algo=mappo env=vmas env.scenario=balance env.n_agents=4": [
+        "For a keyword of the task's own write +env.scenario_kwargs.n_agents=4\n"
+    ],
     "env=custom": ["env._target_ has no value", "env._target_=VALUE"],
     "env.id=cartpole": ["env.id=cartpole: env=inverted_double_pendulum is", "; use env=cartpole\n"],
     "env=gym env.id=null": ["error: env.id=null: should be a name, such as CartPole-v1"],
@@ -270,7 +296,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=dqn env=pendulum": ["algo=dqn", "env=pendulum", "continuous", "use algo=a2c, ", " or tqc\n"],
     "algo=ppo env=custom env._target_=toys.Team": [
         "algo=ppo",
-        "env=toys.Team has multi-agent continuous actions",
+        "env._target_=toys.Team has multi-agent continuous actions",
         "use algo=independent_ddpg, ippo, maddpg, mappo or masac",
     ],
     "algo=mappo env=cartpole": [
@@ -298,7 +324,7 @@ MISTAKES: dict[str, list[str]] = {
         "env.id=mpe2/simple_tag_v3: env=simple_spread is mpe2/simple_spread_v3",
         "use env=simple_tag or env=pettingzoo env.id=mpe2/simple_tag_v3",
     ],
-    "algo=mappo env=vmas": ["env.scenario has no value", "env.scenario=VALUE"],
+    "algo=mappo env=vmas": ["env.scenario has no value", "env.scenario=VALUE", "such as balance\n"],
     "algo=mappo env=custom env._target_=toys.Team +env.num_envs=3": [
         "env.num_envs=3",
         "the run fills this in",

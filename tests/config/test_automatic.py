@@ -13,11 +13,11 @@ from hydrl.run.resume import check_same
     [
         ("algo=ppo env=half_cheetah", True, "it pays in 156,480 updates"),
         ("algo=ppo env=inverted_double_pendulum", False, "7,680 updates are too few to pay for it"),
-        ("algo=dqn env=cartpole", False, "12,544 updates are too few to pay for it"),
-        ("algo=dqn env=cartpole total_frames=100_000", True, "it pays in 25,024 updates"),
-        ("algo=dqn env=cartpole loss.compile_from=12_544", True, "it pays in 12,544 updates"),
-        ("algo=sac env=pendulum", False, "12,032 updates are too few to pay for it"),
-        ("algo=sac env=half_cheetah", True, "it pays in 1,000,000 updates, and may take a minute"),
+        ("algo=dqn env=cartpole", False, "12,352 updates are too few to pay for it"),
+        ("algo=dqn env=cartpole total_frames=100_000", True, "it pays in 24,832 updates"),
+        ("algo=dqn env=cartpole loss.compile_from=12_352", True, "it pays in 12,352 updates"),
+        ("algo=sac env=pendulum", False, "11,072 updates are too few to pay for it"),
+        ("algo=sac env=half_cheetah", True, "it pays in 995,008 updates, and may take a minute"),
         ("algo=crossq env=half_cheetah", False, "CrossQLoss is not known to gain"),
         ("loss=kl_penalty", False, "KLPENPPOLoss is not known to gain"),
         ("algo=recurrent_ppo env=half_cheetah", False, "a memory cannot be compiled"),
@@ -33,6 +33,30 @@ def test_a_run_is_compiled_where_that_pays_within_it(overrides, chosen, why):
     assert found.compile is found.shown["compile"] is chosen
     line = found.chosen[0]
     assert line.startswith(f"compile=auto is {str(chosen).lower()}: {why}")
+
+
+@pytest.mark.parametrize(
+    ("words", "updates", "told"),
+    [
+        (["total_frames=512"], 0, "minibatches.warmup_frames=1000 is more than total_frames=512"),
+        (["total_frames=768"], 0, "minibatches.warmup_frames=1000 is more than total_frames=768"),
+        (["total_frames=769"], 64, ""),  # of four batches, 1,024 frames
+        (["total_frames=1280"], 128, ""),
+        (
+            ["total_frames=512", "minibatches.warmup_frames=0", "minibatches.size=600"],
+            0,
+            "minibatches.size=600 is more than total_frames=512",
+        ),
+    ],
+)
+def test_a_memory_that_is_never_full_enough_is_told_of(words, updates, told):
+    found = settings("algo=dqn", "env=cartpole", *words)
+    assert found.updates == updates
+    if told:
+        assert found.chosen == [f"no update will be made: {told}"]
+        assert found.compile is False
+    else:
+        assert "no update" not in str(found.chosen)
 
 
 @pytest.mark.parametrize("said", [True, False])

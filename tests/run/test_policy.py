@@ -370,9 +370,18 @@ def test_the_page_s_script_plays_an_episode_without_hydrl_and_pytorch(name, load
             lambda p: p.export("p.pt2"),
             r"export: this run stacks frames \(CatFrames\), which",
         ),
-        ("team", lambda p: p.export("p.pt2"), "export is for Gymnasium's tasks, and env="),
+        (
+            "team",
+            lambda p: p.export("p.pt2"),
+            "^env._target_=.* has several agents, and their policies are not exported",
+        ),
+        ("torchrl", lambda p: p.export("p.pt2"), "and env=torchrl_pendulum is none$"),
         ("torchrl", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env=torchrl_"),
-        ("team", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env="),
+        (
+            "team",
+            lambda p: p.predict(np.zeros(3)),
+            "predict is for Gymnasium's tasks, and env.*; use act or env",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(name, ask, message, load):

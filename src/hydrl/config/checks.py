@@ -75,6 +75,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Annotated[float, Field(gt=0, le=1)], "transforms.normalize.settle"),
     (Annotated[int, Field(gt=1)], "actor.atoms"),
     (Literal["auto", "online", "offline"], "logger.wandb.mode"),
+    (PositiveInt, "env.opponents.every_frames env.opponents.size"),
+    (Fraction, "env.opponents.newest env.opponents.chance"),
 )
 
 # What must not be more than what.
@@ -305,6 +307,10 @@ def ill_read(values: Values) -> Iterator[str]:
     for path, node in targets(values):
         if node["_target_"] != "hydrl.parts.networks.encoders.encoder":
             continue
+        network = path.partition(".")[0]
+        if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
+            able = ["own", *["shared"] * (network != "actor" and judges(values)), *READERS]
+            yield f"{path}={node['reader']}: should be {', '.join(able[:-1])} or {able[-1]}"
         for key in (each for each in node if each not in ("reader", "features") and each[0] != "_"):
             if node[key] not in READERS:
                 reads = f"what reads the entry {key}: {', '.join(READERS)}"
@@ -451,7 +457,7 @@ def lacking(values: Values) -> Iterator[str]:
         if (package := NEEDED.get(str(part["_target_"]))) is None:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
-            asked = f"env={values['task']}" if path == "env" else path.replace(".", "=")
+            asked = env_named(values["task"], part) if path == "env" else path.replace(".", "=")
             asked = asked if "=" in asked else named(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
             yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
@@ -558,6 +564,13 @@ def named(group: str, node: Part | None) -> str:
     """The choice that ``node`` is, as it is typed; a part that is no choice by what it is built from."""
     alike = chosen(group, node) or [(node or {}).get("_target_", "")]
     return f"{group}={min(alike, key=len)}"  # a loss of several agents has the longer name
+
+
+def env_named(task: str, env: Part) -> str:
+    """The environment, as it is typed."""
+    said = (each for each in ("id", "scenario", "_target_") if env.get(each) == task)
+    key = None if task in choices(CONFIGS / "env") else next(said, None)
+    return f"env.{key}={task}" if key else f"env={task}"
 
 
 def chosen(group: str, node: Part | None) -> list[str]:

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from hydrl.config import CONFIGS
+from hydrl.config.overrides import choices_made
 
 # What pydantic says in the terms of Python.
 SHOULD = {
@@ -31,8 +32,18 @@ SHOULD = {
         ["collector.address", "eval.address", "hydra.launcher.address"],
         "be HOST:PORT of a Ray cluster, or auto for one that runs here",
     ),
-    "env.id": "be a name, such as CartPole-v1",
+    "env.scenario": "be a scenario of VMAS, such as balance",
     "data.path": "be the folder of a run that kept its replay memory, or what data=minari, h5 or npz reads",
+}
+
+# An `env.id` of each choice of `env` that is of many tasks.
+IDS = {
+    "gym": "CartPole-v1",
+    "atari": "ALE/Pong-v5",
+    "dm_control": "walker-walk",
+    "minatar": "MinAtar/Breakout-v1",
+    "pettingzoo": "mpe2/simple_spread_v3",
+    "self_play": "classic/tictactoe_v3",
 }
 
 # What other libraries, and newcomers, call a key that is here.
@@ -117,6 +128,7 @@ REFUSED = {
     "collector=rpc": "TorchRL's joins its workers along time, so that advantages cross from one into the "
     "next, and never ends once a worker was killed; use collector=ray",
 }
+LEFT_OUT = ("critic", "value", "mixer", "discriminator")  # what not every algorithm has
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # which env makes ids that begin so
 NEEDED_GROUPS = ("algo", "env", "loss", "collector", "optim")
 
@@ -151,7 +163,7 @@ def explain(
     if "missing" in complaints:
         return missing(key)
     should = [
-        SHOULD.get(key) or SHOULD.get(kind) or text.partition("should ")[2]
+        should_of(key) or SHOULD.get(kind) or text.partition("should ")[2]
         for kind, text in complaints.items()
     ]
     line = f"{key}={show(value)}: should " + " or ".join(dict.fromkeys(should)).replace(" or be ", " or ")
@@ -168,8 +180,17 @@ def explain(
         return f"{line}; use " + " or ".join(f"{key}={each or 'null'}" for each in able)
     if "list_type" in complaints and not isinstance(value, Mapping):
         numbers = re.findall(r"\d+", value) if str(value)[:1].isdigit() and isinstance(value, str) else []
+        if isinstance(value, str) and not numbers and key.endswith("_cells"):
+            return f"{line} of integers, as {key}=[64,64]"
         return f"{line}; write {key}=[{','.join(numbers) or show(value)}]"
     return line
+
+
+def should_of(key: str) -> str:
+    """What a value of a key should be, where the terms of Python do not say it; empty where they do."""
+    if key == "env.id":
+        return f"be a name, such as {IDS.get(choices_made().get('env', ''), IDS['gym'])}"
+    return SHOULD.get(key, "")
 
 
 def number_meant(value: Any, *, whole: bool) -> str:
@@ -191,7 +212,7 @@ def unresolved(error: OmegaConfBaseException) -> str:
     _, lacking, key = text.partition("Missing mandatory value: ")
     if lacking:
         key = key if "." in key else error.full_key or key
-        advice = f", which should {SHOULD[key]}" if key in SHOULD else ""
+        advice = f", which should {should}" if (should := should_of(key)) else ""
         return f"{key} has no value; write {key}=VALUE{advice}"
     if "Interpolation key 'task' not found" in text:
         return missing("task")
@@ -232,19 +253,35 @@ def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
     """
     if (said := INSTEAD.get(key)) and key not in values:
         return f"{key}={value}: there is no such key; {said}"
-    known = [each for each in paths(values) if each != key]
-    line = f"{key}={value}: there is no such key{instead(key, known)}"
+    line = f"{key}={value}: there is no such key"
     group, _, name = key.rpartition(".")
-    target = find(values, f"{group}._target_")
-    if target and f"; {group} has " in line and name in arguments_of(target):
-        line += f". For another argument of {target} write +{key}={value}"
-    return line
+    part, argument = [*key.split("."), ""][:2]
+    if (
+        part in LEFT_OUT
+        and values.get(part, ...) is None
+        and set(find(values, f"fits.{part}") or ()) <= {None}
+    ):
+        return f"{line}; algo={values['algo']} has no {part}"
+    known = [each for each in paths(values) if each != key]
+    do = instead(key, known)
+    elsewhere = part == "env" and do.endswith(" it")  # another choice has it, and this may take it
+    target = find(values, f"{part if elsewhere else group}._target_")
+    takes = arguments_of(target) if target else ()
+    if elsewhere and argument in takes:
+        return f"{line}; write +{key}={value}"
+    if f"; {group} has " in do and name in takes:
+        do += f". For another argument of {target} write +{key}={value}"
+    elif f"; {group} has " in do and group == "env" and takes:
+        of = "env.scenario_kwargs" if "scenario_kwargs" in takes else "env"
+        do += f". For a keyword of the task's own write +{of}.{name}={value}" * ("kwargs" in takes)
+    return line + do
 
 
 def arguments_of(target: str) -> Collection[str]:
     """What a ``_target_`` takes by name, where it can be imported."""
     try:
-        return inspect.signature(get_object(target)).parameters
+        built = get_object(target)
+        return inspect.signature(built.__init__ if inspect.isclass(built) else built).parameters
     except Exception:  # it is told of when it is built
         return ()
 
@@ -269,7 +306,8 @@ def instead(key: str, known: list[str], *, elsewhere: bool = True) -> str:
                 has = "has" if len(able) == 1 else "have"
                 return f"; {' and '.join(able)} {has} {'it' if each == key else each}"
     beside = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == group}
-    near = meant or [beside[each] for each in difflib.get_close_matches(name, beside)]
+    own = [each for each in beside if each[0] != "_" or "target" in name]
+    near = meant or [beside[each] for each in difflib.get_close_matches(name, own)]
     near = near or [each for each in known if each.rpartition(".")[2] == name][:4]
     if not near and not (group and beside):
         near = difflib.get_close_matches(key, known, cutoff=0.7)

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -21,15 +22,19 @@ from pydantic import (
 )
 
 from hydrl.config import CONFIGS, automatic
-from hydrl.config.checks import check, named, use
+from hydrl.config.checks import check, env_named, named, use
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
+from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
+# Networks that are of one group of agents.
+OF_ONE_GROUP = [
+    f"hydrl.parts.networks.agents.{each}" for each in ("deterministic", "q_value", "action_value")
+]
 VMAS = "torchrl.envs.VmasEnv"  # whose agents act by numbers where nobody says that they choose
 
 
@@ -56,7 +61,7 @@ class Settings(Parts):
         if self.compile == "auto":
             loss, memory = self.loss.module["_target_"].rpartition(".")[2], asked(vars(self), "memory")
             found = automatic.compiling(loss, self.updates, self.loss.compile_from, memory=bool(memory))
-            self._put("compile", *found)
+            self._put("compile", *(found if self.updates else (False, "")))
         if self.torch_threads == "auto":
             workers = asked(vars(self), "workers") is not None
             self._put("torch_threads", *automatic.threads(self.work, workers=workers))
@@ -74,7 +79,7 @@ class Settings(Parts):
     @property
     def chosen(self) -> list[str]:
         """What ``auto`` came to and why, a line a key; one thread needs no line. And what a frame is."""
-        return [*(line for line in self._chosen.values() if line), *skipping(self)]
+        return [*(line for line in self._chosen.values() if line), *skipping(self), *idle(self)]
 
     @property
     def frames_per_batch(self) -> int:
@@ -100,9 +105,18 @@ class Settings(Parts):
     def updates(self) -> int:
         """Updates in the run, where its minibatches say how many a batch they are."""
         epochs, size, updates = (asked(vars(self), each) for each in ("epochs", "size", "updates"))
-        return self.batches * (
+        awaiting = max(0, -(-self.awaited[1] // self.frames_per_batch) - 1)
+        return max(0, self.batches - awaiting) * (
             updates or (epochs or 1) * (self.frames_per_batch // (size or self.frames_per_batch))
         )
+
+    @property
+    def awaited(self) -> tuple[str, int]:
+        """The key of how many frames a replay memory has before the first update, and how many; else 0."""
+        if asked(vars(self), "warmup") is None:
+            return "", 0
+        awaited = ((ASKED[each], asked(vars(self), each) or 0) for each in ("warmup", "size"))
+        return max(awaited, key=itemgetter(1))
 
     @property
     def work(self) -> int:
@@ -165,6 +179,13 @@ def skipping(settings: Settings) -> Iterator[str]:
             f"a frame is a step of the agent: {key}={times} makes {settings.total_frames * times:,} frames "
             f"of the simulator's of total_frames={settings.total_frames:,}"
         )
+
+
+def idle(settings: Settings) -> Iterator[str]:
+    """Says that nothing will be learned, as the run ends before its replay memory holds enough."""
+    if not settings.updates:
+        key, frames = settings.awaited
+        yield f"no update will be made: {key}={frames} is more than total_frames={settings.total_frames}"
 
 
 class Learning(NamedTuple):
@@ -361,7 +382,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
         settings: the run's.
         kind: what :func:`hydrl.parts.environments.action_kind` says of the environment.
     """
-    has = f"env={settings.task} has {kind} actions"
+    has = f"{env_named(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:
         given = fits_data(settings.algo)
         able = [name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == given]
@@ -375,6 +396,23 @@ def check_action_space(settings: Settings, kind: str) -> None:
     if kind not in (only := settings.actor.get("needs", {}).get("action_spaces", [kind])):
         actor = named("actor", settings.actor)
         raise UserError(f"{actor} acts in {' and '.join(only)} action spaces and {has}; use actor=stochastic")
+
+
+def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> None:
+    """Refuses several groups of agents where the algorithm learns one, naming those that learn all.
+
+    Args:
+        settings: the run's.
+        groups: the names of those that the environment has.
+        alike: whether all their agents observe and act alike.
+    """
+    if len(groups) > 1 and any(each["_target_"] in OF_ONE_GROUP for each in settings.networks.values()):
+        env = env_named(settings.task, settings.env)
+        joined = ", or env.group_map=all_in_one_group" * (alike and "group_map" in settings.env)
+        raise UserError(
+            f"algo={settings.algo} learns one group of agents, and {env} has {' and '.join(groups)}; use "
+            f"algo=mappo or algo=ippo{joined}"
+        )
 
 
 def fits_data(algo: str) -> bool:

@@ -59,10 +59,22 @@ def one_group(env: EnvBase) -> TensorSpec:
     """
     if len(found := groups(env)) > 1:
         raise UserError(
-            f"agents are in the groups {' and '.join(found)}, and this algorithm learns one; use algo=mappo "
-            "or algo=ippo, or env.group_map=all_in_one_group where they are alike"
+            f"agents are in the groups {' and '.join(found)}, and this network is of one; use "
+            "actor=multi_agent"
         )
     return action_spec(env)
+
+
+def are_alike(env: EnvBase) -> bool:
+    """Whether the agents of all groups observe and do the same kinds of things."""
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    seen = base.observation_spec_unbatched
+    entries = [key for key in seen.keys(True, True) if isinstance(key, tuple)]
+    kinds = [
+        (spec[0], {key[1:]: (seen[key].shape[1:], seen[key].dtype) for key in entries if key[0] == group})
+        for group, spec in groups(env).items()
+    ]
+    return all(each == kinds[0] for each in kinds)
 
 
 def of_group(key: NestedKey, group: str) -> NestedKey:

@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import CatFrames, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from hydrl.config.checks import env_named
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, untouched_randomness, without_log_probabilities
@@ -128,8 +129,12 @@ class Policy:
         """
         make: Any = self.settings.build("env")
         if make.func is not environments.gymnasium_env:
+            env = env_named(self.settings.task, self.settings.env)
+            if asking == "export" and specs.groups(self.like):
+                raise UserError(f"{env} has several agents, and their policies are not exported")
             raise UserError(
-                f"{asking} is for Gymnasium's tasks, and env={self.settings.task} is none; use act or env"
+                f"{asking} is for Gymnasium's tasks, and {env} is none"
+                + "; use act or env" * (asking != "export")
             )
         return OwnForm(make, self.like.base_env.action_spec_unbatched, asking)
 
@@ -201,8 +206,8 @@ class Policy:
 
         Raises:
             UserError: for another ending, a folder that is not there, a missing package, frames that a
-                transform stacks, actions in a ``Dict`` or ``Tuple``, and spaces of other kinds than
-                Gymnasium's own of numbers.
+                transform stacks, several agents, actions in a ``Dict`` or ``Tuple``, and spaces of other
+                kinds than Gymnasium's own of numbers.
         """
         path, form = export.exportable(path), self.own_form("export")
         network = export.Network(self.settings, self.evaluator, form)

@@ -8,6 +8,7 @@ from conftest import loss_of, settings
 from torchrl.envs import StepCounter
 from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
 
+from hydrl.config.settings import check_groups
 from hydrl.errors import UserError
 from hydrl.parts import environments, specs
 from hydrl.parts.environments import pettingzoo_env
@@ -81,8 +82,20 @@ def test_groups_are_by_name_or_as_they_are_asked_for():
 def test_what_learns_one_group_refuses_several(algo, continuous):
     env = made(TAG, continuous_actions=continuous)
     chosen = settings(f"algo={algo}", "env=pettingzoo", f"env.id={TAG}")
-    with pytest.raises(UserError, match=r"in the groups adversary and agent, .* use algo=mappo or algo=ippo"):
+    told = f"^algo={algo} learns one group of agents, and env.id={TAG} has adversary and agent; "
+    with pytest.raises(UserError, match=f"{told}use algo=mappo or algo=ippo$"):
+        check_groups(chosen, [*specs.groups(env)], alike=specs.are_alike(env))
+    with pytest.raises(UserError, match=r"in the groups adversary and agent, .* use actor=multi_agent"):
         chosen.build("critic")(env, chosen.build("actor")(env))
+
+
+def test_agents_that_are_alike_are_offered_one_group():
+    env, chosen = made(SPREAD, group_map="one_group_per_agent"), settings("algo=qmix", "env=simple_spread")
+    with pytest.raises(UserError, match=r"algo=ippo, or env\.group_map=all_in_one_group$"):
+        check_groups(chosen, [*specs.groups(env)], alike=specs.are_alike(env))
+    assert not specs.are_alike(made(TAG))
+    check_groups(settings("algo=mappo", "env=simple_tag"), ["adversary", "agent"], alike=False)
+    check_groups(chosen, ["agents"], alike=True)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +104,8 @@ def test_what_learns_one_group_refuses_several(algo, continuous):
         (
             TAG,
             {"group_map": "all_in_one_group"},
-            "adversary_0 observes 16 .* agent_0 observes 14 .*use env.gr",
+            "^env.group_map=all_in_one_group: adversary_0 observes 16 numbers and chooses of 5 and agent_0 "
+            "observes 14 .*; use env.group_map=null, which goes by names, or env.group_map=one_",
         ),
         (TAG, {"group_map": {"all": ["agent_0"]}}, "each agent should be in one group; .* has adversary_0, "),
         ("simple_spread_v3", {}, r"no such game; use mpe2/simple_spread_v3"),

@@ -85,8 +85,9 @@ def test_vectors_alone_are_read_by_hidden_layers_as_they_are():
     [
         (
             {"reader": "cnn"},
-            r"encoder\.pixels=cnn: its strides leave nothing of pictures of 12 x 12, 36 x 36",
+            r"encoder=cnn: its strides leave nothing of pictures of 12 x 12, 36 x 36",
         ),
+        ({"pixels": "cnn"}, r"encoder\.pixels=cnn: its strides leave nothing"),
         ({"camera": "cnn"}, r"encoder\.camera=cnn: entries are pixels"),
     ],
 )

@@ -395,10 +395,10 @@ def groups_of(task: Any, group_map: GroupMap, named: str) -> list[Group]:
         found = {AGENTS: agents}
     if taken := sorted({*found} & TAKEN):
         raise UserError(f"env.group_map: a group may not be called {taken[0]}, a name that a run needs")
-    return [alike(task, name, each, named) for name, each in found.items()]
+    return [alike(task, name, each, group_map) for name, each in found.items()]
 
 
-def alike(task: Any, name: str, agents: list[str], named: str) -> Group:
+def alike(task: Any, name: str, agents: list[str], group_map: GroupMap) -> Group:
     """A group of agents.
 
     Raises:
@@ -409,14 +409,21 @@ def alike(task: Any, name: str, agents: list[str], named: str) -> Group:
     for agent, each in zip(others, kind[1:], strict=True):
         if each != kind[0]:
             what = [
-                f"{a} observes {size} numbers and does {actions}"
+                f"{a} observes {size} numbers and {doing(actions)}"
                 for a, (size, actions) in ((first, kind[0]), (agent, each))
             ]
+            by_names = "null, which goes by names, or env.group_map=" * (group_map is not None)
             raise UserError(
-                f"{named}: {' and '.join(what)}, and agents of one group are alike; use "
-                "env.group_map=null, which goes by names, or env.group_map=one_group_per_agent"
+                f"env.group_map={group_map or 'null'}: {' and '.join(what)}, and agents of one group are "
+                f"alike; use env.group_map={by_names}one_group_per_agent, with algo=mappo or algo=ippo"
             )
     return Group(name, agents, task.action_space(first), kind[0][0])
+
+
+def doing(actions: Any) -> str:
+    """What of :func:`without_start` an agent does, in words."""
+    several = " and of ".join(map(str, actions)) if isinstance(actions, list) else ""
+    return f"chooses of {several}" if several else f"does {actions}"
 
 
 def size_of(task: Any, agent: str) -> int:

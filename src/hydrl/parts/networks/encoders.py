@@ -153,14 +153,15 @@ def encoder(
     for name, key in zip(names, in_keys, strict=True):
         shape = spec[key].shape[spec.ndim :]
         chosen = entries.get(name, reader) if name in pictures else "vector"
-        made[name] = reader_of(name, spec[key], shape, chosen, features)
+        said = f"encoder.{name}" if name in entries else "encoder"
+        made[name] = reader_of(said, spec[key], shape, chosen, features)
     return TensorDictModule(Readers(made), in_keys=[*in_keys], out_keys=["features"])
 
 
 def reader_of(
-    name: str, spec: TensorSpec, shape: Sequence[int], chosen: str, features: int | None
+    said: str, spec: TensorSpec, shape: Sequence[int], chosen: str, features: int | None
 ) -> nn.Module:
-    """What reads an entry ``[..., *shape]``.
+    """What reads an entry ``[..., *shape]``, as the key ``said`` chose it.
 
     Raises:
         UserError: for a picture of which strides leave nothing.
@@ -173,7 +174,7 @@ def reader_of(
     if chosen == "cnn" and min(sides) < LARGE:
         size = " x ".join(map(str, sides))
         raise UserError(
-            f"encoder.{name}=cnn: its strides leave nothing of pictures of {size}, {LARGE} x {LARGE} is the "
+            f"{said}=cnn: its strides leave nothing of pictures of {size}, {LARGE} x {LARGE} is the "
             "least; use minatar or impala"
         )
     width = {"features": features} if features else {}
