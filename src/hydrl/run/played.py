@@ -96,7 +96,7 @@ def episodes(
     """Those of :func:`play`, by the policy alone or all at random.
 
     Environments are stepped side by side, and each is played until the episode is over in which its share of
-    the frames was reached. Only where a task has no time limit may that be cut short, which counts as one.
+    the frames was reached; of these episodes so many are kept as have the frames together. Only where a task has no time limit may that be cut short, which counts as one.
     """
     count = min(SIDE_BY_SIDE, frames)
     env = environments.make_env(
@@ -113,7 +113,9 @@ def episodes(
         made = as_columns(env, torch.cat([steps[:length, place] for place, length in enumerate(lengths)]))
         last = np.cumsum(lengths) - 1
         made["timeouts"][last] |= ~made["terminals"][last]
-        return made
+        ends = np.flatnonzero(made["terminals"] | made["timeouts"])
+        kept = ends[np.searchsorted(ends, frames - 1)] + 1
+        return {name: each[:kept] for name, each in made.items()}
     finally:
         env.close(raise_if_closed=False)
 
