@@ -96,7 +96,8 @@ def episodes(
     """Those of :func:`play`, by the policy alone or all at random.
 
     Environments are stepped side by side, and each is played until the episode is over in which its share of
-    the frames was reached; of these episodes so many are kept as have the frames together. Only where a task has no time limit may that be cut short, which counts as one.
+    the frames was reached; of these episodes so many are kept as have the frames together. Only where a task
+    has no time limit may one be cut short, which counts as one.
     """
     count = min(SIDE_BY_SIDE, frames)
     env = environments.make_env(
