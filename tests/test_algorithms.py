@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import closing
+from ctypes.util import find_library
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -148,22 +149,20 @@ def test_the_smallest_batch_is_learned_from_or_refused_in_a_line(algo, num_envs,
     assert json.loads((folder / "summary.json").read_text())["updates"] >= 3
 
 
-# One that acts by numbers, one by choices, one with a memory, and one that cannot be filmed.
-FILMED = ["sac", "dqn", "recurrent_ppo", "mappo"]
+# One that acts by numbers, one by choices and one with a memory.
+FILMED = ["sac", "dqn", "recurrent_ppo"]
 
 
 @pytest.mark.parametrize(
     "algo", [pytest.param(each, marks=[] if each in FILMED else pytest.mark.slow) for each in ALGORITHMS]
 )
 def test_a_film_is_of_the_policy_that_was_trained(algo, finished, tmp_path):
+    if env_of(algo).startswith("vmas") and not find_library("EGL"):
+        pytest.skip("VMAS draws through libEGL")
     folder, _ = finished(algo)
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
         played = evaluator(frames, 1, Episodes.CLOSING)
-        if env_of(algo).startswith("vmas"):  # draws with OpenGL in a window
-            with pytest.raises(UserError, match="cannot be filmed"):
-                film(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
-            return
         value, steps, _ = film(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
     assert value == pytest.approx(played.mean, rel=1e-4)
     assert steps == played.lengths.item()
