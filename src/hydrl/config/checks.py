@@ -351,16 +351,7 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
-    if collector["_target_"] == "hydrl.run.dataset.DataSet" and asked(values, "epochs"):
-        yield (
-            f"collector=dataset gives what others did, and algo={values['algo']} learns from its own "
-            "policy's frames alone; use algo=bc, or another that learns from data"
-        )
-    if (frames := find(values, "collector.init_random_frames")) and asked(values, "epochs"):
-        yield (
-            f"collector.init_random_frames={frames}: frames that another policy acted in teach nothing here, "
-            "where probabilities are compared with the policy's own; use collector.init_random_frames=0"
-        )
+    yield from of_others(values)
     yield from of_no_use(values)
     yield from standardised(values)
     yield from unheard(values)
@@ -510,6 +501,22 @@ def in_sequences(values: Values) -> Iterator[str]:
         yield (
             "collector.sync=false: a batch comes from one worker or another, and sequences go on from batch "
             "to batch; use collector=multi_sync"
+        )
+
+
+def of_others(values: Values) -> Iterator[str]:
+    """Frames that another policy acted in, where probabilities are compared with the policy's own."""
+    if not asked(values, "epochs"):
+        return
+    if values["collector"]["_target_"] == "hydrl.run.dataset.DataSet":
+        yield (
+            f"collector=dataset gives what others did, and algo={values['algo']} learns from its own "
+            "policy's frames alone; use algo=bc, or another that learns from data"
+        )
+    if frames := find(values, "collector.init_random_frames"):
+        yield (
+            f"collector.init_random_frames={frames}: frames that another policy acted in teach nothing here, "
+            "where probabilities are compared with the policy's own; use collector.init_random_frames=0"
         )
 
 

@@ -178,12 +178,17 @@ def explain(
         if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
             line = f"algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
         return f"{line}; use " + " or ".join(f"{key}={each or 'null'}" for each in able)
-    if "list_type" in complaints and not isinstance(value, Mapping):
-        numbers = re.findall(r"\d+", value) if str(value)[:1].isdigit() and isinstance(value, str) else []
-        if isinstance(value, str) and not numbers and key.endswith("_cells"):
-            return f"{line} of integers, as {key}=[64,64]"
-        return f"{line}; write {key}=[{','.join(numbers) or show(value)}]"
-    return line
+    return f"{line}{listed(key, value)}" if "list_type" in complaints else line
+
+
+def listed(key: str, value: Any) -> str:
+    """How a value that should be a list is written as one; nothing for a group of keys."""
+    if isinstance(value, Mapping):
+        return ""
+    numbers = re.findall(r"\d+", value) if str(value)[:1].isdigit() and isinstance(value, str) else []
+    if isinstance(value, str) and not numbers and key.endswith("_cells"):
+        return f" of integers, as {key}=[64,64]"
+    return f"; write {key}=[{','.join(numbers) or show(value)}]"
 
 
 def should_of(key: str) -> str:
