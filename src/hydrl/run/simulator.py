@@ -348,7 +348,8 @@ def write_holder(value: Any, held: Any, module: Any, name: str = "", *, filled: 
         there, cls, value = cls.__name__, known(name, object, None), None
         if cls not in OBJECTS and not is_game_s(cls):
             raise ValueError(f"{there} stands where {name} stood")
-    value = filled.take(value, partial(object.__new__, cls) if is_game_s(cls) else partial(anew, cls))
+    new = object.__new__ if is_game_s(cls) else cls.__new__ if cls in OBJECTS else None
+    value = filled.take(value, partial(new, cls) if new else refuse)
     write_attributes(value, held, filled)
     if module:
         nn.Module.load_state_dict(value, module)
@@ -371,15 +372,6 @@ def write_attributes(value: Any, held: Mapping[str, Saved], filled: Filled) -> N
     for name in there.keys() - held.keys():
         if not isinstance(value, type):
             vars(value).pop(name, None)
-
-
-def anew(cls: Any) -> Any:
-    """One of :data:`OBJECTS`.
-
-    Raises:
-        ValueError: for what cannot be made.
-    """
-    return cls.__new__(cls) if cls in OBJECTS else refuse()
 
 
 def refuse() -> Any:
