@@ -78,6 +78,10 @@ MISTAKES: dict[str, list[str]] = {
     "algo=sac env=pendulum critic.encoder=nature": ["should be own, auto, mlp, "],
     "encoder.reader=nature": ["encoder.reader=nature: should be 'auto', 'mlp', 'cnn', 'impala' or 'minatar'"],
     "algo=dqn env=cartpole critic.encoder=shared": ["there is no such key; algo=dqn has no critic\n"],
+    "algo=ppo env=cartpole actor.encoder=shared": ["actor.encoder=shared", "use actor.encoder=own"],
+    "algo=bc env=pendulum data.path=x eval.target_return=-100": [
+        "eval.target_return=-100 is of algo=decision_transformer",
+    ],
     "algo=sac env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],

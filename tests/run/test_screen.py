@@ -159,6 +159,21 @@ def test_into_a_pipe_goes_a_line_at_first_and_one_an_evaluation_and_no_bar(capsy
     ]
 
 
+def test_what_a_data_set_returned_is_not_taken_for_what_is_learned(capsys):
+    display = Display("bc pendulum", 1000, data=True)
+    display.update(100, {"train/reward": -0.25})
+    display.update(200, {"train/reward": -0.5, "eval/return_mean": -900.0, "eval/return_std": 5.6})
+    display.update(
+        300, {"train/reward": -0.5, "train/return": -440.5, "eval/return_mean": -160.0, "eval/return_std": 1}
+    )
+    display.close()
+    assert capsys.readouterr().out.splitlines() == [
+        "bc pendulum         100 frames  data's reward -0.250/step",
+        "bc pendulum         200 frames  data's reward -0.500/step  evaluation -900.0 ± 5.6",
+        "bc pendulum         300 frames  data's return -440.5  evaluation -160.0 ± 1.0",
+    ]
+
+
 def test_a_terminal_of_eighty_columns_shows_the_bar_and_all_figures(monkeypatch):
     shown = io.StringIO()
     monkeypatch.setattr(screen, "console", lambda: Console(file=shown, force_terminal=True, width=80))

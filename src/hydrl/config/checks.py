@@ -431,7 +431,11 @@ def unheeded() -> Iterator[str]:
 
 
 def of_no_use(values: Values) -> Iterator[str]:
-    """A cluster for evaluations that are not played on one, or that are on the collectors'."""
+    """A return that no actor is asked for, and a cluster for evaluations that are not played on one."""
+    if (asked_for := find(values, "eval.target_return")) is not None and "target_return" not in values[
+        "actor"
+    ]:
+        yield f"eval.target_return={asked_for} is of algo=decision_transformer; use that, or leave it out"
     if (address := find(values, "eval.address")) is None:
         return
     if find(values, "eval.mode") != "ray":
@@ -461,6 +465,8 @@ def lacking(values: Values) -> Iterator[str]:
 def forgetful(values: Values) -> Iterator[str]:
     """What a memory cannot do without."""
     memory, critic = asked(values, "memory"), values["critic"] or {}
+    if values["actor"].get("encoder") == "shared":
+        yield "actor.encoder=shared is for the critic, which may read by the actor's; use actor.encoder=own"
     for network in (each for each in NETWORKS if each != "actor"):
         node = values[network] or {}
         if node.get("memory") and judges(values):

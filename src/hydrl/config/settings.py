@@ -92,6 +92,11 @@ class Settings(Parts):
         return asked(vars(self), "envs")
 
     @property
+    def from_data(self) -> bool:
+        """Whether frames are drawn from a data set, and none is collected."""
+        return self.collector["_target_"] == "hydrl.run.dataset.DataSet"
+
+    @property
     def steps_of_a_row(self) -> int:
         """Steps of an environment in a row of the replay memory; several where a row is a sequence."""
         return steps_of_a_row(self.minibatches)

@@ -56,7 +56,7 @@ class Record:
         self.run_ids = loggers.run_ids(self.loggers)
         # Rows, and films by key and path, that wait for an evaluation, for W&B takes them in order alone.
         self.held: list[tuple[int, dict[str, float], tuple[str, str] | None]] = []
-        self.display = Display(name, progress.total_frames)
+        self.display = Display(name, progress.total_frames, data=settings.from_data)
         for line in [*settings.chosen, *(source.lines if source else [])]:
             self.say(line)
         clock.start_loop()
@@ -188,7 +188,7 @@ class Record:
             for name, value in (closing.info_means() if closing else {}).items()
         }
         told: dict[str, Any] = {"closing": last, "followed": followed, "ends": ends}
-        if settings.collector["_target_"] == "hydrl.run.dataset.DataSet":
+        if settings.from_data:
             told["frames_are"] = "transitions drawn from data"
         save_curves(self.file, picture, title=title, solved_at=progress.solved_at, **told)
         rows, stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")

@@ -61,10 +61,15 @@ class Display:
     """Progress bar on a terminal; one line at first and one an evaluation where the output is a file or pipe.
 
     Until an episode of training has ended, its reward a step stands in the place of its return.
+
+    Args:
+        title: of the run.
+        total_frames: of the whole run.
+        data: whether they are of a data set, whose episodes others played.
     """
 
-    def __init__(self, title: str, total_frames: int) -> None:
-        self.title, self.console = title, console()
+    def __init__(self, title: str, total_frames: int, data: bool = False) -> None:
+        self.title, self.console, self.whose = title, console(), "data's " if data else ""
         wide = self.console.width > 120  # else the title would leave the bar no place
         self.progress = Progress(
             *([TextColumn("[bold]{task.description}")] if wide else []),
@@ -86,9 +91,9 @@ class Display:
     def update(self, frames: int, metrics: dict[str, float]) -> None:
         """Moves the bar and shows the rate of the whole run so far, the newest return and evaluation."""
         if "train/return" in metrics:
-            self.training = f"return {metrics['train/return']:,.1f}"
-        elif "train/reward" in metrics and self.training.startswith("reward"):
-            self.training = f"reward {metrics['train/reward']:,.3f}/step"
+            self.training = f"{self.whose}return {metrics['train/return']:,.1f}"
+        elif "train/reward" in metrics and "reward" in self.training:
+            self.training = f"{self.whose}reward {metrics['train/reward']:,.3f}/step"
         if not self.console.is_terminal:
             self.print_line(frames, metrics)
         known: Any = {key: f"{value:,.{0 if 'second' in key else 1}f}" for key, value in metrics.items()}
