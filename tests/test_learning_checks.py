@@ -132,6 +132,8 @@ def behaviour(tmp_path_factory):
 FROM_DATA = [
     ("iql", "sac", "pendulum", -200),
     ("decision_transformer", "sac", "pendulum", -250),
+    ("td3_bc", "sac", "pendulum", -200),
+    ("cql", "sac", "pendulum", -200),
     ("iql_discrete", "dqn", "cartpole", 450),
     ("cql_discrete", "dqn", "cartpole", 450),
 ]

@@ -5,10 +5,11 @@ from conftest import data_of, settings
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.checks import LIMITS, RANGES, chosen
 from hydrl.config.mistakes import CALLED, choices, find, paths
+from hydrl.config.ranges import LIMITS, RANGES
 from hydrl.config.schema import ASKED, NETWORKS, Parts
 from hydrl.config.settings import algorithms
+from hydrl.config.typed import chosen
 from hydrl.errors import UserError
 
 

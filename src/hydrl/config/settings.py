@@ -22,12 +22,13 @@ from pydantic import (
 )
 
 from hydrl.config import CONFIGS, automatic
-from hydrl.config.checks import check, env_named, named, use
+from hydrl.config.checks import check
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.trust import check_trust
+from hydrl.config.typed import env_named, named, use
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]

@@ -10,8 +10,8 @@ from tensordict import TensorDictBase
 from torchrl.envs import CatFrames, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from hydrl.config.checks import env_named
 from hydrl.config.settings import Settings
+from hydrl.config.typed import env_named
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, untouched_randomness, without_log_probabilities
 from hydrl.parts import environments, specs

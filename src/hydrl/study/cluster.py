@@ -10,8 +10,8 @@ import ray
 from pydantic import PositiveInt, ValidationError
 from ray.exceptions import RayError
 
-from hydrl.config.checks import ClusterAddress, NotNegative, Positive
 from hydrl.config.mistakes import explain
+from hydrl.config.ranges import ClusterAddress, NotNegative, Positive
 from hydrl.config.schema import Strict
 from hydrl.errors import UserError
 from hydrl.parts.machines import begin, gone, hear, say

@@ -1,0 +1,112 @@
+"""Networks: what reads an entry, what remembers, what standardises."""
+
+from collections.abc import Iterator, Mapping
+
+from hydrl.config.mistakes import find, show
+from hydrl.config.overrides import key_of, words
+from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, asked
+from hydrl.config.signatures import targets
+from hydrl.config.typed import named
+
+# What reads an entry of an observation.
+READERS = ("auto", "mlp", "cnn", "impala", "minatar")
+
+
+def ill_read(values: Values) -> Iterator[str]:
+    """Parts within a network that are none, and readers of an entry that are none."""
+    for network, name in ((each, name) for each in NETWORKS for name in WITHIN):
+        node = (values[network] or {}).get(name)
+        if isinstance(node, Mapping) and "_target_" not in node:
+            line = f"{network}.{name}={show(node)}: should have _target_"
+            yield f"{line}; {name}.KEY=VALUE sets a key of the one there is" if name != "norm" else line
+    for path, node in targets(values):
+        if node["_target_"] != "hydrl.parts.networks.encoders.encoder":
+            continue
+        network = path.partition(".")[0]
+        if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
+            able = ["own", *["shared"] * (network != "actor" and judges(values)), *READERS]
+            yield f"{path}={node['reader']}: should be {', '.join(able[:-1])} or {able[-1]}"
+        for key in (each for each in node if each not in ("reader", "features") and each[0] != "_"):
+            if node[key] not in READERS:
+                reads = f"what reads the entry {key}: {', '.join(READERS)}"
+                yield f"{path}.{key}={show(node[key])}: should be {reads}; pictures alone are pixels"
+
+
+def judges(values: Values) -> bool:
+    """Whether the critic judges states beside an actor, and not actions."""
+    return values["loss"]["networks"].get("critic_network") == "critic"
+
+
+def standardised(values: Values) -> Iterator[str]:
+    """What standardises by a batch that is too small for it, or where probabilities are compared."""
+    norms = [group for group in NETWORKS if by_batch((values[group] or {}).get("norm"))]
+    if norms and asked(values, "size") == 1:  # one row has no deviation
+        yield f"minibatches.size=1: {norms[0]}.norm standardises by the minibatch; use minibatches.size=2"
+    if find(values, "loss.value_estimator.average_gae") and values["collector"]["frames_per_batch"] == 1:
+        yield (
+            "collector.frames_per_batch=1: advantages are standardised by the batch; use "
+            "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false"
+        )
+    if norms and asked(values, "epochs"):
+        yield (
+            f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
+            f"taken changes; use layers@{norms[0]}=mlp"
+        )
+
+
+def by_batch(norm: Part | None) -> bool:
+    """Whether a network's ``norm`` looks at other rows than the one it standardises."""
+    return norm is not None and not norm["_target_"].endswith("LayerNorm")
+
+
+def forgetful(values: Values) -> Iterator[str]:
+    """What a memory cannot do without."""
+    memory, critic = asked(values, "memory"), values["critic"] or {}
+    if values["actor"].get("encoder") == "shared":
+        yield "actor.encoder=shared is for the critic, which may read by the actor's; use actor.encoder=own"
+    for network in (each for each in NETWORKS if each != "actor"):
+        node = values[network] or {}
+        if node.get("memory") and judges(values):
+            yield f"{network}.memory: it has none of its own; use critic.encoder=shared, the actor's"
+        if node.get("encoder") == "shared" and not judges(values):
+            yield f"{network}.encoder=shared is for a critic that judges states; use {network}.encoder=own"
+    if asked(values, "burn_in") is not None:
+        yield from in_sequences(values)
+    if not memory:
+        return
+    units = {each: memory[each] for each in ("lstm", "gru") if each in memory}
+    if len(units) > 1:
+        yield f"actor.memory={show(units)}: give one of them"
+    if not asked(values, "sequence"):
+        able = "minibatches.sequence=32" if asked(values, "epochs") else "minibatches=sequences"
+        yield f"actor.memory={show(units or memory)} learns from whole sequences; use {able}"
+    if asked(values, "sequence") == 1:
+        yield "minibatches.sequence=1: of single steps a memory learns nothing; use 2 or more"
+    shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
+    if shared and find(values, "loss.value_estimator.deactivate_vmap") is False:
+        needs = "loss.value_estimator.deactivate_vmap=true"
+        yield f"critic.encoder=shared reads the actor's memory; use {needs}, or leave it out"
+
+
+def in_sequences(values: Values) -> Iterator[str]:
+    """What goes wrong in silence where a replay memory holds sequences."""
+    steps, several = find(values, "minibatches.n_steps"), "n_steps" in values["loss"]["module"]
+    loss = named("loss", values["loss"]["module"])
+    if not asked(values, "memory"):
+        able = values["fits"].get("minibatches", ["replay"])
+        other = "minibatches=replay" if "replay" in able else "another algorithm"
+        yield f"minibatches=sequences is for a memory; use memory=lstm, or {other}"
+    if not several and steps != 1:
+        yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step; use 1"
+    if not several and asked(values, "sequence") == 1:
+        yield f"minibatches.sequence=1: {loss} bootstraps from the next step of a sequence; use 2 or more"
+    if from_one_or_another(values):
+        yield (
+            "collector.sync=false: a batch comes from one worker or another, and sequences go on from batch "
+            "to batch; use collector=multi_sync"
+        )
+
+
+def from_one_or_another(values: Values) -> bool:
+    """Whether a batch comes from one of several workers, whoever is done first."""
+    return find(values, "collector.sync") is False and (asked(values, "workers") or 1) > 1

@@ -1,0 +1,114 @@
+"""Environments: their wrappers, the numbers that they tell, their opponents and the packages they need."""
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hydrl.config.mistakes import find, no_such_choice, show
+from hydrl.config.schema import GYMNASIUM, Values, asked
+from hydrl.config.signatures import targets
+from hydrl.config.typed import env_named, named
+
+# Packages of the extras in pyproject.toml that a part cannot do without.
+NEEDED = {
+    "hydrl.parts.experience.clusters.ray_collector": "ray",
+    "hydrl.run.loggers.tensorboard": "tensorboard",
+    "hydrl.run.loggers.trackio": "trackio",
+    "hydrl.run.loggers.wandb": "wandb",
+    "torchrl.envs.VmasEnv": "vmas",
+    "hydrl.parts.networks.transformer.decision_transformer": "transformers",
+}
+
+# What counts of a number of `info`, and the names that are taken in the log.
+FOLLOWED = ("last", "mean", "sum")
+
+OWN_NUMBERS = {
+    "train": "return episodes episode_length reward cut_short q_value explained_variance learning_rate "
+    "epsilon sigma",
+    "eval": "return_mean return_std return_min return_max length_mean length_min length_max episodes "
+    "cut_episodes",
+}
+
+# Wrappers of Gymnasium's that go wrong here, and what does it.
+INSTEAD_OF = {
+    "gymnasium.wrappers.NormalizeObservation": "keeps statistics that evaluation and a saved policy would "
+    "not have; use transforms=running_norm, or transforms=normalized",
+    "gymnasium.wrappers.NormalizeReward": "would make returns those of scaled rewards; use "
+    "transforms=normalized_rewards",
+    "gymnasium.wrappers.Autoreset": "resets inside of step, where a run loses how an episode ends; leave it "
+    "out, episodes begin anew without it",
+}
+
+
+def ill_wrapped(values: Values) -> Iterator[str]:
+    """Wrappers that are none by name, and those that know what evaluation would not."""
+    wrappers = values["env"].get("wrappers")
+    if wrappers is None or values["env"]["_target_"] != GYMNASIUM:
+        return
+    if not isinstance(wrappers, Mapping):
+        like = "env.wrappers.time_limit={_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:200}"
+        yield f"env.wrappers={show(wrappers)}: should be wrappers by names of yours, as {like}"
+        return
+    for name, node in wrappers.items():
+        line = f"env.wrappers.{name}={show(node)}"
+        if node is None:
+            yield f"{line}: should be a wrapper; leave it out by ~env.wrappers.{name}"
+        elif not (isinstance(node, Mapping) and isinstance(node.get("_target_"), str)):
+            yield f"{line}: should have _target_, the path of a wrapper, as gymnasium.wrappers.TimeLimit"
+        elif (target := node["_target_"]) in INSTEAD_OF:
+            yield f"env.wrappers.{name}._target_={target} {INSTEAD_OF[target]}"
+
+
+def ill_named(values: Values) -> Iterator[str]:
+    """Numbers of ``info`` that are no names, or have one that the log needs itself."""
+    given = values["env"].get("info_keys")
+    if given is None or values["env"]["_target_"] != GYMNASIUM:
+        return
+    whole, each = isinstance(given, list), given if isinstance(given, Mapping) else {}
+    names = list(given) if whole else list(each)
+    if not (whole or each) or not all(isinstance(name, str) and name for name in names):
+        like = "[distance], or {distance: mean} for its mean or sum over an episode"
+        yield f"env.info_keys={show(given)}: should be a list of names of info, as {like}"
+    for name, how in each.items():
+        if how not in FOLLOWED:
+            yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum"
+    for name in names:
+        if taken := [f"{room}/{name}" for room in OWN_NUMBERS if name in OWN_NUMBERS[room].split()]:
+            yield (
+                f"env.info_keys={show(given)}: {' and '.join(taken)} is a number of hydrl's own; let the "
+                f"task, or a wrapper, give {name} under another name"
+            )
+
+
+def unmet(values: Values) -> Iterator[str]:
+    """Opponents that no policy would join, or that could not act as it does."""
+    if not values["env"].get("opponents"):
+        return
+    if asked(values, "memory"):
+        yield (
+            "env.opponents: earlier policies are asked move by move and remember nothing; use memory=null, "
+            "or env.opponents=null, which draws their moves at random"
+        )
+    if asked(values, "workers"):
+        yield (
+            "env.opponents: policies join them in the run's own process; use collector=single, or "
+            "env.opponents=null, which draws their moves at random"
+        )
+
+
+def lacking(values: Values) -> Iterator[str]:
+    """Packages that are not installed, and a scenario that VMAS does not have."""
+    if find(values, "eval.mode") == "ray" and importlib.util.find_spec("ray") is None:
+        yield "eval.mode=ray needs a package that is not installed; pip install 'hydrl[ray]'"
+    for path, part in targets(values):
+        if (package := NEEDED.get(str(part["_target_"]))) is None:
+            continue
+        if (found := importlib.util.find_spec(package)) is None or found.origin is None:
+            asked = env_named(values["task"], part) if path == "env" else path.replace(".", "=")
+            asked = asked if "=" in asked else named(path, part)
+            extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
+            yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
+        elif package == "vmas":
+            offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
+            if part["scenario"] not in offered:
+                yield no_such_choice("env.scenario", part["scenario"], sorted(offered))
