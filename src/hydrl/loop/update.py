@@ -187,7 +187,7 @@ def make_gradients(
             # the compiled one in two.
             if value.requires_grad:
                 minibatch.set(key, value.detach())
-        losses = losses.detach().apply(lambda value: value.mean() if value.ndim else value, batch_size=[])
+        losses = losses.apply(lambda value: (value.mean() if value.ndim else value).detach(), batch_size=[])
         norm = nn.utils.get_total_norm([each for each in found if each is not None])
         if max_grad_norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)

@@ -14,9 +14,11 @@ from toys import Toy
 
 from hydrl.errors import UserError
 from hydrl.parts import environments
+from hydrl.parts.environments import gymnasium_env
 from hydrl.parts.experience.minibatches import Epochs, Replay
 from hydrl.parts.losses import make_loss
 from hydrl.parts.networks import actors, critics
+from hydrl.parts.networks.encoders import encoder
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
 GAMMA, LAMBDA = 0.9, 0.7
@@ -124,6 +126,34 @@ def test_every_frame_is_seen_exactly_once_an_epoch_in_another_order(advantage, d
         assert torch.equal(frames.sort().values, torch.arange(60))
     assert not torch.equal(epochs[0], epochs[1])
     assert not torch.equal(epochs[0], torch.arange(60))
+
+
+class OwnPPOLoss(ClipPPOLoss):
+    """Somebody's own, which may read anything."""
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(ClipPPOLoss, False), (OwnPPOLoss, True)])
+def test_pictures_that_come_next_are_not_dealt_once_they_are_judged(kind, kept):
+    env = environments.make_env(partial(gymnasium_env, "pictures:Dot-v0"), [StepCounter], num_envs=3, seed=0)
+    net = {"num_cells": [8], "activation": "ReLU"}
+    actor = actors.categorical(env, **net, encoder=encoder)
+    parts = {"actor": actor, "critic": critics.state_value(env, actor, **net, encoder="shared")}
+    networks = {"actor_network": "actor", "critic_network": "critic"}
+    estimator = {"gamma": GAMMA, "lmbda": LAMBDA}
+    module = partial(kind, functional=False)
+    loss = make_loss(module, parts, env.action_spec_unbatched, networks, {}, estimator)
+    with torch.no_grad():
+        batch = env.rollout(20, actor, break_when_any_done=False)
+    batch["frame"] = torch.arange(60).reshape(3, 20)
+    minibatches = Epochs(rollout_buffer(), loss, epochs=1, size=30, advantage="once", draw="epoch")
+    for rows in minibatches(batch):
+        whole = batch.reshape(-1)[rows["frame"]]
+        left_out = {*whole.keys(True, True)} - {*rows.keys(True, True)}
+        assert left_out == ({"features"} if kept else {"features", ("next", "pixels")})
+        learned, same = loss(rows), loss(whole)
+        assert all(torch.equal(learned[key], same[key]) for key in same.keys())  # noqa: SIM118
+    assert "features" in batch  # what is dealt is another
+    assert ("next", "pixels") in batch.keys(True)
 
 
 def test_a_second_batch_replaces_the_first():

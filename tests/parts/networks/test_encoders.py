@@ -67,6 +67,29 @@ def test_bytes_are_scaled_by_the_greatest_that_their_space_has():
     torch.testing.assert_close(features, pixels.flatten(2) / 255)
 
 
+@pytest.mark.parametrize(("reader", "last"), [("cnn", True), ("impala", True), ("minatar", False)])
+def test_several_convolutions_read_channels_side_by_side_to_the_same_numbers(reader, last):
+    module = built(reader, 40, 3)
+    picture = next(each for each in module.modules() if isinstance(each, encoders.Picture))
+    strides = []
+    kernel = next(each for each in module.modules() if isinstance(each, nn.Conv2d))
+    kernel.register_forward_pre_hook(lambda _, given: strides.append(given[0].stride()))
+    pixels = torch.randint(256, (2, 3, 3, 40, 40), dtype=torch.uint8)
+
+    def read() -> tuple[torch.Tensor, ...]:
+        features = picture(pixels)
+        return features, *torch.autograd.grad(features.square().sum(), [*picture.parameters()])
+
+    found = read()
+    assert (strides[0][-3:] == (1, 40 * 3, 3)) is last
+    picture.channels_last = False
+    for one, other in zip(found, read(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    assert strides[1][-3:] == (40 * 40, 40, 1)
+    picture.channels_last = last
+    torch.testing.assert_close(torch.vmap(picture)(pixels), found[0], atol=1e-5, rtol=1e-5)
+
+
 def test_entries_of_several_kinds_are_joined_in_order():
     env = shows(40, name="Scene-v0")
     module = encoders.encoder(env, ["camera", "goal", "speed"])

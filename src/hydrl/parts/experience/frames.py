@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorStorage
 from torchrl.envs import Transform
 
@@ -201,6 +201,19 @@ def slots(buffer: ReplayBuffer, numbers: Tensor) -> Tensor:
     """Where a buffer keeps what was written as these numbers, counted from its first."""
     writer = buffer.writer.state_dict()
     return (numbers + writer["_cursor"] - writer["_write_count"]) % buffer.storage.max_size
+
+
+def still_read(batch: TensorDictBase, loss: nn.Module) -> TensorDictBase:
+    """A batch, ``[time]`` or ``[envs, time]``, whose advantages are known, without what makes up most of it.
+
+    That is what an actor made of pictures and, where the loss is TorchRL's own, the pictures that come next.
+    """
+    rows = batch.exclude(*MADE_ANEW)
+    if type(loss).__module__.startswith("torchrl."):
+        after = rows.get("next")
+        seen = [key for key, each in after.items(True, True) if each.ndim == batch.ndim + 3]
+        rows.set("next", after.exclude(*seen))
+    return rows
 
 
 def frames_of(buffer: ReplayBuffer) -> Frames | None:

@@ -16,7 +16,7 @@ from torchrl.objectives import LossModule
 from hydrl.errors import UserError
 from hydrl.parts.experience.agents import as_read
 from hydrl.parts.experience.episodes import Episodes, has_episodes
-from hydrl.parts.experience.frames import frames_of
+from hydrl.parts.experience.frames import frames_of, still_read
 from hydrl.parts.experience.hindsight import goals_of
 from hydrl.parts.specs import ALIVE, GONE, INFO
 
@@ -77,7 +77,7 @@ class Epochs(Minibatches):
         for epoch in range(self.epochs):
             if epoch == 0 or self.advantage == "each_epoch":
                 self.judge(batch)
-                self.buffer.extend(learned_from(batch).reshape(-1, *self.row))
+                self.buffer.extend(still_read(learned_from(batch), self.loss).reshape(-1, *self.row))
             if self.draw == "epoch":
                 yield from self.buffer.sample(rows).split(size)[:count]
             else:

@@ -24,6 +24,7 @@ class Shared(TensorDictSequential):
     def __init__(self, *modules: TensorDictModuleBase, **options: Any) -> None:
         super().__init__(*modules, **options)
         self.shared = False
+        self.layers = [each for each in self.modules() if each._parameters]  # looked for once
         # Of each object's own from the start: a compiled graph is built anew where one comes along.
         self.last: tuple[list[tuple[Tensor, int]], Tensor] | None = None
 
@@ -45,7 +46,8 @@ class Shared(TensorDictSequential):
         entries = [each for each in map(tensordict.get, self.in_keys) if each is not None]
         # No graph has versions; in one update nothing is written between the two.
         written = not torch.compiler.is_compiling()
-        return [(each, each._version if written else 0) for each in (*entries, *self.parameters())]
+        weights = [each for layer in self.layers for each in layer._parameters.values() if each is not None]
+        return [(each, each._version if written else 0) for each in (*entries, *weights)]
 
 
 def same(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
