@@ -63,7 +63,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
     (Annotated[int, Field(ge=2)] | None, "NETWORK.memory.span"),
     (PositiveInt | None, "encoder.features"),
-    (PositiveInt | None, "minibatches.sequence"),
+    (PositiveInt | None, "minibatches.sequence minibatches.shift"),
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
     (Fraction, "minibatches.eta"),
     (Literal["per_state", "independent"], "actor.scale"),
@@ -309,7 +309,7 @@ def ill_read(values: Values) -> Iterator[str]:
             continue
         network = path.partition(".")[0]
         if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
-            able = ["own", *["shared"] * (network != "actor" and judges(values)), *READERS]
+            able = ["own", *["shared"] * (network != "actor" and may_share(values)), *READERS]
             yield f"{path}={node['reader']}: should be {', '.join(able[:-1])} or {able[-1]}"
         for key in (each for each in node if each not in ("reader", "features") and each[0] != "_"):
             if node[key] not in READERS:
@@ -471,8 +471,9 @@ def forgetful(values: Values) -> Iterator[str]:
         node = values[network] or {}
         if node.get("memory") and judges(values):
             yield f"{network}.memory: it has none of its own; use critic.encoder=shared, the actor's"
-        if node.get("encoder") == "shared" and not judges(values):
-            yield f"{network}.encoder=shared is for a critic that judges states; use {network}.encoder=own"
+        if node.get("encoder") == "shared" and not may_share(values):
+            told = "a critic that judges states, or SAC's without a memory"
+            yield f"{network}.encoder=shared is for {told}; use {network}.encoder=own"
     if asked(values, "burn_in") is not None:
         yield from in_sequences(values)
     if not memory:
@@ -534,6 +535,12 @@ def from_one_or_another(values: Values) -> bool:
 def judges(values: Values) -> bool:
     """Whether the critic judges states beside an actor, and not actions."""
     return values["loss"]["networks"].get("critic_network") == "critic"
+
+
+def may_share(values: Values) -> bool:
+    """Whether the critic may have the actor's encoder."""
+    reads_once = values["loss"]["module"].get("_target_") == "hydrl.parts.read_once.SACLoss"
+    return judges(values) or (reads_once and not asked(values, "memory"))
 
 
 def unheard(values: Values) -> Iterator[str]:
