@@ -9,14 +9,14 @@ from tensordict.nn import ProbabilisticTensorDictSequential
 from torch import Tensor, nn
 from torchrl import objectives
 
-from hydrl.parts.networks.encoders import Features
+FEATURES = "features"  # what an encoder writes
 
 
 class SACLoss(objectives.SACLoss):
     """TorchRL's, where critics may have the actor's encoder, ``critic.encoder=shared``.
 
-    As in DrQ-v2 (Yarats et al. 2022) the critics alone teach it, the actor takes its features as they are, and
-    it has no target. Twelve passes through encoders of their own, two of three with a gradient, become two.
+    As in DrQ-v2 (Yarats et al. 2022) the critics alone teach it, the actor takes its features as they are,
+    and it has no target. Eight passes through encoders of their own become two, one of them with a gradient.
     """
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
@@ -33,24 +33,23 @@ class SACLoss(objectives.SACLoss):
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Without a gradient of what was read."""
         if getattr(self, "encoder", None) is not None:
-            tensordict = tensordict.copy().set(Features.made, tensordict[Features.made].detach())
+            tensordict = tensordict.copy().set(FEATURES, tensordict[FEATURES].detach())
         return super().actor_loss(tensordict)
 
 
-def apart(networks: Mapping[str, Any]) -> tuple[dict[str, Any], Features | None]:
+def apart(networks: Mapping[str, Any]) -> tuple[dict[str, Any], nn.Module | None]:
     """The networks of a loss without the encoder that a critic of actions and the actor share, and that.
 
-    The others, and losses of states, for which it runs within the networks, stay as they are.
+    Where there is none they stay as they are, as do those of losses of states, for which it runs within them.
     """
-    actor, critic = networks.get("actor_network"), networks.get("qvalue_network")
-    found = [each for each in (actor, critic) if each is not None for each in each.modules()]
-    encoders = [each for each in found if isinstance(each, Features)]
-    if critic is None or len(encoders) < 2 or encoders[0] is not encoders[-1]:
-        return dict(networks), None
-    encoder = encoders[0]
-    encoder.shared = False  # it need not know: it runs where it is told to
-    over: dict[str, nn.Module] = {
+    critic = networks.get("qvalue_network")
+    shared = [each for each in critic.modules() if getattr(each, "shared", False)] if critic else []
+    if critic is None or not shared:
+        return {**networks}, None
+    actor = networks["actor_network"]
+    shared[0].shared = False  # it need not look whether it has run: this loss says when
+    over = {
         "actor_network": ProbabilisticTensorDictSequential(actor[0][-1], actor[-1]),
         "qvalue_network": critic[-1],
     }
-    return {**networks, **over}, encoder
+    return {**networks, **over}, shared[0]

@@ -12,7 +12,7 @@ from hydrl.parts.experience.frames import Frames
 
 
 class RandomShift(Transform):
-    """Moves pictures at random, so that what is learned of one is not its pixels by heart (DrQ, Kostrikov et al. 2021).
+    """Moves pictures at random, so that none is learned by heart (DrQ, Kostrikov et al. 2021).
 
     All frames of a stack move alike, each row and each entry by numbers of its own, drawn from PyTorch's
     generator. What comes into the picture repeats its edge, as if it had been padded by it and cut out again.
