@@ -28,12 +28,16 @@ def pair():
     actor = actors.tanh_normal(env, **NET, encoder=encoders.encoder)
     apart = made(env, objectives.SACLoss, deepcopy(actor), encoders.encoder)
     once = made(env, SACLoss, actor, "shared")
-    (features,) = (each for each in once.modules() if isinstance(each, Features))
+    (features,) = (each for each in actor.modules() if isinstance(each, Features))
+    for each in once.target_encoder_params.values(True, True):
+        each.data.add_(torch.randn_like(each), alpha=0.1)
     for kind in ("", "target_"):
-        own, shared = (getattr(each, f"{kind}qvalue_network_params") for each in (apart, once))
-        for key, each in own["module", "0"].items(True, True):
-            each.data.copy_(features.get_parameter(".".join(key)).expand_as(each))
-        own["module", "1"].data.update_(shared.data)
+        own, heads, read = (
+            getattr(loss, f"{kind}{name}_params").data
+            for loss, name in ((apart, "qvalue_network"), (once, "qvalue_network"), (once, "encoder"))
+        )
+        own["module", "0"].update_(read.expand(own.batch_size))
+        own["module", "1"].update_(heads)
     return once, apart, features, env.rollout(6, break_when_any_done=False).detach()
 
 
@@ -47,19 +51,19 @@ def learned(loss, rows, *terms):
     )
 
 
-def test_it_reads_twice_what_encoders_of_their_own_read_eight_times_and_says_the_same():
+def test_it_reads_thrice_what_encoders_of_their_own_read_eight_times_and_says_the_same():
     once, apart, features, rows = pair()
     runs = []
     features.register_forward_hook(lambda *_: runs.append(torch.is_grad_enabled()))
     terms = ("loss_actor", "loss_qvalue", "loss_alpha")
     (losses, gradients), (whole, others) = (learned(each, rows, *terms) for each in (once, apart))
-    assert sorted(runs) == [False, True]
+    assert runs == [True, False, False]
     for key in (*terms, "entropy"):
         torch.testing.assert_close(losses[key], whole[key], atol=1e-6, rtol=1e-5)
     of_critics = {name.partition("module.1.")[2]: each for name, each in others.items() if "qvalue" in name}
     for name, each in gradients.items():
         kind, _, place = name.partition(".")
-        if kind == "encoder":  # what both critics teach theirs, and nothing of the actor's
+        if kind == "encoder_params":  # what both critics teach theirs, and nothing of the actor's
             wanted = others[f"qvalue_network_params.module.0.{place}"].sum(0)
         elif kind == "qvalue_network_params":
             wanted = of_critics[place]

@@ -159,7 +159,7 @@ def make_loss(
     given, encoder = apart(given)
     loss = with_own_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
     if encoder is not None:
-        loss.encoder = encoder
+        loss.convert_to_functional(encoder, "encoder", create_target_params=True)
     if keys:
         loss.set_keys(**keys)
     if isinstance(action := keys.get("action"), tuple) and "advantage" in vars(loss.tensor_keys):
