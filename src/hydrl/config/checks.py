@@ -62,7 +62,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Activation, "NETWORK.activation"),
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
     (Annotated[int, Field(ge=2)] | None, "NETWORK.memory.span"),
-    (PositiveInt | None, "encoder.features"),
+    (PositiveInt | None, "encoder.features encoder.channels"),
     (PositiveInt | None, "minibatches.sequence minibatches.shift"),
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
     (Fraction, "minibatches.eta"),
@@ -311,7 +311,9 @@ def ill_read(values: Values) -> Iterator[str]:
         if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
             able = ["own", *["shared"] * (network != "actor" and may_share(values)), *READERS]
             yield f"{path}={node['reader']}: should be {', '.join(able[:-1])} or {able[-1]}"
-        for key in (each for each in node if each not in ("reader", "features") and each[0] != "_"):
+        for key in (
+            each for each in node if each not in ("reader", "features", "channels") and each[0] != "_"
+        ):
             if node[key] not in READERS:
                 reads = f"what reads the entry {key}: {', '.join(READERS)}"
                 yield f"{path}.{key}={show(node[key])}: should be {reads}; pictures alone are pixels"
