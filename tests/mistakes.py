@@ -84,7 +84,6 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "algo=td3 env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
     "algo=sac memory=gru env=pendulum critic.encoder=shared": ["without a memory", "use critic.encoder=own"],
-    "algo=sac env=pendulum minibatches.shift=0": ["minibatches.shift=0: "],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
     # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.

@@ -63,7 +63,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
     (Annotated[int, Field(ge=2)] | None, "NETWORK.memory.span"),
     (PositiveInt | None, "encoder.features encoder.channels"),
-    (PositiveInt | None, "minibatches.sequence minibatches.shift"),
+    (PositiveInt | None, "minibatches.sequence"),
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
     (Fraction, "minibatches.eta"),
     (Literal["per_state", "independent"], "actor.scale"),

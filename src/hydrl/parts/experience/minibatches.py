@@ -18,7 +18,6 @@ from hydrl.parts.experience.agents import as_read
 from hydrl.parts.experience.episodes import Episodes, has_episodes
 from hydrl.parts.experience.frames import frames_of
 from hydrl.parts.experience.hindsight import goals_of
-from hydrl.parts.experience.shifts import shifting
 from hydrl.parts.specs import ALIVE, GONE, INFO
 
 
@@ -139,10 +138,9 @@ class Replay(Minibatches):
         n_steps: rewards summed before the target bootstraps (Sutton 1988); fewer where an episode ends.
         draw: ``batch`` draws all minibatches in one call, which costs less, but for pictures; ``minibatch``
             draws one after another, so that each sees the priorities of the one before.
-        shift: pixels by which pictures move at most, see :class:`hydrl.parts.experience.shifts.RandomShift`.
 
     Raises:
-        UserError: where priorities are asked for and the loss writes no error, or pictures where none are.
+        UserError: where priorities are asked for and the loss writes no error.
     """
 
     def __init__(
@@ -155,7 +153,6 @@ class Replay(Minibatches):
         warmup_frames: int,
         n_steps: int,
         draw: Literal["batch", "minibatch"],
-        shift: int | None = None,
     ) -> None:
         self.buffer, self.loss = buffer, loss
         self.frames, self.goals = frames_of(buffer), goals_of(buffer)
@@ -168,7 +165,6 @@ class Replay(Minibatches):
         # new memory at each draw, and getting that costs ten times what putting them together does.
         apart = self.frames is not None and not self.prioritised
         self.at_once = updates if draw == "batch" and not apart else 1
-        self.shift = None if shift is None else shifting(self.frames, shift)
         self.multi_step: MultiStepTransform | None = None
         if n_steps > 1:
             # Ends are gathered too: left in place, a target bootstraps from the state an episode ended in.
@@ -183,7 +179,6 @@ class Replay(Minibatches):
         for _ in range(0, self.updates, self.at_once):
             # A memory on disk gives CPU tensors.
             drawn = as_read(self.drawn(self.at_once).to(batch.device), self.loss.tensor_keys)
-            drawn = drawn if self.shift is None else self.shift(drawn)
             for minibatch in drawn.split(self.size):
                 yield minibatch
                 self.prioritise(minibatch)
@@ -258,10 +253,9 @@ class Mixed(Replay):
         warmup_frames: int,
         n_steps: int,
         draw: Literal["batch", "minibatch"],
-        shift: int | None = None,
     ) -> None:
         numbers = {"updates": updates, "size": size, "warmup_frames": warmup_frames, "n_steps": n_steps}
-        super().__init__(buffer, loss, **numbers, draw=draw, shift=shift)
+        super().__init__(buffer, loss, **numbers, draw=draw)
         self.data, self.given = data, round(share * size)
         if not 0 < self.given < size:
             raise UserError(f"minibatches.share={share} of minibatches.size={size} leaves one of both out")
