@@ -75,14 +75,15 @@ MISTAKES: dict[str, list[str]] = {
     "critic.encoder=nature": [
         "critic.encoder=nature: should be own, shared, auto, mlp, cnn, impala or minatar"
     ],
-    "algo=sac env=pendulum critic.encoder=nature": ["should be own, auto, mlp, "],
+    "algo=td3 env=pendulum critic.encoder=nature": ["should be own, auto, mlp, "],
     "encoder.reader=nature": ["encoder.reader=nature: should be 'auto', 'mlp', 'cnn', 'impala' or 'minatar'"],
     "algo=dqn env=cartpole critic.encoder=shared": ["there is no such key; algo=dqn has no critic\n"],
     "algo=ppo env=cartpole actor.encoder=shared": ["actor.encoder=shared", "use actor.encoder=own"],
     "algo=bc env=pendulum data.path=x eval.target_return=-100": [
         "eval.target_return=-100 is of algo=decision_transformer",
     ],
-    "algo=sac env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
+    "algo=td3 env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
+    "algo=sac memory=gru env=pendulum critic.encoder=shared": ["without a memory", "use critic.encoder=own"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
     # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.

@@ -184,6 +184,18 @@ def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, st
     assert cut.sum().item() / done.sum().item() == pytest.approx(0.5, abs=0.12)
 
 
+def test_where_only_beginnings_are_wanted_no_episode_is_longer():
+    """Pendulum's would end after 200 steps."""
+    task, cut = partial(environments.gymnasium_env, "Pendulum-v1"), partial(random_horizon, 1.0, longest=30)
+    torch.manual_seed(0)
+    env = environments.make_env(task, [StepCounter, cut], num_envs=16, seed=0)
+    after = env.rollout(300, break_when_any_done=False)["next"]
+    assert {*after["step_count"][after["done"]].tolist()} == {*range(1, 31)}
+    assert torch.equal(after["cut_short"], after["done"])
+    later = environments.make_env(Toy, [StepCounter, cut], num_envs=2, seed=0)
+    assert {*later.rollout(60, break_when_any_done=False)["next", "step_count"].flatten().tolist()} >= {20}
+
+
 def test_environments_that_begin_together_end_their_first_episodes_apart():
     env = environments.make_env(
         partial(environments.gymnasium_env, "Pendulum-v1"),

@@ -16,6 +16,8 @@ from train import train
 PPO = [*SMALL_PPO, "env=cartpole", "critic.num_cells=[16,16]"]
 SAC = [*SMALL, "algo=sac", "env=pendulum", "critic.num_cells=[16,16]", "minibatches.updates=2"]
 SAC += ["minibatches.warmup_frames=64", "collector.init_random_frames=64"]
+SEEING = [*(each for each in SAC if each != "env=pendulum"), "env=gym", "env.id=pictures:Aim-v0"]
+SEEING += ["encoder.features=8", "critic.encoder=shared", "collector.num_envs=2"]
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,13 @@ def ppo(tmp_path_factory):
 def sac(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sac") / "run"
     train(settings(*SAC, "total_frames=192", run_dir=folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seeing") / "run"
+    train(settings(*SEEING, "total_frames=192", run_dir=folder))
     return folder
 
 
@@ -128,6 +137,19 @@ def test_what_an_actor_shares_here_is_the_other_actor_s_and_not_its_critic_s(tmp
     assert source.told["taken"] == {"actor": 8, "critic": 4}
     weight = "critic.module.0.module.0.module.readers.pixels.net.0.0.weight"
     assert source.told["left"][weight] == "the actor's here, which is shared"
+
+
+def test_an_encoder_that_critics_share_is_the_actor_s_and_has_a_target(seeing, begun, tmp_path):
+    words = [*SEEING, f"init_from.run={seeing}", "init_from.checkpoint=last"]
+    found, there = begun(*words, folder=tmp_path), saved(seeing, "loss")
+    same(found["loss"], there, "encoder_params")
+    assert found["source"].told["left"] == {}
+    target = heads(found["loss"], "target_encoder")
+    copied = {name.removeprefix("target_"): each for name, each in target.items()}
+    assert digest(copied) == digest(heads(there, "encoder_params"))
+    asked = begun(*words, "init_from.parts=[targets]", folder=tmp_path)["loss"]
+    same(asked, there, "target_encoder")
+    assert digest(heads(asked, "encoder_params")) != digest(heads(there, "encoder_params"))
 
 
 def test_of_a_task_of_another_size_what_fits_is_taken_and_the_rest_is_named(ppo, begun, tmp_path):

@@ -61,6 +61,11 @@ EXACT = {
         "collector.num_envs=2", "critic.num_cells=[16,16]", "minibatches.sequence=6", "minibatches.burn_in=2",
         "minibatches.warmup_frames=64", "minibatches.updates=2", "collector.init_random_frames=64",
     ],
+    "SAC, pictures read once": [
+        "algo=sac", "env=gym", "env.id=pictures:Aim-v0", "encoder.features=8", "critic.encoder=shared",
+        "collector.num_envs=2", "critic.num_cells=[16,16]", "minibatches.warmup_frames=64",
+        "minibatches.updates=2", "collector.init_random_frames=64",
+    ],
     "several agents": [
         "algo=mappo", "critic.num_cells=[16,16]", "minibatches.epochs=2",
         "env=custom", "env._target_=toys.Team", "collector.num_envs=4",

@@ -24,9 +24,11 @@ def ill_read(values: Values) -> Iterator[str]:
             continue
         network = path.partition(".")[0]
         if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
-            able = ["own", *["shared"] * (network != "actor" and judges(values)), *READERS]
+            able = ["own", *["shared"] * (network != "actor" and may_share(values)), *READERS]
             yield f"{path}={node['reader']}: should be {', '.join(able[:-1])} or {able[-1]}"
-        for key in (each for each in node if each not in ("reader", "features") and each[0] != "_"):
+        for key in (
+            each for each in node if each not in ("reader", "features", "channels") and each[0] != "_"
+        ):
             if node[key] not in READERS:
                 reads = f"what reads the entry {key}: {', '.join(READERS)}"
                 yield f"{path}.{key}={show(node[key])}: should be {reads}; pictures alone are pixels"
@@ -35,6 +37,12 @@ def ill_read(values: Values) -> Iterator[str]:
 def judges(values: Values) -> bool:
     """Whether the critic judges states beside an actor, and not actions."""
     return values["loss"]["networks"].get("critic_network") == "critic"
+
+
+def may_share(values: Values) -> bool:
+    """Whether the critic may have the actor's encoder."""
+    reads_once = values["loss"]["module"].get("_target_") == "hydrl.parts.read_once.SACLoss"
+    return judges(values) or (reads_once and not asked(values, "memory"))
 
 
 def standardised(values: Values) -> Iterator[str]:
@@ -68,8 +76,9 @@ def forgetful(values: Values) -> Iterator[str]:
         node = values[network] or {}
         if node.get("memory") and judges(values):
             yield f"{network}.memory: it has none of its own; use critic.encoder=shared, the actor's"
-        if node.get("encoder") == "shared" and not judges(values):
-            yield f"{network}.encoder=shared is for a critic that judges states; use {network}.encoder=own"
+        if node.get("encoder") == "shared" and not may_share(values):
+            told = "a critic that judges states, or SAC's without a memory"
+            yield f"{network}.encoder=shared is for {told}; use {network}.encoder=own"
     if asked(values, "burn_in") is not None:
         yield from in_sequences(values)
     if not memory:

@@ -54,7 +54,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Activation, "NETWORK.activation"),
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
     (Annotated[int, Field(ge=2)] | None, "NETWORK.memory.span"),
-    (PositiveInt | None, "encoder.features"),
+    (PositiveInt | None, "encoder.features encoder.channels"),
     (PositiveInt | None, "minibatches.sequence"),
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
     (Fraction, "minibatches.eta"),

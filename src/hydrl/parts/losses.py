@@ -18,6 +18,7 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
+from hydrl.parts.read_once import apart
 from hydrl.parts.specs import ALIVE, HIDDEN, MASK, network_of, of_group, within
 
 # What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
@@ -155,7 +156,10 @@ def make_loss(
     given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
     check_shared(module, networks, parts)
+    given, encoder = apart(given)
     loss = with_own_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
+    if encoder is not None:
+        loss.convert_to_functional(encoder, "encoder", create_target_params=True)
     if keys:
         loss.set_keys(**keys)
     if isinstance(action := keys.get("action"), tuple) and "advantage" in vars(loss.tensor_keys):

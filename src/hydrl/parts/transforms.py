@@ -267,9 +267,9 @@ class RunningRewardScaling(Transform):
         self.count = total
 
 
-def random_horizon(prob: float | None) -> Transform | None:
+def random_horizon(prob: float | None, longest: int | None = None) -> Transform | None:
     """:class:`RandomHorizon`, or none where ``prob`` is ``None``."""
-    return None if prob is None else RandomHorizon(prob)
+    return None if prob is None else RandomHorizon(prob, longest)
 
 
 class RandomHorizon(RandomTruncationTransform):
@@ -283,10 +283,13 @@ class RandomHorizon(RandomTruncationTransform):
 
     Args:
         prob: of each episode, that its end is drawn evenly from all steps; first ones always are.
+        longest: steps that it is drawn from, where fewer than the time limit. What is seen is then how
+            episodes begin, where these are soon lost for good and what follows would fill a memory.
     """
 
-    def __init__(self, prob: float) -> None:
+    def __init__(self, prob: float, longest: int | None = None) -> None:
         super().__init__(1, NEVER, prob)
+        self.longest = longest
         for name in ("_horizons", "_first_episode"):  # buffers, so that they are in checkpoints
             delattr(self, name)
             self.register_buffer(name, None)
@@ -295,7 +298,7 @@ class RandomHorizon(RandomTruncationTransform):
         """Looks for the time limit."""
         super().set_container(container)
         if isinstance(self.parent, EnvBase) and (limit := time_limit(self.parent)):
-            self.max_horizon = limit
+            self.max_horizon = limit if self.longest is None else min(limit, self.longest)
 
     def _validate_step_counter_registration(self) -> None:
         """Left to the first reset: a normaliser without statistics yet hides the specs above it."""

@@ -121,16 +121,18 @@ def by_part(loss: Mapping[str, Any], networks: Mapping[str, str]) -> dict[str, d
     """The entries of a loss's state by the part they are of, under names that do not depend on the loss.
 
     Those of its target networks are together, ``targets``, each named as what it is the target of. Several
-    groups of agents have a loss each, and theirs are named after them.
+    groups of agents have a loss each, and theirs are named after them. An encoder that critics of
+    actions share stands by itself in the loss, and is the actor's.
     """
     found: dict[str, dict[str, Tensor]] = {}
+    networks = {**networks, "encoder": "actor"}
     for name, value in loss.items():
         whole = name.split(".", 2) if name.startswith("of_groups.") else ["", "", name]
         head, _, rest = whole[2].partition(".")
         rest = f"{whole[1]}.{rest}" if whole[1] else rest
         argument = head.removeprefix("target_").removesuffix("_params")
         if argument in networks and isinstance(value, Tensor):
-            part = networks[argument]
+            part, rest = networks[argument], f"encoder.{rest}" if argument == "encoder" else rest
             into = "targets" if head.startswith("target_") else part
             found.setdefault(into, {})[f"{part}.{rest}"] = value
     return found

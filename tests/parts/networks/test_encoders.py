@@ -24,9 +24,9 @@ def shows(size: int = 12, channels: int | None = 3, name: str = "Dot-v0"):
     return make_env(partial(gymnasium_env, f"pictures:{name}", size=size, **more), [], seed=0)
 
 
-def built(reader: str, size: int, channels: int | None = None, **options: object) -> nn.Module:
+def built(reader: str, size: int, colours: int | None = None, **options: object) -> nn.Module:
     """The encoder of that name with its sizes."""
-    env = shows(size, channels)
+    env = shows(size, colours)
     module = encoders.encoder(env, ["pixels"], reader=reader, **options)
     with torch.no_grad():
         assert module(env.reset())["features"].ndim == 1
@@ -49,6 +49,16 @@ def weights(module: nn.Module) -> list[list[int]]:
 )  # fmt: skip
 def test_readers_have_their_published_shapes(reader, size, convolutions, layer):
     assert weights(built(reader, size, 3)) == [*convolutions, layer]
+
+
+@pytest.mark.parametrize(
+    ("reader", "convolutions"),
+    [("cnn", [8, 16, 16]), ("minatar", [8]), ("impala", [*[8] * 5, *[16] * 10])],
+)
+def test_all_convolutions_are_as_much_narrower_as_the_first(reader, convolutions):
+    *narrow, layer = weights(built(reader, 36, 3, channels=8))
+    assert [each[0] for each in narrow] == convolutions
+    assert layer[0] == {"cnn": 512, "minatar": 128, "impala": 256}[reader]
 
 
 def test_auto_reads_by_size_and_an_entry_may_have_a_reader_of_its_own():

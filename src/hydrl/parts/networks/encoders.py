@@ -81,11 +81,11 @@ class Residual(nn.Sequential):
         return pixels + super().forward(pixels)
 
 
-def cnn(channels: int, features: int | None = 512) -> nn.Sequential:
+def cnn(channels: int, features: int | None = 512, first: int = 32) -> nn.Sequential:
     """Nature's three convolutions (Mnih et al. 2015), for pictures of 36 x 36 and more."""
     convolutions = ConvNet(
         in_features=channels,
-        num_cells=[32, 64, 64],
+        num_cells=[first, 2 * first, 2 * first],
         kernel_sizes=[8, 4, 3],
         strides=[4, 2, 1],
         activation_class=nn.ReLU,
@@ -93,19 +93,19 @@ def cnn(channels: int, features: int | None = 512) -> nn.Sequential:
     return joined(convolutions, features)
 
 
-def impala(channels: int, features: int | None = 256) -> nn.Sequential:
+def impala(channels: int, features: int | None = 256, first: int = 16) -> nn.Sequential:
     """Espeholt et al. 2018: three sections that halve the picture, of two residual blocks each."""
-    widths, layers = [16, 32, 32], list[nn.Module]()
+    widths, layers = [first, 2 * first, 2 * first], list[nn.Module]()
     for into, out in zip([channels, *widths], widths, strict=False):
         layers += [nn.Conv2d(into, out, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
         layers += [Residual(out), Residual(out)]
     return joined(nn.Sequential(*layers, nn.ReLU(), nn.Flatten()), features)
 
 
-def minatar(channels: int, features: int | None = 128) -> nn.Sequential:
+def minatar(channels: int, features: int | None = 128, first: int = 16) -> nn.Sequential:
     """One convolution of 16 (Young and Tian 2019), for small pictures."""
     convolution = ConvNet(
-        in_features=channels, num_cells=[16], kernel_sizes=[3], strides=[1], activation_class=nn.ReLU
+        in_features=channels, num_cells=[first], kernel_sizes=[3], strides=[1], activation_class=nn.ReLU
     )
     return joined(convolution, features)
 
@@ -127,6 +127,7 @@ def encoder(
     *,
     reader: Reader = "auto",
     features: int | None = None,
+    channels: int | None = None,
     **entries: Reader,
 ) -> TensorDictModuleBase | None:
     """A reader for each entry; ``None`` where all are vectors, which hidden layers read as they are.
@@ -137,6 +138,7 @@ def encoder(
         reader: of pictures: ``cnn`` (Nature's), ``impala``, ``minatar``, ``mlp``, which takes their pixels in
             a row, or ``auto``: Nature's where they are large enough, else ``minatar``.
         features: units of the layer over convolutions, where not as published.
+        channels: of the first convolution, to which the others keep their proportion, likewise.
         **entries: a reader for an entry by its name, another than ``reader``.
 
     Raises:
@@ -159,14 +161,14 @@ def encoder(
         shape = spec[key].shape[spec.ndim :]
         chosen = entries.get(name, reader) if name in pictures else "vector"
         said = f"encoder.{name}" if name in entries else "encoder"
-        made[name] = reader_of(said, spec[key], shape, chosen, features)
+        made[name] = reader_of(said, spec[key], shape, chosen, features=features, first=channels)
     return TensorDictModule(Readers(made), in_keys=[*in_keys], out_keys=["features"])
 
 
 def reader_of(
-    said: str, spec: TensorSpec, shape: Sequence[int], chosen: str, features: int | None
+    said: str, spec: TensorSpec, shape: Sequence[int], chosen: str, **widths: int | None
 ) -> nn.Module:
-    """What reads an entry ``[..., *shape]``, as the key ``said`` chose it.
+    """What reads an entry ``[..., *shape]``, as ``said`` chose it, of the ``widths`` that are not published.
 
     Raises:
         UserError: for a picture of which strides leave nothing.
@@ -182,7 +184,7 @@ def reader_of(
             f"{said}=cnn: its strides leave nothing of pictures of {size}, {LARGE} x {LARGE} is the "
             "least; use minatar or impala"
         )
-    width = {"features": features} if features else {}
-    net = CONVOLUTIONS[chosen](channels, **width) if chosen in CONVOLUTIONS else nn.Flatten()
+    given = {name: each for name, each in widths.items() if each}
+    net = CONVOLUTIONS[chosen](channels, **given) if chosen in CONVOLUTIONS else nn.Flatten()
     high = None if spec.dtype.is_floating_point else float(spec.space.high.max())
     return Picture(net, high, channels_last=chosen in ("cnn", "impala"))

@@ -1,0 +1,71 @@
+"""A loss of critics of actions that have the actor's encoder, which reads a picture once for all of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import (
+    ProbabilisticTensorDictSequential,
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictParams,
+)
+from torch import Tensor, nn
+from torchrl import objectives
+
+FEATURES = "features"  # what an encoder writes, and an actor's layers read
+JUDGED = "judged_features"  # what critics' layers read: of what comes next, the target encoder's
+
+
+class SACLoss(objectives.SACLoss):
+    """TorchRL's, where critics may have the actor's encoder, ``critic.encoder=shared``.
+
+    As in DrQ (Kostrikov et al. 2021) the critics alone teach it, and the actor takes its features as they
+    are. Eight passes through encoders of their own become three, one of them with a gradient.
+    """
+
+    encoder: TensorDictModuleBase
+    encoder_params: TensorDictParams
+    target_encoder_params: TensorDictParams
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch ``[size]``, which gets the priorities."""
+        if "encoder_params" not in self._modules:
+            return super().forward(minibatch)
+        read = minibatch.copy()
+        after = read["next"]
+        with self.encoder_params.to_module(self.encoder, preserve_module_state=False):
+            now = self.encoder(read)[FEATURES]
+            with torch.no_grad():
+                self.encoder(after)
+        with torch.no_grad(), self.target_encoder_params.to_module(self.encoder, preserve_module_state=False):
+            after[JUDGED] = self.encoder(after.copy())[FEATURES]
+        losses = super().forward(read.update({FEATURES: now.detach(), JUDGED: now}))
+        minibatch.set(self.tensor_keys.priority, read[self.tensor_keys.priority])
+        return losses
+
+    def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
+        """Without a gradient of what was read."""
+        if JUDGED in tensordict:
+            tensordict = tensordict.copy().set(JUDGED, tensordict[FEATURES])
+        return super().actor_loss(tensordict)
+
+
+def apart(networks: Mapping[str, Any]) -> tuple[dict[str, Any], nn.Module | None]:
+    """The networks of a loss without the encoder that a critic of actions and the actor share, and that.
+
+    Where there is none they stay as they are, as do those of losses of states, for which it runs within them.
+    """
+    critic = networks.get("qvalue_network")
+    shared = [each for each in critic.modules() if getattr(each, "shared", False)] if critic else []
+    if critic is None or not shared:
+        return {**networks}, None
+    actor, layers = networks["actor_network"], critic[-1]
+    shared[0].shared = False  # it need not look whether it has run: this loss says when
+    judged = [JUDGED if key == FEATURES else key for key in layers.in_keys]
+    over = {
+        "actor_network": ProbabilisticTensorDictSequential(actor[0][-1], actor[-1]),
+        "qvalue_network": TensorDictModule(layers.module, in_keys=judged, out_keys=layers.out_keys),
+    }
+    return {**networks, **over}, shared[0]
