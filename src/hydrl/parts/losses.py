@@ -153,10 +153,9 @@ def make_loss(
     asked = inspect.signature(module).parameters
     remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
     known |= {"deactivate_vmap": True} if remembers else {}
-    given: dict[str, Any] = {argument: parts[part] for argument, part in networks.items()}
     check_networks(getattr(module, "func", module), networks, parts, keys)
     check_shared(module, networks, parts)
-    given, encoder = apart(given)
+    given, encoder = apart({argument: parts[part] for argument, part in networks.items()})
     loss = with_own_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
     if encoder is not None:
         loss.convert_to_functional(encoder, "encoder", create_target_params=True)
