@@ -285,6 +285,7 @@ MISTAKES: dict[str, list[str]] = {
     # Parts that do not fit each other.
     "algo=ppo actor=tanh_normal env=cartpole": ["actor=tanh_normal", "env=cartpole", "use actor=stochastic"],
     "algo=ppo actor=categorical env=pendulum": ["actor=categorical", "env=pendulum", "use actor=stochastic"],
+    "algo=ppo env=cartpole encoder=null": ["encoder is missing and cannot be left out", "use encoder=auto"],
     "env=cartpole env.id=Ant-v5": ["env.id=Ant-v5: env=cartpole is CartPole-v1", "use env=gym env.id=Ant-v5"],
     "env=cartpole env._target_=toys.Toy": ["env._target_=toys.Toy", "use env=custom env._target_=toys.Toy"],
     "collector=distributed": ["torch.distributed's tells nothing", "use collector=ray"],

@@ -121,6 +121,8 @@ def test_a_mistake_is_a_line_and_leaves_nothing(tmp_path):
     with pytest.raises(UserError, match=r"env\.id=Nothing-v0 could not be made"):
         hydrl.train(*SMALL, "env=gym", folder=tmp_path / "run", env={"id": "Nothing-v0"})
     assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match=r"^env\.id has no value; .* such as ALE/Pong-v5$"):
+        hydrl.train("algo=ppo", "env=atari")
     with pytest.raises(UserError, match="-m: options are for the command line"):
         hydrl.train("-m", "algo=ppo,dqn")
 

@@ -1,4 +1,5 @@
 import pytest
+from conftest import settings
 
 from hydrl.config.mistakes import instead, no_such_choice, no_such_key, paths, show
 
@@ -24,6 +25,11 @@ VALUES = {
 )
 def test_what_was_meant(wrong: str, right: list[str]):
     assert instead(wrong, list(paths(VALUES))) == f"; did you mean {' or '.join(right)}?"
+
+
+def test_a_family_s_task_may_be_called_as_another_choice_of_env():
+    """The family says which of its own are near."""
+    assert settings("algo=sac", "env=dm_control", "env.id=cartpole").task == "cartpole"
 
 
 def test_a_wrong_key_is_told_with_what_lies_beside_it():

@@ -8,6 +8,7 @@ import zipfile
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -202,6 +203,29 @@ def test_a_buffer_filled_in_another_order_is_refused(tmp_path):
         Memory(buffer, tmp_path)
     with pytest.raises(UserError, match=r"buffer\.storage=ListStorage: .* use a TensorStorage"):
         Memory(ReplayBuffer(storage=ListStorage(10)), tmp_path)
+
+
+def test_a_buffer_that_outgrows_its_disk_is_refused_with_a_size_that_fits(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1_000_000))
+    with pytest.raises(UserError, match=r"^buffer.storage.max_size=1000000: .* there are 1; use ") as refused:
+        run("algo=dqn", "env=cartpole", "buffer=memmap", "buffer.storage.max_size=1_000_000")
+    wanted, size = re.search(r"take (\d+) MB of the disk.*max_size=(\d+)$", str(refused.value)).groups()
+    assert 60 < int(wanted) < 100  # two observations of four numbers, and 30 to 70 bytes of others
+    assert int(size) == pytest.approx(500_000 / int(wanted), rel=0.02)
+    assert not (tmp_path / "run/replay").exists()
+
+
+def test_what_a_memory_has_on_the_disk_already_is_its_own_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1_000))
+    (tmp_path / "replay").mkdir()
+    (tmp_path / "replay/a.memmap").write_bytes(bytes([1]) * 8_192)
+    assert memory.room_on_disk(str(tmp_path / "replay")) == 9_192
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^buffer.storage.scratch_dir=.*/file/in cannot be made: Not a dir"):
+        memory.room_on_disk(f"{tmp_path}/file/in/")
 
 
 def test_a_buffer_that_outgrows_the_memory_is_refused_with_a_size_that_fits(run, tmp_path):

@@ -13,6 +13,8 @@ from conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, 
 import hydrl.parts.environments
 import hydrl.run.record
 import hydrl.run.state
+from hydrl.errors import Interrupted
+from hydrl.loop import evaluation
 from hydrl.run import checkpoint
 
 DQN = ["algo=dqn", "env=cartpole", "collector.num_envs=4", "minibatches.warmup_frames=64"]
@@ -223,6 +225,29 @@ def test_a_stop_loses_nothing(tmp_path):
     assert typed(*words, f"hydra.run.dir={whole}").returncode == 0
     assert logged(stopped) == logged(whole)
     assert digest(saved(stopped, "loss")) == digest(saved(whole, "loss"))
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_an_evaluation_that_a_stop_breaks_off_is_played_when_the_run_goes_on(run, monkeypatch, closing):
+    words = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]", "eval.every_frames=128"]
+    words += ["eval.solved_at=5", "eval.stop_when_solved=true"] if closing else []
+    whole, played = run(*words, folder="whole"), []
+
+    def broken(*asked, play=evaluation.play, **options):
+        played.append(None)
+        if len(played) < 1 + closing:  # the next one confirms
+            return play(*asked, **options)
+        signal.raise_signal(signal.SIGTERM)
+        raise Interrupted(signal.SIGTERM, midway=True)  # as its timer does
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "play", broken)
+        with pytest.raises(Interrupted):
+            run(*words, folder="stopped")
+    folder = run(*words, "resume=auto", folder="stopped")
+    assert len(played) == 1 + closing
+    assert logged(folder) == logged(whole)
+    assert digest(saved(folder, "loss")) == digest(saved(whole, "loss"))
 
 
 def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resumed(run, monkeypatch):

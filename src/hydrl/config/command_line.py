@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -218,6 +219,7 @@ def in_python(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]
         read[:] = understood([*([own.searchpath(named)] if named else []), *others], expand)
         read += tuned.beside(read)
         cfg = tuned.composed(read, return_hydra_config=True)
+        HydraConfig.instance().set_config(deepcopy(cfg))  # the choices made, for what is told of the folder
         with read_write(cfg), open_dict(cfg):
             cfg.hydra.runtime.output_dir = os.path.abspath(cfg.hydra.run.dir)
     HydraConfig.instance().set_config(cfg)

@@ -24,7 +24,8 @@ def unfit(values: Values) -> Iterator[str]:
             yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}"
     task, env = values["task"], values["env"]
     # A scenario of VMAS names its task, and may be called as a task of others is.
-    if task in choices(CONFIGS / "env") and task != env.get("scenario"):
+    # So may one of a family's, which are called by their ids.
+    if task in choices(CONFIGS / "env") and task != env.get("scenario") and not env.get("make"):
         own = content(f"/env/{task}")["env"]
         of_id = "pettingzoo" if own["_target_"].endswith("pettingzoo_env") else "gym"
         for key, general in (("_target_", "custom"), ("id", of_id), ("scenario", "vmas")):

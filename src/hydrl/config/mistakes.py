@@ -219,8 +219,11 @@ def unresolved(error: OmegaConfBaseException) -> str:
         key = key if "." in key else error.full_key or key
         advice = f", which should {should}" if (should := should_of(key)) else ""
         return f"{key} has no value; write {key}=VALUE{advice}"
-    if "Interpolation key 'task' not found" in text:
+    group = re.search(r"Interpolation key '(\w+)' not found", text)
+    if group and group[1] == "task":
         return missing("task")
+    if group and (able := choices(CONFIGS / group[1])):
+        return f"{missing(group[1])}; use {group[1]}={able[0]}"
     return f"{error.full_key}: {text}" if error.full_key else text
 
 

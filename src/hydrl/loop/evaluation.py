@@ -16,6 +16,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from hydrl.errors import Interrupted
 from hydrl.loop.clock import timeit
 from hydrl.loop.metrics import known_means
 from hydrl.parts.environments import load_normaliser
@@ -130,7 +131,11 @@ class Evaluator:
             load_normaliser(env, self.normaliser())
             seed = episode_seed(self.seed, frames, drawn)
             env.set_seed(seed)
-            return play(env, self.actor, max_steps=self.longest(env))
+            try:
+                return play(env, self.actor, max_steps=self.longest(env))
+            except Interrupted as error:
+                error.midway = False  # of no batch: what trains stands as it did
+                raise
 
     def longest(self, env: TransformedEnv) -> int:
         """Steps after which an episode in ``env``, which is seeded, is not waited for any longer."""

@@ -24,6 +24,7 @@ from torchrl.modules import GRUModule, LSTMModule
 from hydrl.errors import UserError
 
 # What an actor's memory reads beside observations; primers write zeros where episodes begin.
+UNREAD = "what has no encoder"
 HIDDEN = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
 CONTEXT = ("context", "context_steps")  # what a decision transformer keeps of the steps before, likewise
 INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
@@ -277,10 +278,12 @@ def require_vectors(spec: Composite, in_keys: Sequence[NestedKey], reader: str) 
     for key in in_keys:
         if is_picture(spec, key):
             size = " x ".join(map(str, spec[key].shape[spec.ndim :]))
-            raise UserError(f"in_keys={in_keys}: {key} is a picture of {size}, and {reader} reads vectors")
+            advice = "; use encoder=auto, or critic.encoder=own" if reader == UNREAD else ""
+            line = f"in_keys={in_keys}: {key} is a picture of {size}, and {reader} reads vectors"
+            raise UserError(f"{line}{advice}")
 
 
-def size_of(spec: Composite, in_keys: Sequence[NestedKey], reader: str = "what has no encoder") -> int:
+def size_of(spec: Composite, in_keys: Sequence[NestedKey], reader: str = UNREAD) -> int:
     """How many numbers the observation entries have together.
 
     Raises:

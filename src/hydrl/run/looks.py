@@ -6,7 +6,7 @@ from typing import Any
 
 from torchrl.checkpoint import GlobalRNGState
 
-from hydrl.errors import WorkerError
+from hydrl.errors import Interrupted, WorkerError
 from hydrl.loop.clock import timeit
 from hydrl.loop.evaluation import Evaluation, Evaluator, untouched_randomness
 from hydrl.run import checkpoint
@@ -22,23 +22,30 @@ class Looks:
     Args:
         record: the run's, with its counters and clock.
         evaluate: plays the episodes.
+        stop: raises where the run is to end, see :meth:`hydrl.run.process.Stop.here`.
     """
 
-    def __init__(self, record: Record, evaluate: Evaluator) -> None:
+    def __init__(self, record: Record, evaluate: Evaluator, stop: Callable[[], object]) -> None:
         self.record, self.evaluate, self.progress = record, evaluate, record.progress
+        self.stop = stop
         self.every, self.episodes = record.settings.eval.every_frames, record.settings.eval.episodes
         self.asked: list[dict[str, Any]] = []  # moments whose evaluation is not over
 
     def look(self) -> bool:
         """Evaluates if that is due; whether it is."""
         if due := self.progress.due(self.every):
-            evaluation = self.evaluate(self.progress.frames, self.episodes)
-            self.progress.evaluated(evaluation, self.record.clock.elapsed)
+            try:
+                evaluation = self.evaluate(self.progress.frames, self.episodes)
+            except Interrupted:  # it is played when the run goes on, which is saved as if it had waited
+                self.ask([self.moment()])
+            else:
+                self.progress.evaluated(evaluation, self.record.clock.elapsed)
         return due
 
     def wait(self) -> None:
-        """Plays what is not over, as only a run that evaluated beside and was stopped leaves it."""
+        """Plays what is not over, as only a run that was stopped leaves it."""
         while self.asked:
+            self.stop()
             now = self.moment()
             with untouched_randomness():
                 self.take_in(play(self.evaluate, self.asked[0]))
@@ -97,8 +104,8 @@ class LooksBeside(Looks):
     def __init__(
         self, record: Record, evaluate: Evaluator, there: Beside, stop: Callable[[], object]
     ) -> None:
-        super().__init__(record, evaluate)
-        self.there, self.stop, self.busy = there, stop, False
+        super().__init__(record, evaluate, stop)
+        self.there, self.busy = there, False
 
     def look(self) -> bool:
         """Asks for an evaluation if that is due; whether it is."""
@@ -154,7 +161,7 @@ def make_looks(record: Record, evaluate: Evaluator, stop: Callable[[], object]) 
     """Those of ``eval.mode``; arguments as of :class:`LooksBeside`."""
     chosen = record.settings.eval
     if chosen.mode == "loop":
-        return Looks(record, evaluate)
+        return Looks(record, evaluate, stop)
     if chosen.mode == "process":
         return LooksBeside(record, evaluate, InAProcess(evaluate), stop)
     from hydrl.run.beside_on_ray import OnRay  # which is an extra

@@ -8,6 +8,7 @@ Pictures that rows have the numbers of lie beside the rows in files of their own
 """
 
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,9 @@ def row_bytes(env: EnvBase, pictures: Frames | None = None) -> float:
 
 
 def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
-    """Refuses a buffer that would outgrow this machine's memory, all of which its first rows already take.
+    """Refuses a buffer that would outgrow this machine's memory, or the disk where it lies on one.
+
+    Of memory its first rows already take all; a disk that is full later kills the process with SIGBUS.
 
     Args:
         buffer: empty; ``None`` where nothing is kept.
@@ -181,18 +184,47 @@ def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) ->
         UserError: naming a size that would do.
     """
     storage = buffer.storage if buffer is not None else None
-    if not isinstance(storage, LazyTensorStorage) or isinstance(storage, LazyMemmapStorage):
+    if not isinstance(storage, LazyTensorStorage):
         return
-    if torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
+    if isinstance(storage, LazyMemmapStorage):
+        there, what, other = room_on_disk(storage.scratch_dir), "of the disk", ""
+    elif torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
         return
-    there, new = psutil.virtual_memory().total + psutil.swap_memory().total, (steps + 1) // 2
-    row = steps * row_bytes(env, frames_of(buffer))
+    else:
+        there = psutil.virtual_memory().total + psutil.swap_memory().total
+        what, other = "of memory", ", or buffer=memmap, which lies on disk"
+    new, row = (steps + 1) // 2, steps * row_bytes(env, frames_of(buffer))
     if (wanted := row * storage.max_size) > there:
         raise UserError(
-            f"buffer.storage.max_size={new * storage.max_size}: it would take {wanted / 1e6:,.0f} MB of "
-            f"memory, and there are {there / 1e6:,.0f}; use buffer.storage.max_size="
-            f"{new * int(there / 2 / row)}, or buffer=memmap, which lies on disk"
+            f"buffer.storage.max_size={new * storage.max_size}: it would take {wanted / 1e6:,.0f} MB "
+            f"{what}, and there are {there / 1e6:,.0f}; use buffer.storage.max_size="
+            f"{new * int(there / 2 / row)}{other}"
         )
+
+
+def room_on_disk(folder: str | None) -> int:
+    """The bytes that a memory may take where it is to lie, with those that an earlier one takes there.
+
+    Args:
+        folder: which need not be there yet, and is not made; ``None`` is the system's own place.
+
+    Raises:
+        UserError: for one that cannot be made.
+    """
+    place = Path(folder or tempfile.gettempdir())
+    new = [each for each in (place, *place.parents) if not each.exists()]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        held = sum(512 * file.stat().st_blocks for file in place.rglob("*.memmap")) if folder else 0
+        free = shutil.disk_usage(place).free
+        for each in new:
+            each.rmdir()
+    except OSError as error:
+        raise UserError(
+            f"buffer.storage.scratch_dir={place} cannot be made: {error.strerror}; give a folder that can "
+            "be written to"
+        ) from None
+    return held + free
 
 
 def files_of(archive: Path) -> list[str]:

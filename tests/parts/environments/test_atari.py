@@ -213,6 +213,12 @@ def test_a_game_that_there_is_not_is_told_with_those_that_are_near(id, told):
         ("+env.frameskip=4", "env.frameskip=4: use env.wrappers.preprocessing.frame_skip"),
         ("+env.repeat_action_probability=0.25", "env.repeat_action_probability=0.25: use env.sticky"),
         ("env.sticky=1.5", "env.sticky=1.5: should be a probability"),
+        ("+env.mode=77", "^env.mode=77: ALE/Pong-v5 has 0, 1$"),
+        ("+env.difficulty=9", "^env.difficulty=9: ALE/Pong-v5 has 0, 1, 2, 3$"),
+        (
+            "+env.flavour=1",
+            "^env.id=ALE/Pong-v5 could not be made: it takes no flavour; leave env.flavour out",
+        ),
     ],
 )
 def test_what_is_called_otherwise_here_is_told(word, told):

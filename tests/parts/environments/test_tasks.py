@@ -20,6 +20,7 @@ from hydrl.config.mistakes import choices
 from hydrl.errors import UserError
 from hydrl.parts import environments, libraries
 from hydrl.parts.environments import gymnasium_env, make_env
+from hydrl.parts.environments.tasks import CopiedTask
 
 OWN, ODD = partial(gymnasium_env, "hostile:Own-v0"), partial(gymnasium_env, "hostile:Odd-v0")
 
@@ -192,6 +193,16 @@ def test_what_breaks_gymnasium_s_word_is_a_line(what, num_envs):
     with pytest.raises(UserError, match=ODDITIES[what]) as error:
         make_env(partial(ODD, what=what), [], num_envs=num_envs, seed=0).rollout(6)
     assert "\n" not in str(error.value)
+
+
+def test_bytes_are_taken_from_what_is_whole_and_within_them():
+    task = CopiedTask(hostile.Odd(), "it")
+    for given in (np.array([3, 255]), np.array([3.0, 255.0]), [3, 255]):
+        assert task.array(given, np.uint8, (2,)).tolist() == [3, 255]
+    assert task.array(np.array([True, False]), np.uint8, (2,)).tolist() == [1, 0]
+    for given, kind in ((np.array([0.5, 1.0]), "float64"), (np.array([3, 256]), "int64")):
+        with pytest.raises(UserError, match=rf"^it gave an array of shape \[2\] of {kind} .* of kind uint8$"):
+            task.array(given, np.uint8, (2,))
 
 
 TOLD = {

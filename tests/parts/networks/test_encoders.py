@@ -135,8 +135,11 @@ def test_a_reader_of_pictures_fits_no_vector():
         encoders.encoder(env, ["camera", "goal"], goal="cnn")
     with pytest.raises(UserError, match="encoder=impala reads pictures, and there are none in speed"):
         encoders.encoder(env, ["speed"], reader="impala")
+    with pytest.raises(UserError, match=r"encoder.features=64 is of pictures, and there are none in speed"):
+        encoders.encoder(env, ["speed"], features=64)
     with pytest.raises(
-        UserError, match=r"camera is a picture of 3 x 40 x 40, and what has no encoder reads v"
+        UserError,
+        match=r"camera is a picture of 3 x 40 x 40, and what has no encoder reads vectors; use encoder=auto",
     ):
         actors.categorical(env, **NET)
 

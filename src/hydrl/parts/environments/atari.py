@@ -1,5 +1,6 @@
 """Atari 2600's games on the Arcade Learning Environment, by the protocol of Machado et al. (2018)."""
 
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,9 @@ INSTEAD = {
     "repeat_action_probability": "env.sticky",
 }
 
+# Which of a game is played, and what the emulator lists those by.
+VARIANTS = {"mode": "getAvailableModes", "difficulty": "getAvailableDifficulties"}
+
 
 def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
     """A game a frame a step, so that the wrapper over it is alone in skipping frames.
@@ -24,8 +28,8 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
         **kwargs: others of ``gymnasium.make``, such as ``mode`` and ``difficulty``.
 
     Raises:
-        UserError: for a game that there is not, a keyword that is called otherwise here, or where a package
-            is not installed.
+        UserError: for a game or a variant that there is not, a keyword that is called otherwise here, or
+            where a package is not installed.
     """
     imported("cv2", "atari")  # which Gymnasium's AtariPreprocessing makes pictures smaller with
     package = imported("ale_py", "atari")
@@ -34,9 +38,26 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
         raise UserError(f"env.{key}={kwargs[key]}: use {INSTEAD[key]}")
     check_share("env.sticky", sticky)
     package.ALEInterface.setLoggerMode(package.LoggerMode.Error)  # else the first one prints who made it
+    check_variant(id, kwargs)
     task = gymnasium.make(id, frameskip=1, repeat_action_probability=0.0, **kwargs)
     # Of the emulator's own the state does not say which action is held, and a resumed run would hold another.
     return StickyAction(task, sticky) if sticky else task
+
+
+def check_variant(id: str, asked: dict[str, Any]) -> None:
+    """Refuses a mode or difficulty that a game has not.
+
+    Raises:
+        UserError: naming those that it has.
+    """
+    if not asked.keys() & VARIANTS:
+        return
+    with closing(gymnasium.make(id)) as task:
+        game = task.unwrapped.ale
+        for key, listed in VARIANTS.items():
+            able = getattr(game, listed)()
+            if asked.get(key) is not None and asked[key] not in able:
+                raise UserError(f"env.{key}={asked[key]}: {id} has {', '.join(map(str, able))}")
 
 
 class EpisodicLife(gymnasium.Wrapper):

@@ -1,5 +1,6 @@
 """Gymnasium's tasks as environments, one or several stepped together in this process."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -132,8 +133,8 @@ def told_of(id: str) -> Iterator[None]:
     """
     try:
         yield
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
-        if is_of_the_task(error):
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
+        if isinstance(error, UserError) or is_of_the_task(error):
             raise
         raise UserError(f"env.id={id} could not be made: {reason_of(error, id)}") from error
 
@@ -155,6 +156,8 @@ def reason_of(error: Exception, id: str) -> str:
             if module
             else f" One of your own is env.id=MODULE:{id}, whose module registers it"
         )
+    elif unasked := re.search(r"unexpected keyword argument '(\w+)'", reason):
+        reason = f"it takes no {unasked[1]}; leave env.{unasked[1]} out"
     elif "gymnasium[box2d]" in reason:
         reason = "it needs Box2D; pip install 'hydrl[box2d]'"
     return reason

@@ -1,11 +1,14 @@
 """MinAtar: five games of ten by ten cells that a small network learns in minutes (Young and Tian 2019)."""
 
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
+from hydrl.errors import UserError
 from hydrl.parts.environments.families import check_id, check_share, imported
 
 CELL = 32  # pixels of a cell's side in a film
@@ -31,13 +34,18 @@ def make(
         **kwargs: others of ``gymnasium.make``.
 
     Raises:
-        UserError: for a game that there is not, or where MinAtar is not installed.
+        UserError: for a game that there is not, for episodes of no steps, or where MinAtar is not installed.
     """
+    for each in ("matplotlib.pyplot", "seaborn"):  # which MinAtar imports where Ctrl-C would be swallowed
+        with suppress(ImportError):
+            import_module(each)
     package = imported("minatar.gym", "minatar")
     if "MinAtar/Breakout-v1" not in gymnasium.registry:
         package.register_envs()
     check_id(id, [each for each in gymnasium.registry if each.startswith("MinAtar/")])
     check_share("env.sticky", sticky)
+    if max_episode_steps < 1:
+        raise UserError(f"env.max_episode_steps={max_episode_steps}: should be 1 or more")
     kwargs |= {"sticky_action_prob": sticky, "difficulty_ramping": difficulty_ramping}
     return Anew(gymnasium.make(id, max_episode_steps=max_episode_steps, **kwargs))
 

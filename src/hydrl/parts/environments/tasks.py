@@ -120,6 +120,9 @@ class CopiedTask(gymnasium.Wrapper):
         """
         try:
             array: np.ndarray = np.array(given, dtype=kind)
+            is_one = getattr(given, "dtype", None) in (kind, np.bool_)
+            if kind is np.uint8 and not (is_one or np.array_equal(array, given)):  # fractions, or beyond 255
+                array = np.empty(0)
         except (TypeError, ValueError, OverflowError):
             array = np.empty(0)  # of a shape that no space has
         if array.shape != size:
@@ -176,9 +179,10 @@ def is_of_the_task(error: Exception) -> bool:
     if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
         return False
     cause = error.__cause__  # which may be one that nobody raised
-    *_, (innermost, _) = walk_tb((cause and cause.__traceback__) or error.__traceback__)
-    package = innermost.f_globals["__name__"].partition(".")[0]
-    return package not in ("gymnasium", "hydrl", "importlib", "numpy", "torchrl")
+    frames = walk_tb((cause and cause.__traceback__) or error.__traceback__)
+    packages = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in frames]
+    caller = [each for each in packages if each != "numpy"][-1]  # which fails in whoever calls it
+    return caller not in ("gymnasium", "hydrl", "importlib", "torchrl")
 
 
 def levels(env: gymnasium.Env) -> list[gymnasium.Env]:

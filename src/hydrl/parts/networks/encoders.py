@@ -155,6 +155,10 @@ def encoder(
     for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in pictures):
         raise UserError(f"encoder.{name}={entries[name]} reads pictures, and {name} is a vector; use mlp")
     if not pictures:
+        for key, value in (("features", features), ("channels", channels)):
+            if value is not None:
+                line = f"encoder.{key}={value} is of pictures"
+                raise UserError(f"{line}, and there are none in {', '.join(names)}")
         return None
     made = {}
     for name, key in zip(names, in_keys, strict=True):
