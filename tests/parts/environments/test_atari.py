@@ -13,6 +13,7 @@ from conftest import settings
 from gymnasium.spaces import Box, Discrete
 
 from hydrl.errors import UserError
+from hydrl.parts import libraries
 from hydrl.parts.environments import atari, make_env
 from hydrl.parts.environments.atari import EpisodicLife
 from hydrl.parts.environments.gymnasium import as_evaluated, gymnasium_env, wrapped_task
@@ -253,6 +254,17 @@ def test_frames_are_never_skipped_twice():
         UserError, match="it skips frames, and ALE/Pong-v5 skips them too; use env=atari, or "
     ):
         wrapped_task("ALE/Pong-v5", given)
+
+
+@needs_atari
+def test_a_game_as_it_comes_is_told_with_what_it_is_by_the_protocol(capsys, monkeypatch):
+    monkeypatch.setattr(libraries, "TOLD", set())
+    for _ in range(2):
+        gymnasium_env("ALE/Pong-v5").close()
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert told == [
+        "warning: env=atari env.id=ALE/Pong-v5 is that game as tables have it; env=gym has it as it comes"
+    ]
 
 
 @pytest.mark.parametrize("lacking", ["ale_py", "cv2"])

@@ -25,6 +25,7 @@ from hydrl.parts.environments.info import SUCCESS, EpisodeInfo, InfoReader, is_n
 from hydrl.parts.environments.masks import Allowed, Asked, MaskReader, masked, place_of
 from hydrl.parts.environments.spaces import adapted, drawn, options
 from hydrl.parts.environments.tasks import copies, is_of_the_task, levels, seed_spaces
+from hydrl.parts.libraries import tell
 
 TRIAL = 200  # steps in which a task of one's own is tried for what it says of success
 TRIED: dict[str, "Trial"] = {}
@@ -80,6 +81,9 @@ def gymnasium_env(
     def make() -> gymnasium.Env:  # type: ignore[no-redef]
         return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
 
+    family = FAMILIES.get(id.rpartition("/")[0])
+    if family and maker is None and id in gymnasium.registry:
+        tell(f"env={family} env.id={id} is that game as tables have it; env=gym has it as it comes")
     with told_of(id):
         kwargs.update(around(id, wrappers, info_keys, maker, action_mask, kwargs))
         return informed(stepped(make, num_envs, device, plain=not (wrappers or maker)))
