@@ -24,7 +24,7 @@ from hydrl.parts.transforms import ActionScaling
 from hydrl.run import columns
 from hydrl.run.columns import NEXT, Columns
 from hydrl.run.files import atomically
-from hydrl.run.rows import ABOUT
+from hydrl.run.rows import ABOUT, name_of
 
 SIDE_BY_SIDE = 8  # environments at most
 RAW = "raw_"  # what names of copies begin with
@@ -35,11 +35,6 @@ ENDLESS = 1e38  # which TorchRL has for no bound at all
 def entries(env: EnvBase) -> list[NestedKey]:
     """What a task shows, by its own names."""
     return [key for key in env.observation_spec.keys(True, True) if INFO not in (key, key[0])]
-
-
-def name_of(key: NestedKey) -> str:
-    """An entry's name, of one within others theirs before it."""
-    return "_".join(key) if isinstance(key, tuple) else key
 
 
 def copied(env: EnvBase) -> RenameTransform:
@@ -192,7 +187,7 @@ def specs(env: EnvBase) -> dict[str, Any]:
 
 def returns_of(made: Columns) -> tuple[np.ndarray, np.ndarray]:
     """``[episodes]`` returns and lengths of the episodes that ended in a set."""
-    told = columns.transitions(made)
+    told = columns.counted(made)
     over = columns.ends(told)
     return told["next_returns"][over], told["steps"][over]
 
