@@ -60,6 +60,7 @@ def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kep
     monkeypatch.setattr(hydrl.run.record, "save_curves", lambda *a, **k: (drawn_as.append(k), save(*a, **k)))
     run(*IQL, f"data.path={data}")
     assert [each["frames_are"] for each in drawn_as] == ["transitions drawn from data"]
+    assert [each["training"] for each in drawn_as] == ["the data's episodes, mean"]
     rows = saved(data, "buffer")
     there = {tuple(row.tolist()) for row in torch.cat([rows["observation"], rows["action"]], -1)}
     acted = torch.cat([each["action"] for each in seen])
@@ -114,6 +115,7 @@ def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):
             "what that run kept is as its normaliser made it",
         ),
         (["algo=sac", "env=pendulum", "+env.observe=[0,1]", *REPLAY], "observation should be"),
+        (["algo=ppo", "env=pendulum", "transforms=plain", *SMALL], "the run kept no replay memory; use"),
     ],
 )  # fmt: skip
 def test_data_that_does_not_fit_is_told_in_a_line(words, message, kept, run, tmp_path):

@@ -138,10 +138,10 @@ def of_next(made: Columns) -> bool:
 
 def span(values: np.ndarray) -> str:
     """The least and the greatest, both in one form."""
-    ends = [float(values.min()), float(values.max())]
-    if max(map(abs, ends)) < 1e9 and (values.dtype.kind != "f" or (values == np.floor(values)).all()):
-        return " to ".join(f"{each + 0.0:,.0f}" for each in ends)  # no -0
-    return " to ".join(f"{each:,.1f}" if max(map(abs, ends)) >= 100 else f"{each:.3g}" for each in ends)
+    ends = [float(values.min()) + 0.0, float(values.max()) + 0.0]  # no -0
+    most, whole = max(map(abs, ends)), values.dtype.kind != "f" or bool((values == np.floor(values)).all())
+    form = ".3g" if most >= 1e9 or (most < 100 and not whole) else ",.0f" if whole else ",.1f"
+    return " to ".join(f"{each:{form}}" for each in ends)
 
 
 def described(values: np.ndarray) -> str:
