@@ -4,6 +4,7 @@ All are in the task's own units. What is observed is the column ``observations``
 ``observations/NAME`` an entry.
 """
 
+import io
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -219,6 +220,8 @@ def write(kind: str, file: Path, columns: Columns) -> None:
             arrays: dict[str, Any] = dict(columns)
             np.savez_compressed(opened, **arrays)
         return
-    with imported("h5py", "format=h5").File(file, "w") as opened:
+    whole = io.BytesIO()  # HDF5's own library brings the process down where a disk is full
+    with imported("h5py", "format=h5").File(whole, "w") as opened:
         for name, values in columns.items():
             opened.create_dataset(name, data=values, compression="gzip")
+    file.write_bytes(whole.getbuffer())

@@ -26,13 +26,13 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str]]
     """
     if not path.exists():
         raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
-    if (other := columns.instead(path)) not in ("use data=run", "give another path"):
+    if (other := columns.instead(path)) != "use data=run":
         raise UserError(f"{key}={path} is no run; {other}")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
         metadata = checkpoint.verify(archive, memory=True)
     except UserError as error:
-        raise UserError(f"{key}={path}: {error}") from None
+        raise UserError(f"{key}={path}: {str(error).replace(f'run={path}', 'it')}") from None
     told = metadata["memory"]
     found = [rows for _, rows in read(archive.parent, told)]
     if not found or holds_one_batch(metadata["settings"]):

@@ -138,9 +138,9 @@ def of_next(made: Columns) -> bool:
 
 def span(values: np.ndarray) -> str:
     """The least and the greatest, both in one form."""
-    ends = [float(values.min()) + 0.0, float(values.max()) + 0.0]  # no -0
+    ends = [float(values.min()), float(values.max())]
     most, whole = max(map(abs, ends)), values.dtype.kind != "f" or bool((values == np.floor(values)).all())
-    form = ".3g" if most >= 1e9 or (most < 100 and not whole) else ",.0f" if whole else ",.1f"
+    form = "z.3g" if most >= 1e9 or (most < 100 and not whole) else "z,.0f" if whole else "z,.1f"
     return " to ".join(f"{each:{form}}" for each in ends)
 
 
