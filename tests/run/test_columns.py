@@ -13,7 +13,7 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer
 from hydrl.errors import UserError
 from hydrl.loop.metrics import Metrics
 from hydrl.parts import environments, libraries
-from hydrl.run import columns, minari_sets, overview, rows
+from hydrl.run import columns, overview, rows
 
 # Three episodes: one ends by itself, one at its time limit, one is still running.
 REWARDS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
@@ -139,9 +139,9 @@ def test_both_ends_of_a_range_have_one_form(values, told):
 
 
 def test_only_what_minari_could_call_a_set_is_fetched(tmp_path):
-    assert minari_sets.is_name(Path("pendulum/expert-v0"))
-    assert not minari_sets.is_name(Path("outputs/run"))
-    assert not minari_sets.is_name(tmp_path / "expert-v0")
+    assert columns.is_name(Path("pendulum/expert-v0"))
+    assert not columns.is_name(Path("outputs/run"))
+    assert not columns.is_name(tmp_path / "expert-v0")
     for name in ("outputs/run", "set.npz", str(tmp_path / "set-v0")):
         with pytest.raises(UserError, match=f"^{name}: there is no such file or folder$"):
             overview.opened(Path(name), name)

@@ -45,8 +45,8 @@ def check_data(values: Values) -> None:
     reading = [path for path, each in able if "data" in accepted_parameters(get_object(each["_target_"]))[0]]
     if values["data"] is not None and not reading:
         mixed = "mixed" in values["fits"].get("minibatches", ["mixed"])
-        able = "minibatches=mixed" if mixed else "algo=bc, or another that learns from data"
-        raise UserError(f"data: nothing reads it; use {able}, or data=null")
+        advice = "minibatches=mixed" if mixed else "algo=bc, or another that learns from data"
+        raise UserError(f"data: nothing reads it; use {advice}, or data=null")
     if values["data"] is None and reading:
         other = "single" if reading[0] == "collector" else "replay"
         raise UserError(f"{reading[0]} needs data; add data=run data.path=DIR, or use {reading[0]}={other}")

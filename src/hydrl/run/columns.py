@@ -5,9 +5,10 @@ All are in the task's own units. What is observed is the column ``observations``
 """
 
 import io
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,7 @@ def read(kind: str, path: Path, told: str) -> Columns:
         UserError: if there is none, it cannot be read, or a column lacks or does not fit the others.
     """
     if kind == "minari":
-        from hydrl.run import minari_sets  # which reads this
-
-        columns = minari_sets.opened(path, told)
+        columns = minari(path, told)
         names = [*columns]
     else:
         file = path / f"data.{kind}" if path.is_dir() else path
@@ -106,6 +105,51 @@ def h5(file: Path) -> tuple[Columns, list[str]]:
 
 
 READERS: dict[str, Callable[[Path], tuple[Columns, list[str]]]] = {"npz": npz, "h5": h5}
+
+
+def minari(path: Path, told: str) -> Columns:
+    """Of a set of Minari's, a local one: nothing is fetched."""
+    library = imported("minari", "data=minari")
+    inner = next((each for each in (path / "data", path) if (each / "main_data.hdf5").is_file()), None)
+    try:
+        made = library.MinariDataset(inner) if inner else library.load_dataset(str(path))
+    except (OSError, ValueError, KeyError):
+        fetch = f"`minari download {path}` fetches one of its own; else " if is_name(path) else ""
+        advice = f"{fetch}{instead(path, 'minari')}"
+        raise UserError(f"{told}: there is no such set of Minari's here; {advice}") from None
+    parts: dict[str, list[np.ndarray]] = {}
+    for episode in made.iterate_episodes():
+        for name, values in leaves(episode.observations):
+            parts.setdefault("/".join(["observations", *name]), []).append(values[:-1])
+            parts.setdefault("/".join([NEXT, *name]), []).append(values[1:])
+        over, limits = (np.array(each, bool) for each in (episode.terminations, episode.truncations))
+        limits[-1:] |= ~over[-1:]  # where the record of an episode stops, it goes on unseen
+        columns = {
+            "actions": episode.actions,
+            "rewards": episode.rewards,
+            "terminals": over,
+            "timeouts": limits,
+        }
+        for column, values in columns.items():
+            parts.setdefault(column, []).append(np.asarray(values))
+    return {name: np.concatenate(each) for name, each in parts.items()}
+
+
+def is_name(path: Path) -> bool:
+    """Whether a set of Minari's could be called so, as ``pendulum/expert-v0``."""
+    return not path.is_absolute() and re.search(r"-v\d+$", path.name) is not None
+
+
+def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    """What a dictionary or tuple of arrays holds, by name: ``OUTER_INNER``, as a task's entries have it."""
+    within = (
+        values.items() if isinstance(values, dict) else enumerate(values) if type(values) is tuple else None
+    )
+    if within is None:
+        yield ("_".join(path),) if path else (), np.asarray(values)
+        return
+    for key, each in within:
+        yield from leaves(each, (*path, str(key)))
 
 
 def imported(name: str, asks: str) -> Any:

@@ -1,6 +1,5 @@
-"""A set of Minari's, read and written by its own package."""
+"""A set of Minari's, written by its own package from columns."""
 
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,52 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 from hydrl.config.schema import GYMNASIUM
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
-from hydrl.run.columns import NEXT, Columns, ends, imported, instead, observed
-
-
-def opened(path: Path, told: str) -> Columns:
-    """Of a set of Minari's, a local one: nothing is fetched."""
-    library = imported("minari", "data=minari")
-    inner = next((each for each in (path / "data", path) if (each / "main_data.hdf5").is_file()), None)
-    try:
-        made = library.MinariDataset(inner) if inner else library.load_dataset(str(path))
-    except (OSError, ValueError, KeyError):
-        fetch = f"`minari download {path}` fetches one of its own; else " if is_name(path) else ""
-        advice = f"{fetch}{instead(path, 'minari')}"
-        raise UserError(f"{told}: there is no such set of Minari's here; {advice}") from None
-    parts: dict[str, list[np.ndarray]] = {}
-    for episode in made.iterate_episodes():
-        for name, values in leaves(episode.observations):
-            parts.setdefault("/".join(["observations", *name]), []).append(values[:-1])
-            parts.setdefault("/".join([NEXT, *name]), []).append(values[1:])
-        over, limits = (np.array(each, bool) for each in (episode.terminations, episode.truncations))
-        limits[-1:] |= ~over[-1:]  # where the record of an episode stops, it goes on unseen
-        columns = {
-            "actions": episode.actions,
-            "rewards": episode.rewards,
-            "terminals": over,
-            "timeouts": limits,
-        }
-        for column, values in columns.items():
-            parts.setdefault(column, []).append(np.asarray(values))
-    return {name: np.concatenate(each) for name, each in parts.items()}
-
-
-def is_name(path: Path) -> bool:
-    """Whether a set of Minari's could be called so, as ``pendulum/expert-v0``."""
-    return not path.is_absolute() and re.search(r"-v\d+$", path.name) is not None
-
-
-def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-    """What a dictionary or tuple of arrays holds, by name: ``OUTER_INNER``, as a task's entries have it."""
-    within = (
-        values.items() if isinstance(values, dict) else enumerate(values) if type(values) is tuple else None
-    )
-    if within is None:
-        yield ("_".join(path),) if path else (), np.asarray(values)
-        return
-    for key, each in within:
-        yield from leaves(each, (*path, str(key)))
+from hydrl.run.columns import NEXT, Columns, ends, imported, observed
 
 
 def free(out: Path) -> None:
@@ -83,8 +37,9 @@ def save(name: str, made: Columns, about: Mapping[str, Any], settings: Settings)
     """
     minari = imported("minari", "format=minari")
     env = settings.env
-    # A class that is named by its place is in no register, and what a set says of its task may be left out.
     task = gymnasium.registry.get(env["id"].rpartition(":")[2]) if env["_target_"] == GYMNASIUM else None
+    if task is not None and not isinstance(task.entry_point, str):  # a class is not written down
+        task = None
     with warnings.catch_warnings(action="ignore"):  # of an author, and a link, that it is not given
         minari.create_dataset_from_buffers(
             dataset_id=name,

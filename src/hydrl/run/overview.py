@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from hydrl.errors import UserError
 from hydrl.loop.metrics import episodes_of
 from hydrl.parts.experience.episodes import EPISODE
-from hydrl.run import columns, minari_sets
+from hydrl.run import columns
 from hydrl.run.columns import NEXT, Columns
 from hydrl.run.files import atomically
 from hydrl.run.kept import kept, standardised
@@ -30,7 +30,7 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray,
     Raises:
         UserError: if there is none.
     """
-    if not path.exists() and not minari_sets.is_name(path):
+    if not path.exists() and not columns.is_name(path):
         raise UserError(f"{told}: there is no such file or folder")
     kind = columns.instead(path).removeprefix("use data=") if path.exists() else "minari"
     if kind not in ("run", "npz", "h5", "minari"):
