@@ -43,11 +43,7 @@ def save_curves(
         mark = "." if known.sum() < 60 else ""  # where episodes end: a line of few says little
         axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label=training)
     if (known := ~np.isnan(mean)).any():
-        frames, mean, std = frames[known], mean[known], std[known]
-        axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)
-        if len(frames) == 1:  # which a band does not show
-            axes.errorbar(frames, mean, std, fmt="none", ecolor="#0072B2", capsize=3)
-        axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation (deterministic), mean ± std")
+        draw_evaluations(axes, frames[known], mean[known], std[known])
     if closing is not None:
         axes.errorbar(*closing, fmt="D", color="#009E73", capsize=3, label="closing evaluation")
     if not axes.has_data():
@@ -66,6 +62,14 @@ def save_curves(
         figure.legend(loc="outside lower center", ncols=2, frameon=False)  # where it hides no line
     with atomically(path) as partial:
         figure.savefig(partial, format="png")
+
+
+def draw_evaluations(axes: Any, frames: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
+    """Means, and one standard deviation beside them: a band, or a bar where there is but one."""
+    if len(frames) == 1:
+        axes.errorbar(frames, mean, std, fmt="none", ecolor="#0072B2", capsize=3)
+    axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)
+    axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation (deterministic), mean ± std")
 
 
 def draw_followed(axes: Any, metrics: MetricsFile, name: str, end: tuple[int, float] | None) -> None:
