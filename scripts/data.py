@@ -32,6 +32,8 @@ def main(words: list[str]) -> None:
     """
     places = [word for word in words if Path(plain(word)).exists() or "=" not in word]
     said = read(Arguments, [word for word in words if word not in places], "picture=FILE.png")
+    if said.picture not in ("", "false") and not said.picture.endswith(".png"):
+        raise UserError(f"picture={said.picture}: it is a picture; use picture=FILE.png, or picture=false")
     if len(places) != 1:
         raise UserError("name one set, as python scripts/data.py DIR")
     path = Path(plain(places[0]))
@@ -39,8 +41,8 @@ def main(words: list[str]) -> None:
     from hydrl.run import overview
 
     quieten_libraries()
-    kind, columns, returns, lengths = overview.opened(path, places[0])
-    overview.show(path, kind, columns, returns, lengths)
+    kind, columns, returns, lengths, units = overview.opened(path, places[0])
+    overview.show(path, kind, columns, returns, lengths, units)
     beside = path if path.is_dir() else path.parent
     picture = Path(said.picture) if said.picture else beside / "returns.png"
     if said.picture == "false" or not len(returns) or not (said.picture or path.exists()):

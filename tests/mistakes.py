@@ -324,7 +324,7 @@ MISTAKES: dict[str, list[str]] = {
         "use algo=bc, or another that learns from data",
     ],
     "algo=rainbow env=cartpole minibatches=mixed minibatches.n_steps=1 data=npz data.path=set": [
-        "minibatches=mixed does not fit algo=rainbow; use minibatches=replay",
+        "minibatches=mixed does not fit algo=rainbow; use minibatches=replay data=null\n",
     ],
     "algo=mappo env=simple_spread env.id=mpe2/simple_tag_v3": [
         "env.id=mpe2/simple_tag_v3: env=simple_spread is mpe2/simple_spread_v3",

@@ -1,15 +1,19 @@
 """Sets of transitions as arrays: what follows what, and what is refused."""
 
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from conftest import settings
+from torchrl.data import LazyTensorStorage, ReplayBuffer
 
 from hydrl.errors import UserError
-from hydrl.parts import environments
-from hydrl.run import columns, rows
+from hydrl.loop.metrics import Metrics
+from hydrl.parts import environments, libraries
+from hydrl.run import columns, overview, rows
 
 # Three episodes: one ends by itself, one at its time limit, one is still running.
 REWARDS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
@@ -76,6 +80,73 @@ def test_where_it_is_known_what_followed_all_rows_stay_and_a_limit_is_no_end_of_
     assert made["next", "done"].flatten().nonzero().flatten().tolist() == [1, 4]
 
 
+AFTER = np.arange(100, 121, dtype=np.float32).reshape(7, 3)
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5"])
+@pytest.mark.parametrize("after", [None, AFTER])
+@pytest.mark.parametrize("both", [0, 1])
+def test_episodes_are_counted_whole_whatever_is_known_of_what_followed(kind, after, both, tmp_path):
+    limits = np.array([0, both, 0, 0, 1, 0, 0])  # a row may end by itself as its time limit comes
+    written(small(next_observations=after, timeouts=limits), tmp_path, kind)
+    found = overview.opened(tmp_path / f"data.{kind}", "FILE")
+    assert found[0] == kind
+    assert found[2].tolist() == [1 + 2, 4 + 8 + 16]  # the last two rows are of one that has no end
+    assert found[3].tolist() == [2, 3]
+    made, returns = found[1:3]
+    assert overview.over(made, len(returns)) == "2 ended: 1 by themselves, 1 at a time limit"
+    assert overview.open_end(made) == "; the last 2 rows have no end"
+    assert overview.open_end({**made, "terminals": np.eye(7)[6]}) == ""
+
+
+@pytest.mark.parametrize("after", [None, AFTER])
+def test_rows_know_what_their_whole_episode_returns(after, pendulum):
+    made = columns.transitions(small(next_observations=after))
+    told = rows.fitting(made, pendulum, "FILE")
+    to_go = {0: 3, 1: 2, 2: 28, 3: 24, 4: 16}  # the time limit's own reward, 16, among them
+    kept = [0, 1, 2, 3] + ([4] if after is not None else [])
+    ended = told["return_to_go"].isfinite().flatten()
+    assert told["return_to_go"][ended].flatten().tolist() == [to_go[row] for row in kept]
+    data = ReplayBuffer(storage=LazyTensorStorage(len(told)))
+    data.extend(told)
+    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None, data=data)
+    metrics.learned(told[:1], [])
+    wanted = {"train/return": 15.5, "train/episodes": 2, "train/episode_length": 2.5, "train/reward": 1.0}
+    assert metrics.row() == wanted | {"train/learning_rate": 0.5}
+
+
+def test_what_a_task_does_not_show_is_said_to_be_left_out(pendulum, capsys, monkeypatch):
+    monkeypatch.setattr(libraries, "TOLD", set())
+    seen = {"observations": None, "observations/observation": np.zeros((7, 3))}
+    made = columns.transitions(small(**seen, **{"observations/action_mask": np.ones((7, 5), bool)}))
+    assert "action_mask" not in rows.fitting(made, pendulum, "FILE").keys()  # noqa: SIM118
+    told = "warning: FILE: the task does not show observations/action_mask, which is left out\n"
+    assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([15.0, 411.0], "15 to 411"),
+        ([9.5, 500.0], "9.5 to 500.0"),
+        ([-0.0, 0.153], "0 to 0.153"),
+        ([-1508.2, -972.14], "-1,508.2 to -972.1"),
+        ([1e38, 2e38], "1e+38 to 2e+38"),
+    ],
+)
+def test_both_ends_of_a_range_have_one_form(values, told):
+    assert overview.span(np.array(values)) == told
+
+
+def test_only_what_minari_could_call_a_set_is_fetched(tmp_path):
+    assert columns.is_name(Path("pendulum/expert-v0"))
+    assert not columns.is_name(Path("outputs/run"))
+    assert not columns.is_name(tmp_path / "expert-v0")
+    for name in ("outputs/run", "set.npz", str(tmp_path / "set-v0")):
+        with pytest.raises(UserError, match=f"^{name}: there is no such file or folder$"):
+            overview.opened(Path(name), name)
+
+
 def test_choices_are_one_hot_as_the_task_takes_them(cartpole):
     made = columns.transitions(
         {
@@ -95,6 +166,7 @@ def test_choices_are_one_hot_as_the_task_takes_them(cartpole):
 NAN = np.arange(21.0).reshape(7, 3).copy()
 NAN[5, 1] = np.nan
 REFUSED = {
+    "it has no rewards; its columns are observations, .*, reward$": {"rewards": None, "reward": np.ones(7)},
     "it has no rewards; its columns are observations, actions, terminals, timeouts": {"rewards": None},
     "it has no terminals": {"terminals": None},
     "it has no timeouts and no next_observations, so that one episode would run": {"timeouts": None},
@@ -148,7 +220,7 @@ def test_a_package_that_is_not_there_is_told_in_a_line(tmp_path, monkeypatch):
     [
         ("nothing.npz", "there is no such file; give another path"),
         (".", "there is no data.npz in it; give another path"),
-        ("text.npz", r"cannot be read as npz: This file contains pickled \(object\) data\.$"),
+        ("text.npz", "cannot be read as npz: it is no archive of NumPy's$"),
         ("pickled.npz", "cannot be read as npz"),
         ("one.npy", "cannot be read as npz: it holds one array"),
         ("empty.npz", "cannot be read as npz: No data left in file"),

@@ -26,6 +26,16 @@ def test_curves_show_training_and_evaluation(tmp_path):
     assert coloured(path, GREEN) > 50
 
 
+def test_a_single_evaluation_shows_its_spread(tmp_path):
+    def drawn(std):
+        metrics = MetricsFile(tmp_path / f"{std}.csv")
+        metrics.write(100, {"eval/return_mean": 10.0, "eval/return_std": std})
+        save_curves(metrics, tmp_path / f"{std}.png", title="", solved_at=20)
+        return coloured(tmp_path / f"{std}.png", BLUE)
+
+    assert drawn(5.0) > drawn(0.0) + 100
+
+
 def test_a_run_without_evaluation_still_has_its_picture(tmp_path):
     metrics = MetricsFile(tmp_path / "metrics.csv")
     metrics.write(100, {"train/return": 1.0})

@@ -1,5 +1,7 @@
 """What an earlier run kept in its replay memory, in the place of a collector."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,7 @@ def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kep
     monkeypatch.setattr(hydrl.run.record, "save_curves", lambda *a, **k: (drawn_as.append(k), save(*a, **k)))
     run(*IQL, f"data.path={data}")
     assert [each["frames_are"] for each in drawn_as] == ["transitions drawn from data"]
+    assert [each["training"] for each in drawn_as] == ["the data's episodes, mean"]
     rows = saved(data, "buffer")
     there = {tuple(row.tolist()) for row in torch.cat([rows["observation"], rows["action"]], -1)}
     acted = torch.cat([each["action"] for each in seen])
@@ -114,6 +117,7 @@ def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):
             "what that run kept is as its normaliser made it",
         ),
         (["algo=sac", "env=pendulum", "+env.observe=[0,1]", *REPLAY], "observation should be"),
+        (["algo=ppo", "env=pendulum", "transforms=plain", *SMALL], "the run kept no replay memory; use"),
     ],
 )  # fmt: skip
 def test_data_that_does_not_fit_is_told_in_a_line(words, message, kept, run, tmp_path):
@@ -219,3 +223,20 @@ def test_what_cannot_be_mixed_is_told_before_anything_is_learned(kept, run, word
 def test_data_that_nothing_reads_is_told(kept):
     with pytest.raises(UserError, match="data: nothing reads it; use minibatches=mixed, or data=null"):
         settings(*SAC, "data=run", f"data.path={kept(*SAC)}")
+    with pytest.raises(UserError, match="data: nothing reads it; use algo=bc, or another that learns from"):
+        settings("algo=ppo", "env=cartpole", "data=run", "data.path=x")
+
+
+def test_a_folder_that_is_no_runs_is_told(run, tmp_path):
+    with pytest.raises(UserError, match=f"^data.path={tmp_path} is no run; give another path$"):
+        run(*IQL, f"data.path={tmp_path}")
+
+
+def test_a_run_goes_on_from_data_that_was_moved(kept, run, tmp_path, capsys):
+    data, words = kept(*SAC), [*IQL, "anneal_frames=1_024"]
+    folder = run(*words, f"data.path={data}")
+    shutil.copytree(data, tmp_path / "moved")
+    run(*words, f"data.path={tmp_path / 'moved'}", "total_frames=1_024", "resume=auto")
+    told = f"warning: data.path was {data} as the run began; the same data has to lie there"
+    assert told in capsys.readouterr().err
+    assert json.loads((folder / "summary.json").read_text())["frames"] == 1_024

@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import saved, settings, typed
+from conftest import logged, saved, settings, typed
 from tensordict import TensorDict
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from hydrl.errors import UserError
-from hydrl.run import checkpoint, columns
+from hydrl.errors import SaveError, UserError
+from hydrl.loop.metrics import episodes_of
+from hydrl.run import checkpoint, columns, overview, played
 
 SMALL = ["~tuned", "total_frames=256", "collector.frames_per_batch=128", "minibatches.size=32"]
 SMALL += ["eval.every_frames=512", "eval.episodes=2", "eval.final_episodes=2", "eval.max_steps=20"]
@@ -119,6 +120,10 @@ def test_what_was_recorded_is_learned_from_and_standardised_by_its_own_statistic
     assert np.allclose(-statistics["loc"] / statistics["scale"], mean, atol=1e-4)
     assert np.allclose(1 / statistics["scale"], deviation, rtol=1e-4)
     (batch,) = seen
+    returned = made["rewards"].reshape(17, 30).sum(1).mean()  # by its episodes, whichever rows were drawn
+    (row,) = logged(folder)
+    assert float(row["train/return"]) == pytest.approx(returned, rel=1e-5)
+    assert (float(row["train/episodes"]), float(row["train/episode_length"])) == (17, 30)
     raw = batch["observation"].numpy() * deviation + mean
     after = batch["next", "observation"].numpy() * deviation + mean
     place = [int(np.abs(made["observations"] - each).sum(1).argmin()) for each in raw[:50]]
@@ -175,6 +180,7 @@ def test_a_set_is_shown_as_a_table_and_a_picture(recorded, normalised, tmp_path)
     rows = saved(normalised, "buffer")
     assert f"{len(rows['action']):,}" in memory.stdout
     assert f"{int(rows['next']['done'].sum())} ended: 0 by themselves" in memory.stdout
+    assert "what is observed as its normaliser showed it" in memory.stdout
     nothing = typed(str(tmp_path), script="scripts/data.py")
     assert nothing.returncode == 2
     assert "no set of data and no run lies there" in nothing.stderr
@@ -224,3 +230,47 @@ def test_a_set_of_minaris_is_written_that_its_own_reader_and_a_run_read(
         UserError, match=r"data.path=nosuch-v0: there is no such set of Minari.s here; `minari download"
     ):
         run("algo=bc", "env=pendulum", *SMALL, "data=minari", "data.path=nosuch-v0", folder="no")
+
+
+def test_of_a_memory_each_episode_counts_once_however_many_steps_a_row_has():
+    """Two environments' episodes, of two steps a row: the last but one row sees the end, too."""
+    ends = torch.tensor([0, 1, 1, 0, 0, 1], dtype=torch.bool)[:, None]
+    after = {"reward": torch.ones(6, 1), "done": ends, "terminated": ends & (torch.arange(6) < 3)[:, None]}
+    after["episode_reward"] = torch.tensor([2.0, 3.0, 3.0, 2.0, 3.0, 7.0])[:, None]
+    rows = TensorDict({"next": after, "episode": torch.tensor([4, 4, 4, 5, 7, 6])}, [6])
+    rows["episode_reward"], rows["action"] = torch.zeros(6, 1), torch.eye(3, dtype=torch.int64)[[0, 1, 2] * 2]
+    made = overview.of_memory(rows)
+    assert made["actions"].tolist() == [0, 1, 2] * 2
+    assert overview.over(made, 2) == "2 ended: 1 by themselves, 1 at a time limit"
+    assert sorted(episodes_of(rows)["episode_reward"].flatten().tolist()) == [3.0, 7.0]
+    rows["next", "cut_short"] = (torch.arange(6) == 5)[:, None]  # which is no whole episode
+    assert overview.over(overview.of_memory(rows), 1) == "1 ended: 1 by themselves, 0 at a time limit"
+    assert episodes_of(rows)["episode_reward"].flatten().tolist() == [3.0]
+
+
+def test_units_say_what_a_run_made_of_its_rows():
+    plain = {"transforms": {"double": {"_target_": "torchrl.envs.DoubleToFloat"}}}
+    assert overview.units(plain, [], several=False) == "the task's own"
+    told = overview.units(plain, ["clipping"], several=True)
+    assert (
+        told
+        == "rewards are the discounted sum of minibatches.n_steps, rewards as transforms.clipping left them"
+    )
+
+
+def test_where_no_folder_can_be_made_nothing_is_played(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"^out={tmp_path}/file/x: no folder can be made there: Not a dir"):
+        played.free(tmp_path / "file" / "x")
+    played.free(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_set_that_cannot_be_written_leaves_no_folder(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(columns, "write", full)
+    with pytest.raises(SaveError, match="No space left on device"):
+        played.save("npz", tmp_path / "out", {}, {})
+    assert not (tmp_path / "out").exists()

@@ -21,7 +21,8 @@ def unfit(values: Values) -> Iterator[str]:
         # A part of one's own is taken at its word, where what fits is not of one's own too.
         taken = not set(names) & here and set(able) <= here
         if names and not taken and not set(names) & set(able):
-            yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}"
+            unread = " data=null" if "mixed" in names and "replay" in able and values["data"] else ""
+            yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}{unread}"
     task, env = values["task"], values["env"]
     # A scenario of VMAS names its task, and may be called as a task of others is.
     # So may one of a family's, which are called by their ids.

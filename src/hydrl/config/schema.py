@@ -50,7 +50,8 @@ Built = Annotated[Part, AfterValidator(names_a_target)]
 class Role(Enum):
     """What a key is for, where it shapes nothing that is learned from one batch to the next.
 
-    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``; any other key would make it another run.
+    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``, and where its data lies; any other key
+    would make it another run.
     """
 
     PROCESS = "said for each process anew"

@@ -44,7 +44,9 @@ def check_data(values: Values) -> None:
     able = [each for each in targets(values) if re.search(r"(^|\.)(minibatches|collector)$", each[0])]
     reading = [path for path, each in able if "data" in accepted_parameters(get_object(each["_target_"]))[0]]
     if values["data"] is not None and not reading:
-        raise UserError("data: nothing reads it; use minibatches=mixed, or data=null")
+        mixed = "mixed" in values["fits"].get("minibatches", ["mixed"])
+        advice = "minibatches=mixed" if mixed else "algo=bc, or another that learns from data"
+        raise UserError(f"data: nothing reads it; use {advice}, or data=null")
     if values["data"] is None and reading:
         other = "single" if reading[0] == "collector" else "replay"
         raise UserError(f"{reading[0]} needs data; add data=run data.path=DIR, or use {reading[0]}={other}")

@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torchrl.data import ReplayBuffer
 
 from hydrl.loop.update import Update
+from hydrl.parts.experience.episodes import EPISODE, TO_GO, whole_episodes
 from hydrl.parts.specs import INFO, LAG
 
 RETURN = ("episode_reward", ("next", "episode_reward"))  # of an episode so far, before a step and after it
@@ -20,13 +22,22 @@ class Metrics:
         update: its learning rate is logged.
         exploration: TorchRL's module, or ``None``.
         before: names of what learns before the run's own loss.
+        data: what batches are drawn from, where nothing is collected: its episodes stand in each row in the
+            place of those that ended.
 
     Attributes:
         followed: what is followed of Gymnasium's ``info``, once a batch has come.
     """
 
-    def __init__(self, update: Update, exploration: Any, before: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        update: Update,
+        exploration: Any,
+        before: Sequence[str] = (),
+        data: ReplayBuffer | None = None,
+    ) -> None:
         self.update, self.exploration, self.names = update, exploration, before
+        self.data = episode_metrics([episodes_of(data.storage[:])]) if data is not None else None
         self.followed: list[str] = []
         self.clear()
 
@@ -57,7 +68,7 @@ class Metrics:
         row = {
             **{name: value for each in self.before for name, value in self.losses_before(each)},
             **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
-            **episode_metrics(self.episodes),
+            **(episode_metrics(self.episodes) if self.data is None else self.data),
             **info_metrics(self.episodes),
             **over_steps(self.steps),
             **self.values,
@@ -101,6 +112,24 @@ def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
     if (cut_short := batch.get(("next", "cut_short"), None)) is not None:
         done = done & ~cut_short.squeeze(-1)
     return batch["next"].select("episode_reward", "step_count", INFO, strict=False)[done]
+
+
+def episodes_of(rows: TensorDictBase) -> TensorDictBase:
+    """As :func:`ended_episodes` of all rows of a data set, ``[rows]``, each episode once.
+
+    Rows of several steps reach an end more than once. A set that does not say what was seen next is without
+    the last row of an episode that a time limit cut, which its return and length count.
+    """
+    known = [("next", name) for name in ("episode_reward", "step_count", "done", "cut_short")]
+    told = rows.select(EPISODE, TO_GO, "episode_reward", *known, strict=False)
+    if EPISODE not in told.keys():  # noqa: SIM118 - a tensordict's keys; older runs' have none
+        return ended_episodes(told)
+    told = whole_episodes(told)
+    last = told[told[EPISODE].unique_consecutive(return_counts=True)[1].cumsum(0) - 1]
+    found = TensorDict({"episode_reward": last[TO_GO] + last["episode_reward"]}, last.shape)
+    if (steps := last.get(("next", "step_count"), None)) is not None:
+        found["step_count"] = steps + ~last["next", "done"]
+    return found
 
 
 def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:

@@ -4,9 +4,11 @@ All are in the task's own units. What is observed is the column ``observations``
 ``observations/NAME`` an entry.
 """
 
+import io
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +37,26 @@ def read(kind: str, path: Path, told: str) -> Columns:
     """
     if kind == "minari":
         columns = minari(path, told)
+        names = [*columns]
     else:
         file = path / f"data.{kind}" if path.is_dir() else path
         if not file.is_file():
             what = f"no data.{kind} in it" if path.is_dir() else "no such file"
             raise UserError(f"{told}: there is {what}; {instead(path, kind)}")
         try:
-            columns = READERS[kind](file)
+            columns, names = READERS[kind](file)
         except UserError:
             raise
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             reason = " ".join(str(error).split()).partition(" If you trust")[0][:120]
             raise UserError(f"{told} cannot be read as {kind}: {reason}") from None
-    columns = {
-        name: each for name, each in columns.items() if name.partition("/")[0] in (*NEEDED, NEXT, *ENDS)
-    }
-    require(columns, told)
+    require(columns, told, names)
     return columns
+
+
+def is_read(name: str) -> bool:
+    """Whether a column of this name is one of those that this project reads."""
+    return name.partition("/")[0] in (*NEEDED, NEXT, *ENDS)
 
 
 def instead(path: Path, kind: str = "") -> str:
@@ -66,35 +71,40 @@ def instead(path: Path, kind: str = "") -> str:
     return f"use data={others[0]}" if others else "give another path"
 
 
-def npz(file: Path) -> Columns:
-    """Of an archive of NumPy's; nothing in it is run."""
+def npz(file: Path) -> tuple[Columns, list[str]]:
+    """Of an archive of NumPy's, and the names of all it has; nothing in it is run."""
     with file.open("rb") as opened:
-        if opened.read(8) == b"\x89HDF\r\n\x1a\n":
-            raise ValueError("it is HDF5; use data=h5")
+        begin = opened.read(8)
+    if begin == b"\x89HDF\r\n\x1a\n":
+        raise ValueError("it is HDF5; use data=h5")
+    if begin and not begin.startswith((b"PK", b"\x93NUMPY")):
+        raise ValueError("it is no archive of NumPy's")
     archive = np.load(file, allow_pickle=False)
     if not hasattr(archive, "files"):
         raise ValueError("it holds one array, and not several by name, as numpy.savez writes them")
     with archive:
-        return {name: archive[name] for name in archive.files}
+        return {name: archive[name] for name in archive.files if is_read(name)}, archive.files
 
 
-def h5(file: Path) -> Columns:
-    """Of an HDF5 file, groups within groups joined by a stroke."""
+def h5(file: Path) -> tuple[Columns, list[str]]:
+    """Of an HDF5 file, groups within groups joined by a stroke, and the names of all it has."""
     h5py = imported("h5py", "data=h5")
     if zipfile.is_zipfile(file):
         raise ValueError("it is an archive; use data=npz")
     columns: Columns = {}
+    names: list[str] = []
 
     def visit(name: str, node: Any) -> None:
-        if isinstance(node, h5py.Dataset) and name.partition("/")[0] in (*NEEDED, NEXT, *ENDS):
-            columns[name] = node[()]
+        if isinstance(node, h5py.Dataset):
+            names.append(name)
+            columns.update({name: node[()]} if is_read(name) else {})
 
     with h5py.File(file) as opened:
         opened.visititems(visit)
-    return columns
+    return columns, names
 
 
-READERS: dict[str, Callable[[Path], Columns]] = {"npz": npz, "h5": h5}
+READERS: dict[str, Callable[[Path], tuple[Columns, list[str]]]] = {"npz": npz, "h5": h5}
 
 
 def minari(path: Path, told: str) -> Columns:
@@ -104,24 +114,30 @@ def minari(path: Path, told: str) -> Columns:
     try:
         made = library.MinariDataset(inner) if inner else library.load_dataset(str(path))
     except (OSError, ValueError, KeyError):
-        advice = f"`minari download {path}` fetches one of its own; else {instead(path, 'minari')}"
+        fetch = f"`minari download {path}` fetches one of its own; else " if is_name(path) else ""
+        advice = f"{fetch}{instead(path, 'minari')}"
         raise UserError(f"{told}: there is no such set of Minari's here; {advice}") from None
     parts: dict[str, list[np.ndarray]] = {}
     for episode in made.iterate_episodes():
         for name, values in leaves(episode.observations):
             parts.setdefault("/".join(["observations", *name]), []).append(values[:-1])
             parts.setdefault("/".join([NEXT, *name]), []).append(values[1:])
-        ends, limits = (np.array(each, bool) for each in (episode.terminations, episode.truncations))
-        limits[-1:] |= ~ends[-1:]  # where the record of an episode stops, it goes on unseen
+        over, limits = (np.array(each, bool) for each in (episode.terminations, episode.truncations))
+        limits[-1:] |= ~over[-1:]  # where the record of an episode stops, it goes on unseen
         columns = {
             "actions": episode.actions,
             "rewards": episode.rewards,
-            "terminals": ends,
+            "terminals": over,
             "timeouts": limits,
         }
         for column, values in columns.items():
             parts.setdefault(column, []).append(np.asarray(values))
     return {name: np.concatenate(each) for name, each in parts.items()}
+
+
+def is_name(path: Path) -> bool:
+    """Whether a set of Minari's could be called so, as ``pendulum/expert-v0``."""
+    return not path.is_absolute() and re.search(r"-v\d+$", path.name) is not None
 
 
 def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
@@ -148,15 +164,20 @@ def imported(name: str, asks: str) -> Any:
         raise UserError(f"{asks} needs {name}; {EXTRA}") from None
 
 
-def require(columns: Columns, told: str) -> None:
+def require(columns: Columns, told: str, names: Sequence[str] = ()) -> None:
     """All columns are there, as long as each other, and their numbers are numbers.
+
+    Args:
+        columns: that are read; those that end episodes are made flat here.
+        told: how the user named the set, for messages.
+        names: of all columns there are.
 
     Raises:
         UserError: naming the column, and the row where one is wrong.
     """
     there = {name.partition("/")[0] for name in columns}
     if lacking := [name for name in NEEDED if name not in there]:
-        has = ", ".join(columns) or "none of those that are read"
+        has = ", ".join(dict.fromkeys(name.partition("/")[0] for name in names)) or "none"
         raise UserError(f"{told}: it has no {' and no '.join(lacking)}; its columns are {has}")
     count = len(columns["rewards"]) if columns["rewards"].ndim else 0
     if not count:
@@ -195,16 +216,13 @@ def observed(columns: Columns, of: str = "observations") -> dict[str, np.ndarray
     return {name.partition("/")[2]: each for name, each in columns.items() if name.partition("/")[0] == of}
 
 
-def transitions(columns: Columns) -> Columns:
-    """The rows of which it is known what came after them, with the return and the length so far.
-
-    Where there are no ``next_observations`` the row below has them, but not where an episode ends: a row that
-    ends one by itself needs none, one before a time limit and the last one are left out.
+def counted(columns: Columns) -> Columns:
+    """All rows, with the return and the length of their episode so far.
 
     Returns:
-        all columns, ``next_observations`` and ``timeouts`` too; ``returns`` before a row and
-        ``next_returns`` after it, undiscounted, and ``to_go``, what is returned from it on, NaN where an
-        episode has no end; ``steps``, from 1; ``episodes``, their numbers.
+        all columns, ``timeouts`` too; ``returns`` before a row and ``next_returns`` after it, undiscounted,
+        and ``to_go``, what is returned from it on, NaN where an episode has no end; ``steps``, from 1;
+        ``episodes``, their numbers.
     """
     done, count = ends(columns), len(columns["rewards"])
     made = {"timeouts": np.zeros(count, bool), **columns}
@@ -217,14 +235,24 @@ def transitions(columns: Columns) -> Columns:
     made["episodes"] = np.repeat(np.arange(len(begins)), lengths)
     over = np.cumsum(lengths)
     made["to_go"] = np.repeat(np.where(done[over - 1], total[over], np.nan), lengths) - total[:-1]
+    return made
+
+
+def transitions(columns: Columns) -> Columns:
+    """The rows of which it is known what came after them, with ``next_observations``, as :func:`counted`.
+
+    Where there are none the row below has them, but not where an episode ends: a row that ends one by itself
+    needs none, one before a time limit and the last one are left out. Its episode has them still: it returned
+    what all its rows did.
+    """
+    made, terminal = counted(columns), columns["terminals"].astype(bool)
     if observed(columns, NEXT):
         return made
-    terminal = columns["terminals"].astype(bool)
     for name, values in observed(columns).items():
         after = np.concatenate([values[1:], values[-1:]])
         rows = terminal.reshape(-1, *[1] * (values.ndim - 1))
         made["/".join([NEXT, *([name] if name else [])])] = np.where(rows, values, after)
-    known = terminal | ~done
+    known = terminal | ~ends(columns)
     known[-1] = terminal[-1]
     return {name: values[known] for name, values in made.items()}
 
@@ -236,6 +264,8 @@ def write(kind: str, file: Path, columns: Columns) -> None:
             arrays: dict[str, Any] = dict(columns)
             np.savez_compressed(opened, **arrays)
         return
-    with imported("h5py", "format=h5").File(file, "w") as opened:
+    whole = io.BytesIO()  # HDF5's own library brings the process down where a disk is full
+    with imported("h5py", "format=h5").File(whole, "w") as opened:
         for name, values in columns.items():
             opened.create_dataset(name, data=values, compression="gzip")
+    file.write_bytes(whole.getbuffer())

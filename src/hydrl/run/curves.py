@@ -19,15 +19,17 @@ def save_curves(
     title: str,
     solved_at: float | None,
     frames_are: str = "environment frames",
+    training: str = "training (exploring)",
     closing: tuple[int, float, float] | None = None,
     followed: Sequence[str] = (),
     ends: Mapping[str, tuple[int, float]] | None = None,
 ) -> None:
     """Draws the training and evaluation returns of a run; evaluation with one standard deviation.
 
-    ``frames_are`` says what a frame is. ``closing`` has frames, mean and standard deviation of the closing
-    evaluation. Each of ``followed``, what is followed of Gymnasium's ``info``, has a panel of its own;
-    ``ends`` has frames and value of its ``eval/NAME`` in the closing evaluation.
+    ``frames_are`` says what a frame is, ``training`` whose the training returns are. ``closing`` has frames,
+    mean and standard deviation of the closing evaluation. Each of ``followed``, what is followed of
+    Gymnasium's ``info``, has a panel of its own; ``ends`` has frames and value of its ``eval/NAME`` in the
+    closing evaluation.
     """
     from matplotlib.figure import Figure
 
@@ -39,11 +41,9 @@ def save_curves(
     axes, *below = figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     if (known := ~np.isnan(train)).any():
         mark = "." if known.sum() < 60 else ""  # where episodes end: a line of few says little
-        axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label="training (exploring)")
+        axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label=training)
     if (known := ~np.isnan(mean)).any():
-        frames, mean, std = frames[known], mean[known], std[known]
-        axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)
-        axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation (deterministic), mean ± std")
+        draw_evaluations(axes, frames[known], mean[known], std[known])
     if closing is not None:
         axes.errorbar(*closing, fmt="D", color="#009E73", capsize=3, label="closing evaluation")
     if not axes.has_data():
@@ -62,6 +62,14 @@ def save_curves(
         figure.legend(loc="outside lower center", ncols=2, frameon=False)  # where it hides no line
     with atomically(path) as partial:
         figure.savefig(partial, format="png")
+
+
+def draw_evaluations(axes: Any, frames: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
+    """Means, and one standard deviation beside them: a band, or a bar where there is but one."""
+    if len(frames) == 1:
+        axes.errorbar(frames, mean, std, fmt="none", ecolor="#0072B2", capsize=3)
+    axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)
+    axes.plot(frames, mean, color="#0072B2", marker=".", label="evaluation (deterministic), mean ± std")
 
 
 def draw_followed(axes: Any, metrics: MetricsFile, name: str, end: tuple[int, float] | None) -> None:

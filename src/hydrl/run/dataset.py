@@ -20,7 +20,7 @@ from hydrl.parts.libraries import tell
 from hydrl.parts.networks.transformer import DecisionTransformer
 from hydrl.parts.specs import CONTEXT
 from hydrl.run import columns
-from hydrl.run.kept import kept
+from hydrl.run.kept import kept, standardised
 from hydrl.run.rows import about, check_task, check_transforms, fitting, scales_of
 
 Kind = Literal["run", "minari", "h5", "npz"]
@@ -62,7 +62,10 @@ def rows_of(
     else:
         check_task(about(Path(path)).get("task"), task, told)
         check_transforms(env, told)
-        rows = fitting(columns.transitions(columns.read(kind, Path(path), told)), env, told)
+        made = columns.transitions(columns.read(kind, Path(path), told))
+        if not len(made["rewards"]):
+            raise UserError(f"{told}: of none of its rows is it known what came next; add {columns.NEXT}")
+        rows = fitting(made, env, told)
         buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
         buffer.extend(rows)
     check_read(env, policy, buffer[:1], told)
@@ -84,7 +87,7 @@ def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
     told = f"{key}={path}"
     buffer, settings, left = kept(Path(path), key)
     check_task(settings["task"], task, told)
-    if any(each in str(settings["transforms"]) for each in ("Norm", "normaliser", "Running")):
+    if standardised(settings):
         raise UserError(
             f"{told}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
             "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"

@@ -12,6 +12,8 @@ from hydrl.parts.experience.frames import Frames
 from hydrl.run import checkpoint, columns
 from hydrl.run.memory import Memory, read
 
+NORMALISERS = ("Norm", "normaliser", "Running")  # in what a transform is called
+
 
 def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str]]:
     """The replay memory that a run's checkpoint holds, to be drawn from evenly, and the run's settings.
@@ -24,16 +26,16 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str]]
     """
     if not path.exists():
         raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
-    if (other := columns.instead(path)) not in ("use data=run", "give another path"):
+    if (other := columns.instead(path)) != "use data=run":
         raise UserError(f"{key}={path} is no run; {other}")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
         metadata = checkpoint.verify(archive, memory=True)
     except UserError as error:
-        raise UserError(f"{key}={path}: {error}") from None
+        raise UserError(f"{key}={path}: {str(error).replace(f'run={path}', 'it')}") from None
     told = metadata["memory"]
     found = [rows for _, rows in read(archive.parent, told)]
-    if not found:
+    if not found or holds_one_batch(metadata["settings"]):
         raise UserError(
             f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
             "by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
@@ -54,6 +56,17 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str]]
         Memory(frames.buffer, path, "frames").load(told["frames"], torch.device("cpu"), archive.parent)
         buffer.append_transform(frames)
     return buffer, settings, left
+
+
+def holds_one_batch(settings: Mapping[str, Any]) -> bool:
+    """Whether a run keeps, by its settings, what it learns from next and nothing longer, as PPO does."""
+    sampler = (settings.get("buffer") or {}).get("sampler") or {}
+    return sampler.get("_target_", "").endswith("SamplerWithoutReplacement")
+
+
+def standardised(settings: Mapping[str, Any]) -> bool:
+    """Whether rows are as a normaliser of the run showed them, by its settings."""
+    return any(each in str(settings["transforms"]) for each in NORMALISERS)
 
 
 def is_factor(scaling: Mapping[str, Any]) -> bool:

@@ -37,7 +37,9 @@ def save(name: str, made: Columns, about: Mapping[str, Any], settings: Settings)
     """
     minari = imported("minari", "format=minari")
     env = settings.env
-    task = gymnasium.spec(env["id"]) if env["_target_"] == GYMNASIUM else None
+    task = gymnasium.registry.get(env["id"].rpartition(":")[2]) if env["_target_"] == GYMNASIUM else None
+    if task is not None and not isinstance(task.entry_point, str):  # a class is not written down
+        task = None
     with warnings.catch_warnings(action="ignore"):  # of an author, and a link, that it is not given
         minari.create_dataset_from_buffers(
             dataset_id=name,

@@ -1,5 +1,6 @@
 """What is in a set of data: sizes, ranges, how its episodes end and what they return."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,75 +9,126 @@ import torch
 from tensordict import TensorDictBase
 
 from hydrl.errors import UserError
+from hydrl.loop.metrics import episodes_of
 from hydrl.parts.experience.episodes import EPISODE
 from hydrl.run import columns
 from hydrl.run.columns import NEXT, Columns
 from hydrl.run.files import atomically
-from hydrl.run.kept import kept
-from hydrl.run.played import name_of, returns_of
-from hydrl.run.screen import console, key_value_table, short
+from hydrl.run.kept import kept, standardised
+from hydrl.run.played import returns_of
+from hydrl.run.rows import name_of
+from hydrl.run.screen import console, key_value_table
 
 
-def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray]:
+def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray, str]:
     """A set of whatever kind.
 
     Returns:
-        its kind, its columns, and the returns and lengths of the episodes that ended in it.
+        its kind, its columns, the returns and lengths of the episodes that ended in it (none, where a run
+        counted none), and in what units a run kept it.
 
     Raises:
         UserError: if there is none.
     """
+    if not path.exists() and not columns.is_name(path):
+        raise UserError(f"{told}: there is no such file or folder")
     kind = columns.instead(path).removeprefix("use data=") if path.exists() else "minari"
     if kind not in ("run", "npz", "h5", "minari"):
         raise UserError(f"{told}: no set of data and no run lies there")
     if kind != "run":
         made = columns.read(kind, path, told)
-        return kind, made, *returns_of(made)
-    buffer, *_ = kept(path, "data")
+        return kind, made, *returns_of(made), ""
+    buffer, settings, left = kept(path, "data")
     rows = buffer.storage[:]
-    ended = rows["next"][rows["next", "done"].reshape(-1)]
-    lengths = ended.get("step_count", torch.zeros(len(ended)))  # of a run that counted none
-    return kind, of_memory(rows), ended["episode_reward"].reshape(-1).numpy(), lengths.reshape(-1).numpy()
+    if rows.ndim > 1 or "action" not in rows.keys():  # noqa: SIM118 - a tensordict's keys
+        what = "whole sequences" if rows.ndim > 1 else "of several agents"
+        raise UserError(f"{told}: its rows are {what}, which no other run reads")
+    ended = episodes_of(rows)
+    lengths = ended.get("step_count", None)
+    return (
+        kind,
+        of_memory(rows),
+        ended["episode_reward"].reshape(-1).numpy(),
+        np.empty(0) if lengths is None else lengths.reshape(-1).numpy(),
+        units(settings, left, several="steps_to_next_obs" in rows.keys()),  # noqa: SIM118
+    )
+
+
+def units(settings: Mapping[str, Any], left: list[str], *, several: bool) -> str:
+    """In which a run kept its rows.
+
+    Args:
+        settings: the run's.
+        left: its transforms of rewards that cannot be undone.
+        several: whether a row is of several steps.
+    """
+    found = ["rewards are the discounted sum of minibatches.n_steps"] if several else []
+    found += [f"rewards as transforms.{name} left them" for name in left]
+    if standardised(settings):
+        found.append("what is observed as its normaliser showed it; `record` plays in the task's own")
+    return ", ".join(found) or "the task's own"
 
 
 def of_memory(rows: TensorDictBase) -> Columns:
-    """The columns of what a replay memory keeps."""
-    after = rows["next"]
+    """The columns of what a replay memory keeps; a choice is its number."""
+    after, taken = rows["next"], rows["action"]
+    if taken.ndim == 2 and not taken.is_floating_point() and bool((taken.sum(-1) == 1).all()):
+        taken = taken.argmax(-1) if taken.shape[-1] > 1 else taken
     own = {"reward", "done", "terminated", "truncated", "episode_reward", "step_count", "cut_short"}
-    made = {"actions": rows["action"].numpy(), "rewards": after["reward"].reshape(-1).numpy()}
+    made = {"actions": taken.numpy(), "rewards": after["reward"].reshape(-1).numpy()}
     for key in after.keys(True, True):
         if key not in own and key in rows.keys(True, True):
             made[f"observations/{name_of(key)}"] = rows[key].numpy()
+    over = (after["done"] & ~after.get("cut_short", torch.zeros_like(after["done"]))).reshape(-1)
     if EPISODE in rows.keys():  # noqa: SIM118 - a tensordict's keys
         made["episodes"] = rows[EPISODE].numpy()
+        over &= torch.as_tensor(last_of(made["episodes"]))  # rows of several steps see an end more than once
     ended = after["terminated"].reshape(-1)
-    return made | {
-        "terminals": ended.numpy(),
-        "timeouts": (after["done"].reshape(-1) & ~ended).numpy(),
-    }
+    return made | {"terminals": (over & ended).numpy(), "timeouts": (over & ~ended).numpy()}
 
 
-def show(path: Path, kind: str, made: Columns, returns: np.ndarray, lengths: np.ndarray) -> None:
+def last_of(episodes: np.ndarray) -> np.ndarray:
+    """``[rows]``, whether a row is the last of its episode."""
+    last = np.zeros(len(episodes), bool)
+    _, backwards = np.unique(episodes[::-1], return_index=True)
+    last[len(episodes) - 1 - backwards] = True
+    return last
+
+
+def show(
+    path: Path, kind: str, made: Columns, returns: np.ndarray, lengths: np.ndarray, units: str = ""
+) -> None:
     """The set as a table."""
     table = key_value_table(f"{path}, data={kind}")
     table.add_row("rows", f"{len(made['rewards']):,}")
-    by_itself, limited = (
-        int(made[name].astype(bool).sum()) if name in made else None for name in columns.ENDS
-    )
-    over = "unknown" if limited is None else f"{limited:,}"
-    table.add_row("episodes", f"{len(returns):,} ended: {by_itself:,} by themselves, {over} at a time limit")
+    table.add_row("episodes", over(made, len(returns)) + ("" if kind == "run" else open_end(made)))
     if len(returns):
         table.add_row("return", f"{returns.mean():,.1f} ± {returns.std():,.1f}, {span(returns)}")
+    if len(lengths):
         table.add_row("length", f"{lengths.mean():,.1f}, {span(lengths)}")
     for name in (each for each in made if each.partition("/")[0] in ("observations", "actions", "rewards")):
         table.add_row(name, described(made[name]))
-    table.add_row(
-        "what follows", "known of each row" if kind == "run" or of_next(made) else "of the row below"
-    )
+    below = f"of the row below, known of {len(columns.transitions(made)['rewards']):,} rows"
+    table.add_row("what follows", "known of each row" if kind == "run" or of_next(made) else below)
     if kind == "run":
         older = "not told apart, as an older run kept them: single transitions"
         table.add_row("sequences", "told apart" if "episodes" in made else older)
+        table.add_row("units", units)
     console().print(table)
+
+
+def over(made: Columns, count: int) -> str:
+    """How ``count`` episodes ended; one that did both at once ended by itself."""
+    by_itself = made["terminals"].astype(bool)
+    limited = f"{int((columns.ends(made) & ~by_itself).sum()):,}" if "timeouts" in made else "unknown"
+    return f"{count:,} ended: {int(by_itself.sum()):,} by themselves, {limited} at a time limit"
+
+
+def open_end(made: Columns) -> str:
+    """What of a set comes after its last end, which is no whole episode; empty where nothing does."""
+    last = np.flatnonzero(np.r_[True, columns.ends(made)])[-1]
+    running = len(made["rewards"]) - int(last)
+    return f"; the last {running:,} rows have no end" if running else ""
 
 
 def of_next(made: Columns) -> bool:
@@ -85,8 +137,11 @@ def of_next(made: Columns) -> bool:
 
 
 def span(values: np.ndarray) -> str:
-    """The least and the greatest."""
-    return f"{short(float(values.min()))} to {short(float(values.max()))}"
+    """The least and the greatest, both in one form."""
+    ends = [float(values.min()), float(values.max())]
+    most, whole = max(map(abs, ends)), values.dtype.kind != "f" or bool((values == np.floor(values)).all())
+    form = "z.3g" if most >= 1e9 or (most < 100 and not whole) else "z,.0f" if whole else "z,.1f"
+    return " to ".join(f"{each:{form}}" for each in ends)
 
 
 def described(values: np.ndarray) -> str:

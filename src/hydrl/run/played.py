@@ -15,7 +15,7 @@ from torchrl.envs import EnvBase, RenameTransform, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.config.settings import Settings
-from hydrl.errors import UserError
+from hydrl.errors import SaveError, UserError
 from hydrl.loop.evaluation import Evaluator, episode_seed, without_log_probabilities
 from hydrl.parts import environments
 from hydrl.parts.limits import episode_limit
@@ -24,7 +24,7 @@ from hydrl.parts.transforms import ActionScaling
 from hydrl.run import columns
 from hydrl.run.columns import NEXT, Columns
 from hydrl.run.files import atomically
-from hydrl.run.rows import ABOUT
+from hydrl.run.rows import ABOUT, name_of
 
 SIDE_BY_SIDE = 8  # environments at most
 RAW = "raw_"  # what names of copies begin with
@@ -35,11 +35,6 @@ ENDLESS = 1e38  # which TorchRL has for no bound at all
 def entries(env: EnvBase) -> list[NestedKey]:
     """What a task shows, by its own names."""
     return [key for key in env.observation_spec.keys(True, True) if INFO not in (key, key[0])]
-
-
-def name_of(key: NestedKey) -> str:
-    """An entry's name, of one within others theirs before it."""
-    return "_".join(key) if isinstance(key, tuple) else key
 
 
 def copied(env: EnvBase) -> RenameTransform:
@@ -192,7 +187,7 @@ def specs(env: EnvBase) -> dict[str, Any]:
 
 def returns_of(made: Columns) -> tuple[np.ndarray, np.ndarray]:
     """``[episodes]`` returns and lengths of the episodes that ended in a set."""
-    told = columns.transitions(made)
+    told = columns.counted(made)
     over = columns.ends(told)
     return told["next_returns"][over], told["steps"][over]
 
@@ -200,20 +195,32 @@ def returns_of(made: Columns) -> tuple[np.ndarray, np.ndarray]:
 def save(kind: str, out: Path, made: Columns, about: Mapping[str, Any]) -> None:
     """Writes a set to the new folder ``out``: the columns, and beside them what they are of."""
     out.mkdir(parents=True, exist_ok=True)
-    with atomically(out / f"data.{kind}") as partial:
-        columns.write(kind, partial, made)
-    with atomically(out / ABOUT) as partial:
-        partial.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    try:
+        with atomically(out / f"data.{kind}") as partial:
+            columns.write(kind, partial, made)
+        with atomically(out / ABOUT) as partial:
+            partial.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    except SaveError:
+        if not any(out.iterdir()):  # and may be named again
+            out.rmdir()
+        raise
 
 
 def free(out: Path) -> None:
-    """Nothing lies where a set is to be written.
+    """Nothing lies where a set is to be written, and a folder can.
 
     Raises:
-        UserError: if something does.
+        UserError: if something does, or none can.
     """
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"out={out}: something lies there already; name another folder")
+    if out.exists():
+        if not (out.is_dir() and not any(out.iterdir())):
+            raise UserError(f"out={out}: something lies there already; name another folder")
+        return
+    try:
+        out.mkdir(parents=True)
+        out.rmdir()  # until all is played
+    except OSError as error:
+        raise UserError(f"out={out}: no folder can be made there: {error.strerror}") from None
 
 
 def about(

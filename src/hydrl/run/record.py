@@ -189,7 +189,7 @@ class Record:
         }
         told: dict[str, Any] = {"closing": last, "followed": followed, "ends": ends}
         if settings.from_data:
-            told["frames_are"] = "transitions drawn from data"
+            told |= {"frames_are": "transitions drawn from data", "training": "the data's episodes, mean"}
         save_curves(self.file, picture, title=title, solved_at=progress.solved_at, **told)
         rows, stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
         going_on = {"go on with": command(settings, rows["folder"])} if stopped else {}

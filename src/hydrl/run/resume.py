@@ -6,6 +6,7 @@ that lies in a run folder is imported or built before :mod:`hydrl.config.trust` 
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ OWN = keys(Role.PROCESS)
 MACHINES = {
     f"collector.{each}" for each in ("address", "num_collectors", "num_cpus", "num_gpus", "worker_timeout")
 }
+DATA = "data.path"  # may have been moved, or be named from another folder
 # What a fork may change in addition; but for what its rows, or the names in its state, depend on.
 LEARNING = keys(Role.LEARNING)
 HELD = ("loss.networks", "loss.keys", "minibatches.n_steps", "minibatches.sequence")
@@ -326,7 +328,12 @@ def check_same(
             continue
         if {"fits", "needs"} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
-        free = key.partition(".")[0] in FREE or key in MACHINES
+        moved = key == DATA and None not in (old, new)
+        if moved:
+            print(
+                f"warning: {DATA} was {old} as the run began; the same data has to lie there", file=sys.stderr
+            )
+        free = moved or key.partition(".")[0] in FREE or key in MACHINES
         if not free and not (fork and may_change(key, old, new)):
             raise UserError(another(key, old, new, fork))
         if key.partition(".")[0] not in OWN:

@@ -27,6 +27,7 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 from hydrl.parts.experience.episodes import EPISODE, TO_GO
+from hydrl.parts.libraries import tell
 from hydrl.parts.specs import INFO, action_kind
 from hydrl.parts.transforms import ActionMask, ActionScaling, CopiedTensors, RunningNorm
 from hydrl.run.columns import NEXT, Columns, ends, observed
@@ -93,7 +94,10 @@ def fitting(columns: Columns, env: TransformedEnv, told: str) -> TensorDictBase:
     task, count = env.base_env, len(columns["rewards"])
     rows = TensorDict(batch_size=[count])
     spec = task.observation_spec_unbatched
-    for key in (each for each in spec.keys(True, True) if INFO not in (each, each[0])):
+    shown = [each for each in spec.keys(True, True) if INFO not in (each, each[0])]
+    for name in sorted({*observed(columns)} - {"", *map(name_of, shown)}):
+        tell(f"{told}: the task does not show observations/{name}, which is left out")
+    for key in shown:
         for column in ("observations", NEXT):
             values = entry(
                 observed(columns, column), key, column, alone=len([*spec.keys(True, True)]) == 1, told=told
@@ -144,6 +148,11 @@ def heed(rows: TensorDictBase, key: NestedKey, told: str) -> None:
     after[key] = after[key] | ~after[key].any(-1, keepdim=True)
 
 
+def name_of(key: NestedKey) -> str:
+    """An entry's name, of one within others theirs before it."""
+    return "_".join(key) if isinstance(key, tuple) else key
+
+
 def single(values: np.ndarray) -> Tensor:
     """In single precision."""
     return torch.as_tensor(values.astype(np.float32))
@@ -155,7 +164,7 @@ def entry(there: dict[str, np.ndarray], key: NestedKey, column: str, *, alone: b
     Raises:
         UserError: if there are none.
     """
-    name = "_".join(key) if isinstance(key, tuple) else key
+    name = name_of(key)
     if alone and "" in there:
         name = ""
     if name not in there:

@@ -14,9 +14,9 @@ from rich.table import Table
 
 # The rows of the closing table, of what stands in summary.json.
 CLOSING = {
-    "evaluation": "{eval/return_mean:,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
+    "evaluation": "{eval/return_mean:z,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
     "cut short": "{eval/cut_episodes:,} of these episodes, still running at eval.max_steps",
-    "best evaluation": "{best_eval/return_mean:,.1f}",
+    "best evaluation": "{best_eval/return_mean:z,.1f}",
     "first solved": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
     "trained": "{frames:,} frames, {updates:,} updates",
     "time": "{wall_seconds:.1f} s: {start_seconds:.1f} to start, {compile_seconds:.1f} compiling, "
