@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -80,6 +81,13 @@ def test_the_policy_of_the_run_acts_and_what_is_sampled_differs(recorded, normal
     assert typed(*words, script="scripts/record.py").returncode == 0
     drawn = columns.read("npz", sampled, "out")
     assert abs(drawn["actions"] - policy.predict(drawn["observations"])).max() > 0.05
+
+
+def test_a_policy_without_a_distribution_is_not_sampled():
+    chosen = settings("algo=td3", "env=pendulum")
+    evaluator = SimpleNamespace(actor=torch.nn.Linear(3, 1))
+    with pytest.raises(UserError, match=r"^sampled=true: the policy of algo=td3 has no distribution"):
+        played.play(chosen, evaluator, 0, frames=10, sampled=True, stream=2)
 
 
 def test_a_share_is_played_at_random_in_episodes_after_the_policys(recorded, normalised, tmp_path):

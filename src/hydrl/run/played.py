@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictModule
 from torchrl.data import Categorical, Composite, OneHot
 from torchrl.envs import EnvBase, RenameTransform, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -67,7 +68,16 @@ def play(
 
     Returns:
         ``observations``, ``actions``, ``rewards``, ``terminals``, ``timeouts`` and ``next_observations``.
+
+    Raises:
+        UserError: where actions are to be drawn by a policy that has no distribution.
     """
+    parts = evaluator.actor.modules()
+    if sampled and not any(isinstance(each, ProbabilisticTensorDictModule) for each in parts):
+        raise UserError(
+            f"sampled=true: the policy of algo={settings.algo} has no distribution to draw from; leave it "
+            "out, or let a share be played at random, as random=0.5"
+        )
     drawn = round(frames * random)
     shares = [(frames - drawn, trained, False), (drawn, 0, True)]  # at random acts who has learned nothing
     made = [
