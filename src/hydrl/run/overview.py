@@ -40,7 +40,7 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray,
         return kind, made, *returns_of(made), ""
     buffer, settings, left = kept(path, "data")
     rows = buffer.storage[:]
-    if rows.ndim > 1 or "action" not in rows.keys():  # noqa: SIM118 - a tensordict's keys
+    if rows.ndim > 1 or rows.get("action", None) is None:
         what = "whole sequences" if rows.ndim > 1 else "of several agents"
         raise UserError(f"{told}: its rows are {what}, which no other run reads")
     ended = episodes_of(rows)
@@ -50,7 +50,7 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray,
         of_memory(rows),
         ended["episode_reward"].reshape(-1).numpy(),
         np.empty(0) if lengths is None else lengths.reshape(-1).numpy(),
-        units(settings, left, several="steps_to_next_obs" in rows.keys()),  # noqa: SIM118
+        units(settings, left, several=rows.get("steps_to_next_obs", None) is not None),
     )
 
 

@@ -81,10 +81,7 @@ def gymnasium_env(
     def make() -> gymnasium.Env:  # type: ignore[no-redef]
         return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
 
-    family = FAMILIES.get(id.rpartition("/")[0])
-    if family and maker is None and id in gymnasium.registry:
-        tell(f"env={family} env.id={id} is that game as tables have it; env=gym has it as it comes")
-    with told_of(id):
+    with told_of(id, maker):
         kwargs.update(around(id, wrappers, info_keys, maker, action_mask, kwargs))
         return informed(stepped(make, num_envs, device, plain=not (wrappers or maker)))
 
@@ -129,12 +126,17 @@ def counted(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
 
 
 @contextmanager
-def told_of(id: str) -> Iterator[None]:
+def told_of(id: str, maker: Make | None) -> Iterator[None]:
     """Tells in a line why a task cannot be made, where that is not its own code's doing.
+
+    And of a family's game that is made without its ``maker``, what makes it as tables have it.
 
     Raises:
         UserError: so.
     """
+    family = FAMILIES.get(id.rpartition("/")[0])
+    if family and maker is None and id in gymnasium.registry:
+        tell(f"env={family} env.id={id} is that game as tables have it; env=gym has it as it comes")
     try:
         yield
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
