@@ -4,6 +4,7 @@ import math
 import random
 import signal
 from ctypes.util import find_library
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 import torch
 from conftest import saved, start
 from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import RepeatAction, TransformReward
 from tensordict.nn import TensorDictModule
 from test_loggers import needs_trackio, trackio_rows
 from test_wandb import records
@@ -183,6 +185,17 @@ def test_a_task_of_many_frames_a_second_is_drawn_at_every_so_many_steps_and_at_i
     assert [frame.mean() for frame in frames(path)] == pytest.approx([0, 100, 200, 240], abs=3)
     with av.open(str(path)) as container:
         assert container.streams.video[0].average_rate == 25  # 125 steps a second, every fifth drawn
+
+
+def test_steps_that_a_wrapper_holds_an_action_for_take_their_time(tmp_path):
+    path = tmp_path / "film.mp4"
+    held = {"skip": partial(RepeatAction, num_repeats=2), "grey": partial(TransformReward, func=lambda r: r)}
+    made = shoot(still("Quick-v0", wrappers=held), path, max_steps=6)
+    assert made == (12.0, 6, True)
+    assert [frame.mean() for frame in frames(path)] == pytest.approx([0, 120, 240], abs=3)
+    with av.open(str(path)) as container:
+        speed = container.streams.video[0].average_rate
+    assert speed == Fraction(125, 6)  # of 125 steps a second the agent acts in every other, every third drawn
 
 
 def test_every_random_generator_is_left_as_it_was(tmp_path):

@@ -305,7 +305,10 @@ def test_a_file_says_what_it_takes_and_whose_it_is(load, exported, tmp_path, cap
     path = policy.export(tmp_path / "policy.onnx")
     line = "observation float32 [batch, 3] -> action float32 [batch, 1]"
     assert capsys.readouterr().out == f"{path}: {line}\n"
-    told = onnxruntime.InferenceSession(path).get_modelmeta()
+    session = onnxruntime.InferenceSession(path)
+    assert [each.shape for each in session.get_inputs()] == [["batch", 3]]
+    assert [each.shape for each in session.get_outputs()] == [["batch", 1]]
+    told = session.get_modelmeta()
     assert told.description == f"td3 on pendulum after 256 frames: {line}"
     said = told.custom_metadata_map
     assert (said["algo"], said["task"], said["frames"], said["seed"]) == ("td3", "pendulum", "256", "0")

@@ -294,15 +294,16 @@ def in_words(said: dict[str, Any]) -> str:
 
 def write(network: Network, example: Sequence[Tensor], said: dict[str, Any], path: Path) -> None:
     """Writes ONNX or what ``torch.export.load`` reads, by the ending of ``path``; see :func:`exportable`."""
-    many = {0: torch.export.Dim("batch")}
+    many = (tuple({0: torch.export.Dim("batch")} for _ in example),)
     with torch.no_grad():
-        program = torch.export.export(network, tuple(example), dynamic_shapes=(tuple(many for _ in example),))
+        program = torch.export.export(network, tuple(example), dynamic_shapes=many)
     if path.suffix == ".pt2":
         torch.export.save(program, path, extra_files={"policy.json": json.dumps(said, indent=2)})
         return
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would miss torchvision
     taken, given = ([each["name"] for each in said[side]] for side in ("inputs", "outputs"))
-    made = torch.onnx.export(program, (), verbose=False, input_names=taken, output_names=given)
+    named: dict[str, Any] = {"input_names": taken, "output_names": given, "dynamic_shapes": many}
+    made = torch.onnx.export(program, (), verbose=False, **named)
     assert made is not None
     model = made.model
     for key, each in said.items():

@@ -10,8 +10,10 @@ from fractions import Fraction
 from inspect import signature
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import torch
+from gymnasium.wrappers import AtariPreprocessing, MaxAndSkipObservation, RepeatAction
 from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -25,6 +27,8 @@ from hydrl.run.files import atomically
 from hydrl.run.record import Record
 
 SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and one costs up to 80 ms to draw
+# Wrappers that take several steps of a task in one, and what of them says how many.
+HOLDING = {AtariPreprocessing: "frame_skip", MaxAndSkipObservation: "_skip", RepeatAction: "num_repeats"}
 
 
 @torch.no_grad()
@@ -70,9 +74,17 @@ def film(
 
 
 def pictures_a_second(base: EnvBase) -> float:
-    """How many steps a task takes in a second of its own time, as Gymnasium and PettingZoo or VMAS say it."""
+    """How many steps an agent makes in a second of the task's own time.
+
+    Gymnasium and PettingZoo or VMAS say how many the task takes, some of them in one step of the agent.
+    """
     metadata, world = getattr(base, "metadata", None) or {}, getattr(base, "world", None)
-    return metadata.get("render_fps") or 1 / getattr(world, "dt", 1 / SMOOTH)
+    taken = metadata.get("render_fps") or 1 / getattr(world, "dt", 1 / SMOOTH)
+    wrapper = getattr(base, "_env", None)
+    while isinstance(wrapper, gymnasium.Wrapper):
+        taken /= getattr(wrapper, HOLDING.get(type(wrapper), ""), 1)
+        wrapper = wrapper.env
+    return taken
 
 
 def told(played: TensorDictBase) -> tuple[float, int, bool]:

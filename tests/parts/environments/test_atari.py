@@ -11,12 +11,14 @@ import pytest
 import torch
 from conftest import settings
 from gymnasium.spaces import Box, Discrete
+from torchrl.envs import GymWrapper
 
 from hydrl.errors import UserError
 from hydrl.parts import libraries
 from hydrl.parts.environments import atari, make_env
 from hydrl.parts.environments.atari import EpisodicLife
 from hydrl.parts.environments.gymnasium import as_evaluated, gymnasium_env, wrapped_task
+from hydrl.run.films import pictures_a_second
 
 needs_atari = pytest.mark.skipif(
     not (find_spec("ale_py") and find_spec("cv2")), reason="needs pip install 'hydrl[atari]'"
@@ -109,6 +111,7 @@ def test_a_game_begins_with_frames_in_which_nothing_is_done():
 @needs_atari
 def test_an_action_is_held_for_four_frames_and_the_larger_of_the_last_two_is_shown():
     task = wrapped_task(**keywords("ALE/SpaceInvaders-v5", "env.wrappers.preprocessing.noop_max=0"))
+    assert pictures_a_second(GymWrapper(task)) == 60 / 4
     alone = raw("ALE/SpaceInvaders-v5")
     before, _ = task.reset(seed=3)
     alone.reset(seed=3)

@@ -13,7 +13,7 @@ INSTEAD = {
     "frameskip": "env.wrappers.preprocessing.frame_skip, which skips them once",
     "repeat_action_probability": "env.sticky",
 }
-
+SPEED = 60  # frames a second of the console's; its package says 30
 # Which of a game is played, and what the emulator lists those by.
 VARIANTS = {"mode": "getAvailableModes", "difficulty": "getAvailableDifficulties"}
 
@@ -40,6 +40,7 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
     package.ALEInterface.setLoggerMode(package.LoggerMode.Error)  # else the first one prints who made it
     check_variant(id, kwargs)
     task = gymnasium.make(id, frameskip=1, repeat_action_probability=0.0, **kwargs)
+    task.metadata = {**task.metadata, "render_fps": SPEED}
     # Of the emulator's own the state does not say which action is held, and a resumed run would hold another.
     return StickyAction(task, sticky) if sticky else task
 
