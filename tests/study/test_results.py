@@ -63,7 +63,11 @@ def test_every_declared_run_is_one_that_train_py_takes_and_has_published_figures
 
 @pytest.mark.parametrize(
     ("names", "count"),
-    [([], 5 * len(DECLARED["runs"])), (["ppo-hopper", "dqn-cartpole"], 15), (["ppo-inverted_double_pendulum"], 10)],
+    [
+        ([], 5 * len(DECLARED["runs"])),
+        (["ppo-hopper", "dqn-cartpole"], 15),
+        (["ppo-inverted_double_pendulum"], 10),
+    ],
 )
 def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_rows_are_run_by_name(
     names, count, tmp_path, monkeypatch
