@@ -189,7 +189,7 @@ def test_a_task_of_many_frames_a_second_is_drawn_at_every_so_many_steps_and_at_i
 
 def test_steps_that_a_wrapper_holds_an_action_for_take_their_time(tmp_path):
     path = tmp_path / "film.mp4"
-    held = {"skip": partial(RepeatAction, num_repeats=2), "grey": partial(TransformReward, func=lambda r: r)}
+    held = {"skip": partial(RepeatAction, num_repeats=2), "plain": partial(TransformReward, func=lambda r: r)}
     made = shoot(still("Quick-v0", wrappers=held), path, max_steps=6)
     assert made == (12.0, 6, True)
     assert [frame.mean() for frame in frames(path)] == pytest.approx([0, 120, 240], abs=3)
