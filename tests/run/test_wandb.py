@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from conftest import ROOT, settings, typed
 from wandb.proto import wandb_internal_pb2
 from wandb.sdk.launch.sweeps import utils as sweeps
@@ -125,6 +126,15 @@ def test_hyperband_looks_at_evaluations_that_the_run_comes_to():
     assert [bracket for bracket in brackets if bracket < evaluations] == [4, 8, 16]
 
 
+@pytest.fixture
+def anew() -> Iterator[None]:
+    """W&B as a process finds it that has not used it: it reads an agent's words once."""
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+@pytest.mark.usefixtures("anew")
 def test_an_agents_command_runs_offline_as_part_of_its_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sweep = sweeps.load_sweep_config(str(SWEEPS[0]))
     values = {key: ends(each)[0] for key, each in sweep["parameters"].items()}
