@@ -14,6 +14,7 @@ LONGER: dict[str, tuple[int, str]] = {
         40,
         "workers start for it, and for the tests after it",
     ),
+    "tests/run/test_resume_exact.py::test_a_stop_loses_nothing": (40, "three runs in processes of their own"),
     "tests/study/test_results.py::test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept": (
         40,
         "a run in a process of its own, and two tables",
