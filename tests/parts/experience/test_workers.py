@@ -177,6 +177,7 @@ def test_a_worker_that_waits_for_the_run_does_not_hang_and_one_that_is_stopped_i
     with ends_with_error(collector) as message:
         batches = iter(collector)
         next(batches)
+        time.sleep(4)
         assert next(batches).numel() == 80
         monkeypatch.setattr(workers, "STARTING", 1)
         stopped = psutil.Process(collector.procs[0].pid)
