@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, SMALL, SMALL_PPO, killed, logged, typed
+from conftest import HANGING, ROOT, SMALL, SMALL_PPO, killed, logged, typed
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -342,11 +342,11 @@ def test_a_run_in_a_thread_ends_where_it_is_asked_to(counting, tmp_path):
     thread = threading.Thread(target=lambda: done.append(hydrl.train(*words, env=counting)))
     assert not hydrl.stop()
     thread.start()
-    assert began.wait(60)
+    assert began.wait()
     with pytest.raises(UserError, match="another run is under way in this process"):
         hydrl.train(*CARTPOLE)
     assert hydrl.stop()
-    thread.join(60)
+    thread.join(HANGING)
     assert done[0].summary["status"] == "interrupted"
     assert checkpoint.frames_of(checkpoint.find(tmp_path / "run", "last")) == done[0].summary["frames"]
     assert not process.asked_to_stop.is_set()
@@ -363,7 +363,7 @@ def test_workers_ask_for_the_main_thread(tmp_path):
 
     thread = threading.Thread(target=train)
     thread.start()
-    thread.join(60)
+    thread.join(HANGING)
     assert failed == [
         "collector: workers are watched by a signal, which comes to the main thread alone; use "
         "collector=single, or train from the main thread"

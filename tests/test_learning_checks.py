@@ -76,7 +76,6 @@ FRAMES |= {"algo=a2c": 150_000, "algo=impala": 150_000, "algo=reinforce": 100_00
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("overrides", "threshold", "episodes", "seed"),
     [
@@ -97,7 +96,6 @@ def test_it_learns(overrides, threshold, episodes, seed, run):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [100, 101, 102])
 def test_a_memory_balances_a_pole_whose_velocity_is_hidden_and_without_one_it_falls(seed, run):
     numbers = ("env=cartpole_masked", "tuned=recurrent_ppo/cartpole_masked", f"seed={seed}")
@@ -140,7 +138,6 @@ FROM_DATA = [
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [100, 101, 102])
 @pytest.mark.parametrize(("algo", "played_by", "env", "threshold"), FROM_DATA)
 def test_what_a_run_kept_teaches_more_than_the_run_did(algo, played_by, env, threshold, seed, run, behaviour):
@@ -158,7 +155,6 @@ def test_what_a_run_kept_teaches_more_than_the_run_did(algo, played_by, env, thr
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [100, 101, 102])
 def test_what_an_expert_plays_is_done_after_it(seed, run, behaviour, tmp_path):
     expert = tmp_path / "expert"
@@ -171,7 +167,6 @@ def test_what_an_expert_plays_is_done_after_it(seed, run, behaviour, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("algo", ["iql_discrete", "cql_discrete"])
 def test_a_pole_is_balanced_from_a_set_half_of_which_is_random(algo, run, behaviour, tmp_path):
     words = [f"run={behaviour('dqn', 100)}", f"out={tmp_path / 'set'}", "frames=20_000", "random=0.5"]
@@ -187,7 +182,6 @@ GOALS += [(f"algo={algo}", "env=point_reach") for algo in ("sac", "td3", "ddpg")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [100, 101])
 @pytest.mark.parametrize("words", GOALS, ids=" ".join)
 def test_goals_relabelled_are_reached(words, seed, run):
@@ -198,7 +192,6 @@ def test_goals_relabelled_are_reached(words, seed, run):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_without_hindsight_fifteen_bits_are_never_made_right(run):
     reached = json.loads((run(*GOALS[0], "buffer=replay", "seed=100") / "summary.json").read_text())
     assert reached["eval/is_success"] < 0.1

@@ -70,7 +70,7 @@ def test_the_notebook_solves_its_task_and_films_it(tmp_path):
     ask = nbformat.v4.new_code_cell("print(solved.summary['solved_at_frames'], scores['eval/return_min'])")
     notebook.cells.append(ask)
     at = {"metadata": {"path": str(tmp_path)}}
-    client.NotebookClient(notebook, timeout=900, kernel_name="python3", resources=at).execute()
+    client.NotebookClient(notebook, kernel_name="python3", resources=at).execute()
     frames, worst = ask.outputs[0].text.split()
     assert int(frames) <= 100_000
     assert float(worst) > 9_300

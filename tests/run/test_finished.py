@@ -58,7 +58,7 @@ def finished(request, trained):
 def alone(*words: str, script: str) -> subprocess.CompletedProcess[str]:
     """As ``typed``, in a process of its own: the way MuJoCo draws is settled as it is imported."""
     with start(*words, script=script, stderr=subprocess.PIPE) as process:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate()
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_what_is_shown(trained, monkeypatch):
         while not (line := process.stdout.readline()).startswith("episode 1: return "):
             assert line
         process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=60)[0]
+        rest = process.communicate()[0]
     assert process.returncode == 130
     assert "Traceback" not in rest
 

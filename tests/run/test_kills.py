@@ -14,7 +14,7 @@ from conftest import ROOT, logged
 
 from hydrl.run import checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3_000)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(24_000)]
 
 KILLS = 100
 BATCH, INTERVAL = 256, 512

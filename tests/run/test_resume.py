@@ -193,7 +193,7 @@ def test_a_run_that_is_going_on_is_left_alone_by_another_process(half, tmp_path)
     shutil.copytree(half, folder)
     lock(folder)
     with start(f"resume={folder}", "total_frames=192") as process:
-        said, _ = process.communicate(timeout=100)
+        said, _ = process.communicate()
     assert process.returncode == 2, said
     assert said == f"error: {folder} is in use by another process; wait for it, or stop it\n"
     lock(tmp_path / "another")

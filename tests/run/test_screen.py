@@ -76,7 +76,6 @@ def test_a_reader_that_has_left_costs_the_screen_alone(evaluations, tmp_path):
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=100,
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
@@ -89,7 +88,6 @@ def run_in_shell(words: str, **environment: str) -> subprocess.CompletedProcess:
         cwd=ROOT,
         env=os.environ | environment,
         capture_output=True,
-        timeout=100,
         check=False,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import wandb
-from conftest import ROOT, settings, typed
+from conftest import HANGING, ROOT, settings, typed
 from wandb.proto import wandb_internal_pb2
 from wandb.sdk.launch.sweeps import utils as sweeps
 
@@ -36,7 +36,7 @@ def _no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
 
 
-def records(folder: Path, seconds: float = 30) -> list[Any]:
+def records(folder: Path, seconds: float = HANGING) -> list[Any]:
     """The records of the finished offline run below ``folder``; W&B writes the last after it said so."""
     end = time.monotonic() + seconds
     while True:
@@ -293,7 +293,7 @@ def test_a_server_that_does_not_answer_is_left_for_offline(
         patch.setattr(loggers, "WandbLogger", Refusing)
         config = {"algo": "ppo", "task": "x", "logger": {"wandb": {"artifacts": False}}}
         options: dict[str, Any] = {"project": "p", "entity": None, "tags": [], "mode": "online"}
-        logger = loggers.wandb(directory=tmp_path, config=config, name="n", init_timeout=1.0, **options)
+        logger = loggers.wandb(directory=tmp_path, config=config, name="n", init_timeout=HANGING, **options)
         loggers.close(logger)
     assert started == ["online", "offline"]
     assert "W&B could not be reached (no route); logging offline\n" in capsys.readouterr().out

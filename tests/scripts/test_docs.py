@@ -23,7 +23,6 @@ def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import start
+from conftest import HANGING, start
 from nodes import two_nodes
 from test_sweep import TINY, rows
 
@@ -44,17 +44,17 @@ def test_a_signal_ends_a_sweep_on_ray_which_goes_on_by_the_same_names(
     training(tmp_path / "sweep", [0, 1], begun)
     ours = psutil.Process(begun.pid).children(recursive=True)
     os.killpg(begun.pid, signum)  # as a terminal, or a job's time limit, does
-    printed = begun.communicate(timeout=120)[0]
+    printed = begun.communicate()[0]
     assert begun.returncode == code, printed
     assert "Ray starts on this machine\nthe cluster has room for 2 members at a time\n" in printed
     assert [row[1:3] for row in rows(printed)] == [["seed=0", "interrupted"], ["seed=1", "interrupted"]]
     assert "Traceback" not in printed
     assert len(ours) > 4
-    assert not psutil.wait_procs(ours, timeout=20)[1]
+    assert not psutil.wait_procs(ours, timeout=HANGING)[1]
     assert not (home / ".ray").exists()
 
     again = start(*words, "seed=0,1,-1", "resume=auto")
-    printed = again.communicate(timeout=250)[0]
+    printed = again.communicate()[0]
     assert again.returncode == 2, printed
     assert [row[2] for row in rows(printed)] == ["finished", "finished", "refused"]
     for seed in (0, 1):
@@ -71,7 +71,7 @@ def test_a_machine_that_is_lost_is_named_and_its_members_go_on_elsewhere(tmp_pat
         begun = start(*words)
         training(tmp_path / "sweep", [0, 1], begun)
         nodes.lose()
-        printed = begun.communicate(timeout=250)[0]
+        printed = begun.communicate()[0]
         assert begun.returncode == 1, printed
         assert f"joins the Ray cluster at {nodes.address}\nthe cluster has room for 2 members" in printed
         assert sorted(row[2] for row in rows(printed)) == ["failed", "finished"]
@@ -79,7 +79,7 @@ def test_a_machine_that_is_lost_is_named_and_its_members_go_on_elsewhere(tmp_pat
         assert re.fullmatch(r"node \w{8} at [\d.]+ is gone", lost[-1])
         assert "state-dump" not in printed
         again = start(*words, "resume=auto")
-        printed = again.communicate(timeout=250)[0]
+        printed = again.communicate()[0]
         assert again.returncode == 0, printed
         assert [row[2] for row in rows(printed)] == ["finished", "finished"]
 
@@ -91,7 +91,7 @@ def test_jobs_of_submitit_finish_are_passed_over_and_a_refused_one_is_an_error(t
     words += ["total_frames=1_024", "eval.every_frames=1_024"]
     for seeds, code in (("0,1", 0), ("0,1,-1", 1)):
         begun = start(*words, f"seed={seeds}")
-        printed = begun.communicate(timeout=250)[0]
+        printed = begun.communicate()[0]
         assert begun.returncode == code, printed
     assert "submitit.core.utils." in printed  # its traceback, with what the job said at the end
     assert printed.strip().endswith("error: seed=-1: should be greater than or equal to 0")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT
+from conftest import HANGING, ROOT
 
 from hydrl.config import automatic
 from hydrl.errors import Interrupted
@@ -48,7 +48,7 @@ with Trainings(2) as pool:
 """
 
 
-def wait_for(condition, seconds: float = 240) -> None:
+def wait_for(condition, seconds: float = HANGING) -> None:
     """Only a hang takes so long, also where all cores have other work."""
     until = time.monotonic() + seconds
     while not condition():
@@ -107,7 +107,7 @@ def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, member, caps
         wait_for(lambda: trains(stopped.folder) and trains(left.folder))
         stopped.stop()
         stopped.stop()  # a second signal would have killed it
-        assert stopped.process.wait(200) == 143
+        assert stopped.process.wait() == 143
         signal.raise_signal(signal.SIGHUP)
     assert left.code == 143
     assert all((each.folder / "saved").exists() for each in (stopped, left))

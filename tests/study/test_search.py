@@ -19,7 +19,7 @@ from typing import Any
 import optuna
 import psutil
 import pytest
-from conftest import composed, settings, typed
+from conftest import HANGING, composed, settings, typed
 from matplotlib import image
 from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
@@ -463,7 +463,7 @@ def test_the_best_of_all_is_told_with_its_machine(monkeypatch, tmp_path, capsys)
 
 
 def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + HANGING
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

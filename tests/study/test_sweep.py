@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import typed
+from conftest import HANGING, typed
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from ray.exceptions import ActorDiedError
 
@@ -361,7 +361,7 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
     running, members = [tmp_path / folder.format(seed) for seed in (0, 1)], []
 
     def stop() -> None:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + HANGING
         while not all(list(each.glob("checkpoints/checkpoint-*")) for each in running):
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -378,7 +378,7 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
     output = begun.stdout + begun.stderr
     assert begun.returncode == 130, output
     assert len(members) >= 2
-    assert not psutil.wait_procs(members, timeout=10)[1]
+    assert not psutil.wait_procs(members, timeout=HANGING)[1]
     assert "Traceback" not in output
     assert [row[1:3] for row in rows(output)] == [["seed=0", "interrupted"], ["seed=1", "interrupted"]]
     frames = [json.loads((each / "summary.json").read_text())["frames"] for each in running]

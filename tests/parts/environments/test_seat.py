@@ -113,7 +113,7 @@ def test_a_perfect_player_never_loses_and_others_draw_their_moves():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(6_000)
 @pytest.mark.parametrize("seed", [100, 101])
 def test_self_play_loses_hardly_a_game_to_chance_and_makes_allowed_moves_alone(seed, run):
     """Against a perfect player chance does not lose 3 % of its games as the second; seed 101 does 36 %."""

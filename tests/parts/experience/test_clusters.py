@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import SMALL_PPO, digest, logged, saved, settings, start
+from conftest import HANGING, SMALL_PPO, digest, logged, saved, settings, start
 from nodes import two_nodes
 from ray.exceptions import ActorDiedError, OutOfDiskError, RayTaskError
 from tensordict import TensorDict, TensorDictBase
@@ -291,7 +291,7 @@ def on_ray(env: TransformedEnv, make: Any, policy: nn.Module, **given: Any) -> c
     options = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": env.numel(), "seed": 3}
     options |= {"num_collectors": 2, "num_cpus": 0.5, "num_gpus": 0, "address": None, "device": "cpu"}
     make = partial(make, num_envs=env.numel(), normaliser=environments.normaliser_state(env))
-    return clusters.ray_collector(env, make, policy, worker_timeout=120, **options | given)
+    return clusters.ray_collector(env, make, policy, worker_timeout=HANGING, **options | given)
 
 
 def collected(kind: str) -> list[TensorDictBase]:
@@ -434,13 +434,13 @@ def test_a_signal_saves_and_leaves_nothing(signum, code, tmp_path, home):
     ours = ray_processes() - before
     assert ours
     os.killpg(process.pid, signum)  # as a terminal, or a job's time limit, does
-    out = process.communicate(timeout=120)[0]
+    out = process.communicate()[0]
     assert process.returncode == code, out
     assert "Ray starts on this machine\n2 collectors start" in out
     assert "go on with: " in out
     assert len([*(tmp_path / "run" / "checkpoints").glob("*.torchrl")]) >= 1
     assert not (home / ".ray").exists()
-    psutil.wait_procs([psutil.Process(each) for each in ours if psutil.pid_exists(each)], timeout=20)
+    psutil.wait_procs([psutil.Process(each) for each in ours if psutil.pid_exists(each)], timeout=HANGING)
     assert ray_processes() <= before
 
 
@@ -450,7 +450,7 @@ def test_a_full_object_store_is_told_in_a_line(tmp_path, home, monkeypatch):
     monkeypatch.setenv("RAY_local_fs_capacity_threshold", "0.0001")  # of the disk that it goes over to
     before = ray_processes()
     process = start(*RUN, "actor.num_cells=[4000,4000]", f"hydra.run.dir={tmp_path / 'run'}")
-    out = process.communicate(timeout=250)[0]
+    out = process.communicate()[0]
     assert process.returncode == 1, out
     assert f"error: the process that learns {machines.FULL}\n" in out
     assert "Traceback" not in out
@@ -458,7 +458,6 @@ def test_a_full_object_store_is_told_in_a_line(tmp_path, home, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(tmp_path, home, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -467,7 +466,7 @@ def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(
         process = start(*words)
         rows = begun(tmp_path / "run", process)
         nodes.lose()
-        out = process.communicate(timeout=120)[0]
+        out = process.communicate()[0]
         assert process.returncode == 1, out
         assert re.search(r"error: node \w{8} at [\d.]+ is gone, and collector [01] with it\n", out)
         assert "Traceback" not in out
@@ -479,11 +478,10 @@ def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(
         assert "environments start anew: they are in processes of their own" in line
         begun(tmp_path / "run", again, rows + 20)
         again.terminate()
-        assert again.wait(timeout=120) == 143
+        assert again.wait() == 143
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_node_that_is_lost_under_an_evaluation_ends_the_run_by_name(tmp_path, home, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -493,7 +491,7 @@ def test_a_node_that_is_lost_under_an_evaluation_ends_the_run_by_name(tmp_path, 
         process = start(*words, f"hydra.run.dir={tmp_path / 'run'}")
         begun(tmp_path / "run", process)
         nodes.lose()
-        out = process.communicate(timeout=120)[0]
+        out = process.communicate()[0]
     assert process.returncode == 1, out
     assert re.search(r"error: node \w{8} at [\d.]+ is gone, and the evaluation with it\n", out)
     assert "Traceback" not in out
