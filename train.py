@@ -68,8 +68,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     check_action_space(settings, specs.action_kind(env))
     check_groups(settings, [*specs.groups(env)], alike=specs.are_alike(env))
     env.set_seed(seed)
-    environments.initialise_normalisers(env, settings.init_stats_frames, resume.normaliser(origin))
-    check_env_specs(env)
+    with environments.keeping_to_specs(settings.env["_target_"]):
+        environments.initialise_normalisers(env, settings.init_stats_frames, resume.normaliser(origin))
+        check_env_specs(env)
     normaliser = partial(environments.normaliser_state, env)
 
     buffer = buffers.of_task(build("buffer")(), env)

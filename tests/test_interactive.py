@@ -392,6 +392,12 @@ def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):
         hydrl.sweep("env=cartpole", algo=["ppo", "dqn"], seed=[0, 1], folder=tmp_path)
     words = ["env=cartpole", "algo=ppo,dqn", "seed=0,1", f"hydra.sweep.dir={tmp_path}"]
     assert commands == [[sys.executable, str(interactive.ROOT / "train.py"), "-m", *words]]
+    for seeds in (np.arange(2), range(2), torch.arange(2)):
+        with pytest.raises(RunError):
+            hydrl.sweep(
+                seed=seeds, total_frames=np.int64(64), actor={"num_cells": np.array([8, 8])}, folder="."
+            )
+        assert commands[-1][3:6] == ["seed=0,1", "total_frames=64", "actor={num_cells:[8,8]}"]
     with pytest.raises(UserError, match="members are processes of their own"):
         hydrl.sweep(env=Counting)
 
@@ -422,6 +428,12 @@ def test_a_sweep_gives_its_runs(tmp_path):
         ("null", "'null'"),
         ("it's a = b", r"'it\'s a = b'"),
         ([64, 64], "[64,64]"),
+        (np.array([64, 64]), "[64,64]"),
+        (np.array(3), "3"),
+        (np.bool_(True), "true"),
+        (torch.tensor([0.5]), "[0.5]"),
+        (range(2), "[0,1]"),
+        ({"num_cells": np.array([8])}, "{num_cells:[8]}"),
         ({"mean": [1, None]}, "{mean:[1,null]}"),
     ],
 )

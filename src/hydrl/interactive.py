@@ -259,7 +259,10 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
             f"{own}={keys[own]!r}: members are processes of their own, which have no such class; make it a "
             "choice in a folder (docs/own_parts.md)"
         )
-    several = {key: each if isinstance(each, list) else [each] for key, each in keys.items()}
+    plain_keys = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in keys.items()}
+    several = {
+        key: value if isinstance(value, list | range) else [value] for key, value in plain_keys.items()
+    }
     typed = [f"{key}={','.join(literal(each, key) for each in values)}" for key, values in several.items()]
     place = Path(folder or f"outputs/sweeps/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
     command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *typed]

@@ -60,3 +60,19 @@ def test_the_nearest_choice_comes_first():
 def test_values_are_shown_as_they_are_typed(value: object, typed: str):
     assert show(value) == typed
     assert len(show(list(range(100)))) == 60
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("clip_epsilonn", "did you mean +loss.module.clip_epsilon=1?"),
+        ("foo", "torchrl.objectives.ClipPPOLoss takes clip_epsilon, entropy_bonus, "),
+        ("entropy_coeff", "write +loss.module.entropy_coeff=1"),
+    ],
+)
+def test_a_part_that_is_its_target_alone_lists_what_that_takes(key: str, advice: str):
+    networks = {"actor_network": "actor", "critic_network": "critic"}
+    values = {"loss": {"module": {"_target_": "torchrl.objectives.ClipPPOLoss"}, "networks": networks}}
+    line = no_such_key(f"loss.module.{key}", "1", values)
+    assert line.startswith(f"loss.module.{key}=1: there is no such key; {advice}")
+    assert "actor_network" not in line

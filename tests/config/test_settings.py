@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import composed, data_of, needs_vmas, settings
 from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
@@ -425,3 +426,39 @@ def test_a_logger_of_an_older_run_is_one_by_itself():
     saved = settings("logger=tensorboard").model_dump() | {"logger": {"_target_": "somewhere.Logger"}}
     chosen = Settings.of(saved, saved)
     assert chosen.logger == {"logger": {"_target_": "somewhere.Logger"}}
+
+
+def test_a_minibatch_larger_than_the_warm_up_is_said_to_be_waited_for():
+    words = ["algo=dqn", "env=cartpole", "minibatches.warmup_frames=100"]
+    line = (
+        "no update is made before the replay buffer holds minibatches.size=256 frames, more than "
+        "minibatches.warmup_frames=100"
+    )
+    assert line in settings(*words, "minibatches.size=256").chosen
+    assert not [each for each in settings(*words, "minibatches.size=64").chosen if "no update" in each]
+
+
+def test_a_loss_of_one_s_own_says_that_it_learns_from_sequences(tmp_path):
+    (tmp_path / "loss").mkdir()
+    (tmp_path / "algo").mkdir()
+    own = {"module": {"_target_": "toy_losses.SingleStepLoss"}, "networks": {"value_network": "actor"}}
+    own["value_estimator"] = {"gamma": 0.99}
+    (tmp_path / "loss/own.yaml").write_text(yaml.safe_dump(own))
+    declared = {**own, "fits": {"minibatches": ["replay", "sequences"]}}
+    (tmp_path / "loss/declared.yaml").write_text(yaml.safe_dump(declared))
+    for name in ("own", "declared"):
+        algo = (
+            f"# @package _global_\ndefaults:\n  - dqn\n  - override /loss: {name}\n  - _self_\nalgo: {name}\n"
+        )
+        (tmp_path / f"algo/{name}.yaml").write_text(algo + f"fits: {{loss: [{name}]}}\n")
+    words = [f"hydra.searchpath=[file://{tmp_path}]", "env=cartpole", "~tuned"]
+
+    def lines(*more: str) -> list[str]:
+        return [each for each in settings(*words, *more).chosen if "sequences" in each]
+
+    assert lines("algo=own") == lines("algo=declared", "memory=lstm") == []
+    (line,) = lines("algo=own", "memory=lstm")
+    assert line.startswith(
+        "loss=toy_losses.SingleStepLoss learns from sequences of minibatches.sequence=32 steps"
+    )
+    assert lines("algo=dqn", "memory=lstm") == []

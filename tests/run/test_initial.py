@@ -254,3 +254,35 @@ def test_what_a_stranger_put_there_is_refused_in_a_line(ppo, tmp_path, normalise
     made = checkpoint.save(tmp_path, states, metadata, keep=1)
     with pytest.raises(UserError, match=rf"^init_from={tmp_path}: {made} is not as hydrl writes it"):
         initial.source(settings(*PPO, f"init_from.run={tmp_path}"), None)
+
+
+@pytest.mark.parametrize(
+    ("exploration", "frames", "now", "then"),
+    [
+        ({"eps_init": 1.0, "eps_end": 0.1}, 0, "exploration.eps_init=1.0", "exploration.eps_init=0.1"),
+        (
+            {"sigma_init": 1.0, "sigma_end": 0.1},
+            0,
+            "exploration.sigma_init=1.0",
+            "exploration.sigma_init=0.1",
+        ),
+        ({}, 64, "collector.init_random_frames=64", "collector.init_random_frames=0"),
+    ],
+)
+def test_how_a_run_explores_at_first_is_said(exploration, frames, now, then):
+    line = f"exploration begins anew, {now}; to act by the actor's weights from the start write {then}"
+    assert initial.exploring(exploration, {"init_random_frames": frames}) == line
+    ended = dict.fromkeys(exploration, 0.1)
+    assert initial.exploring(ended, {"init_random_frames": 0}) == ""
+
+
+def test_a_greedy_policy_that_is_taken_into_dqn_is_said_to_explore(run, capsys):
+    words = [*SMALL, "algo=dqn", "env=cartpole", "total_frames=64"]
+    first = run(*words, folder="first")
+    assert "exploration begins anew" not in capsys.readouterr().out
+    run(*words, f"init_from.run={first}", folder="second")
+    assert "exploration begins anew, exploration.eps_init=1.0; to act" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    run(*words, f"init_from.run={first}", "exploration.eps_init=0.05", folder="third")
+    assert "exploration begins anew" not in capsys.readouterr().out

@@ -70,13 +70,14 @@ def literal(value: Any, key: str) -> str:
     if isinstance(value, str | Path):
         text = str(value)
         return text if as_hydra_reads(text) == text else quoted(text)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | range):
         return f"[{','.join(literal(each, key) for each in value)}]"
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{name}:{literal(each, key)}' for name, each in value.items())}}}"
-    number = getattr(value, "item", lambda: value)()  # of NumPy or PyTorch
-    if isinstance(number, int | float):
-        return repr(number)
+    if hasattr(value, "tolist"):  # of NumPy or PyTorch, a number or an array of them
+        return literal(value.tolist(), key)
+    if isinstance(value, int | float):
+        return repr(value)
     raise UserError(f"{key}={value!r}: give a number, text, true or false, or a list or dictionary of them")
 
 

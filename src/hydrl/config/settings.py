@@ -28,7 +28,7 @@ from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.trust import check_trust
-from hydrl.config.typed import env_named, named, use
+from hydrl.config.typed import chosen, env_named, named, use
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
@@ -80,7 +80,12 @@ class Settings(Parts):
     @property
     def chosen(self) -> list[str]:
         """What ``auto`` came to and why, a line a key; one thread needs no line. And what a frame is."""
-        return [*(line for line in self._chosen.values() if line), *skipping(self), *idle(self)]
+        return [
+            *(line for line in self._chosen.values() if line),
+            *skipping(self),
+            *idle(self),
+            *on_sequences(self),
+        ]
 
     @property
     def frames_per_batch(self) -> int:
@@ -192,6 +197,24 @@ def idle(settings: Settings) -> Iterator[str]:
     if not settings.updates:
         key, frames = settings.awaited
         yield f"no update will be made: {key}={frames} is more than total_frames={settings.total_frames}"
+    elif settings.awaited[0] == ASKED["size"] and settings.awaited[1] > asked(vars(settings), "warmup"):
+        yield (
+            f"no update is made before the replay buffer holds minibatches.size={settings.awaited[1]} "
+            f"frames, more than minibatches.warmup_frames={asked(vars(settings), 'warmup')}"
+        )
+
+
+def on_sequences(settings: Settings) -> Iterator[str]:
+    """Says of a loss of the user's own that it learns from sequences, where its file does not declare it."""
+    loss = settings.loss
+    if asked(vars(settings), "burn_in") is None or "sequences" in loss.fits.get("minibatches", ()):
+        return
+    if not {*chosen("loss", loss.module)} & {*choices(CONFIGS / "loss")}:
+        yield (
+            f"{named('loss', loss.module)} learns from sequences of "
+            f"minibatches.sequence={asked(vars(settings), 'sequence')} steps, as the policy is recurrent; "
+            "where it can, let its file say `fits: {minibatches: [sequences]}`, else leave memory out"
+        )
 
 
 class Learning(NamedTuple):

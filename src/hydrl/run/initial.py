@@ -47,6 +47,7 @@ class Source:
         left: those that begin anew here, or are not here, and why.
         lines: what the user is told.
         weights: how many of the entries that were taken are more than a vector.
+        exploring: what the user is told of the first actions, where they are not the actor's.
     """
 
     named: str
@@ -60,6 +61,7 @@ class Source:
     left: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     weights: int = 0
+    exploring: str = ""
 
     @property
     def told(self) -> dict[str, Any]:
@@ -93,7 +95,29 @@ def source(settings: Settings, origin: Origin | None) -> Source | None:
     there = by_part(states["loss"], networks)
     require(asks.parts, [*there, *["normaliser"] * bool(normaliser)], str(run))
     frames = checkpoint.frames_of(archive)
-    return Source(asks.run, run, frames, there, normaliser, settings.loss.networks, asks.parts)
+    source = Source(asks.run, run, frames, there, normaliser, settings.loss.networks, asks.parts)
+    source.exploring = exploring(settings.exploration or {}, settings.collector)
+    return source
+
+
+def exploring(exploration: Mapping[str, Any], collector: Mapping[str, Any]) -> str:
+    """How a new run acts at first, whatever its actor was given; empty where it acts by the actor.
+
+    Args:
+        exploration: the configured node, whose noise anneals from ``eps_init`` or ``sigma_init``.
+        collector: the configured node, whose first ``init_random_frames`` are drawn at random.
+    """
+    keys = []
+    for name in ("eps", "sigma"):
+        start, end = exploration.get(f"{name}_init"), exploration.get(f"{name}_end")
+        if start is not None and end is not None and start > end:
+            keys.append((f"exploration.{name}_init", start, end))
+    if frames := collector.get("init_random_frames"):
+        keys.append(("collector.init_random_frames", frames, 0))
+    if not keys:
+        return ""
+    now, then = (" ".join(f"{key}={pair[n]}" for key, *pair in keys) for n in (0, 1))
+    return f"exploration begins anew, {now}; to act by the actor's weights from the start write {then}"
 
 
 def is_well_formed(loss: Any, networks: Any, normaliser: Any) -> bool:
@@ -255,6 +279,8 @@ def tell(source: Source, parts: Sequence[str]) -> None:
     source.lines.append(f"begins with entries of {source.run} after {source.frames:,} frames: {taken}")
     if source.left:
         source.lines.append(f"{len(source.left):,} entries do not fit and are left: {some(source.left)}")
+    if source.taken.get("actor") and source.exploring:
+        source.lines.append(source.exploring)
     if "actor" in parts and source.normaliser and not source.taken.get("normaliser"):
         source.lines.append(
             "the actor had learned from normalised observations, and their statistics are not taken"

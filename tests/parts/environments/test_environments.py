@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import needs_vmas, settings
+from conftest import SMALL, needs_vmas, settings, typed
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from torchrl.data import Composite, Unbounded
@@ -28,6 +28,7 @@ from toys import Toy
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
 from hydrl.parts import environments, specs
+from hydrl.parts.environments.spaces import adapted
 
 OBSERVATION_NORM = partial(ObservationNorm, in_keys=["observation"])
 VEC_NORM = partial(VecNorm, in_keys=["observation"], decay=1.0)
@@ -526,3 +527,46 @@ def test_entries_that_are_no_vectors_of_floats_are_refused(key):
         UserError, match=rf"^in_keys=\['{key}'\]: {key} is torch\..* vectors of floats are read"
     ):
         environments.initialise_normalisers(env, 10)
+
+
+class Words(gymnasium.Space):
+    """A class of the user's own, as MiniGrid's missions are."""
+
+    def sample(self, mask=None, probability=None):
+        return "go"
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+    def __repr__(self):
+        return "Words()"
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_space_of_one_s_own_is_refused_in_a_line(inside):
+    space = gymnasium.spaces.Dict({"mission": Words()}) if inside else Words()
+    env = gymnasium.make("CartPole-v1")
+    env.observation_space = space
+    with pytest.raises(
+        TypeError, match=r"^its observations are .*Words\(\).*, of no fixed size; a wrapper may"
+    ):
+        adapted(env)
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_a_game_of_turns_is_refused_in_a_line(num_envs, tmp_path):
+    words = [
+        "algo=dqn",
+        "env=custom",
+        "env._target_=torchrl.envs.TicTacToeEnv",
+        "actor.in_keys=[board]",
+        *SMALL,
+    ]
+    done = typed(*words, f"collector.num_envs={num_envs}", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("error: ")]
+    assert line.startswith(
+        "error: env._target_=torchrl.envs.TicTacToeEnv: it does not keep to its specs under "
+    )
+    assert "env=self_play" in line

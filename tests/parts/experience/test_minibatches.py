@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import settings
+from conftest import SMALL, settings
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs import ExplorationType, StepCounter, set_exploration_type
@@ -13,9 +13,9 @@ from torchrl.objectives import A2CLoss, ClipPPOLoss, DQNLoss
 from toys import Toy
 
 from hydrl.errors import UserError
-from hydrl.parts import environments
+from hydrl.parts import environments, libraries
 from hydrl.parts.environments import gymnasium_env
-from hydrl.parts.experience.minibatches import Epochs, Replay
+from hydrl.parts.experience.minibatches import Epochs, Replay, SupportCheck
 from hydrl.parts.losses import make_loss
 from hydrl.parts.networks import actors, critics
 from hydrl.parts.networks.encoders import encoder
@@ -420,3 +420,36 @@ def test_v_trace_corrects_for_what_the_policy_learned_since():
     advantage, target = dealt_in_order(batch, loss)
     assert torch.allclose(advantage, expected, atol=1e-5)
     assert torch.allclose(target, returns, atol=1e-5)
+
+
+def paid(rewards, ends):
+    """A batch ``[envs, time]`` of these rewards and ends."""
+    shape = torch.tensor(rewards).shape
+    entries = {
+        "reward": torch.tensor(rewards)[..., None],
+        "done": torch.tensor(ends, dtype=torch.bool)[..., None],
+    }
+    return TensorDict({"next": TensorDict(entries, shape)}, shape)
+
+
+def test_a_return_outside_the_support_is_said_once(monkeypatch, capsys):
+    monkeypatch.setattr(libraries, "TOLD", set())
+    check = SupportCheck(torch.linspace(-2.0, 2.0, 5), gamma=0.5)
+    check(paid([[1.0, 1.0], [-1.0, -1.0]], [[0, 0], [0, 1]]))  # 1.5 goes on, -1.5 has ended
+    check(paid([[1.0, 1.0], [-1.0, -1.0]], [[0, 0], [0, 0]]))  # 1.875 and a new -1.5
+    assert capsys.readouterr().err == ""
+    check(paid([[9.0, 0.0], [-1.0, -3.0]], [[0, 0], [0, 0]]))  # 1.875 + 9 / 16
+    check(paid([[9.0, 0.0], [-1.0, -3.0]], [[0, 0], [0, 0]]))
+    assert capsys.readouterr().err == (
+        "warning: a discounted return of 2.438 is outside actor.v_min=-2 to actor.v_max=2 and is learned as "
+        "the nearer of them; set both around the returns, or scale the rewards\n"
+    )
+
+
+def test_c51_is_told_of_the_returns_of_its_environment(run, monkeypatch, capsys):
+    monkeypatch.setattr(libraries, "TOLD", set())
+    words = [*SMALL, "algo=dqn", "env=cartpole", "loss=c51", "actor=distributional", "total_frames=128"]
+    run(*words, "actor.v_max=200", folder="wide")
+    assert "actor.v_max" not in capsys.readouterr().err
+    run(*words, "actor.v_max=5", folder="narrow")
+    assert "outside actor.v_min=-10 to actor.v_max=5" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def adapted(
             env = TransformAction(env, lambda action: action.reshape(actions.shape), flat)
     else:
         env = in_a_row(env)
-    if not seen.is_np_flattenable or any(isinstance(each, Text) for each in parts_of(seen)):
+    if not is_of_fixed_size(seen):
         raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
     if isinstance(seen, Dict) or any(map(is_picture, parts_of(seen))):
         env = Sight(env)
@@ -76,6 +76,14 @@ def adapted(
         else:
             env = TransformObservation(env, lambda observation: observation[observe], shown)
     return CopiedTask(env, named)
+
+
+def is_of_fixed_size(space: gymnasium.Space) -> bool:
+    """Whether all its values are as many numbers; a class of the user's own says nothing of it."""
+    try:
+        return space.is_np_flattenable and not any(isinstance(each, Text) for each in parts_of(space))
+    except NotImplementedError:  # of Gymnasium's base class
+        return False
 
 
 def partly(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:

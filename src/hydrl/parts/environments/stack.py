@@ -1,7 +1,8 @@
 """One maker per choice under one stack of transforms, seeded before anything looks at it."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -20,12 +21,12 @@ from torchrl.envs import (
 )
 from torchrl.modules.utils import get_env_transforms_from_module
 
-from hydrl.errors import UserError
+from hydrl.errors import RunError, UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, gymnasium_env
 from hydrl.parts.environments.masks import NO_CHOICE
 from hydrl.parts.environments.normalisers import load_normaliser
 from hydrl.parts.environments.pettingzoo import pettingzoo_env
-from hydrl.parts.environments.tasks import copies
+from hydrl.parts.environments.tasks import copies, is_of_the_task
 from hydrl.parts.libraries import tell
 from hydrl.parts.specs import AGENTS, MASK, mask_keys, restarts_with_episodes
 from hydrl.parts.transforms import ActionMask, CopiedTensors, ReturnOfAgents
@@ -84,6 +85,32 @@ def make_env(
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+@contextmanager
+def keeping_to_specs(target: str) -> Iterator[None]:
+    """Names the environment where the block fails because it does not keep to its own specs.
+
+    Args:
+        target: the dotted name of what makes it. What hydrl's own makers give fails with a traceback, as
+            does the environment's own code.
+
+    Raises:
+        UserError: in place of an error of TorchRL's, as for a game whose players take turns.
+    """
+    try:
+        yield
+    except (UserError, RunError):
+        raise
+    except Exception as error:
+        if target.startswith("hydrl.") or is_of_the_task(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"env._target_={target}: it does not keep to its specs under TorchRL's transforms: {reason}; "
+            "torchrl.envs.utils.check_env_specs(ENV) checks an environment, and env=self_play has games in "
+            "which players take turns"
+        ) from error
 
 
 def masks(base: EnvBase, make: MakeEnv) -> list[Transform]:

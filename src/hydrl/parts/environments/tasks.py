@@ -181,7 +181,8 @@ def is_of_the_task(error: Exception) -> bool:
     cause = error.__cause__  # which may be one that nobody raised
     frames = walk_tb((cause and cause.__traceback__) or error.__traceback__)
     packages = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in frames]
-    caller = [each for each in packages if each != "numpy"][-1]  # which fails in whoever calls it
+    # These fail in whoever calls them.
+    caller = [each for each in packages if each not in ("numpy", "tensordict", "torch")][-1]
     return caller not in ("gymnasium", "hydrl", "importlib", "torchrl")
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -18,6 +19,7 @@ from hydrl.parts.experience.agents import as_read
 from hydrl.parts.experience.episodes import Episodes, has_episodes
 from hydrl.parts.experience.frames import frames_of, still_read
 from hydrl.parts.experience.hindsight import goals_of
+from hydrl.parts.libraries import tell
 from hydrl.parts.specs import ALIVE, GONE, INFO
 
 
@@ -123,6 +125,49 @@ def standardise(advantage: Tensor, alive: Tensor) -> None:
     advantage.copy_(apart / scale.clamp_min(1e-4))
 
 
+class SupportCheck:
+    """Warns once of returns that lie outside the support of a distributional critic.
+
+    Args:
+        support: ``[atoms]``, the returns that the critic tells apart.
+        gamma: the discount.
+    """
+
+    def __init__(self, support: Tensor, gamma: float) -> None:
+        self.low, self.high, self.gamma = support.min().item(), support.max().item(), gamma
+        self.returns, self.discount = np.zeros(1), np.ones(1)  # [envs], of the episodes so far
+        self.is_done = False
+
+    def __call__(self, batch: TensorDictBase) -> None:
+        """Adds a batch ``[time]`` or ``[..., time]`` to the discounted returns of the running episodes."""
+        if self.is_done:
+            return
+        steps = batch.shape[-1]
+        rewards, ends = (
+            batch["next", key].reshape(-1, steps).cpu().numpy().astype(float) for key in ("reward", "done")
+        )
+        if len(rewards) != len(self.returns) or ("collector", "traj_ids") in batch.keys(True):
+            self.returns, self.discount = (
+                np.zeros(len(rewards)),
+                np.ones(len(rewards)),
+            )  # of other environments
+        for reward, end in zip(rewards.T, ends.T, strict=True):
+            self.returns = self.returns + self.discount * reward
+            outside = (self.returns < self.low) | (self.returns > self.high)
+            if outside.any():
+                self.is_done = True
+                tell(
+                    f"a discounted return of {self.returns[outside][0]:.4g} is outside "
+                    f"actor.v_min={self.low:g} to actor.v_max={self.high:g} and is learned as the nearer of "
+                    "them; set both around the returns, or scale the rewards"
+                )
+                return
+            self.returns, self.discount = (
+                self.returns * (1 - end),
+                np.where(end, 1, self.discount * self.gamma),
+            )
+
+
 class Replay(Minibatches):
     """DQN, DDPG, TD3, SAC: store the batch, then draw random minibatches from all that is kept.
 
@@ -165,6 +210,8 @@ class Replay(Minibatches):
         # new memory at each draw, and getting that costs ten times what putting them together does.
         apart = self.frames is not None and not self.prioritised
         self.at_once = updates if draw == "batch" and not apart else 1
+        support = getattr(getattr(loss, "value_network", None), "support", None)
+        self.check_returns = None if support is None else SupportCheck(support, loss.gamma.item())
         self.multi_step: MultiStepTransform | None = None
         if n_steps > 1:
             # Ends are gathered too: left in place, a target bootstraps from the state an episode ended in.
@@ -173,6 +220,8 @@ class Replay(Minibatches):
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
+        if self.check_returns is not None:
+            self.check_returns(batch)
         self.store(learned_from(batch))
         if len(self.buffer) < max(self.size, self.warmup_frames):
             return
