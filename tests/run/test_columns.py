@@ -225,7 +225,7 @@ def test_a_package_that_is_not_there_is_told_in_a_line(tmp_path, monkeypatch):
         ("one.npy", "cannot be read as npz: it holds one array"),
         ("empty.npz", "cannot be read as npz: No data left in file"),
         ("half.npz", "cannot be read as npz: File is not a zip file"),
-        ("spoilt.npz", "cannot be read as npz: Bad CRC-32 for file 'rewards.npy'"),
+        ("spoilt.npz", "cannot be read as npz: rewards is no array: Bad CRC-32 for file 'rewards.npy'"),
         ("other.npz", "cannot be read as npz: it is HDF5; use data=h5"),
     ],
 )

@@ -7,14 +7,16 @@ All are in the task's own units. What is observed is the column ``observations``
 import io
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hydrl.errors import UserError
+from hydrl.run.data_files import datasets_of, printable, reason, require_member, require_minari, require_room
 
 Columns = dict[str, np.ndarray]
 
@@ -22,6 +24,7 @@ NEEDED = ("observations", "actions", "rewards", "terminals")
 NEXT = "next_observations"
 ENDS = ("terminals", "timeouts")
 EXTRA = "pip install 'hydrl[minari]'"
+LARGEST = 1e18  # the squares of a minibatch of larger numbers are beyond single precision
 
 
 def read(kind: str, path: Path, told: str) -> Columns:
@@ -47,9 +50,8 @@ def read(kind: str, path: Path, told: str) -> Columns:
             columns, names = READERS[kind](file)
         except UserError:
             raise
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            reason = " ".join(str(error).split()).partition(" If you trust")[0][:120]
-            raise UserError(f"{told} cannot be read as {kind}: {reason}") from None
+        except Exception as error:  # whatever a damaged file leads NumPy and HDF5 to
+            raise UserError(f"{told} cannot be read as {kind}: {reason(error)}") from None
     require(columns, told, names)
     return columns
 
@@ -79,11 +81,30 @@ def npz(file: Path) -> tuple[Columns, list[str]]:
         raise ValueError("it is HDF5; use data=h5")
     if begin and not begin.startswith((b"PK", b"\x93NUMPY")):
         raise ValueError("it is no archive of NumPy's")
-    archive = np.load(file, allow_pickle=False)
-    if not hasattr(archive, "files"):
+    if begin.startswith(b"\x93NUMPY"):
         raise ValueError("it holds one array, and not several by name, as numpy.savez writes them")
-    with archive:
-        return {name: archive[name] for name in archive.files if is_read(name)}, archive.files
+    columns: Columns = {}
+    with np.load(file, allow_pickle=False) as archive:
+        members = {each.filename: each for each in archive.zip.infolist()}
+        held = {name: members.get(f"{name}.npy", members.get(name)) for name in archive.files}
+        read = {name: member for name, member in held.items() if member is not None and is_read(name)}
+        require_room({name: member.file_size for name, member in read.items()})
+        for name, member in read.items():
+            require_member(archive.zip, member)
+            columns[name] = value_of(name, partial(archive.__getitem__, name))
+        return columns, archive.files
+
+
+def value_of(name: str, read: Callable[[], Any]) -> Any:
+    """What a column holds.
+
+    Raises:
+        ValueError: naming the column, where it cannot be read.
+    """
+    try:
+        return read()
+    except Exception as error:
+        raise ValueError(f"{name}: {reason(error)}") from None
 
 
 def h5(file: Path) -> tuple[Columns, list[str]]:
@@ -92,16 +113,15 @@ def h5(file: Path) -> tuple[Columns, list[str]]:
     if zipfile.is_zipfile(file):
         raise ValueError("it is an archive; use data=npz")
     columns: Columns = {}
-    names: list[str] = []
-
-    def visit(name: str, node: Any) -> None:
-        if isinstance(node, h5py.Dataset):
-            names.append(name)
-            columns.update({name: node[()]} if is_read(name) else {})
-
     with h5py.File(file) as opened:
-        opened.visititems(visit)
-    return columns, names
+        there = datasets_of(opened)
+        read = {name: each for name, each in there.items() if is_read(name)}
+        require_room({name: prod(each.shape) * each.dtype.itemsize for name, each in read.items()})
+        for name, each in read.items():
+            if each.dtype.kind not in "biuf":
+                raise ValueError(f"{name} holds {each.dtype}, and numbers are read")
+            columns[name] = value_of(name, partial(each.__getitem__, ()))
+        return columns, [*there]
 
 
 READERS: dict[str, Callable[[Path], tuple[Columns, list[str]]]] = {"npz": npz, "h5": h5}
@@ -110,13 +130,23 @@ READERS: dict[str, Callable[[Path], tuple[Columns, list[str]]]] = {"npz": npz, "
 def minari(path: Path, told: str) -> Columns:
     """Of a set of Minari's, a local one: nothing is fetched."""
     library = imported("minari", "data=minari")
+    from minari.storage.datasets_root_dir import get_dataset_path
+
     inner = next((each for each in (path / "data", path) if (each / "main_data.hdf5").is_file()), None)
-    try:
-        made = library.MinariDataset(inner) if inner else library.load_dataset(str(path))
-    except (OSError, ValueError, KeyError):
+    inner = inner or get_dataset_path(str(path)) / "data"
+    if not (inner / "metadata.json").is_file():
         fetch = f"`minari download {path}` fetches one of its own; else " if is_name(path) else ""
         advice = f"{fetch}{instead(path, 'minari')}"
-        raise UserError(f"{told}: there is no such set of Minari's here; {advice}") from None
+        raise UserError(f"{told}: there is no such set of Minari's here; {advice}")
+    try:
+        require_minari(inner)
+        return by_episode(library.MinariDataset(inner))
+    except Exception as error:  # whatever a damaged file leads Minari and HDF5 to
+        raise UserError(f"{told} cannot be read as minari: {reason(error)}") from None
+
+
+def by_episode(made: Any) -> Columns:
+    """The columns of a Minari set."""
     parts: dict[str, list[np.ndarray]] = {}
     for episode in made.iterate_episodes():
         for name, values in leaves(episode.observations):
@@ -178,7 +208,9 @@ def require(columns: Columns, told: str, names: Sequence[str] = ()) -> None:
     there = {name.partition("/")[0] for name in columns}
     if lacking := [name for name in NEEDED if name not in there]:
         has = ", ".join(dict.fromkeys(name.partition("/")[0] for name in names)) or "none"
-        raise UserError(f"{told}: it has no {' and no '.join(lacking)}; its columns are {has}")
+        raise UserError(f"{told}: it has no {' and no '.join(lacking)}; its columns are {printable(has)}")
+    if odd := [name for name in columns if not name.isprintable()]:
+        raise UserError(f"{told}: the column {odd[0]!a} has a name that cannot be printed")
     count = len(columns["rewards"]) if columns["rewards"].ndim else 0
     if not count:
         raise UserError(f"{told}: it has no rows")
@@ -190,6 +222,12 @@ def require(columns: Columns, told: str, names: Sequence[str] = ()) -> None:
             raise UserError(f"{told}: {name} has {rows:,} rows and rewards {count:,}")
         if values.dtype.kind == "f" and not (finite := np.isfinite(values).reshape(count, -1).all(1)).all():
             raise UserError(f"{told}: {name} has a NaN or an infinity in row {finite.argmin():,}")
+        if (large := ((values > LARGEST) | (values < -LARGEST)).reshape(count, -1).any(1)).any():
+            row = int(large.argmax())
+            value = max(values[row].reshape(-1).tolist(), key=abs)
+            raise UserError(
+                f"{told}: {name} has {value:g} in row {row:,}, and numbers up to {LARGEST:g} are read"
+            )
     for name in ("rewards", *ENDS):
         if name in columns:
             columns[name] = columns[name].reshape(count, -1)

@@ -45,7 +45,7 @@ SLACK = 1e-3  # of the span of an action's bounds, by which rounding may lead pa
 
 def about(path: Path) -> dict[str, Any]:
     """What a folder of :mod:`hydrl.run.played` says of the set in it; empty for others."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads((path / ABOUT).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
