@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import saved, settings
@@ -237,6 +238,73 @@ def test_a_run_goes_on_from_data_that_was_moved(kept, run, tmp_path, capsys):
     folder = run(*words, f"data.path={data}")
     shutil.copytree(data, tmp_path / "moved")
     run(*words, f"data.path={tmp_path / 'moved'}", "total_frames=1_024", "resume=auto")
-    told = f"warning: data.path was {data} as the run began; the same data has to lie there"
-    assert told in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "warning" not in told.err
+    assert "data.path" not in told.out
     assert json.loads((folder / "summary.json").read_text())["frames"] == 1_024
+
+
+def files_of(folder):
+    return {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
+
+def test_a_run_goes_on_from_no_other_rows_than_it_began_with_and_a_fork_may(kept, run, tmp_path, capsys):
+    data = tmp_path / "data"
+    shutil.copytree(kept(*SAC), data)
+    words = [*IQL, "anneal_frames=1_024", f"data.path={data}"]
+    folder = run(*words)
+    began = json.loads((folder / "summary.json").read_text())["data"]
+    assert began["checkpoint"] == str(data / "checkpoints" / "checkpoint-000000000512.torchrl")
+    assert began["rows"] == 512
+    shutil.copytree(folder, tmp_path / "as_it_was")
+    shutil.rmtree(data)
+    shutil.copytree(kept(*SAC, "seed=1"), data)
+    before = files_of(folder)
+    told = rf"^data.path={data} has other rows than the run began with: 512 .* digest {began['digest']}, "
+    with pytest.raises(UserError, match=f"{told}and now 512 rows of .* fork the run with these$") as refused:
+        run(*words, "total_frames=1_024", "resume=auto")
+    assert files_of(folder) == before
+    fork = run(*words, "total_frames=1_024", f"resume={tmp_path / 'as_it_was'}", folder="fork")
+    learned = json.loads((fork / "summary.json").read_text())["data"]
+    assert learned["digest"] != began["digest"]
+    assert learned["digest"] in str(refused.value)
+    assert f"the fork learns from 512 rows of {learned['checkpoint']}" in capsys.readouterr().err
+
+
+def test_the_same_rows_are_the_same_in_another_form(run, tmp_path):
+    """Written over with other compression and in another order of columns, and then with one other reward."""
+    rng = np.random.default_rng(0)
+    made = {
+        "observations": rng.uniform(-1, 1, (300, 3)).astype(np.float32),
+        "actions": rng.uniform(-2, 2, (300, 1)).astype(np.float32),
+        "rewards": rng.uniform(-1, 0, 300),
+        "terminals": np.zeros(300, bool),
+        "timeouts": np.arange(300) % 30 == 29,
+    }
+    np.savez(tmp_path / "set.npz", **made)
+    words = [*IQL, "anneal_frames=2_048", "data=npz", f"data.path={tmp_path / 'set.npz'}"]
+    folder = run(*words)
+    np.savez_compressed(tmp_path / "set.npz", **dict(reversed(made.items())))
+    run(*words, "total_frames=1_024", "resume=auto")
+    assert json.loads((folder / "summary.json").read_text())["data"]["checkpoint"] is None
+    made["rewards"][123] += 0.5
+    np.savez(tmp_path / "set.npz", **made)
+    with pytest.raises(UserError, match=r"other rows than the run began with: .* restore the first, or add"):
+        run(*words, "total_frames=2_048", "resume=auto")
+
+
+def test_a_checkpoint_from_before_digests_goes_on_and_says_that_it_has_none(kept, run, monkeypatch, capsys):
+    import hydrl.run.checkpoint
+
+    save, words = hydrl.run.checkpoint.save, [*IQL, "anneal_frames=1_024", f"data.path={kept(*SAC)}"]
+
+    def save_as_before(run, states, metadata, *, keep):
+        return save(run, states, {name: each for name, each in metadata.items() if name != "data"}, keep=keep)
+
+    monkeypatch.setattr(hydrl.run.checkpoint, "save", save_as_before)
+    run(*words)
+    monkeypatch.undo()
+    monkeypatch.setattr(libraries, "TOLD", set())
+    run(*words, "total_frames=1_024", "resume=auto")
+    said = capsys.readouterr().err
+    assert said.count("does not record which rows of data.path the run began with") == 1

@@ -55,9 +55,10 @@ def rows_of(
     Raises:
         UserError: if there is no data, or it is of another task, other transforms or other actions.
     """
-    told, scales = f"{key}={path}", scales_of(env)
+    told, scales, checkpoint = f"{key}={path}", scales_of(env), None
+    buffer: Any
     if kind == "run":
-        buffer, scaled = of_run(path, task, key)
+        buffer, scaled, checkpoint = of_run(path, task, key)
         scales = [] if scaled else scales
     else:
         check_task(about(Path(path)).get("task"), task, told)
@@ -75,17 +76,18 @@ def rows_of(
     in_its_own_unit(buffer, env)  # the rows are in it, as a buffer keeps them
     if shown := [*standardising(env, buffer, told), *scales]:
         buffer.append_transform(AsShown(shown, env.device))
+    buffer.read_from = checkpoint  # for the record of what a run learns from
     return buffer
 
 
-def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
-    """What a run kept, and whether its transforms have changed the rewards for good.
+def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str]:
+    """What a run kept, whether its transforms have changed the rewards for good, and which checkpoint it is.
 
     Raises:
         UserError: if there is none, or it is of another task or of what a normaliser showed.
     """
     told = f"{key}={path}"
-    buffer, settings, left = kept(Path(path), key)
+    buffer, settings, left, archive = kept(Path(path), key)
     check_task(settings["task"], task, told)
     if standardised(settings):
         raise UserError(
@@ -94,7 +96,7 @@ def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool]:
         )
     for name in left:
         tell(f"{told}: its rewards are as transforms.{name} of that run left them")
-    return buffer, bool(left)
+    return buffer, bool(left), str(archive.absolute())
 
 
 def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer:

@@ -15,8 +15,10 @@ from hydrl.run.memory import Memory, read
 NORMALISERS = ("Norm", "normaliser", "Running")  # in what a transform is called
 
 
-def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str]]:
-    """The replay memory that a run's checkpoint holds, to be drawn from evenly, and the run's settings.
+def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str], Path]:
+    """The replay memory that a run's checkpoint holds, to be drawn from evenly, and whose it is.
+
+    The settings of the run, its transforms of rewards that are left, and the checkpoint come with it.
 
     What the run multiplied rewards by they are divided by again. What is cut off or learned from cannot be
     undone: where such a transform was among those of rewards, these are left as they are, and all are named.
@@ -55,7 +57,7 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str]]
         frames.go_on(told["frames"]["state"])
         Memory(frames.buffer, path, "frames").load(told["frames"], torch.device("cpu"), archive.parent)
         buffer.append_transform(frames)
-    return buffer, settings, left
+    return buffer, settings, left, archive
 
 
 def holds_one_batch(settings: Mapping[str, Any]) -> bool:

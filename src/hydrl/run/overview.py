@@ -38,7 +38,7 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray,
     if kind != "run":
         made = columns.read(kind, path, told)
         return kind, made, *returns_of(made), ""
-    buffer, settings, left = kept(path, "data")
+    buffer, settings, left, _ = kept(path, "data")
     rows = buffer.storage[:]
     if rows.ndim > 1 or rows.get("action", None) is None:
         what = "whole sequences" if rows.ndim > 1 else "of several agents"

@@ -1,6 +1,7 @@
 """The record of a run: log rows, the summary and the picture, for the folder, the screen and the loggers."""
 
 import json
+from collections.abc import Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,10 @@ class Record:
         clock: Clock,
         origin: Origin | None = None,
         source: Source | None = None,
+        data: Mapping[str, Any] | None = None,
     ) -> None:
         self.settings, self.progress, self.metrics, self.clock = settings, progress, metrics, clock
+        self.data = data  # which rows of data it learns from
         self.directory = Path(settings.run_dir)
         self.directory.mkdir(parents=True, exist_ok=True)
         config = settings.shown
@@ -176,6 +179,7 @@ class Record:
             **reached,
             "resumed_at_frames": progress.resumed_at,
             **self.lineage,
+            **({"data": self.data} if self.data else {}),
             "versions": process.versions(),
         }
         with atomically(self.directory / "summary.json") as partial:

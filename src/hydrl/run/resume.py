@@ -6,7 +6,6 @@ that lies in a run folder is imported or built before :mod:`hydrl.config.trust` 
 
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,6 +53,8 @@ class Origin:
         restarts: why the environments start anew, or ``None`` where everything goes on as it stood.
         memory: which rows the replay memory held, and the files that have them.
         folder: of the run.
+        data: which rows of data it learned from, as :func:`hydrl.run.digest.record_data` has it; ``None``
+            where it had none or did not record it.
         changed: of a fork, which goes on in another folder, its keys that differ, each as it was and as it
             is; ``None`` where the run goes on in its own.
     """
@@ -65,6 +66,7 @@ class Origin:
     restarts: str | None
     memory: Mapping[str, Any]
     folder: Path
+    data: Mapping[str, Any] | None = None
     changed: Mapping[str, tuple[Any, Any]] | None = None
 
     @property
@@ -255,7 +257,9 @@ def origin(settings: Settings) -> Origin | None:
     known = metadata["logger"] or {}
     run_ids = {"wandb": known} if isinstance(known, str) else known  # as older runs kept it
     restarts, memory = metadata["restarts"], metadata["memory"]
-    start = Origin(archive, frames, metadata["settings"], run_ids, restarts, memory, folder)
+    start = Origin(
+        archive, frames, metadata["settings"], run_ids, restarts, memory, folder, metadata.get("data")
+    )
     if fork:
         return forked(settings, start, changed)
     if changed:
@@ -328,15 +332,11 @@ def check_same(
             continue
         if {"fits", "needs"} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
-        moved = key == DATA and None not in (old, new)
-        if moved:
-            print(
-                f"warning: {DATA} was {old} as the run began; the same data has to lie there", file=sys.stderr
-            )
+        moved = key == DATA and None not in (old, new)  # whether it is the same its digest tells
         free = moved or key.partition(".")[0] in FREE or key in MACHINES
         if not free and not (fork and may_change(key, old, new)):
             raise UserError(another(key, old, new, fork))
-        if key.partition(".")[0] not in OWN:
+        if key.partition(".")[0] not in OWN and (fork or not moved):
             changed[key] = (old, new)
     return changed
 

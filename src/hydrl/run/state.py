@@ -116,6 +116,7 @@ class TrainingState:
             "memory": self.memory.save(),
             "logger": self.record.run_ids,
             "settings": self.settings.shown,
+            "data": self.record.data,
         }
         if progress.evaluation_now:
             metadata["eval/return_mean"] = progress.score
