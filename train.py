@@ -55,6 +55,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.run.films import Camera
     from hydrl.run.looks import make_looks
     from hydrl.run.record import Record
+    from hydrl.run.recorded_env import warn_of_other_env
     from hydrl.run.state import TrainingState
 
     clock, build, score = Clock(), settings.build, settings.eval
@@ -83,6 +84,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     exploration = specs.exploring(build("exploration"), env, actor)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
     data = build("data")(env, actor)  # what others have collected
+    warn_of_other_env(data, settings)
     data_read = record_data(data, settings, origin)
     learners = make_learners(settings.learners, parts, action_spec, buffer, data)
     learner = learners[-1]  # by the run's own loss; others, where it says so, learn before

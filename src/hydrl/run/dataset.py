@@ -56,12 +56,14 @@ def rows_of(
         UserError: if there is no data, or it is of another task, other transforms or other actions.
     """
     told, scales, checkpoint = f"{key}={path}", scales_of(env), None
+    recorded_env: Any
     buffer: Any
     if kind == "run":
-        buffer, scaled, checkpoint = of_run(path, task, key)
+        buffer, scaled, checkpoint, recorded_env = of_run(path, task, key)
         scales = [] if scaled else scales
     else:
         check_task(about(Path(path)).get("task"), task, told)
+        recorded_env = about(Path(path)).get("env")
         check_transforms(env, told)
         made = columns.transitions(columns.read(kind, Path(path), told))
         if not len(made["rewards"]):
@@ -77,11 +79,12 @@ def rows_of(
     if shown := [*standardising(env, buffer, told), *scales]:
         buffer.append_transform(AsShown(shown, env.device))
     buffer.read_from = checkpoint  # for the record of what a run learns from
+    buffer.recorded_env = recorded_env
     return buffer
 
 
-def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str]:
-    """What a run kept, whether its transforms have changed the rewards for good, and which checkpoint it is.
+def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str, Any]:
+    """What a run kept, whether its transforms changed rewards for good, its checkpoint and environment.
 
     Raises:
         UserError: if there is none, or it is of another task or of what a normaliser showed.
@@ -96,7 +99,7 @@ def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str]:
         )
     for name in left:
         tell(f"{told}: its rewards are as transforms.{name} of that run left them")
-    return buffer, bool(left), str(archive.absolute())
+    return buffer, bool(left), str(archive.absolute()), settings.get("env")
 
 
 def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer:
