@@ -118,6 +118,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
             while not progress.confirmed(evaluate_closing, record.say) and progress.batches_left:
                 if progress.improved or progress.due(settings.checkpoint_every_frames):
                     state.save()
+                state.remember()
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with learning(parts.values()):

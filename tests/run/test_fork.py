@@ -176,7 +176,7 @@ def test_a_finished_run_and_a_folder_that_holds_one_are_refused(ppo, tmp_path):
 def test_one_that_was_stopped_before_its_first_checkpoint_is_forked_once_more(dqn, tmp_path, monkeypatch):
     new = tmp_path / "new"
     with monkeypatch.context() as patch:
-        patch.setattr(Memory, "save", lambda self: (_ for _ in ()).throw(SaveError(new, 1, 0, "full")))
+        patch.setattr(Memory, "save", lambda *_: (_ for _ in ()).throw(SaveError(new, 1, 0, "full")))
         with pytest.raises(SaveError):
             forked(*DQN, resumed=at(dqn), folder=new)
     assert not checkpoint.archives(new)

@@ -10,15 +10,16 @@ Pictures that rows have the numbers of lie beside the rows in files of their own
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torchrl.checkpoint import Checkpoint
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, RoundRobinWriter, TensorStorage
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, Transform
 
 from hydrl.errors import UserError
 from hydrl.parts.experience.frames import SPARE, Frames, frames_of, slots
@@ -29,6 +30,63 @@ BOUND = 2.5
 SMALL = 1 << 23  # bytes that are not worth counting
 WHOLE = 256  # rows whose pictures are looked at together
 WORTH_SAYING = 100_000_000
+
+
+@dataclass
+class Moment:
+    """What a buffer held at a moment; it may be written to after that.
+
+    Attributes:
+        storage: of the rows, which a memory of pictures may have left since for a larger one.
+        first, end: the numbers of the rows, from the oldest to the one after the newest.
+        place: where the row of number 0 would be.
+        overwritten: rows whose place others have taken since, with the number of the first.
+        pictures: of the rows, where they are kept apart: what is kept of them, and what else decides.
+    """
+
+    storage: TensorStorage
+    first: int
+    end: int
+    place: int
+    overwritten: list[tuple[int, TensorDictBase]] = field(default_factory=list)
+    pictures: "tuple[Moment, dict[str, Any]] | None" = None
+
+    def rows(self, begin: int, end: int) -> TensorDictBase:
+        """Those of these numbers, as they were."""
+        rows = self.storage.get(self.places(begin, end)).cpu().contiguous()
+        for first, kept in self.overwritten:
+            low, high = max(begin, first), min(end, first + len(kept))
+            if low < high:
+                rows[low - begin : high - begin] = kept[low - first : high - first].to(rows.device)
+        return rows
+
+    def places(self, begin: int, end: int) -> torch.Tensor:
+        """Where the rows of these numbers are, or were."""
+        return (torch.arange(begin, end) + self.place) % self.storage.max_size
+
+
+class Overwritten(Transform):
+    """Keeps for a moment the rows of a buffer that are about to be overwritten.
+
+    Args:
+        buffer: whose last transform it is before rows are written.
+    """
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        super().__init__(in_keys=[], out_keys=[])
+        self.buffer, self.moment = buffer, None
+
+    moment: Moment | None
+
+    def _inv_call(self, rows: TensorDictBase) -> TensorDictBase:
+        """What is about to be written, as it is."""
+        moment = self.moment
+        if moment is not None and moment.storage is self.buffer.storage:
+            passed = self.buffer.write_count - moment.storage.max_size
+            first, end = max(moment.first, passed), min(moment.end, passed + len(rows))
+            if first < end:
+                moment.overwritten.append((first, moment.storage.get(moment.places(first, end)).clone()))
+        return rows
 
 
 class Memory:
@@ -52,9 +110,29 @@ class Memory:
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
         self.pictures = frames_of(buffer) if buffer is not None else None
         self.frames = Memory(self.pictures.buffer, run, "frames") if self.pictures is not None else None
+        self.overwritten: Overwritten | None = None  # once a moment is to be kept
 
-    def save(self) -> dict[str, Any]:
+    def moment(self) -> Moment | None:
+        """This moment, which :meth:`save` may write later; the one before is not kept up any more."""
+        if self.buffer is None:
+            return None
+        if self.overwritten is None:
+            self.overwritten = Overwritten(self.buffer)
+            self.buffer.insert_transform(0, self.overwritten)
+        end, storage = self.buffer.write_count, self.buffer.storage
+        place = int(slots(self.buffer, torch.zeros(1, dtype=torch.long)))
+        moment = Moment(storage, end - len(self.buffer), end, place)
+        if self.frames is not None and self.pictures is not None:
+            pictures = self.frames.moment()
+            moment.pictures = (pictures, self.pictures.state()) if pictures is not None else None
+        self.overwritten.moment = moment
+        return moment
+
+    def save(self, moment: Moment | None = None) -> dict[str, Any]:
         """Writes the rows that are on no disk yet, or all of them where most are new.
+
+        Args:
+            moment: whose rows are written; ``None`` is now.
 
         Returns:
             which rows there are and which files have them, for the metadata of the checkpoint; of pictures
@@ -63,17 +141,15 @@ class Memory:
         Raises:
             SaveError: where the disk is full or refuses.
         """
-        if self.buffer is None:
+        if (moment := moment or self.moment()) is None:
             return {"rows": [0, 0], "files": {}}
-        end = self.buffer.write_count
-        first = end - len(self.buffer)
+        first, end = moment.first, moment.end
         kept = {name: value for name, value in self.files.items() if span(name)[1] > first}
         begin = span([*kept][-1])[1] if kept else first
-        if kept and end - span(next(iter(kept)))[0] > (BOUND - 1) * len(self.buffer):
+        if kept and end - span(next(iter(kept)))[0] > (BOUND - 1) * (end - first):
             kept, begin = {}, first  # all anew, for which the bound leaves room
         if end > begin:
-            places = slots(self.buffer, torch.arange(begin, end))
-            rows = self.buffer.storage.get(places).cpu().contiguous().to_dict()
+            rows = moment.rows(begin, end).to_dict()
             size = tensor_bytes(rows)
             self.make_room(size, whole=size * (end - first) // (end - begin))
             path = self.folder / f"{self.named}-{begin:012d}-{end:012d}.pt"
@@ -81,10 +157,11 @@ class Memory:
                 torch.save(rows, partial)
             kept[path.name] = crc(path)
         self.files = kept
-        row = self.buffer.storage.get(0).shape if len(self.buffer) else []  # [time] of one of a sequence
+        row = moment.storage.get(0).shape if end > first else []  # [time] of one of a sequence
         told = {"rows": [first, end], "row": list(row), "files": kept}
-        if self.frames is not None and self.pictures is not None:
-            told["frames"] = self.frames.save() | {"state": self.pictures.state()}
+        if self.frames is not None and moment.pictures is not None:
+            pictures, state = moment.pictures
+            told["frames"] = self.frames.save(pictures) | {"state": state}
         return told
 
     def make_room(self, size: int, whole: int) -> None:

@@ -81,8 +81,9 @@ class Stop:
     """Waits, where entered, for SIGINT, SIGTERM or SIGHUP, and ends the run between two batches.
 
     So what is saved is a moment that the run can be resumed from to the last bit. A batch that takes longer
-    than ``grace`` seconds more is broken off, and a second signal kills at once. What ``nohup`` has ignored
-    stays so. Signals come to the main thread alone; a run in another one is ended by ``asked_to_stop``.
+    than ``grace`` seconds more is broken off, and what is saved is a moment before it; a second signal kills
+    at once. What ``nohup`` has ignored stays so. Signals come to the main thread alone; a run in another one
+    is ended by ``asked_to_stop``.
     """
 
     def __init__(self, grace: float = 8.0) -> None:

@@ -151,6 +151,12 @@ class Record:
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.display.update(self.progress.frames, {})
 
+    def go_back(self, state: dict[str, Any]) -> None:
+        """Takes back the rows that came after those of :meth:`state_dict`, of this process."""
+        if len(self.file.rows) > state["rows"]:
+            self.file.keep(state["rows"])
+        self.held = [*state["held"]]
+
     def finish(self, closing: Evaluation | None = None, status: str = "finished") -> None:
         """Writes ``summary.json`` and the pictures, closes the loggers and prints the closing table.
 

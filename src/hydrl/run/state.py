@@ -1,8 +1,11 @@
 """Everything that decides how a run goes on, gathered from the parts and put back into them."""
 
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
@@ -17,12 +20,30 @@ from hydrl.parts.experience.collectors import Collector
 from hydrl.run import checkpoint
 from hydrl.run.fork import changed_states
 from hydrl.run.looks import Looks
-from hydrl.run.memory import Memory
+from hydrl.run.memory import Memory, Moment
 from hydrl.run.record import Record
 from hydrl.run.rehearsal import CannotGoOnError, Rehearsal
 from hydrl.run.resume import Origin, shown
 from hydrl.run.screen import from_here
 from hydrl.run.simulator import NotCapturedError, simulator_state
+
+AGE = 1.0  # seconds; a younger snapshot is near enough to the beginning of a batch
+SHARE = 20  # times what the last one took pass before the next
+
+
+@dataclass
+class Snapshot:
+    """A moment between two batches, as a checkpoint will have it.
+
+    Attributes:
+        states: of all parts, copies of their own.
+        metadata: of the checkpoint, but for the replay memory.
+        moment: of the replay memory.
+    """
+
+    states: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    moment: Moment | None = None
 
 
 class TrainingState:
@@ -65,6 +86,8 @@ class TrainingState:
         self.rehearsal = Rehearsal(env, make_env)
         self.restarts: str | None = None  # why the environments will start anew, once that was found
         self.saved_at: int | None = None
+        self.snapshot: Snapshot | None = None
+        self.taken_at = self.took = 0.0  # seconds
 
     @contextmanager
     def saved_if_cut_short(self) -> Iterator[None]:
@@ -77,76 +100,120 @@ class TrainingState:
             self.record.finish(status="diverged")
             raise DivergedError(error.terms, error.frames or self.progress.frames, self.saved_at) from None
         except (Interrupted, WorkerError) as error:
-            self.save(between_batches=not error.midway)
+            self.go_back() if error.midway else self.save()
             self.record.finish(status=error.status)
             raise
 
-    def save(self, *, between_batches: bool = True) -> None:
-        """Writes a checkpoint of this moment, if there is none yet.
+    def go_back(self) -> None:
+        """Saves the last snapshot and counts from it; of the batch that was broken off nothing has been done.
 
-        Args:
-            between_batches: else the environments start anew where the run is resumed.
+        Where there is none, as while a checkpoint is loaded, the newest checkpoint stays what it is.
+        """
+        if self.snapshot is None:
+            return
+        frames, books = self.snapshot.metadata["frames"], self.snapshot.states["books"]
+        self.write(self.snapshot)
+        again = "" if self.collector.steps or not self.collector.restarts else " collected and"
+        self.record.say(
+            f"broken off in a batch: saved as it stood after {frames:,} frames; those after it "
+            f"are{again} learned from again when the run is resumed"
+        )
+        resumed_at = [*self.progress.resumed_at]
+        for name in ("progress", "metrics", "looks"):
+            self.books[name].load_state_dict(books[name])
+        self.progress.resumed_at = resumed_at
+        self.record.go_back(books["record"])
+
+    def save(self) -> None:
+        """Writes a checkpoint of this moment between two batches, if there is none yet.
 
         Raises:
             SaveError: where the disk is full or refuses.
         """
-        progress = self.progress
-        if self.saved_at == progress.frames:
-            return
-        simulator, restarts = (
-            self.simulator() if between_batches else (None, "it was stopped in the middle of a batch")
-        )
+        if self.saved_at != self.progress.frames:
+            self.rehearse()
+            self.write(self.take_snapshot())
+
+    def remember(self) -> None:
+        """Called before each batch: takes a snapshot where the last is old, by what taking one costs.
+
+        So a batch that took over a second begins with one, and a stop that cannot wait for its end goes back
+        there. Of shorter ones there is one a second: a batch that takes longer than the others did goes back
+        a second further.
+        """
+        if self.snapshot is None or time.monotonic() - self.taken_at > max(AGE, SHARE * self.took):
+            self.take_snapshot()
+
+    def take_snapshot(self) -> Snapshot:
+        """Copies all that a checkpoint of this moment needs, if that is not done yet."""
+        if self.snapshot is not None and self.snapshot.metadata["frames"] == self.progress.frames:
+            return self.snapshot
+        began = time.monotonic()
+        simulator, restarts = self.simulator()
         states = {name: each.state_dict() for name, each in self.learner.items()}
         states |= {
             "collector": self.collector.state(running=simulator is not None) | {"simulator": simulator},
             "normaliser": normaliser_state(self.env),
-            "books": {name: each.state_dict() for name, each in self.books.items()}
-            | {"rehearsal": self.rehearsal.first},
+            "books": {name: each.state_dict() for name, each in self.books.items()},
             "rng": GlobalRNGState().state_dict(),
         }
-        self.write(states, restarts)
+        states = deepcopy(states)
+        states["books"]["rehearsal"] = self.rehearsal.first
+        self.snapshot = Snapshot(states, self.metadata(restarts), self.memory.moment())
+        self.taken_at = time.monotonic()
+        self.took = self.taken_at - began
+        return self.snapshot
 
-    def write(self, states: Mapping[str, Any], restarts: str | None) -> None:
-        """Writes the states of all parts, and the rows of the memory that are on no disk of this run."""
+    def metadata(self, restarts: str | None) -> dict[str, Any]:
+        """What a checkpoint of this moment says of itself, but for the replay memory."""
         progress = self.progress
         metadata: dict[str, Any] = {
             "frames": progress.frames,
             "updates": progress.updates,
             "restarts": restarts,
-            "memory": self.memory.save(),
             "logger": self.record.run_ids,
             "settings": self.settings.shown,
             "data": self.record.data,
         }
         if progress.evaluation_now:
             metadata["eval/return_mean"] = progress.score
+        return metadata
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Writes a checkpoint, and the rows of the memory that are on no disk of this run."""
+        if self.saved_at == snapshot.metadata["frames"]:
+            return
+        metadata = {**snapshot.metadata, "memory": self.memory.save(snapshot.moment)}
         # While an evaluation is not over none goes, for the best may be the one that it tells of.
-        keep = self.settings.keep_checkpoints if not progress.awaited else None
-        checkpoint.save(self.record.directory, states, metadata, keep=keep)
+        awaited = snapshot.states["books"]["looks"]["asked"]
+        keep = self.settings.keep_checkpoints if not awaited else None
+        checkpoint.save(self.record.directory, snapshot.states, metadata, keep=keep)
         self.memory.prune()
-        self.saved_at = progress.frames
+        self.saved_at = snapshot.metadata["frames"]
 
     def simulator(self) -> tuple[Any, str | None]:
         """Where the running episodes stand, or why that cannot be kept."""
         if not self.collector.steps:
             return None, self.collector.restarts
+        if self.restarts is not None:
+            return None, self.restarts
         try:
-            if not self.rehearsal.tried and self.restarts is None:
-                self.rehearse()
-            if self.restarts is not None:
-                return None, self.restarts
             return simulator_state(self.env, self.rehearsal.fresh), None
         except NotCapturedError as error:
             return None, f"{error} is neither plain data nor known to be constant"
 
     def rehearse(self) -> None:
-        """Tries, before anything is kept, whether the running episodes can go on from it."""
+        """Tries, before the first checkpoint is written, whether the running episodes can go on from it."""
+        if not self.collector.steps or self.rehearsal.tried or self.restarts is not None:
+            return
         standing = self.collector.state(running=True)
         try:
             self.rehearsal.before_saving(standing["carrier"])
             self.collector.go_on(standing)
+        except NotCapturedError:  # nothing was stepped, and :meth:`simulator` says so
+            return
         except CannotGoOnError as error:
-            self.restarts = str(error)
+            self.restarts, self.snapshot = str(error), None
             self.record.say(f"where this run is resumed the environments start anew: {error}")
             if self.rehearsal.stepped:
                 self.collector.go_on(standing | {"carrier": None})
@@ -223,7 +290,7 @@ class TrainingState:
             policy = {name: each for name, each in now.items() if name == "policy_state_dict"}
             collector = {**collector, "own": {**collector["own"], **policy}}
         begun = {**states, **own, "collector": collector, "books": {**states["books"], **books}}
-        self.write(begun, origin.restarts)
+        self.write(Snapshot(begun, self.metadata(origin.restarts)))
         return begun
 
     def put_back_simulator(self, state: dict[str, Any]) -> str | None:

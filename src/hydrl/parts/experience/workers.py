@@ -23,7 +23,7 @@ import psutil
 from tensordict import TensorDictBase
 from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 
-from hydrl.errors import DivergedError, RunError, UserError, WorkerError
+from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
 from hydrl.parts.experience.finite import FiniteCollector
 from hydrl.parts.processes import STOPPING, starting
 
@@ -165,8 +165,15 @@ class Watched:
             super().update_policy_weights_(*args, **kwargs)  # type: ignore[misc]
 
     def publish(self) -> None:
-        """As above; TorchRL calls that by its own name too."""
-        self.update_policy_weights_()
+        """As above; TorchRL calls that by its own name too.
+
+        What ends the run here does so within a batch, which is learned from and not yet looked at.
+        """
+        try:
+            self.update_policy_weights_()
+        except (Interrupted, WorkerError) as error:
+            error.midway = True
+            raise
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters alone."""
