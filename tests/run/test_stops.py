@@ -40,7 +40,8 @@ RUNS = {
     "a decision transformer": [
         *(each for each in SMALL if "num_cells" not in each), "actor.width=16", "actor.layers=1",
         "algo=decision_transformer", *TASK, "minibatches.size=40", "minibatches.sequence=5",
-        "collector.frames_per_batch=640", "total_frames=2560", "checkpoint_every_frames=1280", "eval.every_frames=1280", "log_every_frames=640",
+        "collector.frames_per_batch=640", "total_frames=2560", "checkpoint_every_frames=1280",
+        "eval.every_frames=1280", "log_every_frames=640",
     ],
     "GAIL": [*WHOLE_BATCHES, "algo=gail", *TASK, "collector.num_envs=2"],
     "MAPPO": [
