@@ -27,7 +27,7 @@ from hydrl.config.mistakes import choices, content, explain, find, unresolved
 from hydrl.config.moved import renamed
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
-from hydrl.config.trust import check_trust
+from hydrl.config.trust import check_addresses, check_trust
 from hydrl.config.typed import chosen, env_named, named, use
 from hydrl.errors import UserError
 
@@ -353,6 +353,7 @@ def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
     """
     values, told = settings.model_dump(), f"resume={settings.resume}"
     check_trust(values, told, typed)
+    check_addresses(values, told, typed)
     if "${oc.env:" in str(settings.shown["logger"]):  # which sends it away
         raise UserError(
             f"{told}: its logger is given values of the environment; add trust=true if you trust it"
@@ -365,7 +366,12 @@ def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
 
 
 def typed_now() -> list[str]:
-    """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before."""
+    """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before.
+
+    With ``resume=auto`` all of them are typed.
+    """
+    if "resume=auto" in words():
+        return words()
     said = [key_of(word) for word in words()]
     return words()[said.index("resume") :] if "resume" in said else []
 

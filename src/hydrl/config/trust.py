@@ -7,12 +7,31 @@ from typing import Any
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
+from hydrl.config.mistakes import find
+from hydrl.config.overrides import key_of
 from hydrl.config.own import sources
 from hydrl.errors import UserError
 
 PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim", "gymnasium.wrappers")
 # Other simulators; windows, and films anywhere on the disk.
 REFUSED = ("torchrl.envs.libs", "gymnasium.wrappers.rendering")
+
+ADDRESSES = ("collector.address", "eval.address")  # of clusters that a run joins
+
+
+def check_addresses(values: Mapping[str, Any], told: str, typed: Sequence[str] = ()) -> None:
+    """Refuse to join a cluster whose address came with a run folder; arguments as for :func:`check_trust`.
+
+    Raises:
+        UserError: naming the address.
+    """
+    for key in ADDRESSES:
+        address = find(values, key)
+        if address not in (None, "auto") and key not in map(key_of, typed):
+            raise UserError(
+                f"{told}: {key}={address} joins another machine; type {key}={address} yourself, or add "
+                "trust=true if you trust it"
+            )
 
 
 def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ()) -> None:
