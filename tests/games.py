@@ -13,13 +13,14 @@ class Nim(AECEnv):
     Args:
         stones: at the start.
         says: where it is told which actions are allowed, ``observation`` or ``info``.
+        start: the number of the action that takes one stone.
     """
 
     metadata = {"name": "nim"}  # noqa: RUF012 - as PettingZoo has it
 
-    def __init__(self, stones: int = 5, says: str = "observation") -> None:
+    def __init__(self, stones: int = 5, says: str = "observation", start: int = 0) -> None:
         super().__init__()
-        self.stones, self.says = stones, says
+        self.stones, self.says, self.start = stones, says, start
         self.possible_agents = ["one", "two"]
         self.rng = np.random.default_rng()
 
@@ -30,7 +31,7 @@ class Nim(AECEnv):
         return Dict({"observation": inner, "action_mask": Box(0, 1, (3,), np.int8)})
 
     def action_space(self, agent: str) -> Any:
-        return Discrete(3)
+        return Discrete(3, start=self.start)
 
     def allowed(self) -> np.ndarray:
         return (np.arange(3) < max(self.left, 1)).astype(np.int8)
@@ -56,8 +57,10 @@ class Nim(AECEnv):
         if self.terminations[mover]:
             return self._was_dead_step(action)
         assert action is not None
-        assert action < self.left
-        self.left -= int(action) + 1
+        assert self.action_space(mover).contains(action), action
+        taken = int(action) - self.start + 1
+        assert taken <= self.left
+        self.left -= taken
         other = "two" if mover == "one" else "one"
         if self.left == 0:
             self.rewards = {mover: 1.0, other: -1.0}

@@ -259,9 +259,10 @@ def test_what_is_stacked_from_step_to_step_earlier_policies_have_not():
         collectors.make_collector(env, None, chosen.build("actor")(env), **COLLECTS)
 
 
-@pytest.mark.parametrize("says", ["observation", "info"])
-def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes(says):
+@pytest.mark.parametrize(("says", "start"), [("observation", 0), ("info", 0), ("observation", 1)])
+def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_moves_as_it_likes(says, start):
     words = ["env=self_play", "env.id=games:Nim", f"+env.says={says}", "transforms=plain"]
+    words += [f"+env.start={start}"]  # it refuses a move that is none of its numbers, whoever makes it
     chosen = settings("algo=ppo", *words)
     env = environments.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
     with closing(env):

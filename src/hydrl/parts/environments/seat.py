@@ -240,15 +240,16 @@ class Seat(gymnasium.Env):
         return player not in game.agents or game.terminations[player] or game.truncations[player]
 
     def answer(self, player: str) -> int:
-        """What an opponent does."""
+        """What an opponent does, in the game's own numbers of its actions."""
         seen, mask = self.game.observe(player), None
         mask = mask_of(seen, self.game.infos[player])
-        legal = np.ones(self.action_space.n, bool) if mask is None else np.asarray(mask, bool)
+        actions = self.game.action_space(player)
+        legal = np.ones(actions.n, bool) if mask is None else np.asarray(mask, bool)
         others, place, drawn = self.opponents, self.opponent, self.np_random
         if others is None or place is None or drawn.random() < others.chance:
-            return int(drawn.choice(np.flatnonzero(legal)))
+            return int(actions.start + drawn.choice(np.flatnonzero(legal)))
         shown = {name: view(at(seen, path), space) for name, (path, space) in self.entries.items()}
-        return others.act(place, shown, legal)
+        return int(actions.start) + others.act(place, shown, legal)
 
     def render(self) -> Any:
         """A picture of the board."""
