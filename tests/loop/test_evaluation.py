@@ -91,6 +91,28 @@ def test_it_is_the_first_whole_episode_of_each_environment():
     assert torch.equal(again.returns, evaluation.returns)
 
 
+class Drawing(Toy):
+    """Its episodes are as long as NumPy's global generator says."""
+
+    def _reset(self, tensordict):
+        self.lengths = (int(np.random.randint(1, 100)),) * 2
+        return super()._reset(tensordict)
+
+
+def test_episodes_of_global_generators_repeat_whatever_was_drawn_before():
+    def lengths(frames):
+        make_env = partial(environments.make_env, Drawing, ())
+        return evaluator(make_env)(frames, episodes=3).lengths.tolist()
+
+    np.random.seed(1)
+    first = lengths(5)
+    drawn = np.random.rand()
+    assert lengths(5) == first
+    assert lengths(6) != first
+    np.random.seed(1)
+    assert np.random.rand() == drawn  # and training draws on as if there had been none
+
+
 @pytest.mark.parametrize("episodes", [1, 3])
 def test_it_stops_when_the_last_episode_has_ended(episodes, monkeypatch):
     steps = []

@@ -100,7 +100,7 @@ def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not
     with pytest.raises(Interrupted) as caught:
         batch(RuntimeError("C++ compile error"), signal.SIGINT)
     assert (caught.value.exit_code, caught.value.midway) == (130, True)
-    assert capsys.readouterr().err == "warning: broken off by the signal: RuntimeError\n"
+    assert capsys.readouterr().err == "warning: broken off by the signal: RuntimeError: C++ compile error\n"
     with pytest.raises(RuntimeError, match=r"C\+\+ compile error"):
         batch(RuntimeError("C++ compile error"))
     with pytest.raises(RunError, match="the disk is full"):

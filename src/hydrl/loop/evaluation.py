@@ -20,6 +20,7 @@ from hydrl.errors import Interrupted
 from hydrl.loop.clock import timeit
 from hydrl.loop.metrics import known_means
 from hydrl.parts.environments import load_normaliser
+from hydrl.parts.libraries import seed_generators, tell
 from hydrl.parts.limits import episode_limit
 from hydrl.parts.specs import INFO
 
@@ -123,14 +124,16 @@ class Evaluator:
         return self.last[1]
 
     def play(self, frames: int, episodes: int, drawn: int) -> Evaluation:
-        """Plays the episodes and leaves every global random number generator as it was."""
+        """Plays the episodes, for which it seeds the global random number generators, and puts those back."""
         with timeit("time/evaluate"), untouched_randomness():
+            seed_generators(self.seed)
             if episodes not in self.envs:
                 self.envs[episodes] = self.make_env(num_envs=episodes)
             env = self.envs[episodes]
             load_normaliser(env, self.normaliser())
             seed = episode_seed(self.seed, frames, drawn)
             env.set_seed(seed)
+            seed_generators(seed)
             try:
                 return play(env, self.actor, max_steps=self.longest(env))
             except Interrupted as error:
@@ -142,9 +145,13 @@ class Evaluator:
         return episode_limit(env) if isinstance(self.max_steps, str) else self.max_steps
 
     def close(self) -> None:
-        """Closes the environments."""
+        """Closes the environments; one that cannot be closed takes nothing from a run."""
         for env in self.envs.values():
-            env.close(raise_if_closed=False)
+            try:
+                env.close(raise_if_closed=False)
+            except Exception as error:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                tell(f"an environment of the evaluation cannot be closed: {reason}")
 
 
 def episode_seed(seed: int, frames: int, drawn: int) -> int:

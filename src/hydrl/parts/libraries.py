@@ -1,12 +1,15 @@
 """What libraries are told in every process that builds environments: the run's own and each worker's."""
 
 import logging
+import random
 import sys
 import warnings
 from importlib.util import find_spec
 from multiprocessing import parent_process
 
 import mujoco
+import numpy as np
+import torch
 
 TOLD: set[str] = set()  # lines that were told
 
@@ -16,6 +19,16 @@ def tell(text: str) -> None:
     if text not in TOLD and parent_process() is None:
         TOLD.add(text)
         print(f"warning: {text}", file=sys.stderr)
+
+
+def seed_generators(seed: int) -> None:
+    """Seeds what tasks and policies draw from that have no generator of their own.
+
+    Those are Python's, NumPy's and PyTorch's global random number generators, of this process.
+    """
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def quieten_libraries() -> None:

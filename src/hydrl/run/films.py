@@ -23,6 +23,7 @@ from hydrl.errors import UserError
 from hydrl.loop.clock import timeit
 from hydrl.loop.evaluation import Episodes, Evaluator, episode_seed, untouched_randomness
 from hydrl.parts.environments import load_normaliser
+from hydrl.parts.libraries import seed_generators
 from hydrl.run.files import atomically
 from hydrl.run.record import Record
 
@@ -51,7 +52,9 @@ def film(
     """
     with untouched_randomness(), closing(evaluator.make_env(render="rgb_array")) as env:
         load_normaliser(env, evaluator.normaliser())
-        env.set_seed(episode_seed(evaluator.seed, frames, drawn))
+        seed = episode_seed(evaluator.seed, frames, drawn)
+        env.set_seed(seed)
+        seed_generators(seed)
         start, first = env.reset(), picture(env)
         speed = Fraction(pictures_a_second(env.base_env)).limit_denominator(1_000)
         every, steps = math.ceil(speed / SMOOTH), itertools.count(1)
@@ -112,10 +115,12 @@ def watch(evaluator: Evaluator, frames: int, episodes: int, drawn: int) -> Itera
         if "human" not in metadata.get("render_modes", ()):
             raise no_window(env, "it has no render mode human")
         for place in range(episodes):
+            seed = episode_seed(evaluator.seed, frames, drawn) + place
             try:
-                env.set_seed(episode_seed(evaluator.seed, frames, drawn) + place)
+                env.set_seed(seed)
             except Exception as error:  # whatever a simulator's graphics raise
                 raise no_window(env, " ".join(str(error).split())) from error
+            seed_generators(seed)
             with set_exploration_type(ExplorationType.DETERMINISTIC):
                 played = env.rollout(evaluator.longest(env), evaluator.actor, leave_if_closed)
             yield told(played)

@@ -58,7 +58,7 @@ class Looks:
             "episodes": self.episodes,
             "actor": deepcopy(self.evaluate.actor.state_dict()),
             "normaliser": self.evaluate.normaliser(),
-            "rng": GlobalRNGState().state_dict(),  # in the loop, what draws without a seed draws from these
+            "rng": GlobalRNGState().state_dict(),
         }
 
     def take_in(self, evaluation: Evaluation) -> None:

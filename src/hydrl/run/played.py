@@ -19,6 +19,7 @@ from hydrl.config.settings import Settings
 from hydrl.errors import SaveError, UserError
 from hydrl.loop.evaluation import Evaluator, episode_seed, without_log_probabilities
 from hydrl.parts import environments
+from hydrl.parts.libraries import seed_generators
 from hydrl.parts.limits import episode_limit
 from hydrl.parts.specs import INFO, random_action
 from hydrl.parts.transforms import ActionScaling
@@ -105,6 +106,7 @@ def episodes(
     has no time limit may one be cut short, which counts as one.
     """
     count = min(SIDE_BY_SIDE, frames)
+    seed_generators(seed)
     env = environments.make_env(
         settings.build("env"),
         [copied, *settings.transform_builders],

@@ -3,7 +3,6 @@
 import atexit
 import gc
 import os
-import random
 import shutil
 import signal
 import sys
@@ -14,12 +13,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
-import numpy as np
 import torch
 
 from hydrl.config.automatic import compiler
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
+from hydrl.parts.libraries import quieten_libraries, remember_missing_packages, seed_generators
 from hydrl.parts.processes import keep_track
 
 # Set by who asks the run of this process to end after the batch in hand, as from another thread.
@@ -55,9 +53,7 @@ def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cuda
     if compile:
         torch.compiler.reset()  # PyTorch compiles a function eight times at most, and a sweep may be longer
     torch.set_num_threads(threads)
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+    seed_generators(seed)
     return chosen
 
 
@@ -133,9 +129,11 @@ class Stop:
         except (UserError, RunError):
             raise
         except Exception as error:
+            time.sleep(0.2)  # in which a signal to the whole process group reaches this one, too
             if self.signum is None:
                 raise
-            print(f"warning: broken off by the signal: {type(error).__name__}", file=sys.stderr)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"warning: broken off by the signal: {reason}", file=sys.stderr)
             raise Interrupted(self.signum, midway=True) from error
 
     def receive(self, signum: int, frame: FrameType | None) -> None:

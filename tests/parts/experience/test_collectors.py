@@ -1,12 +1,15 @@
 """Each collector with processes is run once for the module; the tests read what it collected."""
 
 import pickle
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
+import gymnasium
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -16,7 +19,7 @@ from tensordict.nn import TensorDictSequential
 from torch import nn
 from torchrl.collectors import BaseCollector
 from torchrl.data import Bounded
-from torchrl.envs import ObservationNorm, StepCounter, TransformedEnv
+from torchrl.envs import DoubleToFloat, GymWrapper, ObservationNorm, StepCounter, TransformedEnv
 from torchrl.modules import EGreedyModule, OrnsteinUhlenbeckProcessModule
 from torchrl.objectives.value import GAE
 from toys import Toy
@@ -301,3 +304,58 @@ def test_what_goes_to_a_worker_survives_pickling():
     make = partial(make, num_envs=2, normaliser=environments.normaliser_state(env))
     again = pickle.loads(pickle.dumps(partial(collectors.worker_env, make, seed=5)))()
     assert torch.equal(again.reset()["observation"], make(seed=5).reset()["observation"])
+
+
+class Drawing(gymnasium.Env):
+    """Observes at each start what the three global generators give."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.drawn = np.array([random.random(), np.random.rand(), torch.rand((), dtype=torch.float64)])
+        return self.drawn, {}
+
+    def step(self, action):
+        return self.drawn, 1.0, False, True, {}
+
+
+def drawing(device: str = "cpu") -> GymWrapper:
+    return GymWrapper(Drawing(), device=device)
+
+
+def starts_of_workers(*, sync: bool) -> list[torch.Tensor]:
+    """The first eight starts of each of two workers, ``[8, generators]``."""
+    make = partial(environments.make_env, drawing, (DoubleToFloat,))
+    made = collectors.make_collector(
+        make(seed=3),
+        make,
+        actors.q_value(make(seed=3), **NETWORK),
+        frames_per_batch=16 if sync else 8,
+        init_random_frames=0,
+        num_envs=1,
+        num_workers=2,
+        seed=3,
+        device="cpu",
+        sync=sync,
+    )
+    senders, starts = senders_of(made), dict[int, torch.Tensor]()
+    with collectors.shut_down_after(made) as collector:
+        for batch in collector:
+            if sync:
+                return [*batch["observation"].reshape(2, 8, 3)]
+            starts.setdefault(senders[-1], batch["observation"].reshape(8, 3))
+            if len(starts) == 2:
+                return [starts[0], starts[1]]
+    raise AssertionError
+
+
+@pytest.mark.parametrize("sync", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_each_worker_has_global_generators_of_its_own_which_repeat(sync):
+    first, second = starts_of_workers(sync=sync)
+    for generator in range(3):
+        assert len({*first[:, generator].tolist(), *second[:, generator].tolist()}) == 16
+    again = starts_of_workers(sync=sync)
+    assert torch.equal(first, again[0])
+    assert torch.equal(second, again[1])

@@ -4,7 +4,7 @@ Whatever hands over batches is a :class:`Collector`; ``train.py`` asks for nothi
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from torchrl.envs import TransformedEnv
 
 from hydrl.parts.experience.finite import FiniteCollector
 from hydrl.parts.experience.workers import AsyncWorkers, SyncWorkers
-from hydrl.parts.libraries import quieten_libraries, remember_missing_packages
+from hydrl.parts.libraries import quieten_libraries, remember_missing_packages, seed_generators
 from hydrl.parts.specs import opponents, restarts_with_episodes
 
 
@@ -109,14 +109,17 @@ def shut_down_after(collector: Collector) -> Iterator[Collector]:
     """Ends the collector's workers however the block ends."""
     try:
         yield collector
-    finally:
-        collector.shutdown()
+    except BaseException:
+        with suppress(Exception):  # an environment that failed may fail here, too
+            collector.shutdown()
+        raise
+    collector.shutdown()
 
 
 def worker_env(make_env: Callable[..., TransformedEnv], seed: int) -> TransformedEnv:
-    """Runs in the worker: a seed of its own for the environment and for the policy's draws."""
+    """Runs in the worker: a seed of its own for the environment and for the global generators."""
     quieten_libraries()
     remember_missing_packages()
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
+    seed_generators(seed)
     return make_env(seed=seed)
