@@ -6,9 +6,12 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import threading
+import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import av
@@ -327,6 +330,24 @@ def test_ctrl_c_saves_and_returns_the_run(counting, tmp_path):
     assert run.resume().summary["status"] == "finished"
 
 
+def test_an_environment_that_fails_of_the_same_signal_costs_no_checkpoint(
+    counting, tmp_path, capsys, monkeypatch
+):
+    def fail() -> None:
+        signal.raise_signal(signal.SIGINT)
+        monkeypatch.setattr(counting, "close", lambda self: 1 / 0)
+        raise BrokenPipeError("its process has ended")
+
+    counting.at = {150: fail}
+    run = hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
+    assert "broken off by the signal: BrokenPipeError: its process has ended\n" in capsys.readouterr().err
+    assert (run.summary["status"], run.summary["frames"]) == ("interrupted", 64)
+    assert checkpoint.frames_of(checkpoint.find(run.folder, "last")) == 64
+    monkeypatch.undo()
+    counting.at = {}
+    assert run.resume().summary["status"] == "finished"
+
+
 def test_ctrl_c_before_the_first_batch_leaves_nothing(counting, tmp_path):
     counting.at = {1: lambda: signal.raise_signal(signal.SIGINT)}  # a random frame for the normaliser
     with pytest.raises(KeyboardInterrupt):
@@ -380,7 +401,7 @@ def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):
     commands = []
 
     class Process:
-        def __init__(self, command, env):
+        def __init__(self, command, env, preexec_fn):
             assert "FORCE_COLOR" not in env
             commands.append(command)
 
@@ -400,6 +421,53 @@ def test_a_sweep_is_the_command_line_s(tmp_path, monkeypatch):
         assert commands[-1][3:6] == ["seed=0,1", "total_frames=64", "actor={num_cells:[8,8]}"]
     with pytest.raises(UserError, match="members are processes of their own"):
         hydrl.sweep(env=Counting)
+
+
+# In train.py's place: is a sweep until it is asked to end.
+SWEEP = """
+import os, signal, sys
+from pathlib import Path
+
+place = Path(__file__).parent
+signal.signal(signal.SIGTERM, lambda *_: ((place / "ended").touch(), sys.exit(143)))
+(place / "pid").write_text(str(os.getpid()))
+(place / "began").touch()
+while True:
+    signal.pause()
+"""
+SWEEPER = """
+import sys
+from pathlib import Path
+from hydrl import interactive
+
+interactive.ROOT = Path(sys.argv[1])
+interactive.sweep("algo=ppo", folder=interactive.ROOT / "sweep")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no signal for it")
+def test_a_sweep_ends_with_a_killed_parent(tmp_path):
+    (tmp_path / "train.py").write_text(SWEEP)
+    parent = subprocess.Popen([sys.executable, "-c", SWEEPER, str(tmp_path)], cwd=ROOT)
+    try:
+        wait_for(lambda: (tmp_path / "began").exists() or parent.poll() is not None)
+    finally:
+        parent.kill()
+        parent.wait()
+    child = int((tmp_path / "pid").read_text())
+    try:
+        wait_for(lambda: (tmp_path / "ended").exists())
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+def wait_for(condition, seconds: float = 240) -> None:
+    """Only a hang takes so long, also where all cores have other work."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_workers_have_no_class_of_this_process(tmp_path):

@@ -30,6 +30,7 @@ from hydrl.run.folder import require_run, summary
 from hydrl.run.policy import Policy, open_policy
 from hydrl.run.process import choose_device
 from hydrl.run.screen import closing_rows
+from hydrl.study.pool import TO_END_WITH_PARENT
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -267,7 +268,9 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
     place = Path(folder or f"outputs/sweeps/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
     command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *typed]
     plain = {key: each for key, each in os.environ.items() if key != "FORCE_COLOR"}  # a notebook sets it
-    process = subprocess.Popen([*command, f"hydra.sweep.dir={literal(place, 'folder')}"], env=plain)
+    process = subprocess.Popen(
+        [*command, f"hydra.sweep.dir={literal(place, 'folder')}"], env=plain, preexec_fn=TO_END_WITH_PARENT
+    )
     try:
         code = process.wait()
     except BaseException:  # a notebook's stop button is pressed for this process alone

@@ -29,6 +29,9 @@ def end_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+TO_END_WITH_PARENT = end_with_parent if sys.platform == "linux" else None  # for subprocess.Popen
+
+
 class Training:
     """A run that was started.
 
@@ -52,7 +55,7 @@ class Training:
                 stdout=None if shown else log,
                 stderr=log,
                 start_new_session=True,  # a terminal's Ctrl-C is handed on once, by who started the run
-                preexec_fn=end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=TO_END_WITH_PARENT,
             )
 
     @property

@@ -44,6 +44,10 @@ class FiniteCollector(Collector):
             # What several agents share an entry for has a batch size of its own, which a dictionary has not.
             self._carrier = self._carrier.empty(recurse=True).update(state["carrier"])
 
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        """TorchRL's, but that one whose environment fails still has it, for a checkpoint looks into it."""
+        return self.iterator()
+
     def iterator(self) -> Iterator[TensorDictBase]:
         """TorchRL's batches.
 

@@ -9,7 +9,6 @@ import math
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -25,6 +24,7 @@ from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
 from hydrl.parts.experience.finite import FiniteCollector
+from hydrl.parts.experience.reports import Reports
 from hydrl.parts.processes import STOPPING, starting
 
 TICK = 0.5  # seconds between two looks at the workers while the run waits for them
@@ -144,7 +144,7 @@ class Watched:
         self.worker_timeout, self.stop = worker_timeout, stop or int
         self.since: float | None = None
         self.before: set[psutil.Process] | None = descendants()
-        self.reports = tempfile.TemporaryDirectory(prefix="hydrl-workers-", ignore_cleanup_errors=True)
+        self.reports = Reports()
         made = partial(WorkerCollector, folder=Path(self.reports.name), worker_timeout=worker_timeout)
         made = partial(made, environ=dict(os.environ))
         try:
