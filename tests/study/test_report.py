@@ -3,6 +3,7 @@ import re
 import shlex
 import sys
 from base64 import b64decode
+from html import escape
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from hydrl.errors import UserError
 from hydrl.run.folder import summary
+from hydrl.run.pages import write_page
 from hydrl.study import figures, runs
 from hydrl.study.report import number
 from hydrl.study.scores import estimate, improvement, iqm
@@ -235,6 +237,46 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     pixels = (image.imread(out / "curves-cartpole.png")[..., :3] * 255).round().astype(int)
     for colour in ((0, 114, 178), (213, 94, 0)):
         assert (abs(pixels - colour).max(axis=-1) <= 2).sum() > 300
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["![x](nope.png)", "![x](../other.png)", "![t](http://a.b/c.png)", "<img src=x.png>", "a\n```\n# b"],
+)
+def test_names_of_others_are_text_in_a_report(tmp_path, name):
+    (tmp_path / "other.png").write_bytes(b"secret")
+    make_run(tmp_path / "runs" / "a", 5, env=name, overrides=[f"x={name}"])
+    report.main([str(tmp_path / "runs"), f"out={tmp_path / 'out'}", f"title={name}"])
+    browsed = (tmp_path / "out" / "report.html").read_text()
+    assert re.findall('<img src="([^;]*)', browsed) == ["data:image/png"]  # the curves alone
+    shown = escape(" ".join(name.split()))
+    assert f"<h1>{shown}</h1>" in browsed
+    assert f"<h2>{shown}</h2>" in browsed
+    assert f"<title>{shown}</title>" in browsed
+    assert browsed.count("<h1>") == 1
+    assert browsed.count("<pre>") == 1
+
+
+def test_a_page_holds_no_picture_from_outside_its_folder(tmp_path):
+    (tmp_path / "page").mkdir()
+    for place in ("other.png", "page/own.png"):
+        (tmp_path / place).write_bytes(place.encode())
+    (tmp_path / "page" / "link.png").symlink_to(tmp_path / "other.png")
+    pictures = [
+        "own.png",
+        "../other.png",
+        "nope.png",
+        "link.png",
+        "http://a.b/c.png",
+        str(tmp_path / "other.png"),
+    ]
+    text = "\n\n".join(["# T", *(f"![picture {n}]({each})" for n, each in enumerate(pictures))])
+    write_page(text, tmp_path / "page" / "page.html")
+    browsed = (tmp_path / "page" / "page.html").read_text()
+    (inside,) = re.findall(r'<img src="data:image/png;base64,(\S+)" alt="picture 0" />', browsed)
+    assert b64decode(inside) == b"page/own.png"
+    assert browsed.count("<img") == 1
+    assert all(f"<p>picture {n}</p>" in browsed for n in range(1, len(pictures)))
 
 
 @pytest.mark.parametrize(

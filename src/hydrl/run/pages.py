@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64encode
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -15,22 +15,33 @@ th, td { padding: .3em .8em; border-bottom: 1px solid #ddd; text-align: left }
 pre { overflow: auto; padding: 1em; background: #f6f6f6 }"""
 
 
+def as_text(value: str) -> str:
+    """Text of others for Markdown, in a line, where no character of it is markup."""
+    return re.sub(r"[\\`*\[\]<>&|!:~]|(?<!\w)_|_(?!\w)|#$", r"\\\g<0>", " ".join(value.split()))
+
+
 def write_page(text: str, file: Path) -> None:
     """Writes a page.
 
     Args:
-        text: Markdown that begins with its title; its pictures are PNG files, named as seen from the page.
+        text: Markdown that begins with its title; its pictures are PNG files in the page's folder or
+            below. Of any other picture its description stands there, and nothing is read or loaded.
         file: the page.
     """
     from markdown_it import MarkdownIt  # a quarter of a second, which a typo need not wait for
 
     def inside(found: re.Match) -> str:
-        picture = (file.parent / unquote(found[1])).read_bytes()
-        return f'src="data:image/png;base64,{b64encode(picture).decode()}"'
+        picture = (file.parent / unquote(unescape(found[1]))).resolve()
+        local = picture.suffix == ".png" and picture.is_relative_to(file.parent.resolve())
+        if not (local and picture.is_file()):
+            return found[2]
+        return (
+            f'<img src="data:image/png;base64,{b64encode(picture.read_bytes()).decode()}" alt="{found[2]}" />'
+        )
 
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    body = re.sub(r'src="([^":]+\.png)"', inside, body)
-    title = escape(text.partition("\n")[0].lstrip("# "))
+    body = re.sub(r'<img src="([^"]*)" alt="([^"]*)"[^>]*>', inside, body)
+    title = escape(re.sub(r"\\([^\w\s])", r"\1", text.partition("\n")[0].lstrip("# ")))
     with atomically(file) as partial:
         partial.write_text(
             f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'

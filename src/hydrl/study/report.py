@@ -12,6 +12,7 @@ import numpy as np
 from hydrl.config import own
 from hydrl.config.overrides import as_typed
 from hydrl.run.files import atomically
+from hydrl.run.pages import as_text
 from hydrl.study import figures
 from hydrl.study.published import Row, curves, reach
 from hydrl.study.runs import Run
@@ -63,17 +64,19 @@ def save(
     """
     places = figures.unlike(runs)
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
-    parts = [f"# {title or 'Runs on ' + ', '.join(tasks)}", *head(runs, left_out), more]
+    parts = [f"# {as_text(title or 'Runs on ' + ', '.join(tasks))}", *head(runs, left_out), more]
     for env, members in tasks.items():
         picture = f"{pictures}curves-" + re.sub(r"[^\w.-]", "_", env)
         files = [page.parent / f"{picture}.{kind}" for kind in ("png", "svg")]
         figures.save(members, places, *files, published=published, seconds=seconds)
-        parts += [f"## {env}", f"![{picture}]({picture}.png)", f"As [SVG]({picture}.svg)."]
+        parts += [f"## {as_text(env)}", f"![{picture}]({picture}.png)", f"As [SVG]({picture}.svg)."]
         parts += [beside(published, members) if published else "", task(members, seconds)]
     parts += ["\n".join([METHOD, *[SECONDS] * seconds, *[PUBLISHED] * bool(published)]), "## Commands"]
     words = [["python", "train.py", *own.typed(own.remembered(run.folder)), *run.overrides] for run in runs]
     typed = [f"# {run.folder}\n{shlex.join(each)}" for run, each in zip(runs, words, strict=True)]
-    parts += [as_typed("\n".join(["```", command, *typed, "```"]))]
+    commands = "\n".join([command, *typed])
+    fence = max(["```", *(f"{each}`" for each in re.findall("`+", commands))], key=len)
+    parts += [as_typed(f"{fence}\n{commands}\n{fence}")]
     text = "\n\n".join(filter(None, parts)) + "\n"
     with atomically(page) as partial:
         partial.write_text(text, encoding="utf-8")
@@ -83,8 +86,8 @@ def save(
 def head(runs: Sequence[Run], left_out: Mapping[Path, str]) -> list[str]:
     """Versions, warnings, and which runs do not count."""
     used = sorted({" ".join(each) for run in runs for each in run.versions.items()})
-    parts = [f"{len(runs)} of {len(runs) + len(left_out)} runs count, made with {', '.join(used)}."]
-    seeds = Counter(f"{code(run.group)} on {run.env}" for run in runs)
+    parts = [f"{len(runs)} of {len(runs) + len(left_out)} runs count, made with {as_text(', '.join(used))}."]
+    seeds = Counter(f"{code(run.group)} on {as_text(run.env)}" for run in runs)
     if few := [f"{name} ({count})" for name, count in seeds.items() if count < FEW]:
         parts += [f"**Too few seeds for an interval**, {FEW} are needed: {', '.join(few)}."]
     if diverged := [code(run.folder) for run in runs if run.status == "diverged"]:
