@@ -507,3 +507,31 @@ def test_a_sweep_gives_its_runs(tmp_path):
 )
 def test_a_value_is_typed_as_hydra_reads_it(value, expected):
     assert literal(value, "key") == expected
+
+
+@pytest.mark.parametrize(
+    "damage", [b"frames,x\n1,a\n", b"frames\n1,2\n", b"\xff\xfe\x00", b"frames\n" + b"9" * 200_000 + b"\n"]
+)
+def test_damaged_metrics_are_told_in_a_line(tmp_path, damage):
+    (tmp_path / "config_resolved.yaml").write_text("{}")
+    (tmp_path / "metrics.csv").write_bytes(damage)
+    with pytest.raises(UserError, match=r"metrics\.csv cannot be read: ."):
+        _ = interactive.Run(tmp_path).metrics
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no", '{"algo": "ppo"}', '{"eval/episodes": 3, "eval/x": "y"}'])
+def test_a_damaged_summary_is_shown_as_far_as_it_goes(tmp_path, text):
+    (tmp_path / "config_resolved.yaml").write_text("{}")
+    (tmp_path / "summary.json").write_text(text)
+    run = interactive.Run(tmp_path)
+    assert ("?" in repr(run)) == ("which has not ended" not in repr(run)) == (text[:2] == '{"')
+    assert str(tmp_path) in run._repr_html_()
+
+
+@pytest.mark.parametrize("damage", [b"\xff\xfe\x00", b"[1]", b"3", b"a: [", b"{env: 3}", b""])
+def test_a_damaged_configuration_is_told_in_a_line(tmp_path, damage):
+    (tmp_path / "config_resolved.yaml").write_bytes(damage)
+    for read in (hydrl.load, lambda place: interactive.Run(place).evaluate(1)):
+        with pytest.raises(UserError, match=r"config_resolved\.yaml (cannot be read|does not fit)") as error:
+            read(tmp_path)
+        assert "\n" not in str(error.value)

@@ -61,11 +61,18 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, np.ndarray]:
-        """The columns of ``metrics.csv``, ``[rows]`` each; NaN where a row has no such number."""
+        """The columns of ``metrics.csv``, ``[rows]`` each; NaN where a row has no such number.
+
+        Raises:
+            UserError: for a file that holds anything but numbers below their names.
+        """
         file = self.folder / "metrics.csv"
-        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-        rows = list(csv.DictReader(lines))
-        return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows or [{}])[0]}
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+            rows = list(csv.DictReader(lines))
+            return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows or [{}])[0]}
+        except (OSError, ValueError, TypeError, csv.Error) as error:
+            raise UserError(f"{file} cannot be read: {error}") from None
 
     def frame(self) -> "DataFrame":
         """The same as a table of pandas.
@@ -169,8 +176,8 @@ class Run:
 
 def named(summary: Mapping[str, Any]) -> str:
     """What a run is of, in a few words."""
-    note = "" if summary["status"] == "finished" else f" ({summary['status']})"
-    return f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}"
+    algo, env, seed, status = (summary.get(each, "?") for each in ("algo", "env", "seed", "status"))
+    return f"{algo} on {env}, seed {seed}{'' if status == 'finished' else f' ({status})'}"
 
 
 def train(*words: str, folder: str | Path | None = None, began: float | None = None, **keys: Any) -> Run:

@@ -23,6 +23,12 @@ from hydrl.parts.specs import mask_key
 from hydrl.run.checkpoint import find, frames_of, load
 from hydrl.run.folder import refuse_links, require_run
 
+# What a damaged file raises as it is read; no ValueError at large, as a mistake told in a line is one.
+UNREADABLE = (
+    *(OSError, OmegaConfBaseException, YAMLError),
+    *(TypeError, AttributeError, LookupError, UnicodeError, RecursionError),
+)
+
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
     """The run's resolved configuration.
@@ -49,8 +55,8 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
         return Settings.of(values, saved)
     except ValidationError as error:
         raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
-    except (OSError, OmegaConfBaseException, YAMLError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"run={run}: config_resolved.yaml cannot be read: {reason}") from None
 
 

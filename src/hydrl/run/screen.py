@@ -134,11 +134,13 @@ def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
     """The rows of the closing table by their names."""
     rows, known = {}, summary | {"eval/cut_episodes": summary.get("eval/cut_episodes") or None}
     for name, text in CLOSING.items():
-        with suppress(TypeError):  # of a None, where it was not evaluated, not cut or not solved
+        # A None, where it was not evaluated, not cut or not solved; and what a damaged file lacks.
+        with suppress(TypeError, KeyError, ValueError):
             rows[name] = text.format(**known).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
         if name == "evaluation" and summary.get("eval/episodes"):  # and what the task itself tells of it
             own = (key for key in summary if key.startswith("eval/") and f"{{{key}" not in str(CLOSING))
-            rows |= {key.removeprefix("eval/"): short(summary[key]) for key in own}
+            numbers = (key for key in own if isinstance(summary[key], int | float | None))
+            rows |= {key.removeprefix("eval/"): short(summary[key]) for key in numbers}
     return rows | {"folder": str(from_here(directory))}
 
 
