@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 
 import gymnasium
+import mujoco
 import torch
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import (
@@ -27,7 +28,7 @@ from hydrl.parts.environments.masks import NO_CHOICE
 from hydrl.parts.environments.normalisers import load_normaliser
 from hydrl.parts.environments.pettingzoo import pettingzoo_env
 from hydrl.parts.environments.tasks import copies, is_of_the_task
-from hydrl.parts.libraries import tell
+from hydrl.parts.libraries import tell, warn_of_mujoco
 from hydrl.parts.specs import AGENTS, MASK, mask_keys, restarts_with_episodes
 from hydrl.parts.transforms import ActionMask, CopiedTensors, ReturnOfAgents
 
@@ -138,6 +139,7 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None 
 
     One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
     """
+    mujoco.set_mju_user_warning(warn_of_mujoco)  # else it writes MUJOCO_LOG.TXT into the working folder
     maker: Any = getattr(make, "func", make)
     if maker in (gymnasium_env, pettingzoo_env) and render:
         make = partial(make, render_mode=render)
