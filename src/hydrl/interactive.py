@@ -23,6 +23,7 @@ from hydrl.config.overrides import choices_made, key_of, literal
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.loop import Evaluator
 from hydrl.parts.libraries import quieten_libraries
+from hydrl.parts.processes import TO_END_WITH_PARENT
 from hydrl.run import given, headless, resume, session
 from hydrl.run.films import film
 from hydrl.run.finished import open_run
@@ -30,7 +31,6 @@ from hydrl.run.folder import require_run, summary
 from hydrl.run.policy import Policy, open_policy
 from hydrl.run.process import choose_device
 from hydrl.run.screen import closing_rows
-from hydrl.study.pool import TO_END_WITH_PARENT
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,5 +1,6 @@
 """How processes beside the run begin: as copies of one that has imported what each needs."""
 
+import ctypes
 import multiprocessing
 import signal
 import sys
@@ -12,6 +13,16 @@ from typing import Any
 IMPORTED = ["hydrl.parts.server", "gymnasium", "torchrl.checkpoint", "torchrl.collectors", "torchrl.envs"]
 IMPORTED += ["torchrl.modules"]
 STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
+LIBC = ctypes.CDLL(None)  # looked up before any fork, where that is safe
+
+
+def end_with_parent() -> None:
+    """In a new process: SIGTERM when the one that started it is gone, even by SIGKILL."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+TO_END_WITH_PARENT = end_with_parent if sys.platform == "linux" else None  # for subprocess.Popen
 
 
 @contextmanager

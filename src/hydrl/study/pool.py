@@ -1,6 +1,5 @@
 """Runs of train.py in processes of their own, several side by side: a sweep's, a search's, a table's."""
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -15,21 +14,12 @@ from typing import Self
 from hydrl.config import ROOT, automatic
 from hydrl.config.overrides import quoted
 from hydrl.errors import Interrupted
+from hydrl.parts.processes import TO_END_WITH_PARENT
 
 TRAIN = ROOT / "train.py"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME = 0.5  # seconds within which a signal that comes again is the same one, sent to the whole group
 STATUS = {0: "finished", 2: "refused", 3: "diverged", 143: "interrupted", -15: "interrupted"}  # by exit code
-PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
-LIBC = ctypes.CDLL(None)  # looked up before any fork, where that is safe
-
-
-def end_with_parent() -> None:
-    """In a new process: SIGTERM when the one that started it is gone, even by SIGKILL."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-TO_END_WITH_PARENT = end_with_parent if sys.platform == "linux" else None  # for subprocess.Popen
 
 
 class Training:
