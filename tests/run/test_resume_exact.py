@@ -1,5 +1,6 @@
 """A resumed run is the run that never stopped, to the last bit, whatever it was stopped by."""
 
+import io
 import json
 import shutil
 import signal
@@ -12,6 +13,7 @@ from conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, 
 
 import hydrl.parts.environments
 import hydrl.run.record
+import hydrl.run.rehearsal
 import hydrl.run.state
 from hydrl.errors import Interrupted
 from hydrl.loop import evaluation
@@ -138,6 +140,45 @@ def test_going_on_equals_never_having_stopped(name, run, batches, tmp_path):
     for key in ("frames", "updates", "eval/return_mean", "eval/return_std", "best_eval/return_mean"):
         assert ours[key] == theirs[key], key
     assert ours["resumed_at_frames"] == [stop]
+
+
+def test_self_play_goes_on_exactly_from_any_checkpoint(run, batches, capsys, tmp_path):
+    """Its opponents are none and then one; the trial of the first checkpoint had none."""
+    pytest.importorskip("pettingzoo")
+    overrides = [*SMALL, *EXACT["PPO, against its earlier policies"], "checkpoint_every_frames=64"]
+    overrides += ["env.opponents.every_frames=128", "env.opponents.size=1", "keep_checkpoints=9"]
+    whole, unbroken = run(*overrides, folder="whole"), batches.copy()
+    assert len(set(unbroken)) == 4
+    for trained, stop in ((2, 128), (3, 192)):
+        halves = tmp_path / f"at {stop}"
+        shutil.copytree(whole, halves)
+        (halves / "summary.json").unlink()
+        for each in checkpoint.archives(halves):
+            if checkpoint.frames_of(each) > stop:
+                each.unlink()
+        batches.clear()
+        capsys.readouterr()
+        run(*overrides, "resume=auto", folder=halves.name)
+        assert "all goes on as it stood" in " ".join(capsys.readouterr().out.split())
+        assert batches == unbroken[trained:]
+        for part in ("loss", "rng", "collector"):
+            assert digest(saved(halves, part)) == digest(saved(whole, part)), part
+
+
+def test_a_run_of_before_that_kept_no_opponents_with_its_trial_goes_on_exactly(run, batches, monkeypatch):
+    pytest.importorskip("pettingzoo")
+    overrides = [*SMALL, *EXACT["PPO, against its earlier policies"], "checkpoint_every_frames=64"]
+    with monkeypatch.context() as before:
+        before.setattr(hydrl.run.rehearsal, "opponents", lambda env: None)
+        folder = run(*overrides, "env.opponents.every_frames=128", "keep_checkpoints=9")
+    unbroken = batches.copy()
+    batches.clear()
+    checkpoint.find(folder, "last").unlink()
+    (folder / "summary.json").unlink()
+    run(*overrides, "env.opponents.every_frames=128", "keep_checkpoints=9", "resume=auto")
+    assert batches == unbroken[3:]
+    kept = saved(folder, "books")["rehearsal"]
+    assert "opponents" in torch.load(io.BytesIO(kept.numpy().tobytes()), weights_only=True)
 
 
 def test_a_longer_run_goes_on_as_if_its_closing_evaluation_had_not_been(run, evaluations):

@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 
 from hydrl.loop.evaluation import untouched_randomness
-from hydrl.parts.specs import random_action
+from hydrl.parts.specs import opponents, random_action
 from hydrl.run.simulator import LARGE, digest, load_simulator, simulator_state, tables
 
 STEPS = 16  # before a reset of all environments, and as many after it
@@ -75,6 +75,8 @@ class Rehearsal:
             load_simulator(self.env, state)
         file = io.BytesIO()
         kept = {"state": simulator_state(self.env, self.fresh), "carrier": carrier, "rng": rng}
+        if (others := opponents(self.env)) is not None:  # more join them later, and older ones go
+            kept["opponents"] = others.state_dict()
         torch.save(kept | {"expected": expected}, file)
         if file.tell() <= 64 * LARGE:
             self.first = torch.from_numpy(np.frombuffer(file.getvalue(), np.uint8).copy())
@@ -88,12 +90,17 @@ class Rehearsal:
         Raises:
             CannotGoOnError: if it does not come to what it came to; the training environment has to be reset.
         """
+        others, first = opponents(self.env), None
+        if self.first is not None:
+            first = torch.load(io.BytesIO(self.first.numpy().tobytes()), weights_only=True)
+            if others is not None and "opponents" not in first:  # of a version that did not keep them
+                self.first = first = None
         with untouched_randomness(), self.twin() as twin:
             fresh = self.stand_elsewhere(twin)
-            if self.first is not None:
-                first = torch.load(io.BytesIO(self.first.numpy().tobytes()), weights_only=True)
+            if first is not None:
                 load_simulator(twin, first["state"])
-                with untouched_randomness():
+                before = nullcontext() if others is None else others.as_they_were(first["opponents"])
+                with untouched_randomness(), before:
                     GlobalRNGState().load_state_dict(first["rng"])
                     compare(first["expected"], play(twin, first["carrier"]))
             load_simulator(twin, state)

@@ -1,6 +1,8 @@
 """Games of PettingZoo's in which players take turns, seen from one seat: earlier policies play the others."""
 
 from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Self
 
@@ -98,6 +100,19 @@ class Opponents:
         for weights in state["policies"]:
             self.policies.append(as_it_is(policy, env))
             self.policies[-1].load_state_dict(weights)
+
+    @contextmanager
+    def as_they_were(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """In the block these are those of an earlier :meth:`state_dict`, which had no more of them."""
+        now, before = self.policies, deque[TensorDictModuleBase](maxlen=self.policies.maxlen)
+        for weights in state["policies"]:
+            before.append(deepcopy(now[-1]))
+            before[-1].load_state_dict(weights)
+        self.policies = before
+        try:
+            yield
+        finally:
+            self.policies = now
 
 
 def as_it_is(policy: TensorDictModuleBase, env: TransformedEnv) -> TensorDictModuleBase:
