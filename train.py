@@ -83,7 +83,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     parts = {part: actor if part == "actor" else build(part)(env, actor) for part in settings.networks}
     exploration = specs.exploring(build("exploration"), env, actor)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    data = build("data")(env, actor)  # what others have collected
+    data = given_to(build("data"), make_env=make_env)(env, actor)  # what others have collected
     warn_of_other_env(data, settings)
     data_read = record_data(data, settings, origin)
     learners = make_learners(settings.learners, parts, action_spec, buffer, data)

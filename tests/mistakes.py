@@ -18,6 +18,10 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "+buffer.storage.max_sise=9": ["buffer.storage.max_sise=9", "buffer.storage.max_size"],
     "optim.lr=null": ["optim.lr=null"],
+    "algo=mappo env=vmas env.scenario=balance +env.max_steps=20": [
+        "env.max_steps=20",
+        "use transforms.step_counter.max_steps=20",
+    ],
     "collector.num_envs=null": ["collector.num_envs=null"],
     "minibatches.size=null": ["minibatches.size=null"],
     "loss.value_estimator.gamma=null": ["loss.value_estimator.gamma=null"],

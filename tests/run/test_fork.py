@@ -110,10 +110,16 @@ def test_another_learning_rate_is_that_of_the_next_row_and_a_schedule_goes_on_ov
     assert summary["forked_from"]["changed"] == changed
 
 
-def test_a_schedule_may_begin_or_end_there(ppo, tmp_path):
+def test_a_schedule_may_begin_or_end_there(ppo, tmp_path, capsys):
     new = forked(*PPO, "schedule=null", resumed=at(ppo), folder=tmp_path / "flat")
     assert rates(new)[2:] == [settings(*PPO).optim["lr"]] * 2
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"the learning rate is now {settings(*PPO).optim['lr']:g}" in output
+    assert "keeps it constant" not in output
+    assert "; all else goes on as it stood" in output
     cosine = forked(*PPO, "schedule=cosine", resumed=at(ppo), folder=tmp_path / "cosine")
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"the learning rate is now {rates(cosine)[2]:g}; schedule=null keeps it constant" in output
     half = settings(*PPO).optim["lr"]
     assert rates(cosine)[3] < rates(cosine)[2] < half
     assert rates(cosine)[2] != rates(ppo)[2]

@@ -63,7 +63,8 @@ def test_what_is_kept_is_in_the_tasks_own_units_and_in_whole_episodes(recorded, 
     about = json.loads((out / "about.json").read_text())
     assert (about["task"], about["rows"], about["episodes"]) == ("pendulum", 510, 17)
     assert about["return_mean"] == pytest.approx(made["rewards"].sum() / 17, rel=1e-5)
-    assert about["specs"]["observations/observation"] == {"shape": [3], "dtype": "float32"}
+    bounds = {"low": [-1.0, -1.0, -8.0], "high": [1.0, 1.0, 8.0]}
+    assert about["specs"]["observations/observation"] == {"shape": [3], "dtype": "float32", **bounds}
     assert about["specs"]["actions"] == {"shape": [1], "dtype": "float32", "low": [-2.0], "high": [2.0]}
     assert about["made_by"]["frames"] == checkpoint.frames_of(checkpoint.find(normalised, "last"))
     assert f"510 frames of 17 episodes, return {about['return_mean']:,.1f}" in said

@@ -17,7 +17,7 @@ from hydrl.config.own import sources
 from hydrl.config.ranges import RANGES, too_large
 from hydrl.config.schema import ASKED, NETWORKS, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one
-from hydrl.config.tasks import ill_named, ill_wrapped, lacking, unmet
+from hydrl.config.tasks import ill_named, ill_timed, ill_wrapped, lacking, unmet
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.errors import UserError
 
@@ -38,7 +38,18 @@ def check(values: Values) -> None:
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
-    for rule in (in_need, unfit, too_large, begun_from, ill_wrapped, ill_named, ill_read, unmet, at_odds):
+    for rule in (
+        in_need,
+        unfit,
+        too_large,
+        begun_from,
+        ill_timed,
+        ill_wrapped,
+        ill_named,
+        ill_read,
+        unmet,
+        at_odds,
+    ):
         for message in rule(values):
             raise UserError(message)
     check_signatures(values)

@@ -262,7 +262,9 @@ class Parts(Keys):
         Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))
     ]
     buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
-    data: Annotated[Built | None, Row("env actor", gives="torchrl.data.ReplayBuffer")] = None
+    data: Annotated[
+        Built | None, Row("env actor", asked=frozenset({"make_env"}), gives="torchrl.data.ReplayBuffer")
+    ] = None
     minibatches: Annotated[Built, Role.LEARNING, Row("buffer loss", asked=frozenset({"data"}))]
     target: Annotated[Built | None, Role.LEARNING, Row("loss", gives="torchrl.objectives.TargetNetUpdater")]
     optim: Annotated[Built, Role.LEARNING, Row("parameters", gives="torch.optim.Optimizer")]

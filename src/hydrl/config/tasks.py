@@ -96,6 +96,16 @@ def unmet(values: Values) -> Iterator[str]:
         )
 
 
+def ill_timed(values: Values) -> Iterator[str]:
+    """A time limit that an environment would call a terminal state."""
+    env = values["env"]
+    if env["_target_"] == "torchrl.envs.VmasEnv" and (steps := env.get("max_steps")) is not None:
+        yield (
+            f"env.max_steps={steps}: VMAS calls its time limit a terminal state, from which nothing is "
+            f"bootstrapped; use transforms.step_counter.max_steps={steps}, which truncates"
+        )
+
+
 def lacking(values: Values) -> Iterator[str]:
     """Packages that are not installed, and a scenario that VMAS does not have."""
     if find(values, "eval.mode") == "ray" and importlib.util.find_spec("ray") is None:

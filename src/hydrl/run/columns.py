@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hydrl.errors import UserError
+from hydrl.parts.specs import MASK
 from hydrl.run.data_files import datasets_of, printable, reason, require_member, require_minari, require_room
 
 Columns = dict[str, np.ndarray]
@@ -149,20 +150,46 @@ def by_episode(made: Any) -> Columns:
     """The columns of a Minari set."""
     parts: dict[str, list[np.ndarray]] = {}
     for episode in made.iterate_episodes():
-        for name, values in leaves(episode.observations):
+        allowed = (episode.infos or {}).get(MASK)
+        beside = [] if allowed is None else [((MASK,), np.asarray(allowed))]
+        for name, values in [*leaves(episode.observations), *beside]:
             parts.setdefault("/".join(["observations", *name]), []).append(values[:-1])
             parts.setdefault("/".join([NEXT, *name]), []).append(values[1:])
         over, limits = (np.array(each, bool) for each in (episode.terminations, episode.truncations))
         limits[-1:] |= ~over[-1:]  # where the record of an episode stops, it goes on unseen
         columns = {
-            "actions": episode.actions,
+            **{"/".join(["actions", *name]): each for name, each in leaves(episode.actions)},
             "rewards": episode.rewards,
             "terminals": over,
             "timeouts": limits,
         }
         for column, values in columns.items():
             parts.setdefault(column, []).append(np.asarray(values))
-    return {name: np.concatenate(each) for name, each in parts.items()}
+    made = {name: np.concatenate(each) for name, each in parts.items()}
+    if "observations" in made and f"observations/{MASK}" in made:  # one array, and what says what is allowed
+        for column in ("observations", NEXT):
+            made[f"{column}/observation"] = made.pop(column)
+    return made
+
+
+def minari_folder(path: Path) -> Path:
+    """Where a set of Minari's lies that is named, or the folder itself."""
+    if path.exists() or not is_name(path):
+        return path
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    return get_dataset_path(str(path))
+
+
+def older_minari(path: Path) -> bool:
+    """Whether a set of Minari's was written by a ``record`` whose values were the policy's."""
+    library = imported("minari", "data=minari")
+    folder = minari_folder(path)
+    inner = folder / "data" if (folder / "data").is_dir() else folder
+    if (folder / "about.json").is_file() or (inner.parent / "about.json").is_file():
+        return False
+    said = str(library.MinariDataset(inner).storage.metadata.get("description", ""))
+    return re.match(r"\d+ steps of .+, played by ", said) is not None
 
 
 def is_name(path: Path) -> bool:

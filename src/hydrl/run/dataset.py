@@ -13,7 +13,10 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs import ObservationNorm, Transform, TransformedEnv
 
 from hydrl.errors import UserError
+from hydrl.loop.evaluation import untouched_randomness
+from hydrl.parts.environments.gymnasium import gymnasium_env
 from hydrl.parts.environments.normalisers import fit, normalisers
+from hydrl.parts.environments.told import OwnForm
 from hydrl.parts.experience.buffers import in_its_own_unit
 from hydrl.parts.experience.episodes import EPISODE, Windows, has_episodes, whole_episodes
 from hydrl.parts.libraries import tell
@@ -21,7 +24,7 @@ from hydrl.parts.networks.transformer import DecisionTransformer
 from hydrl.parts.specs import CONTEXT
 from hydrl.run import columns
 from hydrl.run.kept import kept, standardised
-from hydrl.run.rows import about, check_task, check_transforms, fitting, scales_of
+from hydrl.run.rows import FORMAT, about, check_task, check_transforms, fitting, scales_of
 
 Kind = Literal["run", "minari", "h5", "npz"]
 
@@ -35,6 +38,7 @@ def rows_of(
     kind: Kind = "run",
     key: str = "data.path",
     sequence: int | None = None,
+    make_env: Callable[..., TransformedEnv] | None = None,
 ) -> ReplayBuffer:
     """Transitions of a set, to be drawn from at random, with replacement.
 
@@ -51,6 +55,7 @@ def rows_of(
         key: what the user set, for messages.
         sequence: rows that are drawn together, one after another of an episode, with what it returned from
             each on; ``None`` draws single ones.
+        make_env: makes such an environment; its task's own spaces are those of the set.
 
     Raises:
         UserError: if there is no data, or it is of another task, other transforms or other actions.
@@ -62,13 +67,17 @@ def rows_of(
         buffer, scaled, checkpoint, recorded_env = of_run(path, task, key)
         scales = [] if scaled else scales
     else:
-        check_task(about(Path(path)).get("task"), task, told)
-        recorded_env = about(Path(path)).get("env")
+        written = about(columns.minari_folder(Path(path)) if kind == "minari" else Path(path))
+        check_task(written.get("task"), task, told)
+        recorded_env = written.get("env")
         check_transforms(env, told)
         made = columns.transitions(columns.read(kind, Path(path), told))
         if not len(made["rewards"]):
             raise UserError(f"{told}: of none of its rows is it known what came next; add {columns.NEXT}")
-        rows = fitting(made, env, told)
+        older = bool(written) and written.get("format") != FORMAT
+        if kind == "minari" and not written:
+            older = columns.older_minari(Path(path))
+        rows = fitting(made, env, told, None if older else own_form(make_env, env))
         buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
         buffer.extend(rows)
     check_read(env, policy, buffer[:1], told)
@@ -81,6 +90,15 @@ def rows_of(
     buffer.read_from = checkpoint  # for the record of what a run learns from
     buffer.recorded_env = recorded_env
     return buffer
+
+
+def own_form(make_env: Any, env: TransformedEnv) -> OwnForm | None:
+    """How a Gymnasium task itself sees and acts; ``None`` of others."""
+    make: Any = make_env.args[0] if isinstance(make_env, partial) else None
+    if getattr(make, "func", None) is not gymnasium_env:
+        return None
+    with untouched_randomness():
+        return OwnForm(make, env.base_env.action_spec_unbatched, "data")
 
 
 def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str, Any]:

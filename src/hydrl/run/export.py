@@ -2,7 +2,6 @@
 
 import json
 import logging
-import math
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -24,7 +23,7 @@ from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator, untouched_randomness
 from hydrl.parts.environments.spaces import at, is_picture
-from hydrl.parts.environments.told import OwnForm
+from hydrl.parts.environments.told import OwnForm, as_read
 from hydrl.parts.specs import MASK
 from hydrl.parts.transforms import ActionScaling, alone, read_by
 
@@ -146,24 +145,6 @@ class Network(nn.Module):
             counted = action.reshape(-1, *self.taken.shape)
             return counted + torch.as_tensor(getattr(self.taken, "start", 0), dtype=torch.long)
         return action.float().reshape(-1, *self.taken.shape)
-
-
-def as_read(given: Tensor, space: Space) -> Tensor:
-    """An input ``[batch, *shape]`` as the policy has it: a picture ``[batch, C, H, W]``, or a vector."""
-    if is_picture(space):
-        if len(space.shape) == 2:
-            return given[:, None]
-        last = space.shape[-1] <= space.shape[-3]
-        return (given.movedim(-1, -3) if last else given).flatten(1, -3)
-    if isinstance(space, Discrete):
-        return nn.functional.one_hot(given - int(space.start), int(space.n)).float()
-    flat = given.reshape(-1, math.prod(space.shape))
-    if isinstance(space, MultiDiscrete):
-        choices = zip(flat.unbind(1), space.start.flat, space.nvec.flat, strict=True)
-        return torch.cat(
-            [nn.functional.one_hot(each - int(low), int(n)) for each, low, n in choices], 1
-        ).float()
-    return flat
 
 
 class Step(nn.Module):

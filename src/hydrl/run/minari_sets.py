@@ -1,5 +1,6 @@
 """A set of Minari's, written by its own package from columns."""
 
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,12 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 from hydrl.config.schema import GYMNASIUM
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
+from hydrl.parts.environments.transitions import action_entries, arranged, paths
+from hydrl.parts.specs import MASK
 from hydrl.run.columns import NEXT, Columns, ends, imported, observed
+from hydrl.run.files import atomically
+from hydrl.run.played import own_spaces
+from hydrl.run.rows import ABOUT
 
 
 def free(out: Path) -> None:
@@ -36,40 +42,60 @@ def save(name: str, made: Columns, about: Mapping[str, Any], settings: Settings)
         settings: of the run that played.
     """
     minari = imported("minari", "format=minari")
-    env = settings.env
+    env, own = settings.env, own_spaces(settings)
     task = gymnasium.registry.get(env["id"].rpartition(":")[2]) if env["_target_"] == GYMNASIUM else None
     if task is not None and not isinstance(task.entry_point, str):  # a class is not written down
         task = None
     with warnings.catch_warnings(action="ignore"):  # of an author, and a link, that it is not given
-        minari.create_dataset_from_buffers(
+        created = minari.create_dataset_from_buffers(
             dataset_id=name,
-            buffer=[*episodes(made)],
+            buffer=[*episodes(made, own)],
             env=task,
             algorithm_name=about["made_by"]["algo"],
-            observation_space=seen(about["specs"], made),
-            action_space=space(about["specs"]["actions"]),
+            observation_space=own[0] if own else seen(about["specs"], made),
+            action_space=own[1] if own else space(about["specs"]["actions"]),
             description=f"{about['rows']} steps of {about['task']}, played by {about['made_by']['run']}",
             jpeg_encoding=False,
         )
+    with atomically(Path(created.spec.data_path).parent / ABOUT) as partial:
+        partial.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
-def episodes(made: Columns) -> Iterator[Any]:
-    """What Minari calls a buffer, one an episode; what is observed has a row more than what is done."""
+def episodes(made: Columns, own: tuple[Space, Space, str | None] | None) -> Iterator[Any]:
+    """What Minari calls a buffer, one an episode; what is observed has a row more than what is done.
+
+    Args:
+        made: all columns.
+        own: of :func:`hydrl.run.played.own_spaces`. A mask of actions that is no entry of what the task
+            shows is written to ``infos``.
+    """
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     begin = 0
     for number, end in enumerate(np.flatnonzero(ends(made)) + 1):
         now, after = (observed(made, column) for column in ("observations", NEXT))
         shown = {name: np.r_[each[begin:end], after[name][end - 1 : end]] for name, each in now.items()}
+        taken = {name: each[begin:end] for name, each in observed(made, "actions").items()}
+        beside = own is not None and MASK in shown and own[2] is None
+        infos = {MASK: shown.pop(MASK)} if beside else None
         yield EpisodeBuffer(
             id=number,
-            observations=shown.get("", shown),
-            actions=made["actions"][begin:end],
+            observations=nested(own[0], shown, paths(own[0], own[2])) if own else shown.get("", shown),
+            actions=nested(own[1], taken, action_entries(own[1])) if own else taken[""],
+            infos=infos,
             rewards=made["rewards"][begin:end].astype(np.float64),
             terminations=made["terminals"][begin:end],
             truncations=made["timeouts"][begin:end],
         )
         begin = int(end)
+
+
+def nested(space: Space, columns: Columns, entries: Mapping[str, tuple[tuple, Space]]) -> Any:
+    """Columns by their entries' names as a space has them; that of the only one may have no name."""
+    only = columns.get("")
+    return arranged(
+        space, {path: only if only is not None else columns[name] for name, (path, _) in entries.items()}
+    )
 
 
 def seen(specs: Mapping[str, Any], made: Columns) -> Space:

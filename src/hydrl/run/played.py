@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import ProbabilisticTensorDictModule
+from torch import Tensor
 from torchrl.data import Categorical, Composite, OneHot
 from torchrl.envs import EnvBase, RenameTransform, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -19,19 +21,30 @@ from hydrl.config.settings import Settings
 from hydrl.errors import SaveError, UserError
 from hydrl.loop.evaluation import Evaluator, episode_seed, without_log_probabilities
 from hydrl.parts import environments
+from hydrl.parts.environments.transitions import (
+    Transitions,
+    action_entries,
+    batch,
+    flat,
+    keepers,
+    keeping,
+    mask_entry,
+    paths,
+)
 from hydrl.parts.libraries import seed_generators
 from hydrl.parts.limits import episode_limit
-from hydrl.parts.specs import INFO, random_action
+from hydrl.parts.specs import INFO, MASK, random_action
 from hydrl.parts.transforms import ActionScaling
 from hydrl.run import columns
 from hydrl.run.columns import NEXT, Columns
 from hydrl.run.files import atomically
-from hydrl.run.rows import ABOUT, name_of
+from hydrl.run.rows import ABOUT, FORMAT, name_of
 
 SIDE_BY_SIDE = 8  # environments at most
 RAW = "raw_"  # what names of copies begin with
 LISTED = 64  # bounds of an entry that are written down
 ENDLESS = 1e38  # which TorchRL has for no bound at all
+Transition = tuple[Any, Any, Any]  # what was observed, done, and observed then
 
 
 def entries(env: EnvBase) -> list[NestedKey]:
@@ -108,7 +121,7 @@ def episodes(
     count = min(SIDE_BY_SIDE, frames)
     seed_generators(seed)
     env = environments.make_env(
-        settings.build("env"),
+        keeping(settings.build("env")),
         [copied, *settings.transform_builders],
         num_envs=count,
         device=str(evaluator.make_env.keywords["device"]),
@@ -117,8 +130,12 @@ def episodes(
         seed=seed,
     )
     try:
-        steps, lengths = stepped(env, evaluator, -(-frames // count), sampled=sampled, random=random)
+        share = -(-frames // count)
+        steps, own, lengths = stepped(env, evaluator, share, sampled=sampled, random=random)
         made = as_columns(env, torch.cat([steps[:length, place] for place, length in enumerate(lengths)]))
+        if keepers(env.base_env):
+            in_order = [taken[place] for place, length in enumerate(lengths) for taken in own[:length]]
+            made = in_own_spaces(env.base_env, in_order) | made
         last = np.cumsum(lengths) - 1
         made["timeouts"][last] |= ~made["terminals"][last]
         ends = np.flatnonzero(made["terminals"] | made["timeouts"])
@@ -131,9 +148,14 @@ def episodes(
 @torch.no_grad()
 def stepped(
     env: TransformedEnv, evaluator: Evaluator, share: int, *, sampled: bool, random: bool
-) -> tuple[TensorDictBase, list[int]]:
-    """Steps ``[time, envs]``, and how many of each environment's count: ``share`` and on to an end."""
-    kept = [RAW + name_of(key) for key in (*entries(env.base_env), env.base_env.reward_keys[0])]
+) -> tuple[TensorDictBase, list[list[Transition]], list[int]]:
+    """Steps ``[time, envs]``, and how many of each environment's count: ``share`` and on to an end.
+
+    Between the two the same as the tasks' own values, of each step of each environment; empty where they are
+    not known.
+    """
+    kept = [RAW + name_of(key) for key in (*converted(env.base_env), env.base_env.reward_keys[0])]
+    tasks, own = keepers(env.base_env), list[list[Transition]]()
     count, longest = env.numel(), episode_limit(env)
     steps: list[TensorDictBase] = []
     lengths, begun = [0] * count, torch.zeros(count, dtype=torch.int64)
@@ -142,7 +164,9 @@ def stepped(
         now = env.reset()
         while not all(lengths):
             acted = evaluator.actor(now)  # at random, too: a memory of the policy's is the task's to keep
+            before = [task.now for task in tasks]
             now, following = env.step_and_maybe_reset(random_action(env, acted) if random else acted)
+            own.append([(seen, task.action, task.after) for seen, task in zip(before, tasks, strict=True)])
             step = now.reshape(count).select(*kept, "action", strict=False).cpu().clone()
             after = now["next"].reshape(count).select(*kept, "terminated", "truncated", "done", strict=False)
             step.set("next", after.cpu().clone())
@@ -154,32 +178,111 @@ def stepped(
                     lengths[place] = len(steps)
             begun[done] = 0
             now = following
-    return torch.stack(steps), lengths
+    return torch.stack(steps), own, lengths
+
+
+def converted(env: EnvBase) -> list[NestedKey]:
+    """What is written as it is observed here: all, or what a task says beside its own observation."""
+    if not (tasks := keepers(env)):
+        return entries(env)
+    return [key for key in entries(env) if key == MASK and key not in paths(*shown_by(env, tasks[0]))]
+
+
+def shown_by(env: EnvBase, task: Transitions) -> tuple[Space, str | None]:
+    """What a task itself shows, and the entry of it that is a mask of actions."""
+    return task.observation_space, mask_entry(env)
+
+
+def in_own_spaces(env: EnvBase, rows: list[Transition]) -> Columns:
+    """Rows of steps as columns in the spaces of the task itself."""
+    task = keepers(env)[0]
+    before, actions, after = ([row[place] for row in rows] for place in range(3))
+    seen, entry = shown_by(env, task)
+    names = paths(seen, entry)
+    alone = len(names) == 1 and not converted(env)
+    made: Columns = {}
+    for column, values in (("observations", before), (NEXT, after)):
+        arrays = flat(batch(values, seen), seen)
+        made |= {column if alone else f"{column}/{name}": arrays[path] for name, (path, _) in names.items()}
+    arrays = flat(batch(actions, task.action_space), task.action_space)
+    taken = action_entries(task.action_space)
+    return made | {
+        "/".join(filter(None, ["actions", name])): arrays[path] for name, (path, _) in taken.items()
+    }
 
 
 def as_columns(env: TransformedEnv, rows: TensorDictBase) -> Columns:
-    """Rows ``[rows]`` of steps, environment after environment, as columns."""
-    action = rows["action"]
-    for each in env.transform:
-        if isinstance(each, ActionScaling):
-            action = each.of_rows()._inv_apply_transform(action)
-    if type(env.base_env.action_spec_unbatched) is OneHot:  # and not several choices
-        action = action.argmax(-1)
-    keys, after = entries(env.base_env), rows["next"]
+    """Rows ``[rows]`` of steps, environment after environment, as columns.
+
+    Where the tasks' own values are known they have none of what these are of.
+    """
+    keys, after = converted(env.base_env), rows["next"]
     terminal, done = (after[name].reshape(-1) for name in ("terminated", "done"))
     limits = after["truncated"].reshape(-1) if "truncated" in after else done & ~terminal
-    made: dict[str, Any] = {"actions": action, "rewards": after[RAW + name_of(env.base_env.reward_keys[0])]}
-    made["rewards"] = made["rewards"].reshape(-1)
+    made: dict[str, Any] = {"rewards": after[RAW + name_of(env.base_env.reward_keys[0])].reshape(-1)}
     for column, of in (("observations", rows), (NEXT, after)):
         for key in keys:
-            place = column if len(keys) == 1 else f"{column}/{name_of(key)}"
+            place = column if len(entries(env.base_env)) == 1 else f"{column}/{name_of(key)}"
             made[place] = of[RAW + name_of(key)]
     made |= {"terminals": terminal, "timeouts": limits}
+    if not keepers(env.base_env):
+        made = {"actions": of_policy(env, rows["action"]), **made}
     return {name: each.numpy() for name, each in made.items()}
 
 
-def specs(env: EnvBase) -> dict[str, Any]:
-    """What a task shows and takes, as plain data."""
+def of_policy(env: TransformedEnv, action: Tensor) -> Tensor:
+    """Actions of a policy, ``[rows, ...]``, as the environment below its transforms takes them."""
+    for each in env.transform:
+        if isinstance(each, ActionScaling):
+            action = each.of_rows()._inv_apply_transform(action)
+    one_hot = type(env.base_env.action_spec_unbatched) is OneHot  # and not several choices
+    return action.argmax(-1) if one_hot else action
+
+
+def own_spaces(settings: Settings) -> tuple[Space, Space, str | None] | None:
+    """What a run's task itself shows and takes, and its entry that is a mask of actions.
+
+    ``None`` where it is none of Gymnasium's.
+    """
+    env = environments.make_env(keeping(settings.build("env")), [])
+    tasks = keepers(env.base_env)
+    found = (*shown_by(env.base_env, tasks[0]), tasks[0].action_space) if tasks else None
+    env.close()
+    return (found[0], found[2], found[1]) if found else None
+
+
+def described(space: Space) -> dict[str, Any]:
+    """A space of arrays as plain data."""
+    told: dict[str, Any] = {"shape": list(space.shape or ()), "dtype": str(space.dtype)}
+    if isinstance(space, Discrete):
+        told |= {"choices": int(space.n)} | ({"start": int(space.start)} if space.start else {})
+    elif isinstance(space, MultiDiscrete):
+        told |= {"choices": space.nvec.tolist(), "start": space.start.tolist()}
+    elif isinstance(space, Box) and space.low.size <= LISTED and space.is_bounded():
+        told |= {"low": space.low.tolist(), "high": space.high.tolist()}
+    return told
+
+
+def specs(settings: Settings) -> dict[str, Any]:
+    """What a run's task shows and takes, by the names of columns, as plain data."""
+    env = environments.make_env(keeping(settings.build("env")), [])
+    try:
+        if not (tasks := keepers(env.base_env)):
+            return of_specs(env.base_env)
+        shown = paths(*shown_by(env.base_env, tasks[0]))
+        told = {f"observations/{name}": described(each) for name, (_, each) in shown.items()}
+        beside = of_specs(env.base_env)
+        told |= {place: beside[place] for key in converted(env.base_env) if (place := f"observations/{key}")}
+        taken = action_entries(tasks[0].action_space)
+        return told | {
+            "/".join(filter(None, ["actions", name])): described(each) for name, (_, each) in taken.items()
+        }
+    finally:
+        env.close()
+
+
+def of_specs(env: EnvBase) -> dict[str, Any]:
+    """What an environment of another kind shows and takes, as plain data."""
     shown = env.observation_spec_unbatched
     found = {f"observations/{name_of(key)}": shown[key] for key in entries(env)}
     found["actions"] = env.action_spec_unbatched
@@ -247,11 +350,10 @@ def about(
 ) -> dict[str, Any]:
     """What a set is of, and what made it."""
     returns, lengths = returns_of(made)
-    env = environments.make_env(settings.build("env"), [])
-    told = specs(env.base_env)
-    env.close()
+    told = specs(settings)
     finite = [each for each in returns.tolist() if math.isfinite(each)]
     return {
+        "format": FORMAT,
         "task": settings.task,
         "env": settings.shown["env"],
         "rows": len(made["rewards"]),

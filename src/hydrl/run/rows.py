@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Dict, Discrete, MultiDiscrete, Space, Tuple
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import OneHot, TensorSpec
@@ -26,9 +27,12 @@ from torchrl.envs import (
 )
 
 from hydrl.errors import UserError
+from hydrl.parts.environments.spaces import is_picture, is_vector
+from hydrl.parts.environments.told import OwnForm, as_read
+from hydrl.parts.environments.transitions import action_entries
 from hydrl.parts.experience.episodes import EPISODE, TO_GO
 from hydrl.parts.libraries import tell
-from hydrl.parts.specs import INFO, action_kind
+from hydrl.parts.specs import INFO, MASK, action_kind
 from hydrl.parts.transforms import ActionMask, ActionScaling, CopiedTensors, RunningNorm
 from hydrl.run.columns import NEXT, Columns, ends, observed
 
@@ -40,13 +44,18 @@ FOLLOWED = (
     *REWARDS,
 )
 ABOUT = "about.json"
+FORMAT = 2  # of sets whose values are in the spaces of the task itself; 1, which says none, has the policy's
 SLACK = 1e-3  # of the span of an action's bounds, by which rounding may lead past them
 
 
 def about(path: Path) -> dict[str, Any]:
-    """What a folder of :mod:`hydrl.run.played` says of the set in it; empty for others."""
+    """What a folder of :mod:`hydrl.run.played` says of the set in it; empty for others.
+
+    The set may be named by its folder, or by its file in that.
+    """
+    folder = path.parent if path.is_file() and path.stem == "data" else path
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        found = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -80,13 +89,14 @@ def scales_of(env: TransformedEnv) -> list[Transform]:
     return [each for each in env.transform if isinstance(each, REWARDS)]
 
 
-def fitting(columns: Columns, env: TransformedEnv, told: str) -> TensorDictBase:
+def fitting(columns: Columns, env: TransformedEnv, told: str, own: OwnForm | None = None) -> TensorDictBase:
     """Transitions as rows ``[rows]`` of the task below ``env``, in its own units.
 
     Args:
         columns: of :func:`hydrl.run.columns.transitions`.
         env: says what an observation and an action are.
         told: how the user named the set, for messages.
+        own: of the task, where values are in its own spaces; of others they are as the policy has them.
 
     Raises:
         UserError: for what the task does not show or take.
@@ -95,6 +105,7 @@ def fitting(columns: Columns, env: TransformedEnv, told: str) -> TensorDictBase:
     rows = TensorDict(batch_size=[count])
     spec = task.observation_spec_unbatched
     shown = [each for each in spec.keys(True, True) if INFO not in (each, each[0])]
+    columns = of_policy(columns, own, told) if own else columns
     for name in sorted({*observed(columns)} - {"", *map(name_of, shown)}):
         tell(f"{told}: the task does not show observations/{name}, which is left out")
     for key in shown:
@@ -106,6 +117,9 @@ def fitting(columns: Columns, env: TransformedEnv, told: str) -> TensorDictBase:
                 key if column == "observations" else ("next", *(key if isinstance(key, tuple) else (key,)))
             )
             rows.set(place, observation(values, spec[key], f"{told}: {column}"))
+    if "actions" not in columns:
+        named = ", ".join(name for name in columns if name.startswith("actions/"))
+        raise UserError(f"{told}: it has {named}, and the task takes one array, actions")
     rows.set(
         "action", action(columns["actions"], task.action_spec_unbatched, action_kind(env), f"{told}: actions")
     )
@@ -127,6 +141,85 @@ def fitting(columns: Columns, env: TransformedEnv, told: str) -> TensorDictBase:
         if isinstance(each, ActionMask):
             heed(rows, each.in_keys[1], told)
     return rows
+
+
+def of_policy(columns: Columns, own: OwnForm, told: str) -> Columns:
+    """Values in a task's own spaces as the policy has them; those of another shape are left as they are.
+
+    Raises:
+        UserError: for a choice that its space does not have.
+    """
+    outside = ("observations", NEXT, "actions")
+    made = {name: each for name, each in columns.items() if name.partition("/")[0] not in outside}
+    for column in outside[:2]:
+        seen = of_networks(observed(columns, column), own, f"{told}: {column}")
+        made |= {"/".join(filter(None, [column, name])): each for name, each in seen.items()}
+    return made | {"actions": counted_from_0(observed(columns, "actions"), own.acted, f"{told}: actions")}
+
+
+def of_networks(seen: Columns, own: OwnForm, told: str) -> Columns:
+    """What is observed, by its entries' names, as the task's own spaces have it, for the networks."""
+    made, alone = dict(seen), isinstance(own.task.observation_space, Dict)
+    if own.entry in made:
+        made[MASK] = made.pop(own.entry)
+    if own.entry and MASK in made and made[MASK].ndim > 2:  # of stacked frames, the newest last
+        made[MASK] = made[MASK][:, -1]
+    names = []
+    for name, (path, space) in own.entries.items():
+        written = (name, "_".join(map(str, path))) if path else ("", "observation", "pixels")
+        if place := [each for each in written if each in made]:
+            names.append(name if path else place[0])
+            made[names[-1]] = numbers_of(made.pop(place[0]), space, told)
+    if not alone and names and "" not in own.entries and len(names) == len(own.entries):  # one vector of all
+        rows = [made.pop(name) for name in names]
+        made["observation"], names = np.concatenate(rows, -1), ["observation"]
+    if own.observe and len(names) == 1:
+        whole, shown = made[names[0]], own.task.observation_space
+        reduced = next(iter(shown.values())).shape if alone else shown.shape
+        if whole.shape[1:] != reduced and whole.ndim > 1 and len(whole[0]) > max(own.observe):
+            made[names[0]] = whole[:, own.observe]
+    return made
+
+
+def numbers_of(values: np.ndarray, space: Space, told: str) -> np.ndarray:
+    """Rows of a space as networks read them: pictures channels first, choices one-hot, others a vector."""
+    single_number = space.shape == () and values.shape[1:] == (1,)
+    if is_vector(space) or (values.shape[1:] != space.shape and not single_number):
+        return values
+    if isinstance(space, Discrete | MultiDiscrete):
+        start = np.asarray(space.start)
+        check_choices(
+            values.reshape(-1, *space.shape), space.n if space.shape == () else space.nvec, told, start
+        )
+        values = values.reshape(-1, *space.shape).astype(np.int64)
+    if is_picture(space):
+        values = values.astype(np.uint8) if space.dtype == np.bool_ else values
+        return as_read(torch.as_tensor(values), space).numpy()
+    return as_read(torch.as_tensor(values), space).numpy().astype(np.float32)
+
+
+def counted_from_0(taken: Columns, space: Space, told: str) -> np.ndarray:
+    """Actions of a task's own space, by the names of what it holds, in a row, choices counted from 0.
+
+    Raises:
+        UserError: for a choice that the space does not have, and where an entry lacks.
+    """
+    if "" in taken and isinstance(space, Dict | Tuple):
+        return taken[""]  # in a row already
+    rows = []
+    for name, (_, each) in action_entries(space).items():
+        if name not in taken:
+            raise UserError(f"{told} has {', '.join(taken)}, and the task takes {space}")
+        values = taken[name]
+        if values.shape[1:] == each.shape or (each.shape == () and values.shape[1:] == (1,)):
+            if isinstance(each, Discrete | MultiDiscrete):
+                sizes, start = each.n if each.shape == () else each.nvec, np.asarray(each.start)
+                values = values.reshape(-1, *each.shape)
+                check_choices(values, sizes, told, start)
+                values = values.astype(np.int64) - start
+            values = values.reshape(len(values), -1)
+        rows.append(values)
+    return rows[0] if len(rows) == 1 else np.concatenate(rows, -1)
 
 
 def heed(rows: TensorDictBase, key: NestedKey, told: str) -> None:
@@ -225,7 +318,10 @@ def action(values: np.ndarray, spec: TensorSpec, kind: str, told: str) -> Tensor
         raise UserError(
             f"{told} has rows of shape {list(values.shape[1:])}, and the task takes {list(wanted)}"
         )
-    taken, (low, high) = single(values).reshape(-1, *wanted), (spec.space.low.cpu(), spec.space.high.cpu())
+    taken, (low, high) = (
+        single(values).reshape(-1, *wanted),
+        (spec.space.low.cpu().float(), spec.space.high.cpu().float()),
+    )
     slack = SLACK * (high - low)
     if ((taken < low - slack) | (taken > high + slack)).any():
         reach, bounds = (
@@ -235,12 +331,14 @@ def action(values: np.ndarray, spec: TensorSpec, kind: str, told: str) -> Tensor
     return taken.clamp(low, high)
 
 
-def check_choices(choices: np.ndarray, count: int, told: str) -> None:
-    """Each is a number of one.
+def check_choices(choices: np.ndarray, count: Any, told: str, start: Any = 0) -> None:
+    """Each is a number of one, those beginning at ``start``; of several choices ``[rows, ...]`` each its own.
 
     Raises:
         UserError: for one that is none.
     """
-    wrong = (choices != choices.astype(np.int64)) | (choices < 0) | (choices >= count)
+    wrong = (choices != choices.astype(np.int64)) | (choices < start) | (choices >= start + count)
     if wrong.any():
-        raise UserError(f"{told} has {choices[wrong.argmax()]}, and there are the choices 0 to {count - 1}")
+        place = np.unravel_index(wrong.argmax(), wrong.shape)
+        least, most = (np.broadcast_to(each, wrong.shape)[place] for each in (start, start + count - 1))
+        raise UserError(f"{told} has {choices[place]}, and there are the choices {least} to {most}")

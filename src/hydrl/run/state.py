@@ -249,9 +249,15 @@ class TrainingState:
         self.saved_at = self.progress.frames
         restarts = lost or origin.restarts
         how = f"the environments start anew: {restarts}" if restarts else "all goes on as it stood"
+        if origin.changed:
+            how = f"with {shown(origin.changed)}; {how.replace('all goes', 'all else goes')}"
         went_on = "forked" if origin.forked else "resumed"
         place = from_here(origin.checkpoint)
         self.record.say(f"{went_on} after {origin.frames:,} frames from {place}; {how}")
+        if origin.changes("optim", "schedule"):
+            rate = self.learner["optimizer"].state_dict()["param_groups"][0]["lr"]
+            by = "; schedule=null keeps it constant" if self.settings.schedule else ""
+            self.record.say(f"the learning rate is now {rate:g}{by}")
 
     def put_back(self, states: Mapping[str, Any], origin: Origin) -> str | None:
         """Gives every part its state, and says why the running episodes are lost where they are."""

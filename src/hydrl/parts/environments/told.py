@@ -1,5 +1,6 @@
 """Environments that are told what they observe, for a policy that somebody else's loop steps."""
 
+import math
 from collections.abc import Mapping
 from contextlib import closing
 from copy import deepcopy
@@ -9,17 +10,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Dict, Discrete, Tuple
+from gymnasium.spaces import Dict, Discrete, MultiDiscrete, Space, Tuple
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 from torchrl.envs import EnvBase, GymWrapper
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.gymnasium import as_evaluated, followed_task
 from hydrl.parts.environments.masks import Allowed, Place
-from hydrl.parts.environments.spaces import adapted, at, drawn, leaves, options, within
+from hydrl.parts.environments.spaces import adapted, at, drawn, is_picture, leaves, options, within
 from hydrl.parts.environments.tasks import copies, levels, told
 from hydrl.parts.specs import INFO, MASK
 
@@ -233,6 +234,24 @@ class OwnForm:
         if many:
             return np.stack(taken)
         return int(taken[0]) if isinstance(self.acted, Discrete) else taken[0]
+
+
+def as_read(given: Tensor, space: Space) -> Tensor:
+    """An input ``[batch, *shape]`` as the policy has it: a picture ``[batch, C, H, W]``, or a vector."""
+    if is_picture(space):
+        if len(space.shape) == 2:
+            return given[:, None]
+        last = space.shape[-1] <= space.shape[-3]
+        return (given.movedim(-1, -3) if last else given).flatten(1, -3)
+    if isinstance(space, Discrete):
+        return nn.functional.one_hot(given - int(space.start), int(space.n)).float()
+    flat = given.reshape(-1, math.prod(space.shape))
+    if isinstance(space, MultiDiscrete):
+        choices = zip(flat.unbind(1), space.start.flat, space.nvec.flat, strict=True)
+        return torch.cat(
+            [nn.functional.one_hot(each - int(low), int(n)) for each, low, n in choices], 1
+        ).float()
+    return flat
 
 
 def allowing(task: gymnasium.Env) -> Allowed | None:
