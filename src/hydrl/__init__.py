@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from hydrl.openmp import limit_spinning
+
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from hydrl.run.policy import Policy
 
 __version__ = "0.1.0"
+
+limit_spinning()  # before anything of hydrl imports PyTorch
 
 
 def load(

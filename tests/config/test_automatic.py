@@ -88,6 +88,7 @@ def test_a_resumed_run_keeps_what_it_began_with_whatever_its_length():
 def cores(monkeypatch):
     """Sets how many cores this process may use."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "2000")  # as where hydrl is imported before PyTorch
     return lambda count: monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(count), raising=False)
 
 
@@ -116,6 +117,17 @@ def test_a_run_beside_others_takes_one_thread(cores, monkeypatch):
     cores(2)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert settings("algo=sac", "env=half_cheetah").torch_threads == 1
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("GOMP_SPINCOUNT", 2), ("OMP_WAIT_POLICY", 2), ("OTHER", 1)])
+def test_a_second_thread_needs_threads_that_do_not_spin(cores, monkeypatch, name, chosen):
+    cores(2)
+    for each in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, "PASSIVE")
+    found = settings("algo=sac", "env=half_cheetah")
+    assert found.torch_threads == chosen
+    assert any("PyTorch was imported before hydrl" in line for line in found.chosen) is (chosen == 1)
 
 
 def test_a_resumed_run_keeps_its_threads(cores):

@@ -8,6 +8,8 @@ import sys
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+from hydrl.openmp import is_limited
+
 MOST = 32  # steps that a memory learns from at once, where nobody says another number
 SECOND_THREAD = 20_000_000  # multiplications of a layer from which on a second thread is faster
 
@@ -45,7 +47,7 @@ def cores() -> int:
 
 
 def threads(work: int, *, workers: bool) -> tuple[int, str]:
-    """PyTorch's threads, and why not one: a second is taken where it is faster and nothing else needs it.
+    """PyTorch's threads, and why: a second is taken where it is faster, and costs little where others run.
 
     Args:
         work: rows of a minibatch times the products of neighbouring hidden widths, of all networks.
@@ -53,10 +55,12 @@ def threads(work: int, *, workers: bool) -> tuple[int, str]:
     """
     if work < SECOND_THREAD or workers or cores() < 2:
         return 1, ""
-    return 2, (
-        "a second core is faster for networks and minibatches of this size; where other work needs it, "
-        "torch_threads=1 is"
-    )
+    if not is_limited():
+        return 1, (
+            "PyTorch was imported before hydrl, and two threads would be slow beside other work; "
+            "import hydrl first"
+        )
+    return 2, "a second core is faster for networks and minibatches of this size"
 
 
 def sequence(*, _root_: DictConfig) -> int | None:

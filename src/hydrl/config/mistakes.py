@@ -275,7 +275,7 @@ def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
     elsewhere = part == "env" and do.endswith(" it")  # another choice has it, and this may take it
     target = find(values, f"{part if elsewhere else group}._target_")
     takes = arguments_of(target) if target else ()
-    if takes and find(values, group).keys() == {"_target_"}:  # whose other keys are in no file
+    if takes and (find(values, group) or {}).keys() == {"_target_"}:  # whose other keys are in no file
         handed = {"self", "args", "kwargs", *(find(values, f"{group.rpartition('.')[0]}.networks") or ())}
         able = [each for each in takes if each not in handed]
         near = difflib.get_close_matches(name, able, 1)

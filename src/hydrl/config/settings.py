@@ -79,7 +79,7 @@ class Settings(Parts):
 
     @property
     def chosen(self) -> list[str]:
-        """What ``auto`` came to and why, a line a key; one thread needs no line. And what a frame is."""
+        """What ``auto`` came to and why, a line a key; what needs none has none. And what a frame is."""
         return [
             *(line for line in self._chosen.values() if line),
             *skipping(self),
