@@ -9,6 +9,7 @@ python scripts/benchmark solve --seeds 100,101       # seconds until a task is s
 python scripts/benchmark untuned --seeds 100,101     # what PPO reaches on tasks that nobody tuned
 python scripts/benchmark scaling            # one to four collectors of each kind, quick and slow simulators
 python scripts/benchmark meanwhile          # SAC of a slow simulator: one update a frame, while it collects
+python scripts/benchmark threads            # one thread and the default, alone and beside a busy process
 
 Tables also go to outputs/, the speeds as a picture too. Machines are noisy: ratios are taken within a round,
 and their median is shown.
@@ -24,8 +25,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -456,6 +458,59 @@ def beside_possible(runs: Mapping[str, Times], warmup: int) -> dict[str, dict[st
     return rows
 
 
+THREADED = {"ppo": 4, "dqn": 24, "sac": 4, "ppo_minatar": 5}  # tasks, and batches that are measured
+CHOICES = {"one thread": "torch_threads=1", "default": "torch_threads=auto"}
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Others that need a core each while the block lasts."""
+    command = [sys.executable, "-c", "while True: pass"]
+    end = end_with_parent if sys.platform == "linux" else None
+    others = list[subprocess.Popen[bytes]]()
+    try:
+        others += (subprocess.Popen(command, preexec_fn=end) for _ in range(processes))
+        yield
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+
+
+def threads(names: Sequence[str], repeats: int, batches: int | None, others: int) -> None:
+    """Times hydrl's eager loops on one thread and on the default, alone and beside busy processes, in turn.
+
+    Raises:
+        UserError: if a run fails.
+    """
+    rates: dict[tuple[str, int, str], list[float]] = {}
+    for each, name, beside in product(range(repeats), names, (0, others)):
+        task = replace(TASKS[name], warmup=TASKS[name].filling + 1)  # nothing is compiled
+        total = task.warmup + (batches or THREADED[name]) + 1
+        for choice, word in CHOICES.items():
+            with busy(beside):
+                times = time_loop(task, [*task.loops["hydrl"], EAGER, word], total)
+            rate = steady_speed(times, task.warmup).frames_per_second
+            rates.setdefault((name, beside, choice), []).append(rate)
+            said = f"round {each + 1} of {repeats}, {name} beside {beside}: {choice}, {rate:,.1f} frames/s"
+            console().print(said)
+    rows = []
+    for name, beside in product(names, (0, others)):
+        one, default = (rates[name, beside, choice] for choice in CHOICES)
+        rows.append(
+            {
+                "task": TASKS[name].title,
+                "busy processes": beside,
+                "one thread, frames/s": statistics.median(one),
+                "default, frames/s": statistics.median(default),
+                "to one thread": paired_ratio(default, one),
+                "least": min(rate / other for rate, other in zip(default, one, strict=True)),
+            }
+        )
+    show(f"The default to one thread, alone and beside others, median of {repeats}", rows)
+    write(OUTPUTS / "benchmark-threads.csv", rows)
+
+
 def draw(panels: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """Median speeds as bars, from the least to the most as whiskers; a panel a task."""
     import matplotlib
@@ -787,6 +842,11 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part.add_argument("--batches", type=positive, default=12, metavar="N", help="measured ones, 12")
     part.add_argument("--wait", type=float, default=5.0, metavar="MS", help="milliseconds of a step, 5")
     part.add_argument("--compile", action="store_true", help="the update")
+    part = parts.add_parser("threads", help="one thread and the default, alone and beside a busy process")
+    part.add_argument("--repeats", type=positive, default=2, metavar="N", help="rounds, 2")
+    part.add_argument("--tasks", nargs="+", choices=THREADED, default=[*THREADED])
+    part.add_argument("--batches", type=positive, metavar="N", help="measured ones; fewer is a quick look")
+    part.add_argument("--others", type=positive, default=1, metavar="N", help="busy processes, 1")
     return parser.parse_args(words or ["speed"])
 
 
@@ -796,7 +856,7 @@ def main(chosen: argparse.Namespace) -> None:
     Raises:
         UserError: if what is compared with is not installed.
     """
-    alone = ("memory", "pictures", "scaling", "meanwhile")
+    alone = ("memory", "pictures", "scaling", "meanwhile", "threads")
     peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in alone else ()
     if any(importlib.util.find_spec(each) is None for each in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
@@ -821,6 +881,8 @@ def main(chosen: argparse.Namespace) -> None:
             scale(**options)
         case "meanwhile":
             meanwhile(**options)
+        case "threads":
+            threads(options["tasks"], options["repeats"], options["batches"], options["others"])
 
 
 if __name__ == "__main__":

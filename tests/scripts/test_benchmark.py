@@ -375,3 +375,34 @@ def test_tasks_nobody_tuned_are_run_once_each_and_those_ahead_are_counted(tmp_pa
     assert f"| Pendulum-v1 | {benchmark.written(-150.5)} ± {benchmark.written(1.5)}, 2 seeds |" in page
     assert "| Pusher-v5 | - | - |" in page
     assert "hydrl is ahead on 1 of 2 and level on 1." in page
+
+
+def test_the_default_s_threads_are_compared_within_a_round_and_a_load(monkeypatch, tmp_path):
+    speeds = {  # of one thread and the default in two rounds, alone and beside others
+        ("alone", "torch_threads=1"): [10, 20],
+        ("alone", "torch_threads=auto"): [15, 50],
+        ("beside", "torch_threads=1"): [8, 10],
+        ("beside", "torch_threads=auto"): [4, 9],
+    }
+    order, written = [], {}
+
+    def time_loop(task, words, total):
+        others = [each for each in psutil.Process().children() if "while True: pass" in each.cmdline()]
+        load = "beside" if len(others) == 2 else "alone"
+        order.append((load, words[-1]))
+        assert "compile=false" in words
+        rate = speeds[load, words[-1]].pop(0)
+        return Times(
+            [64 * each for each in range(1, total + 1)], [64 * each / rate for each in range(total)], 0
+        )
+
+    monkeypatch.setattr(benchmark, "time_loop", time_loop)
+    monkeypatch.setattr(benchmark, "write", lambda path, rows: written.update({path.name: rows}))
+    benchmark.threads(["sac"], repeats=2, batches=2, others=2)
+
+    alone, beside = written["benchmark-threads.csv"]
+    assert (alone["busy processes"], beside["busy processes"]) == (0, 2)
+    assert (alone["to one thread"], alone["least"]) == pytest.approx((2.0, 1.5))
+    assert (beside["to one thread"], beside["least"]) == pytest.approx((0.7, 0.5))
+    assert order == 2 * [(load, word) for load in ("alone", "beside") for word in benchmark.CHOICES.values()]
+    assert not [each for each in psutil.Process().children() if "while True: pass" in each.cmdline()]
