@@ -1,6 +1,7 @@
 """What a task says is forbidden is found, carried with each step, and never drawn at random."""
 
 import re
+import sys
 from functools import partial
 
 import gymnasium
@@ -237,3 +238,28 @@ def test_an_environment_of_torchrl_s_kind_may_have_one(num_envs):
     assert (rows["action_mask"].sum(-1) == 2).all()
     with pytest.raises(UserError, match=re.escape("OfTorchRL forbids every action")):
         make_env(partial(OfTorchRL, allowed=False), [], num_envs=num_envs).rollout(2)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_class_that_is_defined_anew_says_itself_what_it_allows(by_name, monkeypatch):
+    def defined(info):
+        class Redefined(gymnasium.Env):
+            observation_space, action_space = gymnasium.spaces.Box(0, 1, (1,)), gymnasium.spaces.Discrete(3)
+
+            def reset(self, *, seed=None, options=None):
+                super().reset(seed=seed)
+                return np.zeros(1, np.float32), dict(info)
+
+            def step(self, action):
+                return np.zeros(1, np.float32), 0.0, False, False, dict(info)
+
+        gymnasium.registry.pop("Redefined-v0", None)
+        module = sys.modules[__name__]
+        monkeypatch.setattr(module, "Redefined", Redefined, raising=False)
+        point = f"{module.__name__}:Redefined" if by_name else Redefined
+        gymnasium.register("Redefined-v0", entry_point=point)
+        return [*gymnasium_env("Redefined-v0").observation_spec.keys()]
+
+    assert defined({}) == ["observation"]
+    assert defined({"action_mask": np.array([1, 0, 1], np.int8)}) == ["observation", "action_mask"]
+    assert defined({}) == ["observation"]

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing
@@ -28,7 +29,7 @@ from hydrl.parts.environments.tasks import copies, is_of_the_task, levels, seed_
 from hydrl.parts.libraries import tell
 
 TRIAL = 200  # steps in which a task of one's own is tried for what it says of success
-TRIED: dict[str, "Trial"] = {}
+TRIED: dict[tuple[Any, ...], "Trial"] = {}
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # choices of env, by how the ids begin
 Wrappers = Mapping[str, partial[gymnasium.Env]]
 Make = Callable[..., gymnasium.Env]
@@ -254,7 +255,9 @@ def trial(id: str, wrappers: Wrappers | None, make: Make | None, kwargs: dict[st
     """A task tried, once a process; what of it fails, as the run itself will tell, says nothing."""
     keywords = {key: each for key, each in kwargs.items() if key != "render_mode"}
     known = lasting(wrappers)
-    key = repr((id, known, make, keywords))
+    # By the classes themselves: a notebook's next cell, or a reload, defines others of the same names.
+    classes = (made_by(id), *(wrapper.func for wrapper in known.values()))
+    key = (repr((id, known, make, keywords)), *classes)
     if key not in TRIED or TRIED[key].steps < steps:
         rng, found = GlobalRNGState(), Trial(steps, [], [])
         state = rng.state_dict()
@@ -269,6 +272,15 @@ def trial(id: str, wrappers: Wrappers | None, make: Make | None, kwargs: dict[st
             rng.load_state_dict(state)
         TRIED[key] = found
     return TRIED[key]
+
+
+def made_by(id: str) -> Any:
+    """What Gymnasium makes a task of now, a class for one; ``None`` where it knows none."""
+    try:
+        point = gymnasium.spec(id).entry_point
+        return load_env_creator(point) if isinstance(point, str) else point
+    except Exception:  # of which making it tells
+        return None
 
 
 def tried(task: gymnasium.Env, known: Trial) -> list[str]:
