@@ -341,11 +341,12 @@ def test_an_environment_that_fails_of_the_same_signal_costs_no_checkpoint(
     counting.at = {150: fail}
     run = hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
     assert "broken off by the signal: BrokenPipeError: its process has ended\n" in capsys.readouterr().err
-    assert (run.summary["status"], run.summary["frames"]) == ("interrupted", 64)
-    assert checkpoint.frames_of(checkpoint.find(run.folder, "last")) == 64
+    frames = run.summary["frames"]  # of a snapshot before the batch that was broken off, a second old at most
+    assert (run.summary["status"], frames in (0, 64)) == ("interrupted", True)
+    assert checkpoint.frames_of(checkpoint.find(run.folder, "last")) == frames
     monkeypatch.undo()
     counting.at = {}
-    assert run.resume().summary["status"] == "finished"
+    assert run.resume().summary["frames"] == 256
 
 
 def test_ctrl_c_before_the_first_batch_leaves_nothing(counting, tmp_path):

@@ -85,7 +85,7 @@ class Process:
 
     commands: list[list[str]] = []  # noqa: RUF012
 
-    def __init__(self, command, env) -> None:
+    def __init__(self, command, **options: Any) -> None:
         self.commands.append(command)
         Path(command[-1].partition("=")[2]).mkdir(parents=True)
 

@@ -17,7 +17,7 @@ pre { overflow: auto; padding: 1em; background: #f6f6f6 }"""
 
 def as_text(value: str) -> str:
     """Text of others for Markdown, in a line, where no character of it is markup."""
-    return re.sub(r"[\\`*\[\]<>&|!:~]|(?<!\w)_|_(?!\w)|#$", r"\\\g<0>", " ".join(value.split()))
+    return re.sub(r"[\\`*\[\]<>&|!~]|:(?=//)|(?<!\w)_|_(?!\w)|#$", r"\\\g<0>", " ".join(value.split()))
 
 
 def write_page(text: str, file: Path) -> None:
