@@ -366,12 +366,7 @@ def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
 
 
 def typed_now() -> list[str]:
-    """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before.
-
-    With ``resume=auto`` all of them are typed.
-    """
-    if "resume=auto" in words():
-        return words()
+    """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before."""
     said = [key_of(word) for word in words()]
     return words()[said.index("resume") :] if "resume" in said else []
 
