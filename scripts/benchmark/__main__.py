@@ -458,7 +458,10 @@ def beside_possible(runs: Mapping[str, Times], warmup: int) -> dict[str, dict[st
     return rows
 
 
-THREADED = {"ppo": 4, "dqn": 24, "sac": 4, "ppo_minatar": 5}  # tasks, and batches that are measured
+THREADED = {"ppo": 4, "dqn": 24, "sac": 4, "sac_wide": 3, "ppo_minatar": 5}  # tasks, and batches measured
+WIDE = ("critic.num_cells=[512,512]", "actor.num_cells=[512,512]")  # from which on the default is two threads
+SAC_WIDE = replace(TASKS["sac"], title="SAC, HalfCheetah, 2x512", loops={"hydrl": (*SAC, *WIDE)})
+THREADED_TASKS = TASKS | {"sac_wide": SAC_WIDE}
 CHOICES = {"one thread": "torch_threads=1", "default": "torch_threads=auto"}
 
 
@@ -485,7 +488,7 @@ def threads(names: Sequence[str], repeats: int, batches: int | None, others: int
     """
     rates: dict[tuple[str, int, str], list[float]] = {}
     for each, name, beside in product(range(repeats), names, (0, others)):
-        task = replace(TASKS[name], warmup=TASKS[name].filling + 1)  # nothing is compiled
+        task = replace(THREADED_TASKS[name], warmup=THREADED_TASKS[name].filling + 1)  # nothing is compiled
         total = task.warmup + (batches or THREADED[name]) + 1
         for choice, word in CHOICES.items():
             with busy(beside):
@@ -499,7 +502,7 @@ def threads(names: Sequence[str], repeats: int, batches: int | None, others: int
         one, default = (rates[name, beside, choice] for choice in CHOICES)
         rows.append(
             {
-                "task": TASKS[name].title,
+                "task": THREADED_TASKS[name].title,
                 "busy processes": beside,
                 "one thread, frames/s": statistics.median(one),
                 "default, frames/s": statistics.median(default),

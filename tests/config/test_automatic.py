@@ -84,24 +84,29 @@ def test_a_resumed_run_keeps_what_it_began_with_whatever_its_length():
     assert "compile=auto is false: as the run began" in longer.chosen
 
 
+WIDE = "critic.num_cells=[512,512]"
+
+
 @pytest.fixture
 def cores(monkeypatch):
     """Sets how many cores this process may use."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setenv("GOMP_SPINCOUNT", "2000")  # as where hydrl is imported before PyTorch
+    monkeypatch.setenv("GOMP_SPINCOUNT", "0")  # as where hydrl is imported before PyTorch
     return lambda count: monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(count), raising=False)
 
 
 @pytest.mark.parametrize(
     ("overrides", "count", "chosen"),
     [
-        ("algo=sac env=half_cheetah", 2, 2),
-        ("algo=td3 env=half_cheetah", 8, 2),
-        ("algo=sac env=half_cheetah", 1, 1),
-        ("algo=sac env=half_cheetah collector=overlap", 2, 1),
-        ("algo=sac env=half_cheetah torch_threads=1", 2, 1),
-        ("algo=sac env=half_cheetah minibatches.size=64", 2, 1),
-        ("algo=sac env=half_cheetah critic.num_cells=[64,64] actor.num_cells=[64,64]", 2, 1),
+        (f"algo=sac env=half_cheetah {WIDE}", 2, 2),
+        (f"algo=td3 env=half_cheetah {WIDE}", 8, 2),
+        ("algo=sac env=half_cheetah minibatches.size=1024", 2, 2),
+        (f"algo=sac env=half_cheetah {WIDE}", 1, 1),
+        (f"algo=sac env=half_cheetah {WIDE} collector=overlap", 2, 1),
+        (f"algo=sac env=half_cheetah {WIDE} torch_threads=1", 2, 1),
+        (f"algo=sac env=half_cheetah {WIDE} minibatches.size=128", 2, 1),
+        ("algo=sac env=half_cheetah critic.num_cells=[400,400]", 2, 1),
+        ("algo=sac env=half_cheetah", 2, 1),
         ("algo=ppo env=half_cheetah", 2, 1),
         ("algo=dqn env=cartpole", 2, 1),
     ],
@@ -116,7 +121,7 @@ def test_a_second_thread_is_taken_for_large_networks_where_a_core_is_free(cores,
 def test_a_run_beside_others_takes_one_thread(cores, monkeypatch):
     cores(2)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert settings("algo=sac", "env=half_cheetah").torch_threads == 1
+    assert settings("algo=sac", "env=half_cheetah", WIDE).torch_threads == 1
 
 
 @pytest.mark.parametrize(("name", "chosen"), [("GOMP_SPINCOUNT", 2), ("OMP_WAIT_POLICY", 2), ("OTHER", 1)])
@@ -125,16 +130,16 @@ def test_a_second_thread_needs_threads_that_do_not_spin(cores, monkeypatch, name
     for each in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, "PASSIVE")
-    found = settings("algo=sac", "env=half_cheetah")
+    found = settings("algo=sac", "env=half_cheetah", WIDE)
     assert found.torch_threads == chosen
     assert any("PyTorch was imported before hydrl" in line for line in found.chosen) is (chosen == 1)
 
 
 def test_a_resumed_run_keeps_its_threads(cores):
     cores(1)
-    began = settings("algo=sac", "env=half_cheetah")
+    began = settings("algo=sac", "env=half_cheetah", WIDE)
     cores(2)
-    longer = settings("algo=sac", "env=half_cheetah")
+    longer = settings("algo=sac", "env=half_cheetah", WIDE)
     check_same(longer, began.shown)
     assert longer.torch_threads == longer.shown["torch_threads"] == 1
 
@@ -149,7 +154,7 @@ def test_a_run_goes_on_where_its_algorithm_has_come_to_fit_more():
 def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is_no_limit(cores, monkeypatch):
     cores(2)
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
-    longer = settings("algo=sac", "env=half_cheetah")
+    longer = settings("algo=sac", "env=half_cheetah", WIDE)
     assert longer.torch_threads == 2
     check_same(longer, longer.shown | {"torch_threads": "auto"})
     assert longer.torch_threads == 1

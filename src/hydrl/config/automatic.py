@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from hydrl.openmp import is_limited
 
 MOST = 32  # steps that a memory learns from at once, where nobody says another number
-SECOND_THREAD = 20_000_000  # multiplications of a layer from which on a second thread is faster
+SECOND_THREAD = 60_000_000  # multiplications of a layer from which a second thread is faster
 
 
 def compiler() -> str:
@@ -50,7 +50,7 @@ def threads(work: int, *, workers: bool) -> tuple[int, str]:
     """PyTorch's threads, and why: a second is taken where it is faster, and costs little where others run.
 
     Args:
-        work: rows of a minibatch times the products of neighbouring hidden widths, of all networks.
+        work: rows of a minibatch times the largest product of neighbouring hidden widths.
         workers: whether the run has other processes that need the cores.
     """
     if work < SECOND_THREAD or workers or cores() < 2:

@@ -131,10 +131,10 @@ class Settings(Parts):
 
     @property
     def work(self) -> int:
-        """Rows of a minibatch times the products of neighbouring hidden widths, of all networks."""
+        """Rows of a minibatch times the largest product of neighbouring hidden widths."""
         widths = [part.get("num_cells", []) for part in self.networks.values()]
-        products = sum(a * b for each in widths for a, b in pairwise(each))
-        return (asked(vars(self), "size") or 0) * products
+        largest = max((a * b for each in widths for a, b in pairwise(each)), default=0)
+        return (asked(vars(self), "size") or 0) * largest
 
     @property
     def networks(self) -> dict[str, Part]:

@@ -333,6 +333,39 @@ def test_ctrl_c_while_workers_start_prints_nothing():
         assert gone(below)
 
 
+FORKS = """
+import os, time
+for _ in range(5000):
+    if not os.fork():
+        time.sleep(600)
+        os._exit(0)
+    time.sleep(0.001)
+"""
+
+
+def group(session: int) -> list[psutil.Process]:
+    processes = []
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError):
+            if os.getsid(process.pid) == session:
+                processes.append(process)
+    return processes
+
+
+def test_a_process_that_goes_on_starting_others_is_ended_with_all_of_them():
+    before = workers.descendants()
+    forks = subprocess.Popen([sys.executable, "-c", FORKS], start_new_session=True)
+    try:
+        while len(workers.descendants() - before) < 20:
+            time.sleep(0.001)
+        workers.end_new(before)
+        forks.wait()
+        assert gone(group(forks.pid))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(forks.pid, signal.SIGKILL)
+
+
 class Fake:
     """In TorchRL's place: processes that ended or not, and a wait of a minute."""
 

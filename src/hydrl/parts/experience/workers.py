@@ -90,12 +90,24 @@ def descendants() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
 
 
-def end(processes: set[psutil.Process]) -> None:
-    """Kills them, but for the one that frees what Python's processes share."""
-    for each in processes:
+def end_new(before: set[psutil.Process]) -> None:
+    """Kills the descendants that are not among ``before``, but for the one that frees what processes share.
+
+    All are stopped first: one that still starts others would leave those behind, which print a traceback when
+    what they share with this process is gone.
+    """
+    stopped = set[psutil.Process]()
+    seen = before
+    while new := descendants() - seen:
+        seen = seen | new
+        for process in new:
+            with suppress(psutil.NoSuchProcess):
+                if "resource_tracker" not in str(process.cmdline()):
+                    process.suspend()
+                    stopped.add(process)
+    for process in stopped:
         with suppress(psutil.NoSuchProcess):
-            if "resource_tracker" not in str(each.cmdline()):
-                each.kill()
+            process.kill()
 
 
 def each_within(
@@ -225,7 +237,7 @@ class Watched:
             self.stop()
         except BaseException:
             if self.before is not None:  # what starts is deaf to the signal that TorchRL sends
-                end(descendants() - self.before)
+                end_new(self.before)
             raise
         procs = {n: each for n, each in enumerate(getattr(self, "procs", [])) if not each._closed}
         if ended := {n: each.exitcode for n, each in procs.items() if each.exitcode is not None}:
