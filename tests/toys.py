@@ -1,6 +1,7 @@
 """A task as a user would write one: its episodes are short or long by chance, and each step pays 1."""
 
 import os
+import random
 
 import gymnasium
 import numpy as np
@@ -18,7 +19,7 @@ from torchrl.data import (
     TensorSpec,
     Unbounded,
 )
-from torchrl.envs import EnvBase
+from torchrl.envs import EnvBase, GymWrapper
 
 ACTIONS = {
     "continuous": lambda: Bounded(-2.0, 3.0, shape=(1,)),
@@ -35,6 +36,25 @@ ACTIONS = {
 
 class Corridor(gymnasium.Env):
     """Gymnasium's, and registered nowhere."""
+
+
+class DrawsGlobally(gymnasium.Env):
+    """Observes at each start what the three global generators give."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.drawn = np.array([random.random(), np.random.rand(), torch.rand((), dtype=torch.float64)])
+        return self.drawn, {}
+
+    def step(self, action):
+        return self.drawn, 1.0, False, True, {}
+
+
+def drawing(device: str = "cpu") -> GymWrapper:
+    return GymWrapper(DrawsGlobally(), device=device)
 
 
 class Toy(EnvBase):

@@ -22,9 +22,9 @@ from ray.exceptions import ActorDiedError, OutOfDiskError, RayTaskError
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
-from torchrl.envs import ObservationNorm, StepCounter, TransformedEnv
+from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter, TransformedEnv
 from torchrl.modules import EGreedyModule
-from toys import Toy
+from toys import Toy, drawing
 
 from hydrl.errors import DivergedError, Interrupted, UserError, WorkerError
 from hydrl.loop.metrics import over_steps, step_metrics
@@ -381,6 +381,24 @@ def test_trouble_in_a_collector_is_told(cluster, trouble, told):
     ):
         list(islice(collector, 4))
     assert re.search(told, getattr(caught.value, "terms", str(caught.value)), re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [True, False])
+def test_collectors_have_global_generators_of_their_own_which_repeat(sync, cluster):
+    def starts() -> torch.Tensor:
+        """The first eight starts of both collectors, ``[16, generators]``, in order of their values."""
+        make = partial(environments.make_env, drawing, (DoubleToFloat,))
+        actor = actors.q_value(make(seed=3), num_cells=[8], activation="Tanh", in_keys=["observation"])
+        collector = on_ray(make(seed=3), make, actor, sync=sync, frames_per_batch=16 if sync else 8)
+        with collectors.shut_down_after(collector):
+            batches = list(islice(collector, 1 if sync else 2))
+        return torch.cat([batch["observation"].reshape(-1, 3) for batch in batches]).sort(0).values
+
+    first = starts()
+    assert first.shape == (16, 3)
+    assert all(len({*column.tolist()}) == 16 for column in first.T)
+    assert torch.equal(first, starts())
 
 
 # As processes: what is left of a run that is stopped, and of one whose node is lost.

@@ -1,15 +1,12 @@
 """Each collector with processes is run once for the module; the tests read what it collected."""
 
 import pickle
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
 
-import gymnasium
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -19,10 +16,10 @@ from tensordict.nn import TensorDictSequential
 from torch import nn
 from torchrl.collectors import BaseCollector
 from torchrl.data import Bounded
-from torchrl.envs import DoubleToFloat, GymWrapper, ObservationNorm, StepCounter, TransformedEnv
+from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter, TransformedEnv
 from torchrl.modules import EGreedyModule, OrnsteinUhlenbeckProcessModule
 from torchrl.objectives.value import GAE
-from toys import Toy
+from toys import Toy, drawing
 
 from hydrl.parts import environments
 from hydrl.parts.experience import collectors
@@ -304,25 +301,6 @@ def test_what_goes_to_a_worker_survives_pickling():
     make = partial(make, num_envs=2, normaliser=environments.normaliser_state(env))
     again = pickle.loads(pickle.dumps(partial(collectors.worker_env, make, seed=5)))()
     assert torch.equal(again.reset()["observation"], make(seed=5).reset()["observation"])
-
-
-class Drawing(gymnasium.Env):
-    """Observes at each start what the three global generators give."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float64)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.drawn = np.array([random.random(), np.random.rand(), torch.rand((), dtype=torch.float64)])
-        return self.drawn, {}
-
-    def step(self, action):
-        return self.drawn, 1.0, False, True, {}
-
-
-def drawing(device: str = "cpu") -> GymWrapper:
-    return GymWrapper(Drawing(), device=device)
 
 
 def starts_of_workers(*, sync: bool) -> list[torch.Tensor]:
