@@ -1,6 +1,5 @@
 """Runs from Python, in a script, a notebook or a thread: what ``hydrl.train`` and its kin do."""
 
-import csv
 import os
 import signal
 import subprocess
@@ -27,7 +26,7 @@ from hydrl.parts.processes import TO_END_WITH_PARENT
 from hydrl.run import given, headless, resume, session
 from hydrl.run.films import film
 from hydrl.run.finished import open_run
-from hydrl.run.folder import require_run, summary
+from hydrl.run.folder import metric_rows, require_run, summary
 from hydrl.run.policy import Policy, open_policy
 from hydrl.run.process import choose_device
 from hydrl.run.screen import closing_rows
@@ -66,13 +65,8 @@ class Run:
         Raises:
             UserError: for a file that holds anything but numbers below their names.
         """
-        file = self.folder / "metrics.csv"
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-            rows = list(csv.DictReader(lines))
-            return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows or [{}])[0]}
-        except (OSError, ValueError, TypeError, csv.Error) as error:
-            raise UserError(f"{file} cannot be read: {error}") from None
+        rows = metric_rows(self.folder / "metrics.csv")
+        return {name: np.array([row[name] for row in rows], float) for name in (rows or [{}])[0]}
 
     def frame(self) -> "DataFrame":
         """The same as a table of pandas.

@@ -173,8 +173,8 @@ def test_unfit_runs_are_left_out_and_say_why(tmp_path):
     for name, start in {
         "killed": "has no summary",
         "cut": "has no summary",
-        "nan": "damaged",
-        "binary": "damaged",
+        "nan": "summary.json is damaged: ",
+        "binary": "config_resolved.yaml is damaged: ",
     }.items():
         assert reasons.pop(name).startswith(start)
     assert not reasons

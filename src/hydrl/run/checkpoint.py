@@ -15,12 +15,12 @@ import shutil
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 
-from hydrl.errors import UserError
+from hydrl.errors import RunError, UserError
 from hydrl.run.files import atomically
 from hydrl.run.folder import summary
 
@@ -28,6 +28,14 @@ NAME = re.compile(r"checkpoint-\d{12,}\.torchrl")
 ROWS = re.compile(r"(?:rows|frames)-(\d{12,})-(\d{12,})\.pt")
 SCORE = "eval/return_mean"
 Metadata = Mapping[str, Any]
+# Of what kind entries of the metadata are, where they are there.
+KINDS: dict[str, tuple[type, ...]] = {
+    "settings": (Mapping,),
+    "memory": (Mapping,),
+    "logger": (Mapping, str, NoneType),
+    "restarts": (str, NoneType),
+    SCORE: (int, float),
+}
 
 
 def archives(run: Path) -> list[Path]:
@@ -68,6 +76,8 @@ def verify(archive: Path, *, memory: bool = False) -> Metadata:
         metadata = dict(manifest["metadata"])
         if not whole or metadata["frames"] != frames_of(archive):
             raise ValueError("it is not as it was written")
+        if wrong := [key for key in KINDS.keys() & metadata if not isinstance(metadata[key], KINDS[key])]:
+            raise ValueError(f"its {wrong[0]} is of another type, {type(metadata[wrong[0]]).__name__}")
         if memory:
             verify_memory(archive, metadata["memory"])
     except UserError:
@@ -75,6 +85,22 @@ def verify(archive: Path, *, memory: bool = False) -> Metadata:
     except Exception as error:  # whatever a file that was damaged, or made by somebody else, may hold
         raise UserError(f"{archive} is damaged: {' '.join(str(error).split())[:100]}") from None
     return metadata
+
+
+@contextmanager
+def report_damage(file: Path) -> Iterator[None]:
+    """What a file brings about in the block that is not as hydrl writes it, in a line.
+
+    Raises:
+        UserError: in place of the error.
+    """
+    try:
+        yield
+    except (UserError, RunError):
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"{file} is not as hydrl writes it: {reason}") from error
 
 
 def state_file(part: Metadata) -> str:
@@ -177,9 +203,12 @@ def load(archive: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, 
         with zipfile.ZipFile(archive) as file:
             components = json.loads(file.read("manifest.json"))["components"]
             written = {name: file.read(state_file(components[name])) for name in parts}
-        return {
+        states = {
             name: torch.load(io.BytesIO(each), device, weights_only=True) for name, each in written.items()
         }
+        if wrong := [name for name, each in states.items() if not isinstance(each, Mapping)]:
+            raise ValueError(f"its {wrong[0]} is of another type, {type(states[wrong[0]]).__name__}")
+        return states
     except Exception as error:  # whatever somebody else may have put there
         raise UserError(f"{archive} cannot be read: {' '.join(str(error).split())[:200]}") from None
 

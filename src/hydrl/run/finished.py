@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
-from yaml import YAMLError
 
 from hydrl.config import own
 from hydrl.config.mistakes import explain
@@ -21,13 +19,7 @@ from hydrl.parts import environments
 from hydrl.parts.networks.agents import partly_untrained
 from hydrl.parts.specs import mask_key
 from hydrl.run.checkpoint import find, frames_of, load
-from hydrl.run.folder import refuse_links, require_run
-
-# What a damaged file raises as it is read; no ValueError at large, as a mistake told in a line is one.
-UNREADABLE = (
-    *(OSError, OmegaConfBaseException, YAMLError),
-    *(TypeError, AttributeError, LookupError, UnicodeError, RecursionError),
-)
+from hydrl.run.folder import UNREADABLE, refuse_links, require_run
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
@@ -89,11 +81,11 @@ def open_run(
     actor = build("actor")(env)
     try:
         actor.load_state_dict(state["actor"])
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         older = "; of a run that observed its mask, write env.action_mask: false into config_resolved.yaml"
+        reason = " ".join(str(error).split())[:200] + (older if mask_key(env) else "")
         raise UserError(
-            f"run={run}: its policy does not fit its environment: {' '.join(str(error).split())[:200]}"
-            f"{older if mask_key(env) else ''}"
+            f"run={run}: the policy in {archive.name} does not fit its environment: {reason}"
         ) from error
     if untrained:
         actor = partly_untrained(actor, build("actor")(env), untrained, env)

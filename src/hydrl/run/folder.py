@@ -1,5 +1,6 @@
 """A run folder as a place: one process at a time writes to it, and nothing leads out of it."""
 
+import csv
 import fcntl
 import json
 import os
@@ -11,9 +12,17 @@ from typing import IO, Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from hydrl.errors import Interrupted, UserError
 from hydrl.run.files import atomically
+
+# What a damaged file raises as it is read; no ValueError at large, as a mistake told in a line is one.
+UNREADABLE = (
+    *(OSError, OmegaConfBaseException, YAMLError),
+    *(TypeError, AttributeError, LookupError, UnicodeError, RecursionError),
+)
 
 # The lock of the run folder; the system takes it back from a process that was killed.
 _held: IO[str] | None = None
@@ -77,10 +86,49 @@ def meant(place: Path) -> str:
 
 def summary(run: Path) -> dict[str, Any]:
     """A run's ``summary.json``; empty where there is none that can be read."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RecursionError):
         found = json.loads((run / "summary.json").read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
+
+
+def saved_yaml(file: Path) -> Any:
+    """What a YAML file of a run holds, as OmegaConf has it; empty where there is none.
+
+    Raises:
+        UserError: for one that is damaged.
+    """
+    try:
+        return OmegaConf.load(file) if file.exists() else OmegaConf.create()
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{file} cannot be read: {reason}") from None
+
+
+def metric_rows(file: Path) -> list[dict[str, float | None]]:
+    """The rows of a ``metrics.csv``, with ``None`` where a row has no number; none without such a file.
+
+    A last line that is still being written is left out.
+
+    Raises:
+        UserError: for a file that holds anything but numbers below their names, ``frames`` in each row.
+    """
+    try:
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        lines = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+        rows = [{name: number(cell) if cell else None for name, cell in line.items()} for line in lines]
+        if file.exists() and "frames" not in (lines.fieldnames or ()):
+            raise ValueError("its first line names no column frames")
+        if any(row["frames"] is None for row in rows):
+            raise ValueError("a row has no frames")
+    except (OSError, ValueError, TypeError, AttributeError, csv.Error) as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
+    return rows
+
+
+def number(text: str) -> float:
+    """The number a cell holds; a count stays a count."""
+    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 @contextmanager

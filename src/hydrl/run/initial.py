@@ -85,11 +85,11 @@ def source(settings: Settings, origin: Origin | None) -> Source | None:
         raise UserError(f"init_from={asks.run}: no run with a checkpoint lies there{meant(run)}")
     try:
         archive = named if named != run else checkpoint.find(run, str(asks.checkpoint), or_last=True)
-        then = checkpoint.verify(archive)["settings"]
+        metadata = checkpoint.verify(archive)
         states = checkpoint.load(archive, ["loss", "normaliser"])
     except UserError as error:
         raise UserError(f"init_from={asks.run}: {error}") from None
-    networks, normaliser = find(then, "loss.networks"), states["normaliser"]
+    networks, normaliser = find(metadata, "settings.loss.networks"), states["normaliser"]
     if not is_well_formed(states["loss"], networks, normaliser):
         raise UserError(f"init_from={asks.run}: {archive} is not as hydrl writes it")
     there = by_part(states["loss"], networks)

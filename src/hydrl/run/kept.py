@@ -33,13 +33,22 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str],
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
         metadata = checkpoint.verify(archive, memory=True)
+        with checkpoint.report_damage(archive):
+            return (*kept_rows(archive, metadata, f"{key}={path}"), archive)
     except UserError as error:
-        raise UserError(f"{key}={path}: {str(error).replace(f'run={path}', 'it')}") from None
+        told = f"{key}={path}: "
+        raise UserError(told + str(error).removeprefix(told).replace(f"run={path}", "it")) from None
+
+
+def kept_rows(
+    archive: Path, metadata: Mapping[str, Any], place: str
+) -> tuple[ReplayBuffer, dict[str, Any], list[str]]:
+    """What a verified checkpoint holds of it, for :func:`kept`; ``place`` is how the user named it."""
     told = metadata["memory"]
     found = [rows for _, rows in read(archive.parent, told)]
     if not found or holds_one_batch(metadata["settings"]):
         raise UserError(
-            f"{key}={path}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
+            f"{place}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
             "by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
         )
     rows: Any = torch.cat(found)
@@ -55,9 +64,10 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str],
     if "frames" in told:
         frames = Frames(buffer.storage, (), 1)
         frames.go_on(told["frames"]["state"])
-        Memory(frames.buffer, path, "frames").load(told["frames"], torch.device("cpu"), archive.parent)
+        pictures = Memory(frames.buffer, archive.parent.parent, "frames")
+        pictures.load(told["frames"], torch.device("cpu"), archive.parent)
         buffer.append_transform(frames)
-    return buffer, settings, left, archive
+    return buffer, settings, left
 
 
 def holds_one_batch(settings: Mapping[str, Any]) -> bool:

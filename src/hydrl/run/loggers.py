@@ -20,6 +20,7 @@ import hydrl
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
 from hydrl.run.files import atomically
+from hydrl.run.folder import metric_rows
 
 FIRST = ("frames", "train/return")  # of the columns of metrics.csv
 
@@ -54,11 +55,13 @@ class MetricsFile:
 
         Returns:
             How many went.
+
+        Raises:
+            UserError: for a damaged file.
         """
         written = written or self.path
-        text = written.read_text(encoding="utf-8") if written.exists() else ""
-        found = list(csv.DictReader(text.splitlines()))
-        self.rows = [{key: number(cell) for key, cell in row.items() if cell} for row in found[:count]]
+        found = metric_rows(written)
+        self.rows = [{key: n for key, n in row.items() if n is not None} for row in found[:count]]
         self.rewrite()
         return len(found) - len(self.rows)
 
@@ -69,11 +72,6 @@ class MetricsFile:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(self.rows)
-
-
-def number(text: str) -> float:
-    """The number a cell holds; a count stays a count."""
-    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: str | None = None) -> Logger:

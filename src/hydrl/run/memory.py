@@ -323,8 +323,8 @@ def read(folder: Path, told: Mapping[str, Any]) -> Iterator[tuple[int, TensorDic
         try:
             kept = torch.load(folder / name, weights_only=True, mmap=True)
             rows = TensorDict(kept, batch_size=[end - begin, *told.get("row", [])])
+            first = max(begin, told["rows"][0])
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{folder / name} cannot be read: {reason}") from None
-        first = max(begin, told["rows"][0])
         yield first, rows[first - begin :]

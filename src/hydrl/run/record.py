@@ -144,6 +144,8 @@ class Record:
                 f"{', '.join(self.run_ids)}: keeps {again} log rows that it was sent after this checkpoint; "
                 "where they come otherwise now, metrics.csv is right"
             )
+        if (count := len(self.file.rows)) < state["rows"]:
+            self.say(f"{written} has {count} of the {state['rows']} rows of before; the others are lost")
         self.held = [*state.get("held", [])]  # this and the next are not in those of older runs
         self.lineage = state.get("lineage", {})
         if self.fork:

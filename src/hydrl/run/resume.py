@@ -25,7 +25,7 @@ from hydrl.config.schema import NETWORKS, InitFrom, Role, keys
 from hydrl.config.settings import Settings, check_stranger
 from hydrl.errors import UserError
 from hydrl.run import checkpoint
-from hydrl.run.folder import lock, meant, refuse_links, summary
+from hydrl.run.folder import lock, meant, refuse_links, saved_yaml, summary
 
 # What a resumed run may change.
 FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
@@ -130,9 +130,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
             f"resume={path} was begun with choices of one's own; add {shlex.join(own.typed(begun))} or where "
             "they lie now, or trust=true if you trust what lies there"
         )
-    config, now = run / ".hydra" / "config.yaml", [each for each in arguments if each.startswith("algo=")]
+    now, algo = [each for each in arguments if each.startswith("algo=")], find(saved_config(run), "algo")
     # The run's other words would not fit another algorithm.
-    if now and config.is_file() and now[-1] != (then := f"algo={find(OmegaConf.load(config), 'algo')}"):
+    if now and algo is not None and now[-1] != (then := f"algo={algo}"):
         raise UserError(f"{now[-1]} would make it another run: it was started with {then}; leave it out")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
     refuse_handed_over(saved, named)
@@ -145,14 +145,19 @@ def expand(arguments: Sequence[str]) -> list[str]:
     return [*arguments[:first], *resumed, *([own.searchpath(begun)] if begun else [])]
 
 
+def saved_config(run: Path) -> Any:
+    """What Hydra composed for a run."""
+    refuse_links(run)
+    return saved_yaml(run / ".hydra" / "config.yaml")
+
+
 def refuse_handed_over(saved: Sequence[str], named: Path) -> None:
     """Refuses to go on where a choice of the run is not there.
 
     Raises:
         UserError: naming it.
     """
-    file = run_of(named) / ".hydra" / "config.yaml"
-    config: Any = OmegaConf.load(file) if file.is_file() else {}
+    config = saved_config(run_of(named))
     if lost := [each for each in saved if was_handed_over(each, config)]:
         raise UserError(
             f"resume={named}: {lost[0]} was a class of the process that began the run; go on there, or in "
@@ -237,7 +242,8 @@ def origin(settings: Settings) -> Origin | None:
     named, there = Path(settings.resume), checkpoint.archives(folder)
     if settings.resume == "auto" and not there:
         if (begun := run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
-            check_begun(settings, renamed(OmegaConf.to_container(OmegaConf.load(begun))))
+            with checkpoint.report_damage(begun):
+                check_begun(settings, renamed(OmegaConf.to_container(saved_yaml(begun))))
         print(f"nothing to resume in {run}; starting at the beginning")
         return None
     if named.suffix == ".torchrl":
@@ -249,14 +255,15 @@ def origin(settings: Settings) -> Origin | None:
             f"resume={settings.resume} has no valid checkpoint; start the run anew in another folder"
         )
     frames, total = metadata["frames"], settings.total_frames
-    if total < frames and total != metadata["settings"]["total_frames"]:
-        raise UserError(
-            f"total_frames={total} is less than the {frames} that {folder} has done; leave it out"
-        )
-    changed = check_same(settings, renamed(metadata["settings"]), folder if fork else None)
-    known = metadata["logger"] or {}
-    run_ids = {"wandb": known} if isinstance(known, str) else known  # as older runs kept it
-    restarts, memory = metadata["restarts"], metadata["memory"]
+    with checkpoint.report_damage(archive):
+        if total < frames and total != metadata["settings"]["total_frames"]:
+            raise UserError(
+                f"total_frames={total} is less than the {frames} that {folder} has done; leave it out"
+            )
+        changed = check_same(settings, renamed(metadata["settings"]), folder if fork else None)
+        known = metadata["logger"] or {}
+        run_ids = {"wandb": known} if isinstance(known, str) else known  # as older runs kept it
+        restarts, memory = metadata["restarts"], metadata["memory"]
     start = Origin(
         archive, frames, metadata["settings"], run_ids, restarts, memory, folder, metadata.get("data")
     )
@@ -377,10 +384,12 @@ def wanted(settings: Settings, start: Origin) -> str:
     if not written:
         return ""
     trained, score = settings.batches * settings.frames_per_batch <= start.frames, settings.eval
-    reached = written["eval/return_mean"] if written["solved_at_frames"] is not None else None
+    reached = written.get("eval/return_mean") if written.get("solved_at_frames") is not None else None
+    reached = reached if isinstance(reached, int | float) else None  # a damaged one is written anew
     wanted_least = score.solved_at if score.stop_when_solved else None
     solved = reached is not None and wanted_least is not None and reached >= wanted_least
-    if (written["status"], written["frames"]) != ("finished", start.frames) or not (trained or solved):
+    ended = written.get("status") == "finished" and written.get("frames") == start.frames
+    if not ended or not (trained or solved):
         return ""
     return "a larger total_frames" if trained else "eval.stop_when_solved=false, for it was solved"
 

@@ -1,23 +1,26 @@
 """Run folders, read to be compared: what each reached, and groups that differ in more than seed and task."""
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValidator
+from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValidator, ValidationError
 
 from hydrl.config.overrides import key_of
 from hydrl.config.schema import Role, keys
 from hydrl.errors import UserError
-from hydrl.run.folder import summary
+from hydrl.run.folder import metric_rows, summary
 
 # Keys that set no groups apart: algorithm, task and seed are told, the others shape nothing that is learned.
 TOLD = {"algo", "env", "env.id", "env._target_", "seed"}
 NO_DIFFERENCE = keys(Role.PROCESS, Role.RECORD)
-
+# Where what is read of a run lies that is not in its summary.json.
+FILES: dict[int | str, str] = {
+    "overrides": ".hydra/overrides.yaml",
+    **dict.fromkeys(["threshold", "id"], "config_resolved.yaml"),
+}
 
 Curve = Annotated[np.ndarray, PlainValidator(np.array), PlainSerializer(np.ndarray.tolist)]
 
@@ -60,13 +63,14 @@ def evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarray:
 
     Another ``column`` of ``metrics.csv`` may stand in the place of the return. None where there is no such
     file; a last line that is still being written is left out.
+
+    Raises:
+        UserError: for a damaged file.
     """
-    path = folder / "metrics.csv"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    lines = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
     names = ("frames", "time/elapsed", column)
-    rows = [[float(line.get(name) or "nan") for name in names] for line in lines]
-    return np.array([row for row in rows if np.isfinite(row).all()]).reshape(-1, 3)
+    rows = np.array([[row.get(name) for name in names] for row in metric_rows(folder / "metrics.csv")], float)
+    rows = rows.reshape(-1, 3)
+    return rows[np.isfinite(rows).all(1)]
 
 
 def read(folder: Path) -> Run:
@@ -77,25 +81,38 @@ def read(folder: Path) -> Run:
     """
     if not (found := summary(folder)):
         raise UserError("has no summary.json that can be read: it was killed, or is still training")
-    if found.get("status") not in ("finished", "diverged") or found.get("eval/return_mean") is None:
-        raise UserError(f"{found.get('status')} after {found.get('frames')} frames, without a score")
+    status, file = found.get("status"), "summary.json"
+    ended = not isinstance(status, str) or status in ("finished", "diverged")
+    if not ended or found.get("eval/return_mean") is None:
+        raise UserError(f"{status} after {found.get('frames')} frames, without a score")
     try:
         start = found.get("start_seconds", 0.0)  # of the process, with its imports, and of building all
         closing = [float(found["frames"]), found["wall_seconds"] - start, float(found["eval/return_mean"])]
+        if not np.isfinite(closing).all():
+            raise ValueError(f"frames, seconds and return are {closing}")
         curve = evaluations(folder) - [0.0, start, 0.0]
         if found["solved_at_seconds"] is not None:
             found["solved_at_seconds"] -= start
-        config = yaml.safe_load((folder / "config_resolved.yaml").read_text(encoding="utf-8"))
+        file = "config_resolved.yaml"
+        config = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
         made = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
             "threshold": config["eval"]["solved_at"],
             "id": config.get("env", {}).get("id"),
-            "overrides": yaml.safe_load((folder / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")),
         }
+        file = ".hydra/overrides.yaml"
+        made["overrides"] = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
         return Run.model_validate(found | made)
+    except UserError:
+        raise
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        file, key = FILES.get(wrong["loc"][0], "summary.json"), wrong["loc"][0]
+        raise UserError(f"{file} is damaged: {key}: {wrong['msg']}") from None
     except Exception as error:  # whatever a damaged file may hold
-        raise UserError(f"damaged: {' '.join(f'{type(error).__name__}: {error}'.split())[:120]}") from None
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        raise UserError(f"{file} is damaged: {reason}") from None
 
 
 def load(places: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:

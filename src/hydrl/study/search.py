@@ -257,10 +257,12 @@ class Search:
         Raises:
             UserError: where the run has no such number.
         """
-        if (score := reached.get(self.plan.maximise)) is None:
-            there = [key for key, value in reached.items() if key.startswith("eval/") and value is not None]
+        if not isinstance(score := reached.get(self.plan.maximise), int | float):
+            able = (key for key, value in reached.items() if isinstance(value, int | float))
+            there = [key for key in able if key.startswith("eval/")]
             raise UserError(
-                f"maximise={self.plan.maximise}: the run does not have it; it has {', '.join(there)}"
+                f"maximise={self.plan.maximise}: the run does not have it; it has "
+                f"{', '.join(there) or 'no evaluation in its summary.json'}"
             )
         return score
 

@@ -137,12 +137,16 @@ def cells(run: Training) -> list[str]:
     # One that was refused may have found an earlier run there.
     found = summary(run.folder) if run.status in ("finished", "diverged", "interrupted") else {}
     mean, solved = found.get("eval/return_mean"), found.get("solved_at_frames")
-    return [
-        f"{found['frames']:,}" if found else "",
-        "" if mean is None else f"{mean:,.1f} ± {found['eval/return_std']:,.1f}",
-        "" if solved is None else f"{solved:,} frames, {found['solved_at_seconds']:.0f} s",
-        f"{found['wall_seconds']:,.0f}" if found else "",
-    ]
+    try:
+        return [
+            f"{found['frames']:,}" if found else "",
+            "" if mean is None else f"{mean:,.1f} ± {found['eval/return_std']:,.1f}",
+            "" if solved is None else f"{solved:,} frames, {found['solved_at_seconds']:.0f} s",
+            f"{found['wall_seconds']:,.0f}" if found else "",
+        ]
+    except (LookupError, TypeError, ValueError) as error:
+        print(f"warning: {run.folder / 'summary.json'} is damaged: {type(error).__name__}: {error}")
+        return [""] * 4
 
 
 def note(run: Training) -> str:

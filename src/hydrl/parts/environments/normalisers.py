@@ -1,5 +1,7 @@
 """The statistics of normalised observations: taken, handed from one environment to another, kept."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,7 +39,8 @@ def initialise_normalisers(
         if not isinstance(transform, ObservationNorm):
             require_vectors(transform.parent.observation_spec, transform.in_keys, "a normaliser")
         elif known is not None:
-            fill(transform, known[str(position)])
+            with fitting():
+                fill(transform, known[str(position)])
         elif not transform.initialized:
             if len(transform.in_keys) > 1:
                 raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
@@ -120,13 +123,31 @@ def load_normaliser(env: TransformedEnv, state: dict[str, Any], *, running: bool
         env: with as many normalisers.
         state: of each, in order.
         running: lets running ones run on, as many observations as if they began anew.
+
+    Raises:
+        UserError: for statistics of other normalisers, or that are none.
     """
-    for transform, statistics in zip(normalisers(env), state.values(), strict=True):
-        if isinstance(transform, ObservationNorm):
-            fill(transform, statistics)
-        else:
-            transform.set_extra_state(statistics)
-            if not running:
-                transform.freeze()
-            elif isinstance(transform, RunningNorm):
-                transform.earlier = transform.seen
+    with fitting():
+        for transform, statistics in zip(normalisers(env), state.values(), strict=True):
+            if isinstance(transform, ObservationNorm):
+                fill(transform, statistics)
+            else:
+                transform.set_extra_state(statistics)
+                if not running:
+                    transform.freeze()
+                elif isinstance(transform, RunningNorm):
+                    transform.earlier = transform.seen
+
+
+@contextmanager
+def fitting() -> Iterator[None]:
+    """Statistics of another run, or that somebody else made, put back in the block.
+
+    Raises:
+        UserError: where they do not fit.
+    """
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(f"a checkpoint's statistics do not fit the normalisers: {reason}") from error
