@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import SMALL_PPO, settings
-from gymnasium.spaces import Discrete, flatten
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.spaces import Box, Dict, Discrete, flatten
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from kinds import KINDS, AnyTask
+from test_policy import runner
 
 import hydrl
 from hydrl.errors import UserError
 from hydrl.parts import environments
 from hydrl.parts.environments.told import OwnForm
-from hydrl.parts.environments.transitions import action_entries, arranged, paths
-from hydrl.run import columns, minari_sets, played
+from hydrl.parts.environments.transitions import action_entries, arranged, flat, paths
+from hydrl.run import columns, export, minari_sets, played
 from hydrl.run.dataset import rows_of
 from hydrl.run.finished import open_run
 from train import train
@@ -211,14 +212,23 @@ def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(run, tmp_p
     assert policy.predict(np.zeros(2, np.float32)) == 7
 
 
-@pytest.mark.parametrize("kind", ["start", "matrix", "picture"])
-def test_a_file_gives_what_predict_gives(kind, folder, tmp_path):
+EXPORTED = [each for each in KINDS if not isinstance(KINDS[each][1], Dict)]
+
+
+@pytest.mark.parametrize("suffix", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", EXPORTED)
+def test_a_file_gives_actions_of_the_task_s_own_space_as_predict_does(kind, suffix, folder, tmp_path):
     seen, acted = KINDS[kind]
     policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
-    path = policy.export(tmp_path / "policy.pt2")
-    given = np.stack([seen.sample() for _ in range(8)])
-    network = torch.export.load(path).module()
-    kinds = np.uint8 if kind == "picture" else np.float32
-    (action,) = [network(torch.as_tensor(given.astype(kinds)))]
-    assert np.allclose(action, policy.predict(given), atol=1e-5)
-    assert all(acted.contains(each.astype(acted.dtype)) for each in action.numpy())
+    play = runner(policy.export(tmp_path / f"policy.{suffix}"))
+    entries, drawn = [space for _, space in paths(seen).values()], [seen.sample() for _ in range(8)]
+    rows = concatenate(seen, drawn, create_empty_array(seen, 8))
+    given = [*flat(rows, seen).values()]
+    action, *_ = play(*(each.astype(export.kind(space)) for each, space in zip(given, entries, strict=True)))
+    expected = np.stack([policy.predict(each) for each in drawn])
+    assert action.shape == (8, *acted.shape)
+    assert np.allclose(action, expected, atol=1e-5)
+    if not isinstance(acted, Box):
+        assert action.dtype == np.int64
+        assert np.array_equal(action, expected)
+    assert all(acted.contains(each) for each in action.astype(acted.dtype))
