@@ -119,11 +119,8 @@ def test_predict_gives_actions_of_the_task_s_own_space(kind, folder):
         assert all(acted.contains(policy.predict(seen.sample(), deterministic=drawn)) for _ in range(8))
 
 
-LEARNED = [each for each in KINDS if each not in ("choices", "bits")]  # of which no set is read
-
-
 @pytest.mark.parametrize("form", ["npz", "minari"])
-@pytest.mark.parametrize("kind", LEARNED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_was_written_is_learned_as_the_same_options_and_the_networks_see_the_same(
     kind, form, folder, monkeypatch, tmp_path
 ):
@@ -201,15 +198,19 @@ def test_a_minari_set_from_before_is_counted_from_0(monkeypatch, tmp_path):
         assert read(chosen, Path(name), "minari")[0]["action"].argmax(-1).tolist() == [0, 2, 1]
 
 
-def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(run, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "played_there"), [("start", 7), pytest.param("choices", [2, 0], marks=pytest.mark.slow)]
+)
+def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(kind, played_there, run, tmp_path):
     """By `train.py` itself, whose environment is one of the task's."""
-    columns.write("npz", tmp_path / "others.npz", of_others([7, 7, 7]))
+    seen, made = KINDS[kind][0].sample(), of_others([played_there] * 3)
+    columns.write("npz", tmp_path / "others.npz", made | {"observations": np.stack([seen] * 3)})
     words = ["algo=bc", "~tuned", "total_frames=2048", "collector.frames_per_batch=256"]
     words += ["minibatches.size=64", "eval.every_frames=2048", "eval.episodes=1", "eval.final_episodes=1"]
-    words += ["env=gym", "env.id=kinds:Any-v0", "+env.kind=start", "transforms=plain"]
+    words += ["env=gym", "env.id=kinds:Any-v0", f"+env.kind={kind}", "transforms=plain"]
     folder = run(*words, "data=npz", f"data.path={tmp_path / 'others.npz'}", "optim.lr=0.01")
     policy = hydrl.load(folder, checkpoint="last", trust=True)
-    assert policy.predict(np.zeros(2, np.float32)) == 7
+    assert np.array_equal(policy.predict(seen), played_there)
 
 
 EXPORTED = [each for each in KINDS if not isinstance(KINDS[each][1], Dict)]
