@@ -8,6 +8,8 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 VECTOR = Box(-1, 1, (2,), np.float32)
+# Two channels of colours, and one of depths.
+DEPTH = Box(np.tile(np.float32([0, 0, -10]), (12, 16, 1)), np.tile(np.float32([255, 255, 10]), (12, 16, 1)))
 KINDS: dict[str, tuple[gymnasium.Space, gymnasium.Space]] = {  # what is observed and done
     "start": (VECTOR, Discrete(3, start=5)),
     "choices": (Discrete(4, start=2), MultiDiscrete([2, 3], start=[1, -1])),
@@ -18,6 +20,9 @@ KINDS: dict[str, tuple[gymnasium.Space, gymnasium.Space]] = {  # what is observe
     "integers": (Box(-5, 5, (2, 2), np.int16), Box(-1, 3, (2,), np.float32)),
     "picture": (Box(0, 255, (12, 16, 3), np.uint8), Discrete(2)),
     "square": (Box(0, 255, (6, 6, 6), np.uint8), Discrete(2, start=-1)),
+    "deep": (Box(0, 65_535, (12, 16, 1), np.uint16), Discrete(2)),
+    "signed": (Box(-128, 127, (3, 12, 16), np.int8), MultiDiscrete([3], start=[1])),
+    "floats": (DEPTH, Box(-1, 3, (2, 2), np.float64)),
     "dictionary": (
         Dict(state=VECTOR, goal=Discrete(3, start=1), camera=Box(0, 255, (12, 12, 3), np.uint8)),
         Dict(a=Box(-1, 1, (2, 2), np.float32), b=Tuple((Box(0, 3, (1,), np.float32),))),

@@ -5,9 +5,10 @@ import json
 import pytest
 from conftest import typed
 
-from hydrl.config.settings import algorithms
+from hydrl.config.settings import algorithms, fits_data
 
-ABLE = [name for name, kinds in algorithms().items() if "multi-discrete" in kinds]
+KINDS = algorithms()
+ABLE = [name for name, kinds in KINDS.items() if "multi-discrete" in kinds and not fits_data(name)]
 TASK = ["env=gym", "env.id=several:Shown-v0", "+env.max_episode_steps=5", "eval.final_episodes=20", "~tuned"]
 QUICK = ["actor.num_cells=[32]", "critic.num_cells=[32]", "collector.num_envs=8", "optim.lr=1e-2"]
 QUICK += ["eval.every_frames=99_999"]

@@ -2,7 +2,7 @@
 
 from hydra.utils import get_object
 
-from hydrl.config.moved import renamed, with_encoders
+from hydrl.config.moved import ENCODER, renamed, with_encoders
 
 EARLIER = [
     "hydrl.parts.actors.tanh_normal",
@@ -72,3 +72,12 @@ def test_data_that_a_collector_named_is_a_part_of_its_own():
     assert renamed(then) == {"collector": {"_target_": target, "num_envs": 1}, "data": data}
     own = {"collector": {"_target_": "mine.Collector", "path": "a"}}
     assert renamed(own) == own
+
+
+def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
+    then = {"actor": {"encoder": {"_target_": ENCODER, "reader": "cnn"}}, "encoder": {"_target_": "mine"}}
+    found = renamed(then)
+    assert found["actor"]["encoder"] == {"_target_": ENCODER, "reader": "cnn", "scale": "bytes"}
+    assert found["encoder"] == {"_target_": "mine"}
+    chosen = {"encoder": {"_target_": ENCODER, "scale": "bounds"}}
+    assert renamed(chosen) == chosen

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import SMALL_PPO, settings
-from gymnasium.spaces import Discrete, flatten
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.spaces import Box, Dict, Discrete, flatten
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from kinds import KINDS, AnyTask
+from test_policy import runner
 
 import hydrl
 from hydrl.errors import UserError
 from hydrl.parts import environments
 from hydrl.parts.environments.told import OwnForm
-from hydrl.parts.environments.transitions import action_entries, arranged, paths
-from hydrl.run import columns, minari_sets, played
+from hydrl.parts.environments.transitions import action_entries, arranged, flat, paths
+from hydrl.run import columns, export, minari_sets, played
 from hydrl.run.dataset import rows_of
 from hydrl.run.finished import open_run
 from train import train
@@ -118,11 +119,8 @@ def test_predict_gives_actions_of_the_task_s_own_space(kind, folder):
         assert all(acted.contains(policy.predict(seen.sample(), deterministic=drawn)) for _ in range(8))
 
 
-LEARNED = [each for each in KINDS if each not in ("choices", "bits")]  # of which no set is read
-
-
 @pytest.mark.parametrize("form", ["npz", "minari"])
-@pytest.mark.parametrize("kind", LEARNED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_was_written_is_learned_as_the_same_options_and_the_networks_see_the_same(
     kind, form, folder, monkeypatch, tmp_path
 ):
@@ -200,25 +198,38 @@ def test_a_minari_set_from_before_is_counted_from_0(monkeypatch, tmp_path):
         assert read(chosen, Path(name), "minari")[0]["action"].argmax(-1).tolist() == [0, 2, 1]
 
 
-def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(run, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "played_there"), [("start", 7), pytest.param("choices", [2, 0], marks=pytest.mark.slow)]
+)
+def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(kind, played_there, run, tmp_path):
     """By `train.py` itself, whose environment is one of the task's."""
-    columns.write("npz", tmp_path / "others.npz", of_others([7, 7, 7]))
+    seen, made = KINDS[kind][0].sample(), of_others([played_there] * 3)
+    columns.write("npz", tmp_path / "others.npz", made | {"observations": np.stack([seen] * 3)})
     words = ["algo=bc", "~tuned", "total_frames=2048", "collector.frames_per_batch=256"]
     words += ["minibatches.size=64", "eval.every_frames=2048", "eval.episodes=1", "eval.final_episodes=1"]
-    words += ["env=gym", "env.id=kinds:Any-v0", "+env.kind=start", "transforms=plain"]
+    words += ["env=gym", "env.id=kinds:Any-v0", f"+env.kind={kind}", "transforms=plain"]
     folder = run(*words, "data=npz", f"data.path={tmp_path / 'others.npz'}", "optim.lr=0.01")
     policy = hydrl.load(folder, checkpoint="last", trust=True)
-    assert policy.predict(np.zeros(2, np.float32)) == 7
+    assert np.array_equal(policy.predict(seen), played_there)
 
 
-@pytest.mark.parametrize("kind", ["start", "matrix", "picture"])
-def test_a_file_gives_what_predict_gives(kind, folder, tmp_path):
+EXPORTED = [each for each in KINDS if not isinstance(KINDS[each][1], Dict)]
+
+
+@pytest.mark.parametrize("suffix", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", EXPORTED)
+def test_a_file_gives_actions_of_the_task_s_own_space_as_predict_does(kind, suffix, folder, tmp_path):
     seen, acted = KINDS[kind]
     policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
-    path = policy.export(tmp_path / "policy.pt2")
-    given = np.stack([seen.sample() for _ in range(8)])
-    network = torch.export.load(path).module()
-    kinds = np.uint8 if kind == "picture" else np.float32
-    (action,) = [network(torch.as_tensor(given.astype(kinds)))]
-    assert np.allclose(action, policy.predict(given), atol=1e-5)
-    assert all(acted.contains(each.astype(acted.dtype)) for each in action.numpy())
+    play = runner(policy.export(tmp_path / f"policy.{suffix}"))
+    entries, drawn = [space for _, space in paths(seen).values()], [seen.sample() for _ in range(8)]
+    rows = concatenate(seen, drawn, create_empty_array(seen, 8))
+    given = [*flat(rows, seen).values()]
+    action, *_ = play(*(each.astype(export.kind(space)) for each, space in zip(given, entries, strict=True)))
+    expected = np.stack([policy.predict(each) for each in drawn])
+    assert action.shape == (8, *acted.shape)
+    assert np.allclose(action, expected, atol=1e-5)
+    if not isinstance(acted, Box):
+        assert action.dtype == np.int64
+        assert np.array_equal(action, expected)
+    assert all(acted.contains(each) for each in action.astype(acted.dtype))

@@ -6,10 +6,14 @@ from typing import Any
 
 NETWORKS = "actors|critics|agents|layers"
 EXPERIENCE = "buffers|collectors|minibatches"
+ENCODER = "hydrl.parts.networks.encoders.encoder"
 
 
 def renamed(values: Any) -> Any:
-    """Nested ``values`` in which each ``_target_`` names a part of hydrl where it is now."""
+    """Nested ``values`` in which each ``_target_`` names a part of hydrl where it is now.
+
+    An encoder that does not say how pictures are scaled does it as before there was a choice.
+    """
     if isinstance(values, list):
         return [renamed(each) for each in values]
     if not isinstance(values, dict):
@@ -20,7 +24,8 @@ def renamed(values: Any) -> Any:
         named = {key: each for key, each in collector.items() if key in ("path", "task")}
         left = {key: each for key, each in collector.items() if key not in named}
         values = {**values, "collector": left, "data": {"_target_": "hydrl.run.dataset.rows_of", **named}}
-    return {key: now(each) if key == "_target_" else renamed(each) for key, each in values.items()}
+    made = {key: now(each) if key == "_target_" else renamed(each) for key, each in values.items()}
+    return {"scale": "bytes", **made} if made.get("_target_") == ENCODER else made
 
 
 def set_of(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Mapping
 
 from hydrl.config.mistakes import find, show
+from hydrl.config.moved import ENCODER
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import targets
 from hydrl.config.typed import named
 
+# Keys of an encoder that are no entries.
+KEYS = ("reader", "features", "channels", "scale")
 # What reads an entry of an observation.
 READERS = ("auto", "mlp", "cnn", "impala", "minatar")
 
@@ -20,14 +23,16 @@ def ill_read(values: Values) -> Iterator[str]:
             line = f"{network}.{name}={show(node)}: should have _target_"
             yield f"{line}; {name}.KEY=VALUE sets a key of the one there is" if name != "norm" else line
     for path, node in targets(values):
-        if node["_target_"] != "hydrl.parts.networks.encoders.encoder":
+        if node["_target_"] != ENCODER:
             continue
         network = path.partition(".")[0]
         if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
             able = ["own", *["shared"] * (network != "actor" and may_share(values)), *READERS]
             yield f"{path}={node['reader']}: should be {', '.join(able[:-1])} or {able[-1]}"
         for key in (
-            each for each in node if each not in ("reader", "features", "channels") and each[0] != "_"
+            each
+            for each in node
+            if each not in ("reader", "features", "channels", "scale") and each[0] != "_"
         ):
             if node[key] not in READERS:
                 reads = f"what reads the entry {key}: {', '.join(READERS)}"

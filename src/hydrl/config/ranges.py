@@ -55,6 +55,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
     (Annotated[int, Field(ge=2)] | None, "NETWORK.memory.span"),
     (PositiveInt | None, "encoder.features encoder.channels"),
+    (Literal["bounds", "bytes"], "encoder.scale"),
     (PositiveInt | None, "minibatches.sequence"),
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
     (Fraction, "minibatches.eta"),

@@ -24,9 +24,10 @@ from pydantic import (
 from hydrl.config import CONFIGS, automatic
 from hydrl.config.checks import check
 from hydrl.config.mistakes import choices, content, explain, find, unresolved
-from hydrl.config.moved import renamed
+from hydrl.config.moved import ENCODER, renamed
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
+from hydrl.config.signatures import targets
 from hydrl.config.trust import check_addresses, check_trust
 from hydrl.config.typed import chosen, env_named, named, use
 from hydrl.errors import UserError
@@ -68,9 +69,18 @@ class Settings(Parts):
             self._put("torch_threads", *automatic.threads(self.work, workers=workers))
 
     def keep(self, then: Mapping[str, Any]) -> None:
-        """Puts in place of ``auto`` what it came to when a resumed run began, as ``then`` shows."""
+        """Puts in place of ``auto`` what it came to when a resumed run began, as ``then`` shows.
+
+        Pictures are scaled as they were, where nobody says otherwise now.
+        """
         for key in self._chosen:
             self._put(key, then.get(key), "as the run began")
+        if any(key_of(word).endswith("encoder.scale") for word in words()):
+            return
+        for path, node in targets(then):
+            for values in (vars(self), self._shown):
+                if node["_target_"] == ENCODER and isinstance(encoder := find(values, path), dict):
+                    encoder["scale"] = node["scale"]
 
     def _put(self, key: str, value: Any, why: str) -> None:
         setattr(self, key, value)

@@ -214,7 +214,7 @@ def check(
 
 def kind(space: Space) -> str:
     """The numbers that a file has for a space: a picture's own, else one kind of each."""
-    if is_picture(space) and space.dtype.kind in "ub":
+    if is_picture(space) and space.dtype.kind in "biu":
         return str(space.dtype)
     return "int64" if isinstance(space, Discrete | MultiDiscrete) else "float32"
 

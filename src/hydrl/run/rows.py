@@ -1,6 +1,7 @@
 """Columns as rows of a task: of its shapes and kinds, in its own units."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from hydrl.parts.environments.told import OwnForm, as_read
 from hydrl.parts.environments.transitions import action_entries
 from hydrl.parts.experience.episodes import EPISODE, TO_GO
 from hydrl.parts.libraries import tell
-from hydrl.parts.specs import INFO, MASK, action_kind
+from hydrl.parts.specs import INFO, MASK, action_kind, options
 from hydrl.parts.transforms import ActionMask, ActionScaling, CopiedTensors, RunningNorm
 from hydrl.run.columns import NEXT, Columns, ends, observed
 
@@ -139,7 +140,7 @@ def fitting(columns: Columns, env: TransformedEnv, told: str, own: OwnForm | Non
     rows["next"].update({name: each.unsqueeze(-1) for name, each in after.items()})
     for each in env.transform:
         if isinstance(each, ActionMask):
-            heed(rows, each.in_keys[1], told)
+            heed(rows, each.in_keys[1], told, options(task.action_spec_unbatched))
     return rows
 
 
@@ -222,22 +223,27 @@ def counted_from_0(taken: Columns, space: Space, told: str) -> np.ndarray:
     return rows[0] if len(rows) == 1 else np.concatenate(rows, -1)
 
 
-def heed(rows: TensorDictBase, key: NestedKey, told: str) -> None:
+def heed(rows: TensorDictBase, key: NestedKey, told: str, several: Sequence[int] = ()) -> None:
     """What was allowed, as a run's own steps have it: all, where nothing was left as an episode ended.
 
     Args:
         rows: ``[rows]``.
         key: of what was allowed, ``[rows, actions]``.
         told: how the user named the set, for messages.
+        several: how many options each of several choices has, ``allowed`` in a row; none of a single one.
 
     Raises:
         UserError: for an action that was not allowed where it was taken.
     """
     allowed, taken, after = rows[key], rows["action"], rows["next"]
-    chosen = taken.argmax(-1) if taken.shape == allowed.shape else taken
-    if not (fits := allowed.gather(-1, chosen.unsqueeze(-1))).all():
-        row = int(fits.flatten().long().argmin())
-        raise UserError(f"{told}: row {row:,} takes action {int(chosen[row])}, which its {key} forbids")
+    if several:
+        places = taken + torch.tensor(several).cumsum(0) - torch.tensor(several)
+    else:
+        taken = taken.argmax(-1) if taken.shape == allowed.shape else taken
+        places = taken.unsqueeze(-1)
+    if not (fits := allowed.gather(-1, places.long()).all(-1)).all():
+        row = int(fits.long().argmin())
+        raise UserError(f"{told}: row {row:,} takes action {taken[row].tolist()}, which its {key} forbids")
     after[key] = after[key] | ~after[key].any(-1, keepdim=True)
 
 
@@ -311,6 +317,13 @@ def action(values: np.ndarray, spec: TensorSpec, kind: str, told: str) -> Tensor
         return (
             torch.eye(count, dtype=spec.dtype)[chosen] if isinstance(spec, OneHot) else chosen.to(spec.dtype)
         )
+    if kind == "multi-discrete":
+        sizes = options(spec)
+        if values.shape[1:] != (len(sizes),):
+            has = list(values.shape[1:])
+            raise UserError(f"{told} has rows of shape {has}, and the task takes {len(sizes)} choices")
+        check_choices(values, np.array(sizes), told)
+        return torch.as_tensor(values.astype(np.int64)).to(spec.dtype)
     if kind != "continuous":
         raise UserError(f"{told}: the task has {kind} actions, of which no set is read")
     wanted = tuple(spec.shape)

@@ -34,6 +34,17 @@ PICTURES = {
 }
 
 
+def test_a_picture_of_numbers_keeps_its_bounds_in_a_space_of_its_own():
+    """Saved simulations know which objects are the same, and were saved with a space of its own."""
+    task = Dot()
+    task.observation_space = Box(-3, 65_000, (5, 6, 3), np.int32)
+    adapted = spaces.adapted(task)
+    own, shown = adapted.observation_space["pixels"], adapted.env.observation_space["pixels"]
+    assert (own.low.min(), own.high.max(), own.dtype) == (-3, 65_000, np.float32)
+    assert own is not shown
+    assert own.low is not shown.low
+
+
 @pytest.mark.parametrize(("given", "expected"), PICTURES.values(), ids=PICTURES)
 def test_a_picture_is_bytes_with_its_channels_first(given, expected):
     pixels = shown_by(Box(0, 255, given.shape, BYTES), given)["pixels"]

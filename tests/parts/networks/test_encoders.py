@@ -2,13 +2,19 @@
 
 from functools import partial
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
+from pictures import Dot
 from tensordict import TensorDict
 from torch import nn
+from torchrl.envs import CatFrames
 from torchrl.objectives import A2CLoss, ClipPPOLoss
 
 from hydrl.errors import UserError
+from hydrl.parts import libraries
 from hydrl.parts.environments import gymnasium_env, make_env
 from hydrl.parts.experience.minibatches import judge
 from hydrl.parts.losses import make_loss
@@ -75,6 +81,105 @@ def test_bytes_are_scaled_by_the_greatest_that_their_space_has():
     pixels = torch.randint(256, (2, 5, 3, 12, 12), dtype=torch.uint8)
     features = module(TensorDict({"pixels": pixels}, [2, 5]))["features"]
     torch.testing.assert_close(features, pixels.flatten(2) / 255)
+
+
+def any_picture(kind: str, low, high, transforms=(), num_envs: int = 1):
+    """An environment that shows pictures drawn from a space of that kind and those bounds, `[12, 12, 3]`."""
+
+    def task() -> Dot:
+        made, box = Dot(), Box(low, high, (12, 12, 3), np.dtype(kind).type)
+        made.observation_space, made.show, made.side = box, box.sample, 0
+        return made
+
+    gymnasium.register(id := f"Drawn{kind.title()}-v0", task)
+    return make_env(partial(gymnasium_env, id), transforms, num_envs=num_envs, seed=0)
+
+
+DEPTH = np.array([0, 0, -10], np.float32) + np.zeros((12, 12, 3), np.float32)  # of a channel of its own
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "by_hand"),
+    [
+        ("uint8", 0, 255, lambda x: x / 255),
+        ("uint8", 10, 200, lambda x: x / 200),
+        ("bool", 0, 1, lambda x: x / 1),
+        ("uint16", 0, 65_535, lambda x: x / 65_535),
+        ("int32", 0, 255, lambda x: x / 255),
+        ("int8", -128, 127, lambda x: (x + 128) / 255),
+        ("float32", 0, 255, lambda x: x / 255),
+        ("float64", -1, 3, lambda x: (x + 1) / 4),
+        ("float32", 0, 1, lambda x: x),
+        ("float32", DEPTH, DEPTH + 20, lambda x: (x - torch.tensor([0, 0, -10])[:, None, None]) / 20),
+    ],
+)
+def test_a_first_convolution_reads_0_to_1_of_any_kind_of_pictures(kind, low, high, by_hand):
+    env = any_picture(kind, low, high)
+    module = encoders.encoder(env, ["pixels"], scale="bounds")
+    read = []
+    kernel = next(each for each in module.modules() if isinstance(each, nn.Conv2d))
+    kernel.register_forward_pre_hook(lambda _, given: read.append(given[0][0]))
+    shown = [env.reset() for _ in range(4)]
+    for each in shown:
+        module(each)
+        assert torch.equal(read[-1], by_hand(each["pixels"].float()))
+    assert 0 <= min(each.min() for each in read) < 0.1
+    assert 0.9 < max(each.max() for each in read) <= 1
+    assert module.state_dict().keys() == encoders.encoder(env, ["pixels"]).state_dict().keys()
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_stacked_frames_are_scaled_as_one_is(num_envs):
+    stack = partial(CatFrames, N=2, dim=-3, in_keys=["pixels"])
+    env = any_picture("float32", DEPTH, DEPTH + np.float32([20, 255, 20]), [stack], num_envs)
+    seen = env.rollout(3)["pixels"]
+    features = encoders.encoder(env, ["pixels"], reader="mlp", scale="bounds")(TensorDict({"pixels": seen}))
+    one = torch.tensor([[0, 0, -10], [20, 255, 20]]).repeat(1, 2)[:, :, None, None]
+    assert torch.equal(features["features"], ((seen - one[0]) / one[1]).flatten(-3))
+    assert len(features["features"].unique()) > 1000
+
+
+def test_each_channel_is_scaled_by_its_own_bounds_and_one_without_is_left():
+    low, high = DEPTH, DEPTH.copy()
+    high[..., 0], high[..., 1], high[..., 2] = 255, np.inf, -10
+    env = any_picture("float32", low, high)
+    seen = env.reset()
+    features = encoders.encoder(env, ["pixels"], reader="mlp", scale="bounds")(seen)["features"]
+    red, endless, constant = features.reshape(3, 12, 12)
+    torch.testing.assert_close(red, seen["pixels"][0] / 255)
+    assert torch.equal(endless, seen["pixels"][1])
+    assert not constant.any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [
+        ("float32", -np.inf, np.inf),
+        ("float32", 0, np.finfo(np.float32).max),
+        ("int32", 0, 2**31 - 1),
+        ("int64", -(2**63), 2**63 - 1),
+    ],
+)
+def test_a_picture_without_bounds_is_read_as_it_is_and_a_line_says_so(kind, low, high, capsys):
+    libraries.TOLD.clear()
+    env = any_picture(kind, low, high)
+    seen = env.reset()
+    assert torch.equal(encoders.encoder(env, ["pixels"], reader="mlp")(seen)["features"], flat(seen))
+    assert not capsys.readouterr().err
+    module = encoders.encoder(env, ["pixels"], reader="mlp", scale="bounds")
+    assert torch.equal(module(seen)["features"], flat(seen))
+    assert capsys.readouterr().err.startswith("warning: encoder.scale=bounds: a picture without bounds")
+
+
+def flat(seen: TensorDict) -> torch.Tensor:
+    """The pixels of a picture in a row."""
+    return seen["pixels"].flatten()
+
+
+def test_before_there_was_a_choice_whole_numbers_alone_were_scaled():
+    env = any_picture("float32", 0, 255)
+    seen = env.reset()
+    assert torch.equal(encoders.encoder(env, ["pixels"], reader="mlp")(seen)["features"], flat(seen))
 
 
 @pytest.mark.parametrize(("reader", "last"), [("cnn", True), ("impala", True), ("minatar", False)])

@@ -38,7 +38,7 @@ class CopiedTask(gymnasium.Wrapper):
         self.kind: Any
         self.size: Any
         seen = env.observation_space
-        # Tasks that work leave their bounds, too; what bytes are counted by is read off theirs.
+        # Tasks that work leave their bounds, too; those of pictures say how an encoder scales them.
         if isinstance(seen, Dict):
             self.kind = {name: each.dtype.type for name, each in seen.items()}
             self.size = {name: each.shape for name, each in seen.items()}
@@ -162,8 +162,14 @@ class CopiedTask(gymnasium.Wrapper):
 
 
 def without_bounds(space: Box) -> Box:
-    """The space of floats without its bounds; that of bytes as it is."""
-    return space if space.dtype == np.uint8 else Box(-np.inf, np.inf, space.shape, space.dtype.type)
+    """The space of a vector without its bounds; a picture, ``[C, H, W]``, keeps them.
+
+    It is a space of its own, but for bytes: a saved simulation knows which objects are the same.
+    """
+    if space.dtype == np.uint8:
+        return space
+    low, high = (space.low, space.high) if len(space.shape) == 3 else (-np.inf, np.inf)
+    return Box(low, high, space.shape, space.dtype.type)
 
 
 def told(value: Any) -> str:

@@ -242,7 +242,8 @@ def as_read(given: Tensor, space: Space) -> Tensor:
         if len(space.shape) == 2:
             return given[:, None]
         last = space.shape[-1] <= space.shape[-3]
-        return (given.movedim(-1, -3) if last else given).flatten(1, -3)
+        picture = given if space.dtype in (np.uint8, np.bool_) else given.float()
+        return (picture.movedim(-1, -3) if last else picture).flatten(1, -3)
     if isinstance(space, Discrete):
         return nn.functional.one_hot(given - int(space.start), int(space.n)).float()
     flat = given.reshape(-1, math.prod(space.shape))

@@ -15,11 +15,14 @@ from torchrl.envs import EnvBase
 from torchrl.modules import ConvNet
 
 from hydrl.errors import UserError
+from hydrl.parts.libraries import tell
 from hydrl.parts.networks.sharing import Shared
 from hydrl.parts.specs import is_picture, require_entries
 
 Reader = Literal["auto", "mlp", "cnn", "impala", "minatar"]
+Scale = Literal["bounds", "bytes"]
 LARGE = 36  # pixels of a side, the least that Nature's strides leave something of
+ENDLESS = 2.0**31  # bounds as far apart are none, but the ends of a kind of numbers
 
 
 class Features(Shared):
@@ -50,19 +53,36 @@ class Picture(nn.Module):
 
     Args:
         net: gives ``[batch, size]``.
-        high: the greatest number of a pixel of whole numbers, by which they are divided; ``None`` for floats.
+        low: what is subtracted from pixels, ``[C, 1, 1]`` or one number; ``None`` for nothing.
+        span: what they are divided by then, likewise.
         channels_last: whether on a CPU the channels of a pixel are put side by side, and convolutions go on
             so: several in a row then take less time, one alone takes more.
     """
 
-    def __init__(self, net: nn.Module, high: float | None, *, channels_last: bool = False) -> None:
+    low: float | Tensor | None
+    span: float | Tensor | None
+
+    def __init__(
+        self,
+        net: nn.Module,
+        low: float | Tensor | None,
+        span: float | Tensor | None,
+        *,
+        channels_last: bool = False,
+    ) -> None:
         super().__init__()
-        self.net, self.high, self.channels_last = net, high, channels_last
+        self.net, self.channels_last = net, channels_last
+        for name, value in (("low", low), ("span", span)):
+            if isinstance(value, Tensor):  # follows the network to its device, and is in no checkpoint
+                self.register_buffer(name, value, persistent=False)
+            else:
+                setattr(self, name, value)
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Pictures ``[..., C, H, W]`` to ``[..., size]``."""
         flat = pixels.reshape(-1, *pixels.shape[-3:])
-        flat = flat if self.high is None else flat.float() / self.high
+        flat = flat if self.low is None else flat.float() - self.low
+        flat = flat if self.span is None else flat.float() / self.span
         if self.channels_last and flat.device.type == "cpu":
             # As contiguous(memory_format=torch.channels_last), which vmap does not know.
             flat = flat.movedim(-3, -1).contiguous().movedim(-1, -3)
@@ -128,6 +148,7 @@ def encoder(
     reader: Reader = "auto",
     features: int | None = None,
     channels: int | None = None,
+    scale: Scale = "bytes",
     **entries: Reader,
 ) -> TensorDictModuleBase | None:
     """A reader for each entry; ``None`` where all are vectors, which hidden layers read as they are.
@@ -139,6 +160,9 @@ def encoder(
             a row, or ``auto``: Nature's where they are large enough, else ``minatar``.
         features: units of the layer over convolutions, where not as published.
         channels: of the first convolution, to which the others keep their proportion, likewise.
+        scale: of pictures: ``bounds`` makes 0 to 1 of what lies within the bounds of each channel, and leaves
+            a channel without bounds as it is; ``bytes``, of runs before there was a choice, does so with
+            whole numbers alone. Bytes are divided by the greatest that their space has in both.
         **entries: a reader for an entry by its name, another than ``reader``.
 
     Raises:
@@ -165,14 +189,22 @@ def encoder(
         shape = spec[key].shape[spec.ndim :]
         chosen = entries.get(name, reader) if name in pictures else "vector"
         said = f"encoder.{name}" if name in entries else "encoder"
-        made[name] = reader_of(said, spec[key], shape, chosen, features=features, first=channels)
+        made[name] = reader_of(said, spec[key], shape, chosen, scale, features=features, first=channels)
     return TensorDictModule(Readers(made), in_keys=[*in_keys], out_keys=["features"])
 
 
 def reader_of(
-    said: str, spec: TensorSpec, shape: Sequence[int], chosen: str, **widths: int | None
+    said: str, spec: TensorSpec, shape: Sequence[int], chosen: str, scale: Scale, **widths: int | None
 ) -> nn.Module:
     """What reads an entry ``[..., *shape]``, as ``said`` chose it, of the ``widths`` that are not published.
+
+    Args:
+        said: names the entry's key, for messages.
+        spec: of the entry.
+        shape: its own, without those of environments.
+        chosen: a reader, or ``vector``.
+        scale: see :func:`encoder`.
+        **widths: that are not as published.
 
     Raises:
         UserError: for a picture of which strides leave nothing.
@@ -190,5 +222,37 @@ def reader_of(
         )
     given = {name: each for name, each in widths.items() if each}
     net = CONVOLUTIONS[chosen](channels, **given) if chosen in CONVOLUTIONS else nn.Flatten()
-    high = None if spec.dtype.is_floating_point else float(spec.space.high.max())
-    return Picture(net, high, channels_last=chosen in ("cnn", "impala"))
+    low, span = scaling(spec, shape, scale)
+    return Picture(net, low, span, channels_last=chosen in ("cnn", "impala"))
+
+
+def scaling(
+    spec: TensorSpec, shape: Sequence[int], scale: Scale
+) -> tuple[float | Tensor | None, float | Tensor | None]:
+    """What is subtracted from the pixels of a picture, and what they are divided by then.
+
+    Args:
+        spec: of the picture, with its bounds.
+        shape: ``[C, H, W]``.
+        scale: see :func:`encoder`.
+
+    Returns:
+        Each ``None`` for nothing, one number, or ``[C, 1, 1]`` where the bounds of channels differ.
+    """
+    if spec.dtype == torch.uint8 or (scale == "bytes" and not spec.dtype.is_floating_point):
+        return None, float(spec.space.high.max())
+    if scale == "bytes":
+        return None, None
+    low = spec.space.low.reshape(-1, *shape)[0].flatten(1).amin(1).double()
+    span = spec.space.high.reshape(-1, *shape)[0].flatten(1).amax(1).double() - low
+    known = span < ENDLESS
+    if not known.all():
+        tell(
+            f"encoder.scale={scale}: a picture without bounds is read as it is; where its numbers are not "
+            "about 0 to 1, give its space bounds, or scale it by a wrapper"
+        )
+    low = torch.where(known, low, 0.0).float()
+    span = torch.where(known & (span > 0), span, 1.0).float()
+    if len({*low.tolist()}) > 1 or len({*span.tolist()}) > 1:
+        return low[:, None, None], span[:, None, None]
+    return low[0].item() or None, None if span[0] == 1 else span[0].item()
