@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
+from torchrl.checkpoint import Checkpoint
 from yaml import YAMLError
 
 from hydrl.config import own
@@ -21,6 +22,7 @@ from hydrl.parts import environments
 from hydrl.parts.networks.agents import partly_untrained
 from hydrl.parts.specs import mask_key
 from hydrl.run.checkpoint import find, frames_of, load
+from hydrl.run.classes import record_classes, warn_of_changed
 from hydrl.run.folder import refuse_links, require_run
 
 # What a damaged file raises as it is read; no ValueError at large, as a mistake told in a line is one.
@@ -95,6 +97,8 @@ def open_run(
             f"run={run}: its policy does not fit its environment: {' '.join(str(error).split())[:200]}"
             f"{older if mask_key(env) else ''}"
         ) from error
+    recorded = Checkpoint.manifest(archive)["metadata"].get("classes")
+    warn_of_changed(record_classes(settings), recorded, archive)
     if untrained:
         actor = partly_untrained(actor, build("actor")(env), untrained, env)
     env.close()

@@ -16,9 +16,6 @@ from hydrl.config import CONFIGS
 from hydrl.config.overrides import literal
 from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
-from hydrl.parts.libraries import tell
-
-_tasks: dict[str, Any] = {}  # classes of environments by their names
 
 
 def words(given: Mapping[str, Any]) -> list[str]:
@@ -66,9 +63,6 @@ def choice(group: str, make: Callable[..., Any]) -> str:
         node: dict[str, Any] = {"task": name, "env": environment(name, make)}
     else:
         node = {group: {"_target_": dotted(make)}}
-    if group == "env" and _tasks.setdefault(name, make) is not make:
-        tell(f"env={name} is another class than before; runs of that one are played and gone on with in this")
-        _tasks[name] = make
     with ConfigStoreWithProvider(__name__) as store:
         store.store(name, node, group, "_global_")
     return name
