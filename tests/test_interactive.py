@@ -34,7 +34,7 @@ from hydrl import interactive
 from hydrl.config.overrides import literal
 from hydrl.errors import RunError, UserError
 from hydrl.parts.libraries import tell
-from hydrl.run import checkpoint, headless, process, session, state
+from hydrl.run import checkpoint, given, headless, process, session, state
 
 CARTPOLE = [*SMALL_PPO, "env=cartpole"]
 FEW = [*SMALL[2:], "eval.every_frames=64"]
@@ -272,6 +272,19 @@ def test_classes_within_and_runs_are_known_by_name(trained, tmp_path):
     scored = run.evaluate(2)
     assert scored["returns"].tolist() == [0.25 * each for each in scored["lengths"]]
     assert run.summary["init_from"]["run"] == str(trained.folder)
+
+
+def test_two_functions_of_one_name_are_refused():
+    def named(result: int):
+        def make(env):
+            return result
+
+        return make
+
+    with pytest.raises(UserError, match="make: two classes or functions have that name; rename one"):
+        given.words({"actor": named(1), "critic": named(2)})
+    one = named(1)
+    assert given.words({"actor": one, "critic": one}) == ["actor=make", "critic=make"]
 
 
 def test_each_run_of_a_process_says_what_the_one_before_it_said(trained, tmp_path, capsys):

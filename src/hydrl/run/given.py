@@ -5,7 +5,7 @@ this process has goes by a name in this module, which another process does not f
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -25,9 +25,12 @@ def words(given: Mapping[str, Any]) -> list[str]:
     the choice of its group.
 
     Raises:
-        UserError: for a value that no configuration can hold.
+        UserError: for a value that no configuration can hold, and for two classes or functions of one name.
     """
-    found = []
+    found, named = [], dict[str, Any]()
+    for value in handed_over(given):
+        if named.setdefault(name := dotted(value), value) is not value:
+            raise UserError(f"{name.rpartition('.')[2]}: two classes or functions have that name; rename one")
     for key, value in given.items():
         if isinstance(value, Mapping):
             within = {f"{key}.{name}": by_name(each) for name, each in value.items()}
@@ -37,6 +40,15 @@ def words(given: Mapping[str, Any]) -> list[str]:
         else:
             found.append(f"{key}={literal(getattr(value, 'folder', value), key)}")  # of a run
     return found
+
+
+def handed_over(value: Any) -> Iterator[Callable[..., Any]]:
+    """The classes and functions in nested keywords."""
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from handed_over(each)
+    elif callable(value) and hasattr(value, "__name__"):
+        yield value
 
 
 def by_name(value: Any) -> Any:
