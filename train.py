@@ -51,6 +51,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.parts import environments, specs
     from hydrl.parts.experience import buffers, collectors
     from hydrl.run import initial, memory, process
+    from hydrl.run.classes import record_classes
     from hydrl.run.digest import record_data
     from hydrl.run.films import Camera
     from hydrl.run.looks import make_looks
@@ -86,6 +87,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     data = given_to(build("data"), make_env=make_env)(env, actor)  # what others have collected
     warn_of_other_env(data, settings)
     data_read = record_data(data, settings, origin)
+    classes = record_classes(settings, origin, source)
     learners = make_learners(settings.learners, parts, action_spec, buffer, data)
     learner = learners[-1]  # by the run's own loss; others, where it says so, learn before
     initial.take(source, env, learner)
@@ -105,7 +107,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         process.Stop() as stop,
         collectors.shut_down_after(make_collector(stop=stop.here)) as collector,
         closing(evaluate),
-        closing(Record(settings, progress, metrics, clock, origin, source, data_read)) as record,
+        closing(Record(settings, progress, metrics, clock, origin, source, data_read, classes)) as record,
         closing(make_looks(record, evaluate, stop.here)) as looks,
     ):
         learns = {"actor": actor, **learner.parts, "exploration": exploration, "schedule": schedule}

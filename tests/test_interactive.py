@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import av
@@ -32,6 +33,7 @@ import hydrl
 from hydrl import interactive
 from hydrl.config.overrides import literal
 from hydrl.errors import RunError, UserError
+from hydrl.parts.libraries import tell
 from hydrl.run import checkpoint, given, headless, process, session, state
 
 CARTPOLE = [*SMALL_PPO, "env=cartpole"]
@@ -272,16 +274,25 @@ def test_classes_within_and_runs_are_known_by_name(trained, tmp_path):
     assert run.summary["init_from"]["run"] == str(trained.folder)
 
 
-def test_another_class_of_the_same_name_is_told_of(counting, capsys):
-    class Other(gymnasium.Env):
-        pass
+def test_two_functions_of_one_name_are_refused():
+    def named(result: int):
+        def make(env):
+            return result
 
-    given.words({"env": counting})
-    Other.__name__ = "Counting"
-    assert capsys.readouterr().err == ""
-    given.words({"env": Other})
-    assert "env=Counting is another class than before" in capsys.readouterr().err
-    given.words({"env": counting})
+        return make
+
+    with pytest.raises(UserError, match="make: two classes or functions have that name; rename one"):
+        given.words({"actor": named(1), "critic": named(2)})
+    one = named(1)
+    assert given.words({"actor": one, "critic": one}) == ["actor=make", "critic=make"]
+
+
+def test_each_run_of_a_process_says_what_the_one_before_it_said(trained, tmp_path, capsys):
+    for name in ("one", "two"):
+        tell("a column is not there")
+        tell("a column is not there")
+        hydrl.train(*CARTPOLE, folder=tmp_path / name, total_frames=64)
+        assert capsys.readouterr().err.count("a column is not there") == 1
 
 
 def test_a_run_of_a_class_says_elsewhere_what_would_do(counting, tmp_path, monkeypatch):
@@ -321,7 +332,8 @@ def test_what_is_no_choice_is_refused():
         hydrl.train(optim={"lr": {1}})
 
 
-def test_ctrl_c_saves_and_returns_the_run(counting, tmp_path):
+def test_ctrl_c_saves_and_returns_the_run(counting, tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "Stop", partial(process.Stop, HANGING))  # the batch in hand is ended
     counting.at = {150: lambda: signal.raise_signal(signal.SIGINT)}
     handler = signal.getsignal(signal.SIGINT)
     run = hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
@@ -464,9 +476,9 @@ def test_a_sweep_ends_with_a_killed_parent(tmp_path):
             os.kill(child, signal.SIGKILL)
 
 
-def wait_for(condition, seconds: float = 240) -> None:
+def wait_for(condition) -> None:
     """Only a hang takes so long, also where all cores have other work."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + HANGING
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)

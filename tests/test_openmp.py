@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import HANGING, ROOT
 
 OWN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 VARIABLE = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
@@ -31,7 +31,7 @@ def told(program: str, **variables: str) -> tuple[list[str], list[str]]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=250,
+        timeout=HANGING,
     )
     return done.stdout.split(), re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
 

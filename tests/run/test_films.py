@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from conftest import saved, start
+from conftest import HANGING, saved, start
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import RepeatAction, TransformReward
 from tensordict.nn import TensorDictModule
@@ -29,7 +29,7 @@ from hydrl.loop import Episodes, Evaluator
 from hydrl.parts import environments
 from hydrl.parts.networks import actors
 from hydrl.parts.networks.memory import Memory
-from hydrl.run import checkpoint, headless
+from hydrl.run import checkpoint, headless, process
 from hydrl.run.films import film, watch
 
 needs_egl = pytest.mark.skipif(not find_library("EGL"), reason="MuJoCo needs libEGL")
@@ -359,6 +359,7 @@ def test_a_run_stopped_while_it_films_goes_on_as_if_it_had_not_been(run, monkeyp
         return draw(self)
 
     monkeypatch.setattr(Striped, "render", render)
+    monkeypatch.setattr(process, "Stop", partial(process.Stop, HANGING))  # the film is ended
     with pytest.raises(Interrupted) as stopped:
         run(*STRIPED, folder="halves")
     folder = whole.parent / "halves"

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from conftest import HANGING
 
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.run import process
@@ -108,14 +109,15 @@ def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not
 
 
 def test_a_second_signal_kills_at_once():
-    program = "import os, signal, sys, time; from hydrl.run.process import Stop\n"
-    program += "with Stop():\n os.kill(os.getpid(), signal.SIGINT)\n time.sleep(0.6)\n"
+    program = "import os, signal, time; from hydrl.run import process; process.SAME = -1\n"
+    program += "with process.Stop():\n os.kill(os.getpid(), signal.SIGINT)\n"
     program += " os.kill(os.getpid(), signal.SIGINT)\n"
     done = subprocess.run([sys.executable, "-c", f"{program} time.sleep(600)"], capture_output=True)
     assert done.returncode == -signal.SIGINT
 
 
-def test_a_signal_that_comes_twice_at_once_is_one():
+def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
+    monkeypatch.setattr(process, "SAME", HANGING)  # however long this process has to wait for a core
     with process.Stop() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -355,7 +355,7 @@ def raises(error: Exception) -> Callable[[], Any]:
     return call
 
 
-def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_path):
+def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_path, monkeypatch):
     place = [f"hydra.sweep.dir={tmp_path}", "hydra.launcher.n_jobs=2"]
     folder = "ppo-cartpole-seed{}"
     running, members = [tmp_path / folder.format(seed) for seed in (0, 1)], []
@@ -372,6 +372,9 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
         os.kill(os.getpid(), signal.SIGINT)  # the same one, as it reaches process and group
 
     stopping = threading.Thread(target=stop)
+    # While the sweep waits for what may come of the same Ctrl-C it comes, however slow the machine is.
+    pause = lambda seconds: stopping.join() if seconds == pool.SAME else time.sleep(seconds)  # noqa: E731
+    monkeypatch.setattr(pool, "time", SimpleNamespace(sleep=pause))
     stopping.start()
     begun = typed(*TINY, "seed=0,1,2", "total_frames=1_000_000", *place)  # its members are processes
     stopping.join()

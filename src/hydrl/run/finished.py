@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from pydantic import ValidationError
+from torchrl.checkpoint import Checkpoint
 
 from hydrl.config import own
 from hydrl.config.mistakes import explain
@@ -19,6 +20,7 @@ from hydrl.parts import environments
 from hydrl.parts.networks.agents import partly_untrained
 from hydrl.parts.specs import mask_key
 from hydrl.run.checkpoint import find, frames_of, load
+from hydrl.run.classes import record_classes, warn_of_changed
 from hydrl.run.folder import UNREADABLE, refuse_links, require_run
 
 
@@ -87,6 +89,8 @@ def open_run(
         raise UserError(
             f"run={run}: the policy in {archive.name} does not fit its environment: {reason}"
         ) from error
+    recorded = Checkpoint.manifest(archive)["metadata"].get("classes")
+    warn_of_changed(record_classes(settings), recorded, archive)
     if untrained:
         actor = partly_untrained(actor, build("actor")(env), untrained, env)
     env.close()

@@ -5,7 +5,7 @@ this process has goes by a name in this module, which another process does not f
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -16,9 +16,6 @@ from hydrl.config import CONFIGS
 from hydrl.config.overrides import literal
 from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
-from hydrl.parts.libraries import tell
-
-_tasks: dict[str, Any] = {}  # classes of environments by their names
 
 
 def words(given: Mapping[str, Any]) -> list[str]:
@@ -28,9 +25,12 @@ def words(given: Mapping[str, Any]) -> list[str]:
     the choice of its group.
 
     Raises:
-        UserError: for a value that no configuration can hold.
+        UserError: for a value that no configuration can hold, and for two classes or functions of one name.
     """
-    found = []
+    found, named = [], dict[str, Any]()
+    for value in handed_over(given):
+        if named.setdefault(name := dotted(value), value) is not value:
+            raise UserError(f"{name.rpartition('.')[2]}: two classes or functions have that name; rename one")
     for key, value in given.items():
         if isinstance(value, Mapping):
             within = {f"{key}.{name}": by_name(each) for name, each in value.items()}
@@ -40,6 +40,15 @@ def words(given: Mapping[str, Any]) -> list[str]:
         else:
             found.append(f"{key}={literal(getattr(value, 'folder', value), key)}")  # of a run
     return found
+
+
+def handed_over(value: Any) -> Iterator[Callable[..., Any]]:
+    """The classes and functions in nested keywords."""
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from handed_over(each)
+    elif callable(value) and hasattr(value, "__name__"):
+        yield value
 
 
 def by_name(value: Any) -> Any:
@@ -66,9 +75,6 @@ def choice(group: str, make: Callable[..., Any]) -> str:
         node: dict[str, Any] = {"task": name, "env": environment(name, make)}
     else:
         node = {group: {"_target_": dotted(make)}}
-    if group == "env" and _tasks.setdefault(name, make) is not make:
-        tell(f"env={name} is another class than before; runs of that one are played and gone on with in this")
-        _tasks[name] = make
     with ConfigStoreWithProvider(__name__) as store:
         store.store(name, node, group, "_global_")
     return name

@@ -48,6 +48,8 @@ class Source:
         lines: what the user is told.
         weights: how many of the entries that were taken are more than a vector.
         exploring: what the user is told of the first actions, where they are not the actor's.
+        checkpoint: that they are taken from.
+        classes: digests that it has of the user's own classes, see :mod:`hydrl.run.classes`.
     """
 
     named: str
@@ -62,6 +64,8 @@ class Source:
     lines: list[str] = field(default_factory=list)
     weights: int = 0
     exploring: str = ""
+    checkpoint: Path = Path()
+    classes: Any = None
 
     @property
     def told(self) -> dict[str, Any]:
@@ -96,6 +100,7 @@ def source(settings: Settings, origin: Origin | None) -> Source | None:
     require(asks.parts, [*there, *["normaliser"] * bool(normaliser)], str(run))
     frames = checkpoint.frames_of(archive)
     source = Source(asks.run, run, frames, there, normaliser, settings.loss.networks, asks.parts)
+    source.checkpoint, source.classes = archive, metadata.get("classes")
     source.exploring = exploring(settings.exploration or {}, settings.collector)
     return source
 

@@ -38,9 +38,11 @@ class Record:
         origin: Origin | None = None,
         source: Source | None = None,
         data: Mapping[str, Any] | None = None,
+        classes: Mapping[str, str] | None = None,
     ) -> None:
         self.settings, self.progress, self.metrics, self.clock = settings, progress, metrics, clock
-        self.data = data  # which rows of data it learns from
+        # Which rows of data it learns from, and digests of the user's own classes.
+        self.data, self.classes = data, classes or {}
         self.directory = Path(settings.run_dir)
         self.directory.mkdir(parents=True, exist_ok=True)
         config = settings.shown
@@ -188,6 +190,7 @@ class Record:
             "resumed_at_frames": progress.resumed_at,
             **self.lineage,
             **({"data": self.data} if self.data else {}),
+            **({"classes": self.classes} if self.classes else {}),
             "versions": process.versions(),
         }
         with atomically(self.directory / "summary.json") as partial:

@@ -55,6 +55,8 @@ class Origin:
         folder: of the run.
         data: which rows of data it learned from, as :func:`hydrl.run.digest.record_data` has it; ``None``
             where it had none or did not record it.
+        classes: digests of the user's own that it depends on, as :func:`hydrl.run.classes.record_classes`
+            has them; ``None`` where it did not record them.
         changed: of a fork, which goes on in another folder, its keys that differ, each as it was and as it
             is; ``None`` where the run goes on in its own.
     """
@@ -67,6 +69,7 @@ class Origin:
     memory: Mapping[str, Any]
     folder: Path
     data: Mapping[str, Any] | None = None
+    classes: Mapping[str, str] | None = None
     changed: Mapping[str, tuple[Any, Any]] | None = None
 
     @property
@@ -264,9 +267,8 @@ def origin(settings: Settings) -> Origin | None:
         known = metadata["logger"] or {}
         run_ids = {"wandb": known} if isinstance(known, str) else known  # as older runs kept it
         restarts, memory = metadata["restarts"], metadata["memory"]
-    start = Origin(
-        archive, frames, metadata["settings"], run_ids, restarts, memory, folder, metadata.get("data")
-    )
+    read = metadata.get("data"), metadata.get("classes")
+    start = Origin(archive, frames, metadata["settings"], run_ids, restarts, memory, folder, *read)
     if fork:
         return forked(settings, start, changed)
     if changed:

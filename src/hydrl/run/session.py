@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydrl.errors import UserError
 from hydrl.loop import clock
 from hydrl.loop.evaluation import untouched_randomness
+from hydrl.parts.libraries import TOLD
 from hydrl.run import folder
 from hydrl.run.process import asked_to_stop
 
@@ -33,6 +34,7 @@ def begun(since: float | None = None) -> Iterator[None]:
         raise UserError("another run is under way in this process; wait for it, or end it with hydrl.stop()")
     try:
         asked_to_stop.clear()
+        TOLD.clear()  # a run says what it has to say, whatever one before it said
         clock.begin(since)
         with as_found():
             yield

@@ -174,6 +174,7 @@ class TrainingState:
             "logger": self.record.run_ids,
             "settings": self.settings.shown,
             "data": self.record.data,
+            "classes": self.record.classes,
         }
         if progress.evaluation_now:
             metadata["eval/return_mean"] = progress.score
