@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING
-from rich.markup import escape
 
 from hydrl.config.command_line import leave, read, script
 from hydrl.errors import UserError
 from hydrl.run import headless
 from hydrl.run.files import atomically
 from hydrl.run.folder import require_run
-from hydrl.run.screen import console, key_value_table, outlive_readers, short
+from hydrl.run.screen import console, outlive_readers, print_table, short
 
 
 @dataclass
@@ -119,25 +118,24 @@ def play(evaluator: Any, frames: int, episodes: int, stream: int) -> None:
 def show(scores: dict[str, Any], title: str) -> None:
     """The scores as a table."""
     evaluation = {key.removeprefix("eval/"): value for key, value in scores.items() if "eval/" in key}
-    table = key_value_table(title)
-    table.add_row("return", "{return_mean:,.1f} ± {return_std:,.1f}".format(**evaluation))
-    table.add_row("range", "{return_min:,.1f} to {return_max:,.1f}".format(**evaluation))
+    rows = {"return": "{return_mean:,.1f} ± {return_std:,.1f}".format(**evaluation)}
+    rows["range"] = "{return_min:,.1f} to {return_max:,.1f}".format(**evaluation)
     lengths = "{length_mean:,.1f}, {length_min:,} to {length_max:,}"
-    table.add_row("episode length", lengths.format(**evaluation))
-    table.add_row("episodes", "{episodes:,}".format(**evaluation))
+    rows["episode length"] = lengths.format(**evaluation)
+    rows["episodes"] = "{episodes:,}".format(**evaluation)
     if cut := evaluation["cut_episodes"]:
-        table.add_row("cut short", f"{cut:,} of them, still running after {evaluation['length_max']:,} steps")
+        rows["cut short"] = f"{cut:,} of them, still running after {evaluation['length_max']:,} steps"
     for name, values in scores["info"].items():
         known = len(values) - values.count(None)
         part = "" if known == len(values) else f" over the {known:,} of which it is known"
-        table.add_row(name, short(evaluation.get(name)) + part * bool(known))
+        rows[name] = short(evaluation.get(name)) + part * bool(known)
     but = f", and {' and '.join(scores['untrained'])} not at all" * bool(scores["untrained"])
-    table.add_row("trained", f"{scores['frames']:,} frames{but}")
+    rows["trained"] = f"{scores['frames']:,} frames{but}"
     if video := scores.get("video"):
         cut = ", cut short" if video["cut"] else ""
-        table.add_row("filmed episode", f"return {video['return']:,.1f}, length {video['length']:,}{cut}")
-        table.add_row("its video", escape(str(Path(scores["run"], video["file"]))))
-    console().print(table)
+        rows["filmed episode"] = f"return {video['return']:,.1f}, length {video['length']:,}{cut}"
+        rows["its video"] = str(Path(scores["run"], video["file"]))
+    print_table(title, rows)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hydrl.config.command_line import read, script
-from hydrl.errors import UserError
+from hydrl.errors import UserError, print_lines
 from hydrl.run.pages import write_page
 from hydrl.run.screen import outlive_readers
 
@@ -68,9 +68,9 @@ def main(words: list[str]) -> None:
     except OSError as error:
         raise UserError(f"out={out} cannot be written: {error.strerror or error}") from None
     for folder, reason in left_out.items():
-        print(f"left out {folder}: {reason}")
+        print_lines(f"left out {folder}: {reason}")
     groups = len({run.group for run in counted})
-    print(f"{out / 'report.md'}: {len(counted)} runs in {groups} groups, {len(left_out)} left out")
+    print_lines(f"{out / 'report.md'}: {len(counted)} runs in {groups} groups, {len(left_out)} left out")
 
 
 def sort(words: Sequence[str]) -> tuple[list[Path], list[str]]:

@@ -11,12 +11,11 @@ Needs pip install 'hydrl[search]'.
 
 import importlib.util
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hydrl.config.command_line import script
 from hydrl.errors import RunError, UserError
-from hydrl.run.screen import console, outlive_readers
+from hydrl.run.screen import outlive_readers, say
 
 if TYPE_CHECKING:
     from hydrl.study.search import Search
@@ -37,7 +36,6 @@ def main(words: list[str]) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     plan = space.read(words)
-    say = partial(console().print, highlight=False, markup=False, soft_wrap=True)
     with storage.told(plan.storage):
         searched(search.Search(plan, say))
 

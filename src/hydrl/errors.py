@@ -1,6 +1,22 @@
 """What a user can mend: told in a line or two, never with a traceback."""
 
 from pathlib import Path
+from typing import TextIO
+
+
+def printable(text: str) -> str:
+    """Text of others, without what would move a terminal's cursor, name its window or end the line."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of several lines, which stay lines."""
+    return "\n".join(map(printable, text.expandtabs().split("\n")))
+
+
+def print_lines(text: str, file: TextIO | None = None) -> None:
+    """Prints lines in which text of others does nothing but stand there."""
+    print(printable_lines(text), file=file, flush=True)
 
 
 class UserError(ValueError):

@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from hydrl.config import ROOT, command_line
 from hydrl.config.overrides import choices_made, key_of, literal
-from hydrl.errors import Interrupted, RunError, UserError
+from hydrl.errors import Interrupted, RunError, UserError, printable
 from hydrl.loop import Evaluator
 from hydrl.parts.libraries import quieten_libraries
 from hydrl.parts.processes import TO_END_WITH_PARENT
@@ -150,9 +150,10 @@ class Run:
         """What it is of and what it reached."""
         known = self.summary
         if not known:
-            return f"<Run in {self.folder}, which has not ended>"
+            return printable(f"<Run in {self.folder}, which has not ended>")
         rows = closing_rows(known, self.folder)
-        return f"<Run of {named(known)}: {rows.get('evaluation', 'not evaluated')}, in {rows['folder']}>"
+        reached = rows.get("evaluation", "not evaluated")
+        return printable(f"<Run of {named(known)}: {reached}, in {rows['folder']}>")
 
     def _repr_html_(self) -> str:
         """Its curves and closing table, for a notebook."""

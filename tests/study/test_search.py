@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -502,3 +503,11 @@ def test_a_search_that_was_stopped_goes_on_with_its_run_and_leaves_none(tmp_path
         each for each in psutil.process_iter(["cmdline"]) if str(out) in " ".join(each.info["cmdline"] or [])
     ]
     assert left == []
+
+
+@pytest.mark.parametrize("named", ["../../elsewhere", "/elsewhere", "..", 3])
+def test_a_trial_of_a_folder_of_others_lies_in_it(named, tmp_path):
+    trial = SimpleNamespace(number=3, user_attrs={"folder": named})
+    assert search.Search.folder(SimpleNamespace(out=tmp_path), trial) == tmp_path / "trial-0003"
+    trial.user_attrs["folder"] = "trial-0001"
+    assert search.Search.folder(SimpleNamespace(out=tmp_path), trial) == tmp_path / "trial-0001"

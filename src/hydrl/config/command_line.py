@@ -37,7 +37,7 @@ from hydrl.config.mistakes import (
     unresolved,
 )
 from hydrl.config.overrides import as_typed, key_of, plain, quoted, spelled_out, with_paths
-from hydrl.errors import Interrupted, RunError, UserError
+from hydrl.errors import Interrupted, RunError, UserError, print_lines
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 # Hydra's own, and what each may be followed by.
@@ -270,7 +270,7 @@ def stopped_early() -> Iterator[None]:
 
 def complain(message: str, code: int = 2) -> int:
     """Prints what is no defect, as a user's mistake; the exit code for it."""
-    print(f"error: {as_typed(message)}", file=sys.stderr)
+    print_lines(f"error: {as_typed(message)}", sys.stderr)
     return code
 
 

@@ -7,30 +7,41 @@ from typing import Any
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import find
+from hydrl.config.mistakes import find, paths, show
 from hydrl.config.overrides import key_of
 from hydrl.config.own import sources
 from hydrl.errors import UserError
 
 PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim", "gymnasium.wrappers")
-# Other simulators; windows, and films anywhere on the disk.
-REFUSED = ("torchrl.envs.libs", "gymnasium.wrappers.rendering")
+# Other simulators; windows, and films anywhere on the disk; what downloads weights or code.
+REFUSED = (
+    *("torchrl.envs.libs", "gymnasium.wrappers.rendering", "torchrl.modules.vla"),
+    *(f"torchrl.envs.transforms.{name}" for name in ("r3m", "vc1", "vip")),
+)
 
 ADDRESSES = ("collector.address", "eval.address")  # of clusters that a run joins
+URL = re.compile(r"(?!file:)\b[a-z][\w+.-]*://", re.IGNORECASE)
 
 
 def check_addresses(values: Mapping[str, Any], told: str, typed: Sequence[str] = ()) -> None:
-    """Refuse to join a cluster whose address came with a run folder; arguments as for :func:`check_trust`.
+    """Refuses to reach another machine whose address came with a run folder.
+
+    That is the address of a cluster, and any URL: neither ``auto`` nor an account's or a project's name at a
+    server that this machine is set up for. Arguments as for :func:`check_trust`.
 
     Raises:
         UserError: naming the address.
     """
-    for key in ADDRESSES:
+    for key in paths(values):
         address = find(values, key)
-        if address not in (None, "auto") and key not in map(key_of, typed):
+        cluster = key in ADDRESSES and address not in (None, "auto")
+        if not cluster and not (isinstance(address, str | list) and URL.search(str(address))):
+            continue
+        within = [word for word in typed if key.startswith(f"{key_of(word)}.") and str(address) in word]
+        if key not in map(key_of, typed) and not within and str(address) not in texts():
             raise UserError(
-                f"{told}: {key}={address} joins another machine; type {key}={address} yourself, or add "
-                "trust=true if you trust it"
+                f"{told}: {key}={show(address)} reaches another machine; type it yourself, or add trust=true "
+                "if you trust it"
             )
 
 
@@ -55,9 +66,13 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
 
 def named_in_files() -> set[str]:
     """What the choices that there are name: those of hydrl, and of each ``--config-dir``, which is typed."""
+    return set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", texts(), re.MULTILINE))
+
+
+def texts() -> str:
+    """What their files hold."""
     files = {file for folder in sources() for file in folder.rglob("*.yaml")}
-    text = "\n".join(file.read_text(encoding="utf-8") for file in files - set(CONFIGS.glob("search/*")))
-    return set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", text, re.MULTILINE))
+    return "\n".join(file.read_text(encoding="utf-8") for file in files - set(CONFIGS.glob("search/*")))
 
 
 def foreign(values: Any, own: Collection[str]) -> Iterator[str]:

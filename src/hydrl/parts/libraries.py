@@ -11,6 +11,8 @@ import mujoco
 import numpy as np
 import torch
 
+from hydrl.errors import print_lines
+
 TOLD: set[str] = set()  # lines that were told
 
 
@@ -18,7 +20,7 @@ def tell(text: str) -> None:
     """Says once a process what a user should know and need not mend; a worker's run has said it."""
     if text not in TOLD and parent_process() is None:
         TOLD.add(text)
-        print(f"warning: {text}", file=sys.stderr)
+        print_lines(f"warning: {text}", sys.stderr)
 
 
 def seed_generators(seed: int) -> None:

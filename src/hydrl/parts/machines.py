@@ -19,7 +19,7 @@ from ray._private.ray_logging import stdout_deduplicator
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayActorError, RayError, RayTaskError
 from ray.job_config import JobConfig
 
-from hydrl.errors import UserError, WorkerError
+from hydrl.errors import UserError, WorkerError, print_lines
 
 TICK = 0.5  # seconds between two looks
 REACHED = 10.0  # seconds for a machine to answer
@@ -187,4 +187,4 @@ def reason(error: RayError) -> str:
 
 def say(text: str) -> None:
     """A line on the screen, while there is no progress bar yet."""
-    print(text, file=sys.stderr, flush=True)
+    print_lines(text, sys.stderr)

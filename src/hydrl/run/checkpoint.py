@@ -20,7 +20,7 @@ from pathlib import Path
 from types import NoneType, SimpleNamespace
 from typing import Any
 
-from hydrl.errors import RunError, UserError
+from hydrl.errors import RunError, UserError, print_lines
 from hydrl.run.files import atomically
 from hydrl.run.folder import summary
 
@@ -149,7 +149,7 @@ def readable(there: Sequence[Path], *, memory: bool = False) -> Iterator[tuple[P
         try:
             yield archive, verify(archive, memory=memory)
         except UserError as error:
-            print(f"warning: {error}; passing over it")
+            print_lines(f"warning: {error}; passing over it")
 
 
 def find(run: Path, which: str, *, or_last: bool = False) -> Path:
@@ -182,7 +182,7 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
     ):  # its closing evaluation came after its last checkpoint
         scored += [(ended[SCORE], archive) for archive in whole if frames_of(archive) == ended.get("frames")]
     if not scored and or_last:
-        print(f"warning: run={run} was not evaluated before it stopped; taking its last checkpoint")
+        print_lines(f"warning: run={run} was not evaluated before it stopped; taking its last checkpoint")
         return max(whole)
     if not scored:
         raise UserError(f"run={run} was not evaluated before it stopped; use checkpoint=last")

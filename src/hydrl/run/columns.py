@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from hydrl.errors import UserError
+from hydrl.errors import UserError, printable
 from hydrl.parts.specs import MASK
-from hydrl.run.data_files import datasets_of, printable, reason, require_member, require_minari, require_room
+from hydrl.run.data_files import datasets_of, reason, require_member, require_minari, require_room
 
 Columns = dict[str, np.ndarray]
 

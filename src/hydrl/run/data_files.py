@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 from numpy.lib import format as npy
 
+from hydrl.errors import printable
+
 PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
 
@@ -17,11 +19,6 @@ def reason(error: Exception) -> str:
     """What is wrong, in one short line."""
     text = " ".join(str(error).split()).partition(" If you trust")[0][:160]
     return printable(text) or type(error).__name__
-
-
-def printable(text: str) -> str:
-    """A text of a file, without what would move a terminal's cursor or end the line."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def require_room(sizes: Mapping[str, int]) -> None:

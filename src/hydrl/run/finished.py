@@ -13,7 +13,7 @@ from hydrl.config import own
 from hydrl.config.mistakes import explain
 from hydrl.config.moved import renamed
 from hydrl.config.settings import Settings
-from hydrl.config.trust import check_trust
+from hydrl.config.trust import check_addresses, check_trust
 from hydrl.errors import UserError
 from hydrl.loop.evaluation import Evaluator
 from hydrl.parts import environments
@@ -22,6 +22,8 @@ from hydrl.parts.specs import mask_key
 from hydrl.run.checkpoint import find, frames_of, load
 from hydrl.run.classes import record_classes, warn_of_changed
 from hydrl.run.folder import UNREADABLE, refuse_links, require_run
+
+BUILT = ("env", "transforms", "encoder", "memory", "actor")  # of a run, to play its policy
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
@@ -46,6 +48,7 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
             own.use(own.remembered(run))
         else:
             check_trust(values, f"run={run}")
+            check_addresses({part: values.get(part) for part in BUILT}, f"run={run}")
         return Settings.of(values, saved)
     except ValidationError as error:
         raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None

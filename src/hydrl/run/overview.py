@@ -17,7 +17,7 @@ from hydrl.run.files import atomically
 from hydrl.run.kept import kept, standardised
 from hydrl.run.played import returns_of
 from hydrl.run.rows import name_of
-from hydrl.run.screen import console, key_value_table
+from hydrl.run.screen import print_table
 
 
 def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray, str]:
@@ -99,22 +99,21 @@ def show(
     path: Path, kind: str, made: Columns, returns: np.ndarray, lengths: np.ndarray, units: str = ""
 ) -> None:
     """The set as a table."""
-    table = key_value_table(f"{path}, data={kind}")
-    table.add_row("rows", f"{len(made['rewards']):,}")
-    table.add_row("episodes", over(made, len(returns)) + ("" if kind == "run" else open_end(made)))
+    table = {"rows": f"{len(made['rewards']):,}"}
+    table["episodes"] = over(made, len(returns)) + ("" if kind == "run" else open_end(made))
     if len(returns):
-        table.add_row("return", f"{returns.mean():,.1f} ± {returns.std():,.1f}, {span(returns)}")
+        table["return"] = f"{returns.mean():,.1f} ± {returns.std():,.1f}, {span(returns)}"
     if len(lengths):
-        table.add_row("length", f"{lengths.mean():,.1f}, {span(lengths)}")
+        table["length"] = f"{lengths.mean():,.1f}, {span(lengths)}"
     for name in (each for each in made if each.partition("/")[0] in ("observations", "actions", "rewards")):
-        table.add_row(name, described(made[name]))
+        table[name] = described(made[name])
     below = f"of the row below, known of {len(columns.transitions(made)['rewards']):,} rows"
-    table.add_row("what follows", "known of each row" if kind == "run" or of_next(made) else below)
+    table["what follows"] = "known of each row" if kind == "run" or of_next(made) else below
     if kind == "run":
         older = "not told apart, as an older run kept them: single transitions"
-        table.add_row("sequences", "told apart" if "episodes" in made else older)
-        table.add_row("units", units)
-    console().print(table)
+        table["sequences"] = "told apart" if "episodes" in made else older
+        table["units"] = units
+    print_table(f"{path}, data={kind}", table)
 
 
 def over(made: Columns, count: int) -> str:

@@ -2,10 +2,12 @@
 
 import re
 from base64 import b64encode
+from collections.abc import Iterable, Sequence
 from html import escape, unescape
 from pathlib import Path
 from urllib.parse import unquote
 
+from hydrl.errors import printable_lines
 from hydrl.run.files import atomically
 
 STYLE = """body { max-width: 60em; margin: 2em auto; padding: 0 1em; font: 16px/1.5 system-ui, sans-serif }
@@ -18,6 +20,22 @@ pre { overflow: auto; padding: 1em; background: #f6f6f6 }"""
 def as_text(value: str) -> str:
     """Text of others for Markdown, in a line, where no character of it is markup."""
     return re.sub(r"[\\`*\[\]<>&|!~]|:(?=//)|(?<!\w)_|_(?!\w)|#$", r"\\\g<0>", " ".join(value.split()))
+
+
+def code(text: object) -> str:
+    """Text set as it is, in a table too."""
+    return f"`{' '.join(str(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
+
+def fenced(text: str, language: str = "") -> str:
+    """Lines set as they are, whatever fence is among them."""
+    fence = max(["```", *(f"{each}`" for each in re.findall("`+", text))], key=len)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, of cells as they stand."""
+    return "\n".join(f"| {' | '.join(each)} |" for each in [names, ["---"] * len(names), *rows])
 
 
 def write_page(text: str, file: Path) -> None:
@@ -39,6 +57,7 @@ def write_page(text: str, file: Path) -> None:
             f'<img src="data:image/png;base64,{b64encode(picture.read_bytes()).decode()}" alt="{found[2]}" />'
         )
 
+    text = printable_lines(text)
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     body = re.sub(r'<img src="([^"]*)" alt="([^"]*)"[^>]*>', inside, body)
     title = escape(re.sub(r"\\([^\w\s])", r"\1", text.partition("\n")[0].lstrip("# ")))

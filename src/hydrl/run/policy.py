@@ -12,7 +12,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.config.settings import Settings
 from hydrl.config.typed import env_named
-from hydrl.errors import UserError
+from hydrl.errors import UserError, printable
 from hydrl.loop.evaluation import Evaluator, untouched_randomness, without_log_probabilities
 from hydrl.parts import environments, specs
 from hydrl.parts.environments.pettingzoo import AgentsForm
@@ -55,7 +55,8 @@ class Policy:
     def __repr__(self) -> str:
         """What it is of, for who looks at it."""
         run = self.settings
-        return f"<Policy of {run.algo} on {run.task}, seed {run.seed}, after {self.frames:,} frames>"
+        name = f"{run.algo} on {run.task}, seed {run.seed}"
+        return printable(f"<Policy of {name}, after {self.frames:,} frames>")
 
     def env(self, num_envs: int = 1) -> TransformedEnv:
         """The run's environment for ``rollout(steps, policy.actor)``, its observation normalisers frozen.

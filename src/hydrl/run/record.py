@@ -18,9 +18,9 @@ from hydrl.run import loggers, process
 from hydrl.run.curves import save_curves
 from hydrl.run.files import atomically
 from hydrl.run.initial import Source
-from hydrl.run.pages import write_page
+from hydrl.run.pages import as_text, code, fenced, table, write_page
 from hydrl.run.resume import Origin, command
-from hydrl.run.screen import Display, closing_rows, print_summary
+from hydrl.run.screen import Display, closing_rows, print_summary, say
 
 
 class Record:
@@ -132,7 +132,7 @@ class Record:
 
     def say(self, text: str) -> None:
         """A line above the progress bar."""
-        self.display.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(text, self.display.console)
 
     def state_dict(self) -> dict[str, Any]:
         """How much of ``metrics.csv`` there is, the rows that wait, and what the run began with."""
@@ -229,9 +229,10 @@ class Record:
 
     def page(self, title: str, rows: dict[str, str]) -> None:
         """Writes ``run.html``: the curves, the closing table's rows and the configuration."""
-        table = "\n".join(["| | |", "|---|---|", *(f"| {name} | `{text}` |" for name, text in rows.items())])
-        config = self.configuration.read_text(encoding="utf-8")
-        parts = [f"# {title}", "![curves](curves.png)", table, "## Configuration", f"```yaml\n{config}```"]
+        cells = [[as_text(name), code(text)] for name, text in rows.items()]
+        config = fenced(self.configuration.read_text(encoding="utf-8"), "yaml")
+        parts = [f"# {as_text(title)}", "![curves](curves.png)", table(["", ""], cells)]
+        parts += ["## Configuration", config]
         write_page("\n\n".join(parts), self.directory / "run.html")
 
     def close(self, reached: dict[str, Any] | None = None) -> None:

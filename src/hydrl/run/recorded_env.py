@@ -7,8 +7,8 @@ from torchrl.data import ReplayBuffer
 
 from hydrl.config.mistakes import find, paths, show
 from hydrl.config.settings import Settings
+from hydrl.errors import printable
 from hydrl.parts.libraries import tell
-from hydrl.run.data_files import printable
 from hydrl.run.resume import DATA
 
 REPORTED = ("_target_", "info_keys")  # what the task's name says, and what changes no row

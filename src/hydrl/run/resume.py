@@ -23,7 +23,7 @@ from hydrl.config.moved import renamed, with_encoders
 from hydrl.config.overrides import as_typed, forks, key_of, plain, quoted, run_of
 from hydrl.config.schema import NETWORKS, InitFrom, Role, keys
 from hydrl.config.settings import Settings, check_stranger
-from hydrl.errors import UserError
+from hydrl.errors import UserError, print_lines
 from hydrl.run import checkpoint
 from hydrl.run.folder import lock, meant, refuse_links, saved_yaml, summary
 
@@ -247,7 +247,7 @@ def origin(settings: Settings) -> Origin | None:
         if (begun := run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
             with checkpoint.report_damage(begun):
                 check_begun(settings, renamed(OmegaConf.to_container(saved_yaml(begun))))
-        print(f"nothing to resume in {run}; starting at the beginning")
+        print_lines(f"nothing to resume in {run}; starting at the beginning")
         return None
     if named.suffix == ".torchrl":
         archive, metadata = named, checkpoint.verify(named, memory=True)
@@ -272,9 +272,11 @@ def origin(settings: Settings) -> Origin | None:
     if fork:
         return forked(settings, start, changed)
     if changed:
-        print(f"goes on with {shown(changed)}")
+        print_lines(f"goes on with {shown(changed)}")
     if ahead := [f"{checkpoint.frames_of(each):,}" for each in there if checkpoint.frames_of(each) > frames]:
-        print(f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(ahead)}")
+        print_lines(
+            f"goes on after {frames:,} frames; later checkpoints go once it saves: {', '.join(ahead)}"
+        )
     return start
 
 
@@ -290,7 +292,7 @@ def forked(settings: Settings, start: Origin, changed: Mapping[str, tuple[Any, A
         )
     lock(Path(settings.run_dir))
     told = f", with {shown(changed)}" if changed else ""
-    print(f"a fork of {start.folder} after {start.frames:,} frames{told}")
+    print_lines(f"a fork of {start.folder} after {start.frames:,} frames{told}")
     return replace(start, run_ids={}, changed=changed)
 
 
@@ -400,5 +402,5 @@ def finished(settings: Settings, start: Origin | None) -> bool:
     """Whether a resumed run has come to its end and is asked for nothing more; says so."""
     further = wanted(settings, start) if start and not start.forked else ""
     if start and further:
-        print(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
+        print_lines(f"{settings.run_dir} is finished, after {start.frames:,} frames; to go on give {further}")
     return bool(further)

@@ -3,14 +3,17 @@
 import io
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
+
+from hydrl.errors import printable, printable_lines
 
 # The rows of the closing table, of what stands in summary.json.
 CLOSING = {
@@ -69,10 +72,10 @@ class Display:
     """
 
     def __init__(self, title: str, total_frames: int, data: bool = False) -> None:
-        self.title, self.console, self.whose = title, console(), "data's " if data else ""
+        self.title, self.console, self.whose = printable(title), console(), "data's " if data else ""
         wide = self.console.width > 120  # else the title would leave the bar no place
         self.progress = Progress(
-            *([TextColumn("[bold]{task.description}")] if wide else []),
+            *([TextColumn("{task.description}", style="bold", markup=False)] if wide else []),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[training]}"),
@@ -85,7 +88,7 @@ class Display:
         )
         self.training, self.told = "reward -", False
         unknown: Any = dict.fromkeys(("eval/return_mean", "time/frames_per_second"), "-")
-        self.task = self.progress.add_task(title, total=total_frames, training=self.training, **unknown)
+        self.task = self.progress.add_task(self.title, total=total_frames, training=self.training, **unknown)
         self.progress.start()
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
@@ -115,12 +118,10 @@ class Display:
 def print_summary(summary: dict[str, Any], directory: Path, going_on: str = "") -> None:
     """The closing table; what goes on with the run stands below it, where it can be copied whole."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
-    table = key_value_table(f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}")
-    for row in closing_rows(summary, directory).items():
-        table.add_row(*map(escape, row))
-    console().print(table)
+    title = f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}"
+    print_table(title, closing_rows(summary, directory))
     if going_on:
-        console().print(f"go on with: {going_on}", highlight=False, markup=False, soft_wrap=True)
+        say(f"go on with: {going_on}")
 
 
 def short(value: float | None) -> str:
@@ -155,9 +156,16 @@ def console() -> Console:
     return terminal if terminal.is_terminal else Console(width=120)
 
 
-def key_value_table(title: str) -> Table:
-    """A table of two columns, names and values."""
-    table = Table(show_header=False, title=title, min_width=60)
+def say(text: str, on: Console | None = None) -> None:
+    """Prints a line, in which nothing is markup; ``on`` is the console of a progress bar below it."""
+    (on or console()).print(printable_lines(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def print_table(title: str, rows: Mapping[str, str]) -> None:
+    """Prints a table of two columns, names and values, in which nothing is markup."""
+    table = Table(show_header=False, title=Text(printable(title), "table.title"), min_width=60)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    return table
+    for row in rows.items():
+        table.add_row(*(Text(printable(each)) for each in row))
+    console().print(table)

@@ -276,7 +276,7 @@ class TrainingState:
                 fast_forward(each, self.learner["optimizer"], batches)
             else:
                 each.load_state_dict(states[name])
-        for name in [each for each in self.books if each in states["books"]]:  # older ones have no looks
+        for name in [each for each in self.books if each != "looks" or each in states["books"]]:  # as older
             self.books[name].load_state_dict(states["books"][name])
         if origin.forked:
             states = self.begin_fork(states, origin)

@@ -8,6 +8,7 @@ import numpy as np
 
 from hydrl.config import CONFIGS
 from hydrl.config.tuned import composed
+from hydrl.run.pages import as_text, table
 from hydrl.study import report
 from hydrl.study.runs import Run
 
@@ -36,7 +37,7 @@ def page(found: Iterable[Sequence[Run]]) -> str:
             [f"`algo={file.stem}`", comment(file), ", ".join(chosen["action_spaces"]), loss, did, cost]
         )
     names = ["", "what it is", "actions", "loss of `torchrl.objectives`", "what it did here", "cost a frame"]
-    return f"{INTRODUCTION}\n{report.table(names, cells)}\n"
+    return f"{INTRODUCTION}\n{table(names, cells)}\n"
 
 
 def settings(algo: str) -> Mapping[str, Any]:
@@ -48,7 +49,7 @@ def reached(runs: Sequence[Run]) -> str:
     """The runs of a row in words."""
     frames = np.median([run.curve[-1, 0] for run in runs])
     scores = report.spread(np.array([run.score for run in runs]))
-    return f"{runs[0].id or runs[0].env}: {scores} @ {frames:,.0f}"
+    return f"{as_text(runs[0].id or runs[0].env)}: {scores} @ {frames:,.0f}"
 
 
 def milliseconds(runs: Sequence[Run]) -> float:

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
+from hydrl.errors import printable
 from hydrl.study.published import Row, curves, reach
 from hydrl.study.runs import Run
 from hydrl.study.scores import FEW, estimate, iqm
@@ -60,7 +61,7 @@ def save(
         for name in sorted({run.group for run in runs}):
             members = [run for run in runs if run.group == name]
             look = [each[places[name] % len(each)] for each in (COLOURS, DASHES, MARKERS)]
-            curve(axes, members, against, textwrap.fill(name, 90), *look)
+            curve(axes, members, against, label_of(name), *look)
         for threshold in filter(None, {run.threshold for run in runs}):
             axes.axhline(threshold, color="#666666", linestyle=":", label="solved")
         axes.set_ylabel("evaluation return, IQM")
@@ -74,6 +75,11 @@ def save(
     for file in files:
         dateless = {"Date": None} if file.suffix == ".svg" else None
         figure.savefig(file, dpi=150, bbox_inches="tight", metadata=dateless)
+
+
+def label_of(name: str) -> str:
+    """A name in a legend, which a long one would make larger than a picture can be."""
+    return textwrap.fill(printable(name), 90, max_lines=4, placeholder=" ...")
 
 
 def unlike(runs: Iterable[Run]) -> dict[str, int]:
@@ -135,5 +141,5 @@ def beside(axes: Axes, found: dict[str, list[Row]], longest: float) -> None:
         }
         known = any(each is not None for each in std)
         errors = [np.nan if each is None else each for each in std] if known else None
-        axes.errorbar(frames, returns, errors, label=name, capsize=3, zorder=1.5, **look)
+        axes.errorbar(frames, returns, errors, label=label_of(name), capsize=3, zorder=1.5, **look)
     axes.set_xlim(axes.get_xlim()[0], end)

@@ -4,19 +4,24 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations, groupby
+from itertools import combinations, count, groupby
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
 from hydrl.config import own
 from hydrl.config.overrides import as_typed
+from hydrl.errors import printable, printable_lines
 from hydrl.run.files import atomically
-from hydrl.run.pages import as_text
+from hydrl.run.pages import as_text, code, fenced, table
 from hydrl.study import figures
 from hydrl.study.published import Row, curves, reach
 from hydrl.study.runs import Run
 from hydrl.study.scores import FEW, RESAMPLES, estimate, improvement, iqm
+
+IN_LINKS = ":/?#@!$&'*+,;=%~"
+LONGEST = 100  # characters of a task in the name of its picture
 
 METHOD = f"""## How it was computed
 
@@ -65,22 +70,33 @@ def save(
     places = figures.unlike(runs)
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
     parts = [f"# {as_text(title or 'Runs on ' + ', '.join(tasks))}", *head(runs, left_out), more]
-    for env, members in tasks.items():
-        picture = f"{pictures}curves-" + re.sub(r"[^\w.-]", "_", env)
+    for (env, members), name in zip(tasks.items(), picture_names(tasks), strict=True):
+        picture = f"{pictures}curves-{name}"
         files = [page.parent / f"{picture}.{kind}" for kind in ("png", "svg")]
         figures.save(members, places, *files, published=published, seconds=seconds)
         parts += [f"## {as_text(env)}", f"![{picture}]({picture}.png)", f"As [SVG]({picture}.svg)."]
         parts += [beside(published, members) if published else "", task(members, seconds)]
     parts += ["\n".join([METHOD, *[SECONDS] * seconds, *[PUBLISHED] * bool(published)]), "## Commands"]
     words = [["python", "train.py", *own.typed(own.remembered(run.folder)), *run.overrides] for run in runs]
-    typed = [f"# {run.folder}\n{shlex.join(each)}" for run, each in zip(runs, words, strict=True)]
+    places_of = [printable(str(run.folder)) for run in runs]  # in a comment, which a new line would end
+    typed = [f"# {place}\n{shlex.join(each)}" for place, each in zip(places_of, words, strict=True)]
     commands = "\n".join([command, *typed])
-    fence = max(["```", *(f"{each}`" for each in re.findall("`+", commands))], key=len)
-    parts += [as_typed(f"{fence}\n{commands}\n{fence}")]
+    parts += [as_typed(fenced(commands))]
     text = "\n\n".join(filter(None, parts)) + "\n"
+    text = printable_lines(text)
     with atomically(page) as partial:
         partial.write_text(text, encoding="utf-8")
     return text
+
+
+def picture_names(tasks: Iterable[str]) -> list[str]:
+    """What the file of each task's picture is named by, no two alike; where cases are not told apart, too."""
+    names: list[str] = []
+    for task in tasks:
+        name, taken = re.sub(r"[^\w.-]", "_", task)[:LONGEST], {each.lower() for each in names}
+        others = (name if n == 1 else f"{name}-{n}" for n in count(1))
+        names.append(next(each for each in others if each.lower() not in taken))
+    return names
 
 
 def head(runs: Sequence[Run], left_out: Mapping[Path, str]) -> list[str]:
@@ -133,21 +149,14 @@ def beside(published: Sequence[Row], runs: Sequence[Run]) -> str:
             told[row.frames <= end].append(f"{row.return_mean:,g}{std} @ {row.frames:,}")
         how = {each: None for row in members for each in (row.protocol, row.note) if each}
         task = " ".join(filter(None, [first.task, first.version]))
-        source = f"[{cell(first.by)}]({first.link})" if first.link else cell(first.source)
+        source = as_text(first.by)
+        if first.link:  # in which nothing ends the link or the cell
+            source = f"[{source}]({quote(first.link, safe=IN_LINKS)})"
         returns = ["; ".join(told[drawn]) or "-" for drawn in (True, False)]
-        rows.append([cell(first.method), cell(task), first.seeds, *returns, cell("; ".join(how)), source])
+        cells = [as_text(each) for each in (first.method, task, "; ".join(how))]
+        rows.append([*cells[:2], first.seeds, *returns, cells[2], source])
     columns = ["published", "task", "seeds", "return @ frames", "further on, not drawn", "measured", "source"]
     return table(columns, rows)
-
-
-def cell(text: str) -> str:
-    """Text of others for a table, as it stands."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def code(text: object) -> str:
-    """Text set as it is, in a table too."""
-    return f"`{' '.join(str(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
 def number(value: float) -> str:
@@ -164,8 +173,3 @@ def between(found: np.ndarray) -> str:
 def spread(values: np.ndarray) -> str:
     """Mean and sample standard deviation."""
     return number(values.mean()) + (f" ± {number(values.std(ddof=1))}" if len(values) > 1 else "")
-
-
-def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, of cells as they stand."""
-    return "\n".join(f"| {' | '.join(each)} |" for each in [names, ["---"] * len(names), *rows])

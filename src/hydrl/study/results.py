@@ -11,6 +11,7 @@ import yaml
 from hydrl.config import CONFIGS
 from hydrl.errors import DivergedError, RunError, UserError
 from hydrl.run.files import atomically
+from hydrl.run.pages import as_text, code, table
 from hydrl.study import algorithms, report, runs
 from hydrl.study.pool import Trainings
 from hydrl.study.runs import Run
@@ -108,11 +109,11 @@ def write(said: Mapping[str, Any], found: Mapping[str, Sequence[Run]], page: Pat
     runs.name_groups(counted)
     cells, how = [], []
     for row, ours in zip(said["runs"], found.values(), strict=True):
-        command, seeds = report.code(" ".join(row["overrides"])), f"{len(ours)} of {len(said['seeds'])}"
+        command, seeds = code(" ".join(row["overrides"])), f"{len(ours)} of {len(said['seeds'])}"
         reached = ["-"] * 4
         if ours:
             scores = np.array([run.score for run in ours])
-            reached = [ours[0].id or ours[0].env, report.between(estimate(iqm, scores))]
+            reached = [as_text(ours[0].id or ours[0].env), report.between(estimate(iqm, scores))]
             reached.append(f"**{report.spread(scores)}**")
             reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
         published = [row["published"].get(each, "") for each in said["sources"]]
@@ -120,7 +121,7 @@ def write(said: Mapping[str, Any], found: Mapping[str, Sequence[Run]], page: Pat
         how.append(f"- {command}: {tuned(row['overrides'])}")
     names = ["`python train.py`", "seeds", "task", "IQM [95%]", "mean ± std", "frames"]
     names += said["sources"].values()
-    parts = ["## Beside what others published", report.table(names, cells), said["notes"].strip()]
+    parts = ["## Beside what others published", table(names, cells), said["notes"].strip()]
     parts += ["## How each was tuned", "\n".join(how)]
     report.save(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/", "Results")
     with atomically(page.with_name("algorithms.md")) as partial:

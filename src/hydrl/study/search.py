@@ -186,7 +186,8 @@ class Search:
 
     def folder(self, trial: Trial | FrozenTrial) -> Path:
         """Where the runs of a trial lie; of one that goes on, where they were begun."""
-        return self.out / trial.user_attrs.get("folder", f"trial-{trial.number:04}")
+        named = str(trial.user_attrs.get("folder"))
+        return self.out / (named if re.fullmatch(r"trial-\d+", named) else f"trial-{trial.number:04}")
 
     def place(self, trial: FrozenTrial) -> str:
         """The folder of a trial, with the machine where that may be another."""

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hydrl.config.schema import Role, keys
+from hydrl.errors import print_lines, printable, printable_lines
 from hydrl.run.folder import summary
 from hydrl.run.screen import console
 from hydrl.study.pool import Training, Trainings, side_by_side
@@ -101,14 +102,14 @@ def train_all(
     labels = [" ".join(word for word in each if word not in common) for each in lists]
 
     def member(number: int, label: str, overrides: Sequence[str]) -> Iterator[None]:
-        print(f"#{number} begins: {label}", flush=True)
+        print_lines(f"#{number} begins: {label}")
         run = pool.start(
             [*words, *overrides], folder / folder_name(overrides, left_out), shown=pool.limit == 1
         )
         while run.code is None:
             yield
         ended(overrides, run.folder)
-        print(f"#{number} {run.status}: {note(run)}", flush=True)
+        print_lines(f"#{number} {run.status}: {note(run)}")
 
     try:
         with pool:
@@ -124,11 +125,12 @@ def train_all(
 
 def show(title: str, rows: Iterable[tuple[int, str, Training]]) -> None:
     """Prints the table: the number of each run, its overrides and what became of it."""
-    table = Table(title=Text(title))
+    table = Table(title=Text(printable_lines(title)))
     for name in COLUMNS:
         table.add_column(name, overflow="fold")
     for number, label, each in rows:
-        table.add_row(*map(Text, [str(number), label, each.status, *cells(each), note(each)]))
+        row = [str(number), label, each.status, *cells(each), note(each)]
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console().print(table)
 
 
@@ -145,7 +147,7 @@ def cells(run: Training) -> list[str]:
             f"{found['wall_seconds']:,.0f}" if found else "",
         ]
     except (LookupError, TypeError, ValueError) as error:
-        print(f"warning: {run.folder / 'summary.json'} is damaged: {type(error).__name__}: {error}")
+        print_lines(f"warning: {run.folder / 'summary.json'} is damaged: {type(error).__name__}: {error}")
         return [""] * 4
 
 
