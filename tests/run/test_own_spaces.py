@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL_PPO, settings
+from conftest import SMALL, SMALL_PPO, settings
 from gymnasium.spaces import Box, Dict, Discrete, flatten
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from kinds import KINDS, AnyTask
@@ -18,7 +18,7 @@ from hydrl.errors import UserError
 from hydrl.parts import environments
 from hydrl.parts.environments.told import OwnForm
 from hydrl.parts.environments.transitions import action_entries, arranged, flat, paths
-from hydrl.run import columns, export, minari_sets, played
+from hydrl.run import columns, export, minari_sets, overview, played
 from hydrl.run.dataset import rows_of
 from hydrl.run.finished import open_run
 from train import train
@@ -160,6 +160,16 @@ def of_others(actions) -> columns.Columns:
     return made | {"rewards": np.ones(3), "terminals": np.array([0, 0, 1]), "timeouts": np.zeros(3)}
 
 
+def test_what_a_replay_buffer_has_is_shown_with_how_its_choices_are_counted(run):
+    words = ["algo=dqn", *SMALL, "transforms=plain", "env=gym", "env.id=kinds:Any-v0", "+env.kind=start"]
+    folder = run(
+        *words, "total_frames=128", "minibatches.warmup_frames=64", "exploration.annealing_num_steps=128"
+    )
+    _, made, *_, units = overview.opened(folder, "set")
+    assert {*made["actions"].tolist()} == {0, 1, 2}
+    assert units == "choices are counted from 0, as networks have them"
+
+
 def test_sets_from_before_are_counted_from_0_and_those_of_others_as_the_task_counts(folder, tmp_path):
     chosen = settings("algo=ppo", *SHORT, "+env.kind=start")
     before = {"task": chosen.task, "made_by": {"algo": "ppo"}}
@@ -167,6 +177,8 @@ def test_sets_from_before_are_counted_from_0_and_those_of_others_as_the_task_cou
     columns.write("npz", tmp_path / "others.npz", of_others([5, 7, 6]))
     for place in (tmp_path / "before", tmp_path / "before" / "data.npz", tmp_path / "others.npz"):
         assert read(chosen, place)[0]["action"].argmax(-1).tolist() == [0, 2, 1]
+        units = overview.opened(place, "set")[-1]
+        assert units == ("" if place.stem == "others" else overview.COUNTED)
     columns.write("npz", tmp_path / "wrong.npz", of_others([5, 2, 6]))
     with pytest.raises(UserError, match=r"actions has 2, and there are the choices 5 to 7$"):
         read(chosen, tmp_path / "wrong.npz")
