@@ -20,6 +20,7 @@ from hydrl.parts.environments.told import OwnForm
 from hydrl.parts.environments.transitions import action_entries, arranged, flat, paths
 from hydrl.run import columns, export, minari_sets, overview, played
 from hydrl.run.dataset import rows_of
+from hydrl.run.films import film
 from hydrl.run.finished import open_run
 from train import train
 
@@ -223,6 +224,20 @@ def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(kind, play
     folder = run(*words, "data=npz", f"data.path={tmp_path / 'others.npz'}", "optim.lr=0.01")
     policy = hydrl.load(folder, checkpoint="last", trust=True)
     assert np.array_equal(policy.predict(seen), played_there)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_video_plays_what_predict_gives_in_the_task_s_own_space(kind, folder, monkeypatch, tmp_path):
+    seen, acted = KINDS[kind]
+    _, trained, evaluator = open_run(folder(kind), checkpoint="last", device=torch.device("cpu"), trust=True)
+    monkeypatch.setattr(AnyTask, "record", record := [])
+    film(evaluator, tmp_path / "video.mp4", trained, 2)
+    policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
+    assert len(record) == 4
+    for before, action, _ in record:
+        assert seen.contains(before)
+        assert acted.contains(action)
+        assert np.allclose(flatten(acted, action), flatten(acted, policy.predict(before)), atol=1e-5)
 
 
 EXPORTED = [each for each in KINDS if not isinstance(KINDS[each][1], Dict)]
