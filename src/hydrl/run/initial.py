@@ -15,12 +15,14 @@ from torch.nn import Parameter
 from torchrl.envs import TransformedEnv
 
 from hydrl.config.mistakes import find, show
+from hydrl.config.moved import renamed
 from hydrl.config.overrides import run_of
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.learner import Learner
 from hydrl.parts.environments import normaliser_state
 from hydrl.parts.environments.normalisers import load_normaliser
+from hydrl.parts.specs import is_picture
 from hydrl.run import checkpoint
 from hydrl.run.folder import meant, refuse_links
 from hydrl.run.resume import Origin
@@ -48,6 +50,7 @@ class Source:
         lines: what the user is told.
         weights: how many of the entries that were taken are more than a vector.
         exploring: what the user is told of the first actions, where they are not the actor's.
+        scale: the other run's ``encoder.scale``, where it is not this one's.
     """
 
     named: str
@@ -62,6 +65,7 @@ class Source:
     lines: list[str] = field(default_factory=list)
     weights: int = 0
     exploring: str = ""
+    scale: str = ""
 
     @property
     def told(self) -> dict[str, Any]:
@@ -97,6 +101,9 @@ def source(settings: Settings, origin: Origin | None) -> Source | None:
     frames = checkpoint.frames_of(archive)
     source = Source(asks.run, run, frames, there, normaliser, settings.loss.networks, asks.parts)
     source.exploring = exploring(settings.exploration or {}, settings.collector)
+    scales = [find(each, "actor.encoder.scale") for each in (renamed(then), settings.shown)]
+    if isinstance(scales[0], str) and scales[0] != scales[1]:
+        source.scale = scales[0]
     return source
 
 
@@ -199,6 +206,12 @@ def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
     if not (source.weights or source.taken.get("normaliser")):
         raise UserError(f"init_from={source.named}: no layer of it fits: {some(source.left)}")
     tell(source, parts)
+    spec = env.observation_spec
+    seen = [key for key in spec.keys(True, True) if is_picture(spec, key) and spec[key].dtype != torch.uint8]
+    if seen and source.scale and source.taken.get("actor"):
+        source.lines.append(
+            f"the actor had learned from pictures of another scale; encoder.scale={source.scale} has its own"
+        )
 
 
 def alike(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
