@@ -23,6 +23,9 @@ from hydrl.errors import UserError
 from hydrl.run.folder import require_run
 from hydrl.run.screen import console, outlive_readers
 
+# Minari's own pattern takes no namespace of one letter, and it reads v01 as v1.
+NAME = r"(?!./[^/]*$)([\w-]+/)*[\w-]+-v(0|[1-9]\d*)"
+
 
 @dataclass
 class Arguments:
@@ -90,8 +93,11 @@ def check(arguments: Arguments) -> None:
         raise UserError(f"checkpoint={arguments.checkpoint}: use last, best or a number of frames")
     if arguments.format not in ("npz", "h5", "minari"):
         raise UserError(f"format={arguments.format}: use npz, h5 or minari")
-    if arguments.format == "minari" and not re.fullmatch(r"([\w-]+/)*[\w-]+-v\d+", arguments.out):
-        raise UserError(f"out={arguments.out}: Minari names a set as pendulum/expert-v0")
+    if arguments.format == "minari" and not re.fullmatch(NAME, arguments.out):
+        raise UserError(
+            f"out={arguments.out}: Minari names a set as pendulum/expert-v0; a namespace has two letters or "
+            "more, and a version no leading zero"
+        )
     require_run(Path(arguments.run))
 
 

@@ -38,9 +38,11 @@ class AnyTask(gymnasium.Env):
         kind: of ``KINDS``.
     """
 
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012 - Gymnasium's way
     record: list[tuple[Any, Any, Any]] | None = None  # of all tasks: what was observed, done, observed then
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self.observation_space, self.action_space = deepcopy(KINDS[kind])
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
@@ -56,6 +58,10 @@ class AnyTask(gymnasium.Env):
         if self.record is not None:
             self.record.append((before, deepcopy(action), self.now))
         return self.now, 1.0, self.left == 0, False, {}
+
+    def render(self) -> np.ndarray:
+        """A small black picture."""
+        return np.zeros((16, 16, 3), np.uint8)
 
 
 gymnasium.register("Any-v0", AnyTask)

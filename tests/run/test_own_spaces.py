@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL_PPO, settings
+from conftest import SMALL, SMALL_PPO, settings
 from gymnasium.spaces import Box, Dict, Discrete, flatten
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from kinds import KINDS, AnyTask
@@ -18,8 +18,9 @@ from hydrl.errors import UserError
 from hydrl.parts import environments
 from hydrl.parts.environments.told import OwnForm
 from hydrl.parts.environments.transitions import action_entries, arranged, flat, paths
-from hydrl.run import columns, export, minari_sets, played
+from hydrl.run import columns, export, minari_sets, overview, played
 from hydrl.run.dataset import rows_of
+from hydrl.run.films import film
 from hydrl.run.finished import open_run
 from train import train
 
@@ -160,6 +161,16 @@ def of_others(actions) -> columns.Columns:
     return made | {"rewards": np.ones(3), "terminals": np.array([0, 0, 1]), "timeouts": np.zeros(3)}
 
 
+def test_what_a_replay_buffer_has_is_shown_with_how_its_choices_are_counted(run):
+    words = ["algo=dqn", *SMALL, "transforms=plain", "env=gym", "env.id=kinds:Any-v0", "+env.kind=start"]
+    folder = run(
+        *words, "total_frames=128", "minibatches.warmup_frames=64", "exploration.annealing_num_steps=128"
+    )
+    _, made, *_, units = overview.opened(folder, "set")
+    assert {*made["actions"].tolist()} == {0, 1, 2}
+    assert units == "choices are counted from 0, as networks have them"
+
+
 def test_sets_from_before_are_counted_from_0_and_those_of_others_as_the_task_counts(folder, tmp_path):
     chosen = settings("algo=ppo", *SHORT, "+env.kind=start")
     before = {"task": chosen.task, "made_by": {"algo": "ppo"}}
@@ -167,6 +178,8 @@ def test_sets_from_before_are_counted_from_0_and_those_of_others_as_the_task_cou
     columns.write("npz", tmp_path / "others.npz", of_others([5, 7, 6]))
     for place in (tmp_path / "before", tmp_path / "before" / "data.npz", tmp_path / "others.npz"):
         assert read(chosen, place)[0]["action"].argmax(-1).tolist() == [0, 2, 1]
+        units = overview.opened(place, "set")[-1]
+        assert units == ("" if place.stem == "others" else overview.COUNTED)
     columns.write("npz", tmp_path / "wrong.npz", of_others([5, 2, 6]))
     with pytest.raises(UserError, match=r"actions has 2, and there are the choices 5 to 7$"):
         read(chosen, tmp_path / "wrong.npz")
@@ -211,6 +224,20 @@ def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(kind, play
     folder = run(*words, "data=npz", f"data.path={tmp_path / 'others.npz'}", "optim.lr=0.01")
     policy = hydrl.load(folder, checkpoint="last", trust=True)
     assert np.array_equal(policy.predict(seen), played_there)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_video_plays_what_predict_gives_in_the_task_s_own_space(kind, folder, monkeypatch, tmp_path):
+    seen, acted = KINDS[kind]
+    _, trained, evaluator = open_run(folder(kind), checkpoint="last", device=torch.device("cpu"), trust=True)
+    monkeypatch.setattr(AnyTask, "record", record := [])
+    film(evaluator, tmp_path / "video.mp4", trained, 2)
+    policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
+    assert len(record) == 4
+    for before, action, _ in record:
+        assert seen.contains(before)
+        assert acted.contains(action)
+        assert np.allclose(flatten(acted, action), flatten(acted, policy.predict(before)), atol=1e-5)
 
 
 EXPORTED = [each for each in KINDS if not isinstance(KINDS[each][1], Dict)]

@@ -18,7 +18,7 @@ from hydrl.run import checkpoint
 from hydrl.run.finished import read_settings
 
 WORDS = [*SMALL_PPO, "transforms=plain", "encoder.features=8", "critic.encoder=own"]
-WORDS += ["env=gym", "env.id=kinds:Any-v0", "+env.kind=floats"]
+WORDS += ["env=gym", "env.id=kinds:Any-v0"]
 
 
 def scales(settings: dict[str, Any]) -> set[str]:
@@ -51,7 +51,7 @@ def as_before(folder: Path) -> None:
 
 
 def test_a_run_from_before_predicts_and_goes_on_by_the_same_numbers(tmp_path):
-    words = ["algo=ppo", *WORDS, "encoder.scale=bytes", "anneal_frames=256"]
+    words = ["algo=ppo", *WORDS, "+env.kind=floats", "encoder.scale=bytes", "anneal_frames=256"]
     for frames, name in ((256, "unbroken"), (128, "half")):
         done = typed(*words, f"total_frames={frames}", f"hydra.run.dir='{tmp_path / name}'")
         assert done.returncode == 0, done.stderr
@@ -73,7 +73,24 @@ def test_a_run_from_before_predicts_and_goes_on_by_the_same_numbers(tmp_path):
     assert logged(before)[-1] == logged(tmp_path / "unbroken")[-1]
 
 
+@pytest.mark.parametrize("kind", ["floats", "picture"])
+def test_weights_that_were_learned_from_another_scale_are_told(kind, run, capsys):
+    words = ["algo=ppo", *WORDS, "total_frames=64", f"+env.kind={kind}"]
+    first = run(*words, "encoder.scale=bytes", folder="first")
+    capsys.readouterr()
+    line = "the actor had learned from pictures of another scale; encoder.scale=bytes has its own"
+    for scale, other in (("bounds", kind == "floats"), ("bytes", False)):
+        run(
+            *words,
+            f"init_from.run={first}",
+            "init_from.checkpoint=last",
+            f"encoder.scale={scale}",
+            folder=scale,
+        )
+        assert (line in " ".join(capsys.readouterr().out.split())) is other
+
+
 def test_a_new_run_records_that_it_scales_by_bounds_and_a_wrong_word_is_told():
-    assert scales(settings("algo=ppo", *WORDS).shown) == {"bounds"}
+    assert scales(settings("algo=ppo", *WORDS, "+env.kind=floats").shown) == {"bounds"}
     with pytest.raises(hydrl.errors.UserError, match=r"encoder.scale=255: .*bounds.*bytes"):
-        settings("algo=ppo", *WORDS, "encoder.scale=255")
+        settings("algo=ppo", *WORDS, "+env.kind=floats", "encoder.scale=255")

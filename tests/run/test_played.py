@@ -168,6 +168,8 @@ def test_what_cannot_be_recorded_is_told_in_a_line(normalised, recorded, tmp_pat
         (f"run={normalised}", "out=new", "random=1.5"): "random=1.5: give a share from 0 to 1",
         (f"run={normalised}", "out=new", "format=csv"): "format=csv: use npz, h5 or minari",
         (f"run={normalised}", "out=new", "format=minari"): "out=new: Minari names a set as",
+        (f"run={normalised}", "out=a/b-v0", "format=minari"): "out=a/b-v0: Minari names a set as",
+        (f"run={normalised}", "out=ab/c-v01", "format=minari"): "out=ab/c-v01: Minari names a set as",
         (f"run={tmp_path}", "out=new"): f"run={tmp_path}: no run lies there",
     }.items():
         done = typed(*words, script="scripts/record.py")

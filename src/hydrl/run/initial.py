@@ -15,12 +15,14 @@ from torch.nn import Parameter
 from torchrl.envs import TransformedEnv
 
 from hydrl.config.mistakes import find, show
+from hydrl.config.moved import renamed
 from hydrl.config.overrides import run_of
 from hydrl.config.settings import Settings
 from hydrl.errors import UserError
 from hydrl.loop.learner import Learner
 from hydrl.parts.environments import normaliser_state
 from hydrl.parts.environments.normalisers import load_normaliser
+from hydrl.parts.specs import is_picture
 from hydrl.run import checkpoint
 from hydrl.run.folder import meant, refuse_links
 from hydrl.run.resume import Origin
@@ -50,6 +52,7 @@ class Source:
         exploring: what the user is told of the first actions, where they are not the actor's.
         checkpoint: that they are taken from.
         classes: digests that it has of the user's own classes, see :mod:`hydrl.run.classes`.
+        scale: the other run's ``encoder.scale``, where it is not this one's.
     """
 
     named: str
@@ -66,6 +69,7 @@ class Source:
     exploring: str = ""
     checkpoint: Path = Path()
     classes: Any = None
+    scale: str = ""
 
     @property
     def told(self) -> dict[str, Any]:
@@ -102,6 +106,9 @@ def source(settings: Settings, origin: Origin | None) -> Source | None:
     source = Source(asks.run, run, frames, there, normaliser, settings.loss.networks, asks.parts)
     source.checkpoint, source.classes = archive, metadata.get("classes")
     source.exploring = exploring(settings.exploration or {}, settings.collector)
+    scales = [find(each, "actor.encoder.scale") for each in (renamed(metadata["settings"]), settings.shown)]
+    if isinstance(scales[0], str) and scales[0] != scales[1]:
+        source.scale = scales[0]
     return source
 
 
@@ -204,6 +211,12 @@ def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
     if not (source.weights or source.taken.get("normaliser")):
         raise UserError(f"init_from={source.named}: no layer of it fits: {some(source.left)}")
     tell(source, parts)
+    spec = env.observation_spec
+    seen = [key for key in spec.keys(True, True) if is_picture(spec, key) and spec[key].dtype != torch.uint8]
+    if seen and source.scale and source.taken.get("actor"):
+        source.lines.append(
+            f"the actor had learned from pictures of another scale; encoder.scale={source.scale} has its own"
+        )
 
 
 def alike(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:

@@ -16,8 +16,11 @@ from hydrl.run.columns import NEXT, Columns
 from hydrl.run.files import atomically
 from hydrl.run.kept import kept, standardised
 from hydrl.run.played import returns_of
-from hydrl.run.rows import name_of
+from hydrl.run.rows import FORMAT, about, name_of
 from hydrl.run.screen import print_table
+
+# The environment's own numbers may begin elsewhere.
+COUNTED = "choices are counted from 0, as networks have them"
 
 
 def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray, str]:
@@ -25,7 +28,7 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray,
 
     Returns:
         its kind, its columns, the returns and lengths of the episodes that ended in it (none, where a run
-        counted none), and in what units a run kept it.
+        counted none), and in what units its numbers are, where they are not the environment's own.
 
     Raises:
         UserError: if there is none.
@@ -37,7 +40,11 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray,
         raise UserError(f"{told}: no set of data and no run lies there")
     if kind != "run":
         made = columns.read(kind, path, told)
-        return kind, made, *returns_of(made), ""
+        written = about(path)
+        older = bool(written) and written.get("format") != FORMAT
+        if kind == "minari":
+            older = columns.older_minari(path)
+        return kind, made, *returns_of(made), COUNTED if older and has_choices(made) else ""
     buffer, settings, left, _ = kept(path, "data")
     rows = buffer.storage[:]
     if rows.ndim > 1 or rows.get("action", None) is None:
@@ -45,27 +52,40 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray,
         raise UserError(f"{told}: its rows are {what}, which no other run reads")
     ended = episodes_of(rows)
     lengths = ended.get("step_count", None)
+    made = of_memory(rows)
     return (
         kind,
-        of_memory(rows),
+        made,
         ended["episode_reward"].reshape(-1).numpy(),
         np.empty(0) if lengths is None else lengths.reshape(-1).numpy(),
-        units(settings, left, several=rows.get("steps_to_next_obs", None) is not None),
+        units(
+            settings,
+            left,
+            several=rows.get("steps_to_next_obs", None) is not None,
+            choices=has_choices(made),
+        ),
     )
 
 
-def units(settings: Mapping[str, Any], left: list[str], *, several: bool) -> str:
+def has_choices(made: Columns) -> bool:
+    """Whether the actions of a set are choices."""
+    return "actions" in made and made["actions"].dtype.kind in "iu"
+
+
+def units(settings: Mapping[str, Any], left: list[str], *, several: bool, choices: bool = False) -> str:
     """In which a run kept its rows.
 
     Args:
         settings: the run's.
         left: its transforms of rewards that cannot be undone.
         several: whether a row is of several steps.
+        choices: whether the actions are.
     """
     found = ["rewards are the discounted sum of minibatches.n_steps"] if several else []
     found += [f"rewards as transforms.{name} left them" for name in left]
     if standardised(settings):
         found.append("what is observed as its normaliser showed it; `record` plays in the task's own")
+    found += [COUNTED] if choices else []
     return ", ".join(found) or "the task's own"
 
 
@@ -112,6 +132,7 @@ def show(
     if kind == "run":
         older = "not told apart, as an older run kept them: single transitions"
         table["sequences"] = "told apart" if "episodes" in made else older
+    if units:
         table["units"] = units
     print_table(f"{path}, data={kind}", table)
 

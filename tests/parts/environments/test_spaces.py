@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from pictures import Dot, Scene
 
 from hydrl.errors import UserError
+from hydrl.parts import libraries
 from hydrl.parts.environments import gymnasium_env, make_env, spaces
 from hydrl.parts.specs import seen
 
@@ -43,6 +44,22 @@ def test_a_picture_of_numbers_keeps_its_bounds_in_a_space_of_its_own():
     assert (own.low.min(), own.high.max(), own.dtype) == (-3, 65_000, np.float32)
     assert own is not shown
     assert own.low is not shown.low
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "told"),
+    [
+        ((2, 5, 6, 3), np.uint16, True),
+        ((2, 3, 5, 6), np.float32, True),
+        ((2, 5, 6, 3), np.uint8, False),
+        ((2, 4, 4, 2), np.float32, False),  # a board is a vector
+        ((5, 6, 3), np.float32, False),
+    ],
+)
+def test_stacked_pictures_that_are_read_as_a_vector_are_told(shape, kind, told, capsys):
+    libraries.TOLD.clear()
+    shown_by(Box(0, 255, shape, kind), np.zeros(shape, kind))
+    assert ("stacked pictures that are not uint8" in capsys.readouterr().err) is told
 
 
 @pytest.mark.parametrize(("given", "expected"), PICTURES.values(), ids=PICTURES)

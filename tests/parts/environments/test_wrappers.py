@@ -11,6 +11,8 @@ import hydrl
 from hydrl.config.trust import check_trust
 from hydrl.errors import UserError
 from hydrl.parts.environments import make_env
+from hydrl.run import played
+from hydrl.run.finished import open_run
 
 TASK = f"{__name__}:toys/Count-v0"
 
@@ -95,6 +97,9 @@ def test_one_for_training_alone_is_not_evaluated_with(run):
     assert {row["eval/return_mean"] for row in rows if row["eval/return_mean"]} == {"10.0"}
     policy = hydrl.load(folder, trust=True)
     assert policy.env().rollout(20, policy.actor)["next", "episode_reward"].max() == 10
+    chosen, trained, evaluator = open_run(folder, checkpoint="last", device=torch.device("cpu"), trust=True)
+    made = played.play(chosen, evaluator, trained, frames=40, sampled=False, stream=3, random=0.5)
+    assert made["rewards"].tolist() == [1.0] * 40
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAc
 
 from hydrl.errors import UserError
 from hydrl.parts.environments.tasks import CHECKS, CopiedTask
+from hydrl.parts.libraries import tell
 from hydrl.parts.specs import INFO, has_room
 
 LEAST = 5  # pixels of a side, from which on a window of three has three places; on three it has one
@@ -65,6 +66,11 @@ def adapted(
         env = in_a_row(env)
     if not is_of_fixed_size(seen):
         raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
+    if any(map(is_unread_stack, parts_of(seen))):
+        tell(
+            f"{named} observes stacked pictures that are not uint8, which are read as one vector; stack them "
+            "by the transform torchrl.envs.CatFrames in place of a wrapper, and they are read as pictures"
+        )
     if isinstance(seen, Dict) or any(map(is_picture, parts_of(seen))):
         env = Sight(env)
     elif not is_vector(seen):
@@ -238,6 +244,13 @@ def is_picture(space: gymnasium.Space) -> bool:
     one = space.shape[-3:]
     rows_and_columns = one if len(one) == 2 else one[:2] if channels_are_last(one) else one[1:]
     return min(rows_and_columns) >= LEAST
+
+
+def is_unread_stack(space: gymnasium.Space) -> bool:
+    """Whether it is of several pictures, each of which a convolution would read, and together none does."""
+    if not isinstance(space, Box) or len(space.shape) != 4 or is_picture(space):
+        return False
+    return is_picture(Box(space.low[0], space.high[0], dtype=space.dtype.type))
 
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:
