@@ -80,7 +80,6 @@ class Points:
 
         def collect(collector, *args, **kwargs):
             self.collecting = self.in_batch = True
-            self.begun.append(self.count)
             try:
                 return rollout(collector, *args, **kwargs)
             finally:
@@ -98,6 +97,7 @@ class Points:
 
         def between(*args):
             self.in_batch = False
+            self.begun.append(self.count)
             return save(*args)
 
         patch.setattr(state.TrainingState, "remember", between)
@@ -129,10 +129,7 @@ def breaks_off_and_goes_on(name: str, run, monkeypatch, data: list[str], points:
         whole = run(*words, folder="whole")
     summary = json.loads((whole / "summary.json").read_text())
     frames = summary["frames"] // 4
-    if counted.begun:
-        first, end = counted.begun[batch], counted.begun[batch + 1]
-    else:  # a data set is drawn from
-        first, end = counted.count * batch // 4, counted.count * (batch + 1) // 4
+    first, end = counted.begun[batch], counted.begun[batch + 1]
     assert end - first >= 30
     expected = {part: digest(saved(whole, part)) for part in PARTS if holds(whole, part)}
     for k in range(points):
