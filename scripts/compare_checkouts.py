@@ -1,0 +1,394 @@
+"""Compares two checkouts of hydrl on this machine: python scripts/compare_checkouts.py --old PATH --new PATH
+
+Two comparisons show that a change moved code and renamed things, and changed nothing else:
+
+configs   the resolved configuration of every pair of configs/algo and configs/env, composed and checked
+          without making an environment. Keys that are rules (fits, needs, compatible_with, requires, limits)
+          are left out.
+updates   the minibatches that each loss reads, and the gradients, parameters and optimizer state of the first
+          updates of every algorithm, on a quick environment with small networks: all values in their order,
+          equal to the last bit. Names are ignored.
+
+Each checkout runs in processes of its own, with its src first on PYTHONPATH and its .venv/bin/python where it
+has one. The exit code is 1 where anything differs, 2 where a checkout cannot be compared, else 0.
+
+Options: --parts configs,updates (both); --algos and --envs (names, as ppo,dqn; all); --keep FOLDER (keeps
+what the processes wrote); --renames FILE.json, what is called otherwise in the new checkout:
+{"keys": {"memory": "rnn"}, "words": {"data=run": "data=replay_buffer"}, "values": {"eval.mode=loop":
+"eval.backend=inline", "hydrl.old.Name": "hydrl.new.Name"}}. A dotted key renames those below it, too; words are
+typed ones; values are those of one key, with KEY=, or of any.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RULES = ("fits", "needs", "compatible_with", "requires", "limits")
+IN_ORDER = ("transforms", "env.wrappers", "before", "extra_learners")  # mappings whose order counts
+ENVIRONMENTS = {  # what an environment cannot be composed without
+    "gym": ["env.id=CartPole-v1"],
+    "custom": ["env._target_=torchrl.envs.PendulumEnv"],
+    "vmas": ["env.scenario=navigation"],
+    "minatar": ["env.id=MinAtar/Breakout-v1"],
+    "atari": ["env.id=ALE/Pong-v5"],
+    "dm_control": ["env.id=cartpole-swingup"],
+    "pettingzoo": ["env.id=mpe2/simple_spread_v3"],
+    "self_play": ["env.id=classic/tictactoe_v3"],
+}
+QUICK = {  # the first kind of actions that an algorithm has decides
+    "continuous": ["env=pendulum"],
+    "discrete": ["env=cartpole"],
+    "multi-agent continuous": ["env=simple_spread", "env.continuous_actions=true"],
+    "multi-agent discrete": ["env=simple_spread"],
+}
+SMALL = ["total_frames=512", "collector.frames_per_batch=128", "minibatches.size=64", "log_every_frames=128"]
+SMALL += ["eval.every_frames=512", "eval.episodes=1", "eval.final_episodes=1", "eval.max_steps=5"]
+SMALL += ["checkpoint_every_frames=512", "compile=false", "torch_threads=1", "device=cpu", "seed=0"]
+LESS = {  # where an algorithm has the key, and it is not 0
+    "minibatches.epochs": "2",
+    "minibatches.sequence": "16",
+    "minibatches.updates": "4",
+    "minibatches.warmup_frames": "128",
+    "collector.init_random_frames": "128",
+    **{f"{network}.num_cells": "[16,16]" for network in ("actor", "critic", "value", "discriminator")},
+    "actor.width": "16",
+    "actor.layers": "1",
+}
+DATA = {  # what offline algorithms learn from, made by the old checkout
+    "pendulum": ["algo=sac", "env=pendulum", "critic.num_cells=[16,16]", "collector.init_random_frames=128"],
+    "cartpole": ["algo=dqn", "env=cartpole"],
+}
+DATA_SIZE = ["~tuned", *SMALL, "total_frames=1_024", "minibatches.warmup_frames=128", "minibatches.updates=1"]
+DATA_SIZE += ["actor.num_cells=[16,16]"]
+
+# Runs in a process of a checkout: reads a task as JSON from stdin and writes what came of it where that says.
+COMPOSE = '''
+import functools, importlib, json, sys
+from omegaconf import OmegaConf
+from hydra.core.plugins import Plugins
+from hydra.core.config_search_path import ConfigSearchPath
+
+def found(*names):
+    """The first of some names, MODULE:NAME, that there is in this checkout; add one where a module moves."""
+    for name in names:
+        module, _, name = name.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            pass
+    sys.exit(f"none of {names} is there; name where it went in scripts/compare_checkouts.py")
+
+composed = found("hydrl.config.tuned:composed")
+load = found("hydrl.config.settings:load")
+UserError = found("hydrl.errors:UserError")
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+task = json.load(sys.stdin)
+made = {}
+for name, words in task["runs"].items():
+    try:
+        cfg = composed([*words, "run_dir=unused"])
+        made[name] = {"config": load(cfg).model_dump(mode="json")}
+    except (UserError, HydraException, OmegaConfBaseException) as error:
+        made[name] = {"refused": " ".join(str(error).split())}
+json.dump(made, open(task["out"], "w"))
+'''
+TRAIN = """
+import json, sys
+import hydrl
+import torch
+from tensordict import TensorDictBase
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torchrl.objectives import LossModule
+
+task = json.load(sys.stdin)
+kept = {}
+
+def plain(value):
+    return [each.detach().cpu().clone() for each in value if isinstance(each, torch.Tensor)]
+
+def minibatch(module, arguments):
+    if isinstance(module, LossModule) and arguments and isinstance(arguments[0], TensorDictBase):
+        rows = kept["minibatches"]
+        if len(rows) < task["updates"]:
+            rows.append(plain(arguments[0].values(True, True)))
+
+def stepped(optimizer, *_):
+    if len(kept["parameters"]) == task["updates"]:
+        return
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    kept["parameters"].append(plain(parameters))
+    kept["gradients"].append(plain(each.grad for each in parameters))
+    states = [optimizer.state[each] for each in parameters if each in optimizer.state]
+    kept["optimizer"].append(plain(value for state in states for value in state.values()))
+
+register_module_forward_pre_hook(minibatch)
+register_optimizer_step_post_hook(stepped)
+made = {}
+for name, words in task["runs"].items():
+    for key in ("minibatches", "parameters", "gradients", "optimizer"):
+        kept[key] = []
+    try:
+        hydrl.train(*words, folder=f"{task['folder']}/{name}")
+        made[name] = {"kept": dict(kept)}
+    except Exception as error:
+        made[name] = {"refused": " ".join(f"{type(error).__name__}: {error}".split())}
+    print(name, "trained" if "kept" in made[name] else made[name]["refused"], file=sys.stderr, flush=True)
+torch.save(made, task["out"])
+"""
+
+
+class Checkout:
+    """A working copy, whose code runs in processes of its own.
+
+    Args:
+        place: its folder.
+        folder: where those write to.
+    """
+
+    def __init__(self, place: Path, folder: Path) -> None:
+        self.place, self.folder = place.resolve(), folder
+        if not (self.place / "train.py").is_file():
+            sys.exit(f"error: {place} is no checkout of hydrl (it has no train.py)")
+        folder.mkdir(parents=True)
+
+    def names(self, group: str) -> list[str]:
+        """The options of a group."""
+        return sorted(file.stem for file in (self.place / "configs" / group).glob("*.yaml"))
+
+    def run(self, code: str, runs: Mapping[str, Sequence[str]], out: str, **more: Any) -> Path:
+        """What a process of the checkout wrote.
+
+        Args:
+            code: that reads a task from stdin.
+            runs: the words of each run.
+            out: the file's name.
+            more: of the task.
+        """
+        python, path = self.place / ".venv" / "bin" / "python", self.folder / out
+        environment = {**os.environ, "PYTHONPATH": str(self.place / "src"), "PYTHONHASHSEED": "0"}
+        environment["OMP_NUM_THREADS"] = "1"
+        task = {"runs": runs, "out": str(path), "folder": str(self.folder), **more}
+        done = subprocess.run(
+            [str(python) if python.exists() else sys.executable, "-c", code],
+            input=json.dumps(task), env=environment, cwd=self.place, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        (self.folder / f"{out}.log").write_text(done.stdout + done.stderr)
+        if done.returncode or not path.exists():
+            print(done.stderr[-2_000:], file=sys.stderr)
+            print(f"error: {self.place} cannot be compared: exit code {done.returncode}", file=sys.stderr)
+            sys.exit(2)
+        return path
+
+
+class Renames:
+    """What is called otherwise in the new checkout.
+
+    Args:
+        table: see the docstring of this script.
+    """
+
+    def __init__(self, table: Mapping[str, Mapping[str, str]]) -> None:
+        self.keys, self.words, self.values = (
+            dict(table.get(name, {})) for name in ("keys", "words", "values")
+        )
+
+    def word(self, word: str) -> str:
+        """An override of the old checkout as the new one has it."""
+        if word in self.words:
+            return self.words[word]
+        key, equals, value = word.partition("=")
+        return f"{self.key(key)}{equals}{value}"
+
+    def key(self, key: str) -> str:
+        """A dotted key, by the longest of its beginnings that is renamed."""
+        parts = key.split(".")
+        for length in range(len(parts), 0, -1):
+            if (new := self.keys.get(".".join(parts[:length]))) is not None:
+                return ".".join([new, *parts[length:]])
+        return key
+
+    def config(self, flat: Mapping[str, Any]) -> dict[str, Any]:
+        """The dotted keys and values of a configuration of the old checkout."""
+        new: dict[str, Any] = {}
+        for key, value in flat.items():
+            if (word := self.values.get(f"{key}={value}")) is not None:
+                key, _, value = word.partition("=")
+            elif isinstance(value, str):
+                value = self.values.get(value, value)
+            elif isinstance(value, list):
+                value = [self.values.get(each, each) if isinstance(each, str) else each for each in value]
+            new[self.key(key)] = value
+        return new
+
+
+def flattened(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of a configuration and what they hold, without rules; lists are whole."""
+    if not isinstance(config, Mapping) or not config:
+        yield above, config
+        return
+    if above in IN_ORDER:
+        yield f"{above} (order)", [*config]
+    for key, value in config.items():
+        if key not in RULES:
+            yield from flattened(value, f"{above}.{key}" if above else str(key))
+
+
+def compare_configs(old: Checkout, new: Checkout, renames: Renames, algos: list[str], envs: list[str]) -> int:
+    """Prints the pairs whose configuration differs; returns how many do."""
+    offline = [f"algo={algo}" for algo in algos if reads_data(old, algo)]
+    runs = {}
+    for algo in algos:
+        more = ["data=run", "data.path=none"] if f"algo={algo}" in offline else []
+        for env in envs:
+            runs[f"{algo} {env}"] = [f"algo={algo}", f"env={env}", *ENVIRONMENTS.get(env, []), *more]
+    theirs = json.loads(old.run(COMPOSE, runs, "configs.json").read_text())
+    renamed = {name: [renames.word(word) for word in words] for name, words in runs.items()}
+    ours = json.loads(new.run(COMPOSE, renamed, "configs.json").read_text())
+    differing, outcomes = dict[str, list[str]](), Counter[str]()
+    for name in runs:
+        before, after = theirs[name], ours[name]
+        if all("pip install" in each.get("refused", "") for each in (before, after)):
+            outcomes["need an extra that is not installed"] += 1
+        elif "refused" in before and "refused" in after:
+            outcomes["refused by both"] += 1
+        elif "refused" in before or "refused" in after:
+            side = "old" if "refused" in before else "new"
+            differing[name] = [f"refused by the {side} checkout alone: {(before | after)['refused']}"]
+        else:
+            was, now = renames.config(dict(flattened(before["config"]))), dict(flattened(after["config"]))
+            keys = [key for key in {**was, **now} if was.get(key, ...) != now.get(key, ...)]
+            outcomes["compose"] += 1
+            if keys:
+                differing[name] = [f"{key}: {shown(was, key)} -> {shown(now, key)}" for key in keys]
+    reasons = dict[str, list[str]]()
+    for name, lines in differing.items():
+        for line in lines:
+            reasons.setdefault(line, []).append(name)
+    for line, names in reasons.items():
+        print(f"  {line}\n    in {len(names)}: {', '.join(names)}")
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
+    print(f"configs: {len(runs)} pairs, {counts}; {len(differing)} differ")
+    return len(differing)
+
+
+def shown(config: Mapping[str, Any], key: str) -> str:
+    """A value, or that there is none."""
+    return json.dumps(config[key]) if key in config else "(no such key)"
+
+
+def reads_data(checkout: Checkout, algo: str) -> bool:
+    """Whether an algorithm asks for an offline dataset: its YAML lists which."""
+    import yaml
+
+    content = yaml.safe_load((checkout.place / "configs" / "algo" / f"{algo}.yaml").read_text())
+    rules = content.get("fits") or content.get("compatible_with") or {}
+    return "data" in rules
+
+
+def compare_updates(old: Checkout, new: Checkout, renames: Renames, algos: list[str]) -> int:
+    """Prints each algorithm and the first value that differs; returns how many do."""
+    import torch
+    import yaml
+
+    sources = {algo: [] for algo in algos if reads_data(old, algo)}
+    if sources:
+        made = {env: [*words, *DATA_SIZE] for env, words in DATA.items()}
+        old.run(TRAIN, made, "data.pt", updates=0)
+    runs = {}
+    for algo in algos:
+        content = yaml.safe_load((old.place / "configs" / "algo" / f"{algo}.yaml").read_text())
+        env = QUICK[content["action_spaces"][0]]
+        data = old.folder / env[0].partition("=")[2]
+        runs[algo] = [f"algo={algo}", *env, "~tuned"]
+        runs[algo] += ["data=run", f"data.path={data}"] if algo in sources else []
+    composed = json.loads(old.run(COMPOSE, runs, "keys.json").read_text())
+    for algo, words in runs.items():
+        config = dict(flattened(composed[algo].get("config", {})))
+        words += [*SMALL, *(f"{key}={value}" for key, value in LESS.items() if config.get(key))]
+    renamed = {algo: [renames.word(word) for word in words] for algo, words in runs.items()}
+    theirs = torch.load(old.run(TRAIN, runs, "updates.pt", updates=8), weights_only=True)
+    ours = torch.load(new.run(TRAIN, renamed, "updates.pt", updates=8), weights_only=True)
+    differing = skipped = 0
+    for algo in runs:
+        before, after = theirs[algo], ours[algo]
+        refused = [each["refused"] for each in (before, after) if "refused" in each]
+        if len(refused) == 2 and all("pip install" in each for each in refused):
+            skipped += 1
+            continue
+        told = "; ".join(refused) or first_difference(before["kept"], after["kept"])
+        differing += bool(told)
+        steps = len(after["kept"]["parameters"]) if "kept" in after else 0
+        print(f"  {algo}: {told or f'equal, {steps} updates'}")
+    extras = f", {skipped} need an extra that is not installed" if skipped else ""
+    print(f"updates: {len(runs)} algorithms{extras}; {differing} differ")
+    return differing
+
+
+def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Where two runs first part, update by update; nothing where they do not."""
+    if not before["parameters"] or not before["minibatches"]:
+        return "no update was made"
+    for update in range(max(len(before["minibatches"]), len(before["parameters"]))):
+        for kind in ("minibatches", "gradients", "parameters", "optimizer"):
+            was, now = (each[kind][update : update + 1] for each in (before, after))
+            if len(was) != len(now):
+                return f"{kind}: {len(before[kind])} updates, now {len(after[kind])}"
+            for place, pair in enumerate(zip(*was, *now, strict=False)) if was else ():
+                if told := difference(*pair):
+                    return f"{kind} of update {update + 1}, value {place + 1} of {len(was[0])}: {told}"
+            if was and len(was[0]) != len(now[0]):
+                return f"{kind} of update {update + 1}: {len(was[0])} values, now {len(now[0])}"
+    return ""
+
+
+def difference(before: Any, after: Any) -> str:
+    """What tells two tensors apart; nothing where they are equal to the last bit."""
+    import torch
+
+    if (before.shape, before.dtype) != (after.shape, after.dtype):
+        return f"{before.dtype} {list(before.shape)}, now {after.dtype} {list(after.shape)}"
+    if torch.equal(before, after) or (
+        torch.equal(before.isnan(), after.isnan()) and torch.equal(before.nan_to_num(), after.nan_to_num())
+    ):
+        return ""
+    apart = (before.double() - after.double()).abs()
+    return f"{int((apart != 0).sum())} of {apart.numel()} numbers differ, by {float(apart.max()):.3g} at most"
+
+
+def main(words: Sequence[str]) -> int:
+    """Compares; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
+    )
+    parser.add_argument("--old", type=Path, required=True)
+    parser.add_argument("--new", type=Path, required=True)
+    parser.add_argument("--renames", type=Path)
+    parser.add_argument("--keep", type=Path)
+    for name in ("--parts", "--algos", "--envs"):
+        parser.add_argument(name, default="", type=lambda text: [each for each in text.split(",") if each])
+    said = parser.parse_args(words)
+    renames = Renames(json.loads(said.renames.read_text()) if said.renames else {})
+    parts = said.parts or ["configs", "updates"]
+    if unknown := {*parts} - {"configs", "updates"}:
+        parser.error(f"--parts {','.join(sorted(unknown))}: use configs,updates")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = said.keep or Path(scratch)
+        old, new = (Checkout(getattr(said, name), folder / name) for name in ("old", "new"))
+        algos, envs = said.algos or old.names("algo"), said.envs or old.names("env")
+        differing = compare_configs(old, new, renames, algos, envs) if "configs" in parts else 0
+        differing += compare_updates(old, new, renames, algos) if "updates" in parts else 0
+    return int(bool(differing))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
