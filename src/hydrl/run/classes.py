@@ -39,9 +39,10 @@ def record_classes(settings: Settings, *earlier: Origin | Source | None) -> dict
         for name, made in named(settings.shown)
         if (text := "\n".join(content(each) for each in own_parts(made)))
     }
-    for each in filter(None, earlier):
-        state = " with the class attributes that were saved" if isinstance(each, Origin) else ""
-        warn_of_changed(now, each.classes, each.checkpoint, state)
+    for begun in earlier:
+        if begun:
+            state = " with the class attributes that were saved" if isinstance(begun, Origin) else ""
+            warn_of_changed(now, begun.classes, begun.checkpoint, state)
     return now
 
 
