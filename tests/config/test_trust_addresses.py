@@ -27,7 +27,7 @@ def test_an_address_of_a_run_folder_needs_trust_unless_typed(group: str) -> None
     "place", ["http://10.0.0.1/x", "ws+unix://10.0.0.1", "postgresql://a@b/c", "S3://bucket"]
 )
 def test_a_url_of_a_run_folder_needs_trust_wherever_it_stands(place: str) -> None:
-    for values in ({"env": {"kwargs": {"server": place}}}, {"logger": {"wandb": {"tags": ["a", place]}}}):
+    for values in ({"env": {"kwargs": {"a.b": place}}}, {"logger": {"wandb": {"tags": ["a", place]}}}):
         with pytest.raises(UserError, match=r"resume=run: \S+=.*//.* reaches another machine; .*trust=true"):
             check_addresses(values, "resume=run", ["seed=1"])
     check_addresses({"env": {"server": place}}, "resume=run", [f"env.server={place}"])

@@ -7,7 +7,7 @@ from typing import Any
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import find, paths, show
+from hydrl.config.mistakes import show
 from hydrl.config.overrides import key_of
 from hydrl.config.own import sources
 from hydrl.errors import UserError
@@ -32,8 +32,7 @@ def check_addresses(values: Mapping[str, Any], told: str, typed: Sequence[str] =
     Raises:
         UserError: naming the address.
     """
-    for key in paths(values):
-        address = find(values, key)
+    for key, address in entries(values):
         cluster = key in ADDRESSES and address not in (None, "auto")
         if not cluster and not (isinstance(address, str | list) and URL.search(str(address))):
             continue
@@ -43,6 +42,14 @@ def check_addresses(values: Mapping[str, Any], told: str, typed: Sequence[str] =
                 f"{told}: {key}={show(address)} reaches another machine; type it yourself, or add trust=true "
                 "if you trust it"
             )
+
+
+def entries(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """What nested dictionaries hold that is none, each by its dotted key."""
+    if not isinstance(values, Mapping):
+        yield key, values
+    for name, each in values.items() if isinstance(values, Mapping) else ():
+        yield from entries(each, f"{key}.{name}" if key else str(name))
 
 
 def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ()) -> None:
