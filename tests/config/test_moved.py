@@ -81,3 +81,4 @@ def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
     assert found["encoder"] == {"_target_": "mine"}
     chosen = {"encoder": {"_target_": ENCODER, "scale": "bounds"}}
     assert renamed(chosen) == chosen
+    assert renamed(then, scale="bounds")["actor"]["encoder"]["scale"] == "bounds"

@@ -229,3 +229,13 @@ def test_another_algorithm_is_refused_by_its_name_and_not_by_the_keys_that_do_no
     with pytest.raises(UserError, match=r"^algo=dqn would make it another run: it was started with algo=ppo"):
         resume.expand([f"resume={tmp_path}", "algo=dqn"])
     assert "minibatches.epochs=3" in resume.expand([f"resume={tmp_path}", "algo=ppo"])
+
+
+def test_another_logger_does_not_get_the_keys_of_the_saved_one(tmp_path):
+    (tmp_path / ".hydra").mkdir()
+    words = "[env=cartpole, logger=wandb, logger.wandb.project=p, +logger.wandb.entity=e]"
+    (tmp_path / ".hydra" / "overrides.yaml").write_text(words)
+    (tmp_path / ".hydra" / "config.yaml").write_text("algo: ppo")
+    named = f"resume={tmp_path}"
+    assert resume.expand([named, "logger=null"]) == ["env=cartpole", named, "logger=null"]
+    assert "logger.wandb.project=p" in resume.expand([named, "seed=0"])

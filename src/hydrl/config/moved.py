@@ -9,13 +9,15 @@ EXPERIENCE = "buffers|collectors|minibatches"
 ENCODER = "hydrl.parts.networks.encoders.encoder"
 
 
-def renamed(values: Any) -> Any:
+def renamed(values: Any, *, scale: str = "bytes") -> Any:
     """Nested ``values`` in which each ``_target_`` names a part of hydrl where it is now.
 
-    An encoder that does not say how pictures are scaled does it as before there was a choice.
+    Args:
+        values: of a saved run, or of a new one.
+        scale: of an encoder that does not say how it scales images: ``bytes``, as before there was a choice.
     """
     if isinstance(values, list):
-        return [renamed(each) for each in values]
+        return [renamed(each, scale=scale) for each in values]
     if not isinstance(values, dict):
         return values
     if set(values) in ({"lstm"}, {"gru"}):  # a memory, before it was a part
@@ -24,8 +26,9 @@ def renamed(values: Any) -> Any:
         named = {key: each for key, each in collector.items() if key in ("path", "task")}
         left = {key: each for key, each in collector.items() if key not in named}
         values = {**values, "collector": left, "data": {"_target_": "hydrl.run.dataset.rows_of", **named}}
-    made = {key: now(each) if key == "_target_" else renamed(each) for key, each in values.items()}
-    return {"scale": "bytes", **made} if made.get("_target_") == ENCODER else made
+    made = {key: renamed(each, scale=scale) for key, each in values.items()}
+    made |= {"_target_": now(made["_target_"])} if "_target_" in made else {}
+    return {"scale": scale, **made} if made.get("_target_") == ENCODER else made
 
 
 def set_of(values: Mapping[str, Any]) -> dict[str, Any]:

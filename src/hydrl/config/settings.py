@@ -402,9 +402,8 @@ def whole(values: Any) -> dict[str, Any]:
     An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader. Where
     goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
     """
-    made: dict[str, Any] = {
-        key: None if each == {} and nullable(key) else each for key, each in renamed(values).items()
-    }
+    composed = renamed(values, scale="bounds").items()
+    made: dict[str, Any] = {key: None if each == {} and nullable(key) else each for key, each in composed}
     relabelled = (made.get("buffer") or {}).get("_target_") == HINDSIGHT
     for network in (made.get(name) or {} for name in NETWORKS):
         if relabelled and network.get("in_keys", ...) is None:

@@ -138,6 +138,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if now and algo is not None and now[-1] != (then := f"algo={algo}"):
         raise UserError(f"{now[-1]} would make it another run: it was started with {then}; leave it out")
     saved = [each for each in saved_overrides(run) if key_of(each) not in {*keys, *OWN}]
+    if "logger" in keys:  # another choice, which need not have the saved one's keys
+        saved = [each for each in saved if not key_of(each).startswith("logger.")]
     refuse_handed_over(saved, named)
     first = next(place for place, each in enumerate(arguments) if "=" in each and each[0] != "-")
     typed = [each for each in arguments[first:] if not each.startswith("resume=")]

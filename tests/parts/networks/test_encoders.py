@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 from pictures import Dot
 from tensordict import TensorDict
 from torch import nn
-from torchrl.envs import CatFrames
+from torchrl.envs import CatFrames, EnvBase
 from torchrl.objectives import A2CLoss, ClipPPOLoss
 
 from hydrl.errors import UserError
@@ -164,11 +164,15 @@ def test_a_picture_without_bounds_is_read_as_it_is_and_a_line_says_so(kind, low,
     libraries.TOLD.clear()
     env = any_picture(kind, low, high)
     seen = env.reset()
-    assert torch.equal(encoders.encoder(env, ["pixels"], reader="mlp")(seen)["features"], flat(seen))
+    assert torch.equal(of_bytes(env)(seen)["features"], flat(seen))
     assert not capsys.readouterr().err
     module = encoders.encoder(env, ["pixels"], reader="mlp", scale="bounds")
     assert torch.equal(module(seen)["features"], flat(seen))
     assert capsys.readouterr().err.startswith("warning: encoder.scale=bounds: a picture without bounds")
+
+
+def of_bytes(env: EnvBase) -> nn.Module:
+    return encoders.encoder(env, ["pixels"], reader="mlp", scale="bytes")
 
 
 def flat(seen: TensorDict) -> torch.Tensor:
@@ -179,7 +183,7 @@ def flat(seen: TensorDict) -> torch.Tensor:
 def test_before_there_was_a_choice_whole_numbers_alone_were_scaled():
     env = any_picture("float32", 0, 255)
     seen = env.reset()
-    assert torch.equal(encoders.encoder(env, ["pixels"], reader="mlp")(seen)["features"], flat(seen))
+    assert torch.equal(of_bytes(env)(seen)["features"], flat(seen))
 
 
 @pytest.mark.parametrize(("reader", "last"), [("cnn", True), ("impala", True), ("minatar", False)])

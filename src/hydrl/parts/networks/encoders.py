@@ -148,7 +148,7 @@ def encoder(
     reader: Reader = "auto",
     features: int | None = None,
     channels: int | None = None,
-    scale: Scale = "bytes",
+    scale: Scale = "bounds",
     **entries: Reader,
 ) -> TensorDictModuleBase | None:
     """A reader for each entry; ``None`` where all are vectors, which hidden layers read as they are.
