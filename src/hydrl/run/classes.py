@@ -39,7 +39,7 @@ def record_classes(settings: Settings, *earlier: Origin | Source | None) -> dict
         for name, made in named(settings.shown)
         if (text := "\n".join(content(each) for each in own_parts(made)))
     }
-    for each in filter(None, earlier):
+    for each in [one for one in earlier if one is not None]:
         state = " with the class attributes that were saved" if isinstance(each, Origin) else ""
         warn_of_changed(now, each.classes, each.checkpoint, state)
     return now
