@@ -237,5 +237,6 @@ def test_another_logger_does_not_get_the_keys_of_the_saved_one(tmp_path):
     (tmp_path / ".hydra" / "overrides.yaml").write_text(words)
     (tmp_path / ".hydra" / "config.yaml").write_text("algo: ppo")
     named = f"resume={tmp_path}"
-    assert resume.expand([named, "logger=null"]) == ["env=cartpole", named, "logger=null"]
+    plain = resume.expand([named, "logger=null"])
+    assert [word for word in plain if word.startswith(("env", "logger"))] == ["env=cartpole", "logger=null"]
     assert "logger.wandb.project=p" in resume.expand([named, "seed=0"])
