@@ -98,7 +98,7 @@ def test_a_checkout_is_compared_with_one_that_learns_otherwise(tmp_path: Path, c
     assert main([*words, "--envs", "pendulum"]) == 0
     output = capsys.readouterr().out
     assert "configs: 2 pairs, 2 compose; 0 differ" in output
-    assert "  a2c: equal, 4 updates" in output
+    assert "  a2c: equal, 8 updates" in output
     assert "  bc: equal, 8 updates" in output
     assert "updates: 2 algorithms; 0 differ" in output
 
