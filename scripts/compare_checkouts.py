@@ -15,8 +15,8 @@ has one. The exit code is 1 where anything differs, 2 where a checkout cannot be
 Options: --parts configs,updates (both); --algos and --envs (names, as ppo,dqn; all); --keep FOLDER (keeps
 what the processes wrote); --renames FILE.json, what is called otherwise in the new checkout:
 {"keys": {"memory": "rnn"}, "words": {"data=run": "data=replay_buffer"}, "values": {"eval.mode=loop":
-"eval.backend=inline", "hydrl.old.Name": "hydrl.new.Name"}}. A dotted key renames those below it, too; words are
-typed ones; values are those of one key, with KEY=, or of any.
+"eval.backend=inline", "hydrl.old.Name": "hydrl.new.Name"}}. A dotted key renames those below it, too; words
+are typed ones; values are those of one key, with KEY=, or of any.
 """
 
 import argparse
@@ -27,6 +27,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,36 +71,33 @@ DATA_SIZE += ["actor.num_cells=[16,16]"]
 
 # Runs in a process of a checkout: reads a task as JSON from stdin and writes what came of it where that says.
 COMPOSE = '''
-import functools, importlib, json, sys
-from omegaconf import OmegaConf
-from hydra.core.plugins import Plugins
-from hydra.core.config_search_path import ConfigSearchPath
+import importlib, json, sys
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
-def found(*names):
-    """The first of some names, MODULE:NAME, that there is in this checkout; add one where a module moves."""
+def import_first(*names):
+    """The first of some names, MODULE:NAME, that this checkout has; add one where a module moves."""
     for name in names:
         module, _, name = name.partition(":")
         try:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError):
             pass
-    sys.exit(f"none of {names} is there; name where it went in scripts/compare_checkouts.py")
+    sys.exit(f"this checkout has none of {names}; add its name to scripts/compare_checkouts.py")
 
-composed = found("hydrl.config.tuned:composed")
-load = found("hydrl.config.settings:load")
-UserError = found("hydrl.errors:UserError")
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
+composed = import_first("hydrl.config.tuned:composed")
+load = import_first("hydrl.config.settings:load")
+UserError = import_first("hydrl.errors:UserError")
 
 task = json.load(sys.stdin)
-made = {}
+outcomes = {}
 for name, words in task["runs"].items():
     try:
         cfg = composed([*words, "run_dir=unused"])
-        made[name] = {"config": load(cfg).model_dump(mode="json")}
+        outcomes[name] = {"config": load(cfg).model_dump(mode="json")}
     except (UserError, HydraException, OmegaConfBaseException) as error:
-        made[name] = {"refused": " ".join(str(error).split())}
-json.dump(made, open(task["out"], "w"))
+        outcomes[name] = {"refused": " ".join(str(error).split())}
+json.dump(outcomes, open(task["out"], "w"))
 '''
 TRAIN = """
 import json, sys
@@ -111,39 +109,39 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torchrl.objectives import LossModule
 
 task = json.load(sys.stdin)
-kept = {}
+records = {}
 
 def plain(value):
-    return [each.detach().cpu().clone() for each in value if isinstance(each, torch.Tensor)]
+    return [tensor.detach().cpu().clone() for tensor in value if isinstance(tensor, torch.Tensor)]
 
 def minibatch(module, arguments):
     if isinstance(module, LossModule) and arguments and isinstance(arguments[0], TensorDictBase):
-        rows = kept["minibatches"]
+        rows = records["minibatches"]
         if len(rows) < task["updates"]:
             rows.append(plain(arguments[0].values(True, True)))
 
 def stepped(optimizer, *_):
-    if len(kept["parameters"]) == task["updates"]:
+    if len(records["parameters"]) == task["updates"]:
         return
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    kept["parameters"].append(plain(parameters))
-    kept["gradients"].append(plain(each.grad for each in parameters))
-    states = [optimizer.state[each] for each in parameters if each in optimizer.state]
-    kept["optimizer"].append(plain(value for state in states for value in state.values()))
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    records["parameters"].append(plain(parameters))
+    records["gradients"].append(plain(parameter.grad for parameter in parameters))
+    states = [optimizer.state[parameter] for parameter in parameters if parameter in optimizer.state]
+    records["optimizer"].append(plain(value for state in states for value in state.values()))
 
 register_module_forward_pre_hook(minibatch)
 register_optimizer_step_post_hook(stepped)
-made = {}
+outcomes = {}
 for name, words in task["runs"].items():
     for key in ("minibatches", "parameters", "gradients", "optimizer"):
-        kept[key] = []
+        records[key] = []
     try:
         hydrl.train(*words, folder=f"{task['folder']}/{name}")
-        made[name] = {"kept": dict(kept)}
+        outcomes[name] = {"records": dict(records)}
     except Exception as error:
-        made[name] = {"refused": " ".join(f"{type(error).__name__}: {error}".split())}
-    print(name, "trained" if "kept" in made[name] else made[name]["refused"], file=sys.stderr, flush=True)
-torch.save(made, task["out"])
+        outcomes[name] = {"refused": " ".join(f"{type(error).__name__}: {error}".split())}
+    print(name, outcomes[name].get("refused", "trained"), file=sys.stderr, flush=True)
+torch.save(outcomes, task["out"])
 """
 
 
@@ -180,14 +178,31 @@ class Checkout:
         task = {"runs": runs, "out": str(path), "folder": str(self.folder), **more}
         done = subprocess.run(
             [str(python) if python.exists() else sys.executable, "-c", code],
-            input=json.dumps(task), env=environment, cwd=self.place, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            input=json.dumps(task),
+            env=environment,
+            cwd=self.place,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         (self.folder / f"{out}.log").write_text(done.stdout + done.stderr)
         if done.returncode or not path.exists():
             print(done.stderr[-2_000:], file=sys.stderr)
             print(f"error: {self.place} cannot be compared: exit code {done.returncode}", file=sys.stderr)
             sys.exit(2)
         return path
+
+
+def run_both(
+    old: Checkout, new: Checkout, code: str, runs: Mapping[str, Any], renamed: Mapping[str, Any], **more: Any
+) -> list[Path]:
+    """What a process of each checkout wrote, side by side; see :meth:`Checkout.run`."""
+    out = "configs.json" if code == COMPOSE else "updates.pt"
+    with ThreadPoolExecutor(2) as pool:
+        tasks = [
+            pool.submit(side.run, code, words, out, **more) for side, words in ((old, runs), (new, renamed))
+        ]
+        return [task.result() for task in tasks]
 
 
 class Renames:
@@ -226,12 +241,12 @@ class Renames:
             elif isinstance(value, str):
                 value = self.values.get(value, value)
             elif isinstance(value, list):
-                value = [self.values.get(each, each) if isinstance(each, str) else each for each in value]
+                value = [self.values.get(part, part) if isinstance(part, str) else part for part in value]
             new[self.key(key)] = value
         return new
 
 
-def flattened(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """The dotted keys of a configuration and what they hold, without rules; lists are whole."""
     if not isinstance(config, Mapping) or not config:
         yield above, config
@@ -240,95 +255,101 @@ def flattened(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{above} (order)", [*config]
     for key, value in config.items():
         if key not in RULES:
-            yield from flattened(value, f"{above}.{key}" if above else str(key))
+            yield from flatten(value, f"{above}.{key}" if above else str(key))
 
 
 def compare_configs(old: Checkout, new: Checkout, renames: Renames, algos: list[str], envs: list[str]) -> int:
     """Prints the pairs whose configuration differs; returns how many do."""
-    offline = [f"algo={algo}" for algo in algos if reads_data(old, algo)]
     runs = {}
     for algo in algos:
-        more = ["data=run", "data.path=none"] if f"algo={algo}" in offline else []
+        more = ["data=run", "data.path=none"] if reads_data(old, algo) else []
         for env in envs:
             runs[f"{algo} {env}"] = [f"algo={algo}", f"env={env}", *ENVIRONMENTS.get(env, []), *more]
-    theirs = json.loads(old.run(COMPOSE, runs, "configs.json").read_text())
     renamed = {name: [renames.word(word) for word in words] for name, words in runs.items()}
-    ours = json.loads(new.run(COMPOSE, renamed, "configs.json").read_text())
-    differing, outcomes = dict[str, list[str]](), Counter[str]()
+    theirs, ours = (json.loads(path.read_text()) for path in run_both(old, new, COMPOSE, runs, renamed))
+    differing, counts = dict[str, list[str]](), Counter[str]()
     for name in runs:
         before, after = theirs[name], ours[name]
-        if all("pip install" in each.get("refused", "") for each in (before, after)):
-            outcomes["need an extra that is not installed"] += 1
+        if all("pip install" in outcome.get("refused", "") for outcome in (before, after)):
+            counts["need an extra that is not installed"] += 1
         elif "refused" in before and "refused" in after:
-            outcomes["refused by both"] += 1
+            counts["refused by both"] += 1
+            print(f"  {name} is refused by both: {after['refused']}")
         elif "refused" in before or "refused" in after:
             side = "old" if "refused" in before else "new"
             differing[name] = [f"refused by the {side} checkout alone: {(before | after)['refused']}"]
         else:
-            was, now = renames.config(dict(flattened(before["config"]))), dict(flattened(after["config"]))
+            was, now = renames.config(dict(flatten(before["config"]))), dict(flatten(after["config"]))
             keys = [key for key in {**was, **now} if was.get(key, ...) != now.get(key, ...)]
-            outcomes["compose"] += 1
+            counts["compose"] += 1
             if keys:
-                differing[name] = [f"{key}: {shown(was, key)} -> {shown(now, key)}" for key in keys]
+                differing[name] = [f"{key}: {show(was, key)} -> {show(now, key)}" for key in keys]
     reasons = dict[str, list[str]]()
     for name, lines in differing.items():
         for line in lines:
             reasons.setdefault(line, []).append(name)
     for line, names in reasons.items():
         print(f"  {line}\n    in {len(names)}: {', '.join(names)}")
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.items())
-    print(f"configs: {len(runs)} pairs, {counts}; {len(differing)} differ")
+    summary = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    print(f"configs: {len(runs)} pairs, {summary}; {len(differing)} differ")
     return len(differing)
 
 
-def shown(config: Mapping[str, Any], key: str) -> str:
+def show(config: Mapping[str, Any], key: str) -> str:
     """A value, or that there is none."""
     return json.dumps(config[key]) if key in config else "(no such key)"
 
 
-def reads_data(checkout: Checkout, algo: str) -> bool:
-    """Whether an algorithm asks for an offline dataset: its YAML lists which."""
-    import yaml
+def read_algorithm(checkout: Checkout, algo: str) -> dict[str, Any]:
+    """The YAML of an algorithm over those that its defaults list names."""
+    from omegaconf import OmegaConf
 
-    content = yaml.safe_load((checkout.place / "configs" / "algo" / f"{algo}.yaml").read_text())
+    content: Any = OmegaConf.load(checkout.place / "configs" / "algo" / f"{algo}.yaml")
+    parents = [name for name in content.get("defaults", []) if name in checkout.names("algo")]
+    layers = [*(read_algorithm(checkout, name) for name in parents), content]
+    merged: Any = OmegaConf.to_container(OmegaConf.merge(*layers))
+    return merged
+
+
+def reads_data(checkout: Checkout, algo: str) -> bool:
+    """Whether an algorithm learns from an offline dataset, as its YAML says."""
+    content = read_algorithm(checkout, algo)
     rules = content.get("fits") or content.get("compatible_with") or {}
-    return "data" in rules
+    return "data" in rules or rules.get("collector") == ["dataset"]
 
 
 def compare_updates(old: Checkout, new: Checkout, renames: Renames, algos: list[str]) -> int:
     """Prints each algorithm and the first value that differs; returns how many do."""
     import torch
-    import yaml
 
-    sources = {algo: [] for algo in algos if reads_data(old, algo)}
-    if sources:
-        made = {env: [*words, *DATA_SIZE] for env, words in DATA.items()}
-        old.run(TRAIN, made, "data.pt", updates=0)
+    offline = {algo for algo in algos if reads_data(old, algo)}
+    if offline:
+        recording = {env: [*words, *DATA_SIZE] for env, words in DATA.items()}
+        old.run(TRAIN, recording, "data.pt", updates=0)
     runs = {}
     for algo in algos:
-        content = yaml.safe_load((old.place / "configs" / "algo" / f"{algo}.yaml").read_text())
-        env = QUICK[content["action_spaces"][0]]
+        env = QUICK[read_algorithm(old, algo)["action_spaces"][0]]
         data = old.folder / env[0].partition("=")[2]
         runs[algo] = [f"algo={algo}", *env, "~tuned"]
-        runs[algo] += ["data=run", f"data.path={data}"] if algo in sources else []
+        runs[algo] += ["data=run", f"data.path={data}"] if algo in offline else []
     composed = json.loads(old.run(COMPOSE, runs, "keys.json").read_text())
     for algo, words in runs.items():
-        config = dict(flattened(composed[algo].get("config", {})))
+        config = dict(flatten(composed[algo].get("config", {})))
         words += [*SMALL, *(f"{key}={value}" for key, value in LESS.items() if config.get(key))]
     renamed = {algo: [renames.word(word) for word in words] for algo, words in runs.items()}
-    theirs = torch.load(old.run(TRAIN, runs, "updates.pt", updates=8), weights_only=True)
-    ours = torch.load(new.run(TRAIN, renamed, "updates.pt", updates=8), weights_only=True)
+    paths = run_both(old, new, TRAIN, runs, renamed, updates=8)
+    theirs, ours = (torch.load(path, weights_only=True) for path in paths)
     differing = skipped = 0
     for algo in runs:
         before, after = theirs[algo], ours[algo]
-        refused = [each["refused"] for each in (before, after) if "refused" in each]
-        if len(refused) == 2 and all("pip install" in each for each in refused):
+        refusals = [outcome["refused"] for outcome in (before, after) if "refused" in outcome]
+        if len(refusals) == 2 and all("pip install" in refusal for refusal in refusals):
             skipped += 1
             continue
-        told = "; ".join(refused) or first_difference(before["kept"], after["kept"])
-        differing += bool(told)
-        steps = len(after["kept"]["parameters"]) if "kept" in after else 0
-        print(f"  {algo}: {told or f'equal, {steps} updates'}")
+        line = "; ".join(refusals) or first_difference(before["records"], after["records"])
+        differing += bool(line)
+        steps = len(after["records"]["parameters"]) if "records" in after else 0
+        print(f"  {algo}: {line or f'equal, {steps} updates'}")
     extras = f", {skipped} need an extra that is not installed" if skipped else ""
     print(f"updates: {len(runs)} algorithms{extras}; {differing} differ")
     return differing
@@ -340,12 +361,12 @@ def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str
         return "no update was made"
     for update in range(max(len(before["minibatches"]), len(before["parameters"]))):
         for kind in ("minibatches", "gradients", "parameters", "optimizer"):
-            was, now = (each[kind][update : update + 1] for each in (before, after))
+            was, now = (run[kind][update : update + 1] for run in (before, after))
             if len(was) != len(now):
                 return f"{kind}: {len(before[kind])} updates, now {len(after[kind])}"
             for place, pair in enumerate(zip(*was, *now, strict=False)) if was else ():
-                if told := difference(*pair):
-                    return f"{kind} of update {update + 1}, value {place + 1} of {len(was[0])}: {told}"
+                if line := difference(*pair):
+                    return f"{kind} of update {update + 1}, value {place + 1} of {len(was[0])}: {line}"
             if was and len(was[0]) != len(now[0]):
                 return f"{kind} of update {update + 1}: {len(was[0])} values, now {len(now[0])}"
     return ""
@@ -375,16 +396,16 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--renames", type=Path)
     parser.add_argument("--keep", type=Path)
     for name in ("--parts", "--algos", "--envs"):
-        parser.add_argument(name, default="", type=lambda text: [each for each in text.split(",") if each])
-    said = parser.parse_args(words)
-    renames = Renames(json.loads(said.renames.read_text()) if said.renames else {})
-    parts = said.parts or ["configs", "updates"]
+        parser.add_argument(name, default="", type=lambda text: [name for name in text.split(",") if name])
+    options = parser.parse_args(words)
+    renames = Renames(json.loads(options.renames.read_text()) if options.renames else {})
+    parts = options.parts or ["configs", "updates"]
     if unknown := {*parts} - {"configs", "updates"}:
         parser.error(f"--parts {','.join(sorted(unknown))}: use configs,updates")
     with tempfile.TemporaryDirectory() as scratch:
-        folder = said.keep or Path(scratch)
-        old, new = (Checkout(getattr(said, name), folder / name) for name in ("old", "new"))
-        algos, envs = said.algos or old.names("algo"), said.envs or old.names("env")
+        folder = options.keep or Path(scratch)
+        old, new = (Checkout(getattr(options, name), folder / name) for name in ("old", "new"))
+        algos, envs = options.algos or old.names("algo"), options.envs or old.names("env")
         differing = compare_configs(old, new, renames, algos, envs) if "configs" in parts else 0
         differing += compare_updates(old, new, renames, algos) if "updates" in parts else 0
     return int(bool(differing))

@@ -63,7 +63,7 @@ def resume(folder: Path, *words: str) -> str:
 def test_they_are_small_and_hold_nothing_of_the_machine_that_made_them(unpacked: Path):
     assert sum(file.stat().st_size for file in FIXTURES.iterdir() if file.is_file()) < 10_000_000
     names = {file.name.partition(".")[0] for file in FIXTURES.glob("*.tar.xz")}
-    assert names == {*make.RUNS, "demonstrations", "minari", "sweep", "study"}
+    assert names == {*make.RUNS, *make.OTHERS}
     for file in unpacked.rglob("*"):
         assert not file.is_symlink()
         if file.suffix in (".yaml", ".json", ".csv", ".txt"):
@@ -246,3 +246,22 @@ def test_a_sweep_goes_on(unpacked: Path, tmp_path: Path):
     assert {folder.name for folder in (tmp_path / "sweep").iterdir() if folder.is_dir()} == folders
     for folder in folders:
         assert rows(tmp_path / "sweep" / folder) == rows(unpacked / "sweep" / folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ["algo=my_ppo", "env=corridor"],
+        ["algo=dqn", "env=corridor", "actor=q_net", "minibatches.warmup_frames=0"],
+    ],
+)
+def test_a_folder_of_one_s_own_trains(choice: list[str], unpacked: Path, tmp_path: Path):
+    words = ["--config-dir=conf", *choice, "debug=fast", "total_frames=512", "eval.every_frames=512"]
+    words += ["minibatches.warmup_frames=0"] * ("algo=dqn" in choice)
+    words += ["eval.stop_when_solved=false", f"hydra.run.dir={tmp_path / 'run'}"]
+    trained = start(*words, script=str(ROOT / "train.py"), cwd=unpacked / "my_project")
+    output, _ = trained.communicate()
+    assert trained.returncode == 0, output
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["frames"] == 512
+    assert ("loss/flat" in rows(tmp_path / "run")[-1]) == ("algo=my_ppo" in choice)

@@ -10,6 +10,8 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+CHECKOUT_ONLY = {"scripts/compare_checkouts.py"}
+
 
 class App(BuildHookInterface):
     """Hatchling calls it for each wheel."""
@@ -17,6 +19,6 @@ class App(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Adds the files."""
         if version == "standard":  # not "editable"
-            scripts = (f"scripts/{file.name}" for file in Path(self.root, "scripts").glob("*.*"))
-            for name in ("train.py", "configs", "docs/published", *scripts):
+            scripts = {f"scripts/{file.name}" for file in Path(self.root, "scripts").glob("*.*")}
+            for name in ("train.py", "configs", "docs/published", *(scripts - CHECKOUT_ONLY)):
                 build_data["force_include"][name] = f"hydrl/app/{name}"
