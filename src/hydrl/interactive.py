@@ -82,6 +82,7 @@ class Run:
 
     def policy(self, checkpoint: str | int = "best", *, device: str = "cpu") -> Policy:
         """See :func:`hydrl.load`."""
+        given.take_present()
         return open_policy(self.folder, checkpoint, device, self.trust)
 
     def evaluate(
@@ -134,6 +135,7 @@ class Run:
     ) -> Iterator[tuple[int, Evaluator]]:
         """The frames that a policy was trained for and what plays it; the process is left as it was found."""
         with session.as_found():
+            given.take_present()
             headless.prepare(wanted=filming)  # before anything opens a window
             quieten_libraries()
             chosen = choose_device(device)
@@ -183,6 +185,7 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
     if folder is not None:
         typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
     with session.begun(began):
+        given.take_present()
         cfg = command_line.in_python(typed, resume.expand)
         place = Path(cfg.run_dir)
         given.leave_out(cfg, [key_of(each) for each in typed])

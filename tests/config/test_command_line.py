@@ -293,6 +293,10 @@ def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_n
     assert resume.command(trained[0], "DIR") == "python train.py resume=DIR trust=true"
 
 
+def test_nothing_typed_is_no_mistake():
+    command_line.check_options([])
+
+
 def test_options_may_stand_anywhere(told: Told, trained: list[Settings]):
     told("algo=ppo hydra/launcher=basic -m seed=1,2")
     assert [each.seed for each in trained] == [1, 2]

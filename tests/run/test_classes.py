@@ -4,6 +4,7 @@ import importlib
 import linecache
 import sys
 from itertools import count
+from types import ModuleType
 
 import gymnasium
 import pytest
@@ -11,7 +12,7 @@ from conftest import SMALL_PPO, settings
 
 import hydrl
 from hydrl.run import checkpoint, given
-from hydrl.run.classes import record_classes
+from hydrl.run.classes import content, record_classes
 
 TASK = """
 import gymnasium, numpy as np
@@ -78,6 +79,30 @@ def test_a_class_of_a_module_is_read_with_those_it_inherits_from(tmp_path, monke
     file.write_text(f"{base.replace('0.5', '0.25')}class Half(Base):\n    pass\n")
     importlib.reload(sys.modules["own_wrappers"])
     assert record_classes(chosen)[name] != first[name]
+
+
+def test_two_classes_of_one_name_in_a_file_are_told_apart(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "twice.py").write_text(f"{TASK}\nFirst = Line\n{OTHER['a number in a method']}")
+    twice = importlib.import_module("twice")
+    assert content(twice.First) != content(twice.Line)
+    del sys.modules["twice"]
+
+
+def test_what_was_defined_anew_since_is_what_a_run_goes_on_with(tmp_path, monkeypatch, capsys):
+    cells = ModuleType("cells")
+    monkeypatch.setitem(sys.modules, "cells", cells)
+    exec(TASK, vars(cells))
+    run = hydrl.train(*SMALL_PPO, env=cells.Line, folder=tmp_path / "run")
+    assert run.evaluate(1)["returns"].tolist() == [5.0]
+    exec(OTHER["a number in a method"], vars(cells))
+    assert run.evaluate(1)["returns"].tolist() == [10.0]
+    assert "warning: Line has changed since" in capsys.readouterr().err
+    run.resume(total_frames=384)
+    assert "warning: Line has changed since" in capsys.readouterr().err
+    assert run.summary["eval/return_mean"] == 10
+    cells.Line = None
+    assert run.evaluate(1)["returns"].tolist() == [10.0]
 
 
 def test_hydrl_s_and_gymnasium_s_own_are_not_recorded():

@@ -1,4 +1,5 @@
 import gc
+import importlib
 import os
 import random
 import signal
@@ -89,6 +90,22 @@ def test_a_batch_that_takes_too_long_is_broken_off():
     with pytest.raises(Interrupted) as caught, process.Stop(grace=0.05):
         batch()
     assert (caught.value.exit_code, caught.value.midway) == (143, True)
+
+
+def test_an_import_is_not_broken_off(tmp_path, monkeypatch):
+    """Python would forget the module, and keep what it had made in others: matplotlib imports only once."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.5)\nis_whole = True\n")
+
+    def batch() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        importlib.import_module("slow_to_import")
+        time.sleep(600)
+
+    with pytest.raises(Interrupted) as caught, process.Stop(grace=0.05):
+        batch()
+    assert (caught.value.exit_code, caught.value.midway) == (143, True)
+    assert sys.modules.pop("slow_to_import").is_whole
 
 
 def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not(capsys):

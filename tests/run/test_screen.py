@@ -53,6 +53,12 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
         assert part in shown
 
 
+def test_an_evaluation_of_an_earlier_policy_says_of_which(capsys):
+    for frames, shown in ((10_240, "over 20 episodes, at 10,240 frames"), (12_345, "over 20 episodes ")):
+        print_summary(SUMMARY | {"eval/frames": frames}, Path("run"))
+        assert shown in capsys.readouterr().out
+
+
 def test_a_run_never_evaluated_has_no_line_for_it(capsys):
     nothing = dict.fromkeys(
         ("eval/return_mean", "eval/return_std", "best_eval/return_mean", "solved_at_frames")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from functools import wraps
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar, cast
@@ -348,7 +349,7 @@ def check_options(arguments: Sequence[str]) -> None:
     Raises:
         UserError: if it is not.
     """
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in pairwise([*arguments, ""]):
         key, equals, value = word.partition("=")
         if key[:1] in (*DASHES,) or (key[:1] == "-" and set(key) & set(DASHES)):
             name = key.strip(DASHES + "-")

@@ -89,7 +89,9 @@ def content(part: Any) -> str:
     """Its source without comments and layout; of what was typed into a shell, what that compiles to."""
     if not isinstance(part, CodeType):
         with suppress(OSError, TypeError, SyntaxError):
-            return ast.unparse(ast.parse(dedent(inspect.getsource(part))))
+            lines, first = inspect.getsourcelines(part)
+            if not isinstance(part, type) or is_between(part, first, first + len(lines)):
+                return ast.unparse(ast.parse(dedent("".join(lines))))
     if isinstance(part, type):  # of a notebook, whose cells have the source of its methods
         own = {name: each for name, each in vars(part).items() if callable(each) or name[:2] != "__"}
         return "\n".join(f"{name} = {content(each)}" for name, each in sorted(own.items()))
@@ -100,3 +102,10 @@ def content(part: Any) -> str:
     if isinstance(code, tuple | frozenset):
         return repr(sorted(map(content, code)) if isinstance(code, frozenset) else [*map(content, code)])
     return repr(code) if isinstance(code, PLAIN) else type(code).__name__
+
+
+def is_between(part: type, first: int, end: int) -> bool:
+    """Whether a class is the one of these lines, and not another of its name in the same file."""
+    codes = [function.__code__ for function in vars(part).values() if inspect.isfunction(function)]
+    own = [code for code in codes if code.co_qualname == f"{part.__qualname__}.{code.co_name}"]
+    return all(first <= code.co_firstlineno < end for code in own)

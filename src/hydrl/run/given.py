@@ -4,6 +4,7 @@ Hydra and a run's folder know parts by dotted names. A class that a module has g
 this process has goes by a name in this module, which another process does not find.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -78,6 +79,24 @@ def choice(group: str, make: Callable[..., Any]) -> str:
     with ConfigStoreWithProvider(__name__) as store:
         store.store(name, node, group, "_global_")
     return name
+
+
+def take_present() -> None:
+    """Hands over anew what has been defined anew since, as in a later cell of a notebook."""
+    for id, spec in [*gymnasium.registry.items()]:
+        if id.startswith("hydrl/") and present(spec.entry_point) is not spec.entry_point:
+            environment(id.removeprefix("hydrl/"), present(spec.entry_point))
+    for make in [*vars(sys.modules[__name__]).values()]:
+        if present(make) is not make:
+            dotted(present(make))
+
+
+def present(make: Any) -> Any:
+    """The class or function that its module has by that name now, if it has one; else the same."""
+    if not inspect.isclass(make) and not inspect.isfunction(make):
+        return make
+    now = getattr(sys.modules.get(make.__module__), make.__qualname__, make)
+    return now if type(now) is type(make) and now.__module__ == make.__module__ else make
 
 
 def environment(name: str, make: Callable[..., Any]) -> dict[str, Any]:

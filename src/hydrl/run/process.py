@@ -87,11 +87,13 @@ class Stop:
         self.signum: int | None = None
         self.since = 0.0
         self.previous: dict[int, Any] = {}
+        self.imports = 0  # under way where it was entered
 
     def __enter__(self) -> Self:
         """Takes the signals."""
         if threading.current_thread() is not threading.main_thread():
             return self
+        self.imports = imports_under_way(sys._getframe())
         signals = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signals.append(signal.SIGHUP)
@@ -151,9 +153,21 @@ class Stop:
             signal.raise_signal(signum)
 
     def break_off(self, signum: int, frame: FrameType | None) -> None:
-        """The timer's handler, wherever the main thread is."""
+        """The timer's handler, wherever the main thread is, but for an import: half a module is of no use."""
         assert self.signum is not None
+        if imports_under_way(frame) > self.imports:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            return
         raise Interrupted(self.signum, midway=True)
+
+
+def imports_under_way(frame: FrameType | None) -> int:
+    """Frames of Python's import system among a frame and its callers."""
+    count = 0
+    while frame is not None:
+        count += frame.f_code.co_filename == "<frozen importlib._bootstrap>"
+        frame = frame.f_back
+    return count
 
 
 def versions() -> dict[str, str]:

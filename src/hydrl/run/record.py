@@ -220,6 +220,7 @@ class Record:
             "eval/return_std": last.std if last else None,
             "eval/episodes": last.returns.numel() if last else 0,
             "eval/cut_episodes": last.cut_episodes if last else 0,
+            "eval/frames": progress.evaluated_at,
             **{f"eval/{name}": None for name in followed},
             **(last.info_means() if last else {}),
             "best_eval/return_mean": progress.best,

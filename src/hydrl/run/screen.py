@@ -139,7 +139,11 @@ def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
         with suppress(TypeError, KeyError, ValueError):
             rows[name] = text.format(**known).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
         if name == "evaluation" and summary.get("eval/episodes"):  # and what the task itself tells of it
+            at = summary.get("eval/frames")
+            if isinstance(at, int) and at != summary.get("frames"):  # of a run that was stopped since
+                rows[name] += f", at {at:,} frames"
             own = (key for key in summary if key.startswith("eval/") and f"{{{key}" not in str(CLOSING))
+            own = (key for key in own if key != "eval/frames")
             numbers = (key for key in own if isinstance(summary[key], int | float | None))
             rows |= {key.removeprefix("eval/"): short(summary[key]) for key in numbers}
     return rows | {"folder": str(from_here(directory))}
