@@ -106,8 +106,9 @@ def test_a_checkout_is_compared_with_one_that_learns_otherwise(tmp_path: Path, c
     optim.write_text(optim.read_text().replace("eps: 1e-8", "eps: 1e-3"))
     assert main([*words, "--envs", "pendulum", "--keep", str(tmp_path / "out")]) == 1
     output = capsys.readouterr().out
-    assert "optim.eps: 1e-08 -> 0.001\n    in 2: a2c pendulum, bc pendulum" in output
-    assert "configs: 2 pairs, 2 compose; 2 differ" in output
-    assert "a2c: parameters of update 1, value 1 of" in output
+    assert "optim.eps: 1e-08 -> 0.001\n    in 1: bc pendulum" in output  # a2c has its own
+    assert "configs: 2 pairs, 2 compose; 1 differ" in output
+    assert "  a2c: equal, 8 updates" in output
+    assert "  bc: parameters of update 1, value 1 of" in output
     composed = json.loads((tmp_path / "out" / "new" / "configs.json").read_text())
     assert composed["bc pendulum"]["config"]["optim"]["eps"] == 0.001
