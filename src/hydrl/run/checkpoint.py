@@ -172,8 +172,8 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
         raise UserError(f"checkpoint={which}: there is none; use one of {offered}")
     whole = dict(readable(list(there.values())))
     if not whole:
-        none = "it has no checkpoint; was it stopped before its first?"
-        raise UserError(f"run={run}: {'none of its checkpoints is whole' if there else none}")
+        why = " that is whole" if there else "; was it stopped before its first?"
+        raise UserError(f"run={run} has no checkpoint{why}")
     if which == "last":
         return max(whole)
     scored = [(metadata[SCORE], archive) for archive, metadata in whole.items() if SCORE in metadata]
