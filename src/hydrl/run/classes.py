@@ -14,9 +14,10 @@ from typing import Any
 
 from hydrl.config.mistakes import find
 from hydrl.config.settings import Settings
+from hydrl.config.signatures import targets
+from hydrl.errors import printable
 from hydrl.parts.environments.gymnasium import made_by
 from hydrl.parts.libraries import tell
-from hydrl.run.data_files import printable
 from hydrl.run.initial import Source
 from hydrl.run.resume import Origin
 
@@ -66,17 +67,11 @@ def named(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What a run's settings name: the environment by its ``id``, other parts by their ``_target_``."""
     id = str(find(settings, "env.id"))
     yield id.removeprefix("hydrl/"), made_by(id.rpartition(":")[2])
-    for name in dict.fromkeys([*targets(settings), *[id.replace(":", ".")] * (":" in id)]):
-        with suppress(Exception):  # of which building it tells, if it is built at all
-            yield name.removeprefix(GIVEN), locate(name)
-
-
-def targets(node: Any) -> Iterator[str]:
-    """Every ``_target_`` in nested settings."""
-    if isinstance(node, Mapping) and isinstance(name := node.get("_target_"), str):
-        yield name
-    for each in node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ():
-        yield from targets(each)
+    names = [str(part["_target_"]) for _, part in targets(settings)] + [id.replace(":", ".")] * (":" in id)
+    for name in dict.fromkeys(names):
+        if name.startswith(GIVEN) or name.partition(".")[0] not in LIBRARIES:
+            with suppress(Exception):  # of which building it tells, if it is built at all
+                yield name.removeprefix(GIVEN), locate(name)
 
 
 def own_parts(made: Any) -> list[Any]:
