@@ -19,7 +19,7 @@ train: .venv/ready ## train PPO on the inverted double pendulum, about a minute
 test: .venv/ready ## run the fast tests, ten minutes on two cores
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-test-slow: .venv/ready ## run the learning checks and a hundred kills, two hours; parts=run/test_kills one; goes on where it was stopped
+test-slow: .venv/ready ## run the learning checks and a hundred kills, two hours; parts=run/checkpoint/test_kills one; goes on where it was stopped
 	$(BIN)/python tests/slow.py $(parts)
 
 lint: .venv/ready ## check style, spelling, formatting and who imports whom

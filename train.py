@@ -18,7 +18,9 @@ from omegaconf import DictConfig
 
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.settings import Settings, check_action_space, check_groups, load
-from hydrl.run import folder, headless, resume, screen
+from hydrl.run import rendering, run_folder
+from hydrl.run.checkpoint import resume
+from hydrl.run.logging import console
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
@@ -35,49 +37,50 @@ def start(cfg: DictConfig) -> None:
     settings = load(cfg)
     origin = resume.origin(settings)
     if not resume.finished(settings, origin):
-        with folder.begun(cfg):
+        with run_folder.begun(cfg):
             train(settings, origin)
 
 
 def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     """Builds the parts in the documents' order, then acts, learns, publishes, evaluates, logs and saves."""
-    headless.prepare("eval.video", wanted=settings.eval.video)  # before anything below imports MuJoCo
+    rendering.prepare("eval.video", wanted=settings.eval.video)  # before anything below imports MuJoCo
     # Imported here so that a typo is answered at once, and not after PyTorch's seconds.
     from tensordict.nn import TensorDictSequential
     from torchrl.envs.utils import check_env_specs
 
-    from hydrl.loop import Clock, Episodes, Evaluator, Metrics, Progress, anneal, learning, timed
-    from hydrl.loop.learner import given_to, make_learners
-    from hydrl.parts import environments, specs
-    from hydrl.parts.experience import buffers, collectors
-    from hydrl.run import initial, memory, process
-    from hydrl.run.classes import record_classes
-    from hydrl.run.digest import record_data
-    from hydrl.run.films import Camera
-    from hydrl.run.looks import make_looks
-    from hydrl.run.record import Record
-    from hydrl.run.recorded_env import warn_of_other_env
-    from hydrl.run.state import TrainingState
+    from hydrl import envs, specs
+    from hydrl.datasets.digest import record_data
+    from hydrl.datasets.recorded_env import warn_of_other_env
+    from hydrl.experience import buffers, collectors
+    from hydrl.run import process
+    from hydrl.run.checkpoint import replay_buffer, warm_start
+    from hydrl.run.checkpoint.training_state import TrainingState
+    from hydrl.run.checkpoint.user_classes import record_classes
+    from hydrl.run.eval_schedule import make_looks
+    from hydrl.run.logging.run_logger import Record
+    from hydrl.run.video import Camera
+    from hydrl.training import Clock, Episodes, Evaluator, Metrics, Progress, anneal, learning, timed
+    from hydrl.training.learner import given_to, make_learners
 
     clock, build, score = Clock(), settings.build, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
     device = process.prepare(seed, settings.device, int(settings.torch_threads), **settings.compiling)
 
-    source = initial.source(settings, origin)  # another run, from whose weights this one begins
+    source = warm_start.source(settings, origin)  # another run, from whose weights this one begins
 
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
-    make_env = partial(environments.make_env, build("env"), settings.transform_builders, device=device)
+    make_env = partial(envs.make_env, build("env"), settings.transform_builders, device=device)
     env = make_env(num_envs=settings.num_envs)
     check_action_space(settings, specs.action_kind(env))
     check_groups(settings, [*specs.groups(env)], alike=specs.are_alike(env))
     env.set_seed(seed)
-    with environments.keeping_to_specs(settings.env["_target_"]):
-        environments.initialise_normalisers(env, settings.init_stats_frames, resume.normaliser(origin))
+    with envs.keeping_to_specs(settings.env["_target_"]):
+        envs.initialise_normalisers(env, settings.init_stats_frames, resume.normaliser(origin))
         check_env_specs(env)
-    normaliser = partial(environments.normaliser_state, env)
+    normaliser = partial(envs.normaliser_state, env)
 
     buffer = buffers.of_task(build("buffer")(), env)
-    memory.require_memory(buffer, env, settings.steps_of_a_row)
+    replay_buffer.require_memory(buffer, env, settings.steps_of_a_row)
 
     # The loss learns these networks; another part that was not chosen builds None.
     actor, action_spec = build("actor")(env), specs.action_spec(env)
@@ -90,7 +93,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     classes = record_classes(settings, origin, source)
     learners = make_learners(settings.learners, parts, action_spec, buffer, data)
     learner = learners[-1]  # by the run's own loss; others, where it says so, learn before
-    initial.take(source, env, learner)
+    warm_start.take(source, env, learner)
     schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
     collect = given_to(build("collector"), data=data)
@@ -141,5 +144,5 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
 
 
 if __name__ == "__main__":
-    screen.outlive_readers()
+    console.outlive_readers()
     command_line.leave(command_line.run(main, resume.expand))

@@ -14,7 +14,7 @@ from pathlib import Path
 from hydrl.config.command_line import read, script
 from hydrl.config.overrides import plain
 from hydrl.errors import UserError
-from hydrl.run.screen import outlive_readers
+from hydrl.run.logging.console import outlive_readers
 
 
 @dataclass
@@ -37,17 +37,17 @@ def main(words: list[str]) -> None:
     if len(places) != 1:
         raise UserError("name one set, as python scripts/data.py DIR")
     path = Path(plain(places[0]))
-    from hydrl.parts.libraries import quieten_libraries
-    from hydrl.run import overview
+    from hydrl.datasets import summary
+    from hydrl.library_setup import quieten_libraries
 
     quieten_libraries()
-    kind, columns, returns, lengths, units = overview.opened(path, places[0])
-    overview.show(path, kind, columns, returns, lengths, units)
+    kind, columns, returns, lengths, units = summary.opened(path, places[0])
+    summary.show(path, kind, columns, returns, lengths, units)
     beside = path if path.is_dir() else path.parent
     picture = Path(said.picture) if said.picture else beside / "returns.png"
     if said.picture == "false" or not len(returns) or not (said.picture or path.exists()):
         return
-    overview.draw(picture, returns, f"{path.name}: {len(returns):,} episodes")
+    summary.draw(picture, returns, f"{path.name}: {len(returns):,} episodes")
     print(picture)
 
 

@@ -19,10 +19,10 @@ from omegaconf import MISSING
 
 from hydrl.config.command_line import leave, read, script
 from hydrl.errors import UserError
-from hydrl.run import headless
-from hydrl.run.files import atomically
-from hydrl.run.folder import require_run
-from hydrl.run.screen import console, outlive_readers, print_table, short
+from hydrl.run import rendering
+from hydrl.run.atomic_files import atomically
+from hydrl.run.logging.console import console, outlive_readers, print_table, short
+from hydrl.run.run_folder import require_run
 
 
 @dataclass
@@ -49,11 +49,11 @@ def main(arguments: Arguments) -> None:
     """
     check(arguments)
     run, which, episodes = Path(arguments.run), arguments.checkpoint, arguments.episodes or 100
+    from hydrl.deploy.export import exportable
+    from hydrl.deploy.load import open_run
+    from hydrl.deploy.policy import Policy
     from hydrl.run import process
-    from hydrl.run.export import exportable
-    from hydrl.run.films import film
-    from hydrl.run.finished import open_run
-    from hydrl.run.policy import Policy
+    from hydrl.run.video import film
 
     if arguments.export:
         exportable(arguments.export)
@@ -103,13 +103,13 @@ def check(arguments: Arguments) -> None:
         raise UserError("render=human draws on a display and video=true without one; leave one of them out")
     require_run(Path(arguments.run))
     if arguments.render == "human":
-        headless.require_display("render=human")
-    headless.prepare(wanted=arguments.video)
+        rendering.require_display("render=human")
+    rendering.prepare(wanted=arguments.video)
 
 
 def play(evaluator: Any, frames: int, episodes: int, stream: int) -> None:
     """Shows episodes in a window, and says how each ended."""
-    from hydrl.run.films import watch
+    from hydrl.run.video import watch
 
     for place, (reached, length, cut) in enumerate(watch(evaluator, frames, episodes, stream), 1):
         print(f"episode {place}: return {reached:,.1f}, length {length:,}{', cut short' * cut}", flush=True)

@@ -20,8 +20,8 @@ from omegaconf import MISSING
 
 from hydrl.config.command_line import leave, read, script
 from hydrl.errors import UserError
-from hydrl.run.folder import require_run
-from hydrl.run.screen import console, outlive_readers
+from hydrl.run.logging.console import console, outlive_readers
+from hydrl.run.run_folder import require_run
 
 # Minari's own pattern takes no namespace of one letter, and it reads v01 as v1.
 NAME = r"(?!./[^/]*$)([\w-]+/)*[\w-]+-v(0|[1-9]\d*)"
@@ -52,27 +52,28 @@ def main(arguments: Arguments) -> None:
     """
     run, out, kind = Path(arguments.run), Path(arguments.out), arguments.format
     check(arguments)
-    from hydrl.run import minari_sets, played, process
-    from hydrl.run.columns import imported
-    from hydrl.run.finished import open_run
+    from hydrl.datasets import minari, record
+    from hydrl.datasets.files import imported
+    from hydrl.deploy.load import open_run
+    from hydrl.run import process
 
     if kind != "npz":
         imported({"h5": "h5py", "minari": "minari"}[kind], f"format={kind}")
-    (minari_sets if kind == "minari" else played).free(out)
+    (minari if kind == "minari" else record).free(out)
     device = process.prepare(0, arguments.device, 1)
     settings, trained, evaluator = open_run(
         run, checkpoint=arguments.checkpoint, device=device, trust=arguments.trust
     )
     said: dict[str, Any] = {"sampled": arguments.sampled, "random": arguments.random}
     with console().status("playing"):
-        rows = played.play(
+        rows = record.play(
             settings, evaluator, trained, frames=arguments.frames, stream=arguments.stream, **said
         )
-    about = played.about(settings, rows, run, arguments.checkpoint, trained, **said)
+    about = record.about(settings, rows, run, arguments.checkpoint, trained, **said)
     if kind == "minari":
-        minari_sets.save(str(out), rows, about, settings)
+        minari.save(str(out), rows, about, settings)
     else:
-        played.save(kind, out, rows, about)
+        record.save(kind, out, rows, about)
     score = f"return {about['return_mean']:,.1f} ± {about['return_std']:,.1f}" if about["episodes"] else ""
     print(f"{out}: {about['rows']:,} frames of {about['episodes']:,} episodes, {score}")
 

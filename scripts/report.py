@@ -19,8 +19,8 @@ from pathlib import Path
 
 from hydrl.config.command_line import read, script
 from hydrl.errors import UserError, print_lines
-from hydrl.run.pages import write_page
-from hydrl.run.screen import outlive_readers
+from hydrl.run.logging.console import outlive_readers
+from hydrl.run.logging.html import write_page
 
 
 @dataclass
@@ -39,7 +39,7 @@ def main(words: list[str]) -> None:
     Raises:
         UserError: for words that do not fit, folders without a run that counts, and a missing extra.
     """
-    from hydrl.study import published, report, runs  # need the extra
+    from hydrl.experiments import baselines, report, runs  # need the extra
 
     places, typed = sort(words)
     said = read(Arguments, typed, "out=DIR")
@@ -50,7 +50,7 @@ def main(words: list[str]) -> None:
     if not counted:
         why = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
         raise UserError(f"none of the runs there can be counted; {why or 'no run lies there or below'}")
-    rows = published.asked(said.published, counted)
+    rows = baselines.asked(said.published, counted)
     kept = [each for each in typed if not each.startswith("out=")]
     command = shlex.join(["python", "scripts/report.py", *map(str, places), *kept, f"out={out}"])
     try:

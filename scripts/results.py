@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hydrl.config.command_line import read, script
 from hydrl.errors import Interrupted, UserError
-from hydrl.run.screen import outlive_readers
+from hydrl.run.logging.console import outlive_readers
 
 TABLE = Path(__file__).with_suffix(".yaml")
 
@@ -36,7 +36,7 @@ def main(arguments: Arguments) -> None:
     Raises:
         UserError: for a value out of range, or a missing extra.
     """
-    from hydrl.study import results  # needs the extra
+    from hydrl.experiments import results  # needs the extra
 
     if arguments.jobs < 1:
         raise UserError(f"jobs={arguments.jobs}: give 1 or more")

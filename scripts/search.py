@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from hydrl.config.command_line import script
 from hydrl.errors import RunError, UserError
-from hydrl.run.screen import outlive_readers, say
+from hydrl.run.logging.console import outlive_readers, say
 
 if TYPE_CHECKING:
-    from hydrl.study.search import Search
+    from hydrl.experiments.search import Search
 
 
 def main(words: list[str]) -> None:
@@ -32,11 +32,11 @@ def main(words: list[str]) -> None:
         raise UserError("a search needs an extra: pip install 'hydrl[search]'")
     import optuna
 
-    from hydrl.study import search, space, storage
+    from hydrl.experiments import search, search_space, search_storage
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    plan = space.read(words)
-    with storage.told(plan.storage):
+    plan = search_space.read(words)
+    with search_storage.told(plan.storage):
         searched(search.Search(plan, say))
 
 

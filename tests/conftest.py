@@ -30,18 +30,19 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, open_dict
 
-import hydrl.loop.metrics
-import hydrl.run.folder
-import hydrl.run.record
+import hydrl.run.logging.run_logger
+import hydrl.run.run_folder
+import hydrl.training.metrics
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.overrides import key_of
 from hydrl.config.settings import Settings, fits_data, load
 from hydrl.config.tuned import composed as composed_anew
-from hydrl.loop.evaluation import Episodes, Evaluation, Evaluator
-from hydrl.parts.losses import make_loss
-from hydrl.run import checkpoint, process
-from hydrl.run.loggers import MetricsFile
-from hydrl.run.memory import read
+from hydrl.losses.build import make_loss
+from hydrl.run import process
+from hydrl.run.checkpoint import archive as checkpoint
+from hydrl.run.checkpoint.replay_buffer import read
+from hydrl.run.logging.loggers import MetricsFile
+from hydrl.training.evaluator import Episodes, Evaluation, Evaluator
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -140,8 +141,8 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "argv", [script, *words])
         patch.setattr(command_line, "leave", sys.exit)  # which would end the tests
-        patch.setattr(hydrl.run.folder, "_held", None)  # the lock goes with the process
-        patch.setattr(hydrl.run.record, "save_curves", draw_curves)
+        patch.setattr(hydrl.run.run_folder, "_held", None)  # the lock goes with the process
+        patch.setattr(hydrl.run.logging.run_logger, "save_curves", draw_curves)
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
         except SystemExit as end:
@@ -226,16 +227,18 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-draw_curves = hydrl.run.record.save_curves
+draw_curves = hydrl.run.logging.run_logger.save_curves
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _curves_drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """They take a seventh of a small run; what is typed, and tests/run/test_curves.py, draws real ones."""
+    """They take a seventh of a small run; what is typed, and test_curves.py, draws real ones."""
     picture = tmp_path_factory.mktemp("curves") / "curves.png"
     draw_curves(MetricsFile(picture.with_suffix(".csv")), picture, title="none", solved_at=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hydrl.run.record, "save_curves", lambda _, path, **__: shutil.copy(picture, path))
+        patch.setattr(
+            hydrl.run.logging.run_logger, "save_curves", lambda _, path, **__: shutil.copy(picture, path)
+        )
         yield
 
 
@@ -268,7 +271,7 @@ def _files_read_once() -> Iterator[None]:
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Path]:
     """Trains in this process and returns the run folder."""
-    from hydrl.run.resume import origin
+    from hydrl.run.checkpoint.resume import origin
     from train import train
 
     def call(*overrides: str, folder: str = "run") -> Path:
@@ -306,13 +309,13 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def batches_digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Digests of the batches that runs of this process collect."""
     seen: list[str] = []
-    learned = hydrl.loop.metrics.Metrics.learned
+    learned = hydrl.training.metrics.Metrics.learned
 
     def spy(self, batch, *losses):
         seen.append(digest(batch.to_dict()))
         return learned(self, batch, *losses)
 
-    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
+    monkeypatch.setattr(hydrl.training.metrics.Metrics, "learned", spy)
     return seen
 
 

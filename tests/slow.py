@@ -1,4 +1,4 @@
-"""The slow tests, file by file: `make test-slow`, or `make test-slow parts="test_probes run/test_kills"`.
+"""The slow tests, file by file: `make test-slow`, or `make test-slow parts="test_probes"` for some.
 
 How long they take is said before they start. Which have passed is kept in outputs/test-slow, for each commit
 with what was changed since: called again, as where it was stopped, it leaves them out.
@@ -16,8 +16,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Of a test, measured on a core with little other work beside it; those of other files take about fifteen.
-SECONDS = {"run/test_kills": 1_200, "test_learning_checks": 100, "test_algorithms": 12, "test_probes": 3}
-SECONDS |= {"parts/environments/test_seat": 300}
+SECONDS = {
+    "run/checkpoint/test_kills": 1_200,
+    "test_learning_checks": 100,
+    "test_algorithms": 12,
+    "test_probes": 3,
+}
+SECONDS |= {"envs/test_self_play": 300}
 
 
 class Passed:

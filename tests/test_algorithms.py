@@ -11,18 +11,18 @@ from zipfile import ZipFile
 
 import pytest
 import torch
-from conftest import batches_digested, data_of, digest, killed, logged, saved, settings, start
 
+from hydrl import envs, specs
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import choices, find
 from hydrl.config.settings import algorithms, check_action_space
+from hydrl.config.suggestions import choices, find
+from hydrl.deploy.load import open_run
 from hydrl.errors import UserError
-from hydrl.loop import Episodes
-from hydrl.parts import environments, specs
-from hydrl.run import checkpoint
-from hydrl.run.films import film
-from hydrl.run.finished import open_run
-from hydrl.study import report, runs
+from hydrl.experiments import report, runs
+from hydrl.run.checkpoint import archive
+from hydrl.run.video import film
+from hydrl.training import Episodes
+from tests.conftest import batches_digested, data_of, digest, killed, logged, saved, settings, start
 
 ALGORITHMS = choices(CONFIGS / "algo")
 SMALL = ["total_frames=512", "collector.frames_per_batch=128", "minibatches.size=64"]
@@ -103,7 +103,7 @@ def test_going_on_equals_never_having_stopped(algo, data, finished, run, batches
     assert "all goes on as it stood" in said
     assert len(unbroken) == 4
     assert batches == unbroken[2:]
-    with ZipFile(checkpoint.find(whole, "last")) as file:
+    with ZipFile(archive.find(whole, "last")) as file:
         names = {name.split("/")[1].partition("-")[2] for name in file.namelist() if "/" in name} - {"books"}
     assert {"actor", "loss", "optimizer", "update", "minibatches", "normaliser", "rng", "collector"} <= names
     for part in {*names, *(["buffer"] if "writer" in names else [])}:
@@ -175,7 +175,7 @@ def test_actions_it_cannot_take_are_told_in_a_line(algo, data):
     if {"continuous", "discrete"} <= set(algorithms()[algo]):
         pytest.skip("it takes all that one agent can do")
     chosen = settings(*words, f"env={env_of(algo, fits=False)}")
-    env = environments.make_env(chosen.build("env"), chosen.transform_builders)
+    env = envs.make_env(chosen.build("env"), chosen.transform_builders)
     with pytest.raises(UserError, match=f"^algo={algo} acts in .* action spaces and env=.* use algo="):
         check_action_space(chosen, specs.action_kind(env))
 
@@ -196,7 +196,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nobody_had_killed_it(algo, data, tm
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert start(*words, f"hydra.run.dir={whole}").wait() == 0
     process = start(*words, f"hydra.run.dir={stopped}")
-    while not checkpoint.archives(stopped):
+    while not archive.archives(stopped):
         assert process.poll() is None
     process.kill()
     process.wait()

@@ -9,7 +9,6 @@ import re
 
 import pytest
 import torch
-from conftest import saved
 from tensordict import TensorDict
 from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import nn
@@ -30,7 +29,8 @@ from torchrl.modules import MLP, ProbabilisticActor, QValueActor, TanhNormal, Va
 from torchrl.objectives import ClipPPOLoss, DQNLoss
 from torchrl.objectives.value import GAE
 
-import hydrl.loop.metrics
+import hydrl.training.metrics
+from tests.conftest import saved
 
 SEED = 3
 QUICKSTART = ["experiment=quickstart", "eval.every_frames=1_000"]
@@ -156,14 +156,14 @@ def documented_dqn(batches: int) -> tuple[list, list, dict]:
 def captured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[TensorDict]]:
     """What a run hands to its record: every batch as collected, and the losses of every update."""
     seen: dict[str, list[TensorDict]] = {"data": [], "losses": []}
-    learned = hydrl.loop.metrics.Metrics.learned
+    learned = hydrl.training.metrics.Metrics.learned
 
     def spy(self, batch, losses):
         seen["data"].append(batch.clone())
         seen["losses"] += losses
         return learned(self, batch, losses)
 
-    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
+    monkeypatch.setattr(hydrl.training.metrics.Metrics, "learned", spy)
     return seen
 
 

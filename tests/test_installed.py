@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, typed
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 from hydrl.__main__ import SCRIPTS
 from hydrl.config.overrides import as_typed
+from tests.conftest import ROOT, typed
 
 Call = Callable[..., subprocess.CompletedProcess[str]]
 TINY = ["env=cartpole", "~tuned", "debug=fast", "total_frames=256", "eval.every_frames=256"]

@@ -5,9 +5,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from conftest import needs_vmas, saved, settings, typed
 
-PENDULUM = ("env=gym", "env.id=toys:PendulumIn-v0", "eval.solved_at=-200")
+from tests.conftest import needs_vmas, saved, settings, typed
+
+PENDULUM = ("env=gym", "env.id=tests.fakes.envs:PendulumIn-v0", "eval.solved_at=-200")
 NAVIGATION = ("env=vmas_navigation", "total_frames=61_440")  # less than half of their tuned length
 MAZE = ("env=t_maze", "env.corridor=50", "memory=gru", "memory.span=50", "minibatches.sequence=64")
 MAZE += ("minibatches.size=512", "optim.lr=1e-3", "collector.num_envs=16", "collector.frames_per_batch=2_048")

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, settings, start, typed
 from hydra.core.hydra_config import HydraConfig
 
-from hydrl.config import own
+from hydrl.config import user_dirs
 from hydrl.config.schema import ROWS, WITHIN
 from hydrl.config.settings import check_action_space, network
+from hydrl.deploy.load import open_run
+from hydrl.envs import gymnasium_env, make_env
 from hydrl.errors import UserError
-from hydrl.parts.environments import gymnasium_env, make_env
-from hydrl.parts.specs import action_kind
-from hydrl.run.finished import open_run
-from hydrl.run.folder import summary
-from hydrl.study import space
+from hydrl.experiments import search_space
+from hydrl.run.run_folder import summary
+from hydrl.specs import action_kind
+from tests.conftest import ROOT, settings, start, typed
 
 PAGE = (ROOT / "docs" / "own_parts.md").read_text()
 FAST = ["debug=fast", "total_frames=512", "eval.every_frames=512", "eval.stop_when_solved=false"]
@@ -113,8 +113,8 @@ def test_a_wrapper_and_a_metric_are_set_from_the_shell(project):
 def test_each_environment_is_trained_in(choice, project, run):
     if "env=meeting" in choice:
         pytest.importorskip("pettingzoo")
-    own.use([project / "conf"])
-    folder = run(own.searchpath([project / "conf"]), *choice, *FAST)
+    user_dirs.use([project / "conf"])
+    folder = run(user_dirs.searchpath([project / "conf"]), *choice, *FAST)
     assert summary(folder)["frames"] == 512
     losses = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
     assert ("loss/flat" in losses) == ("algo=my_ppo" in choice)
@@ -128,7 +128,7 @@ def test_a_sweep_is_resumed_and_scored_from_another_folder(project, forget, monk
     assert swept.returncode == 0, swept.stderr
     monkeypatch.chdir("/")
     (folder,) = (project / "out").glob("my_ppo-corridor-seed0")
-    assert own.remembered(folder) == [project / "conf"]
+    assert user_dirs.remembered(folder) == [project / "conf"]
     with pytest.raises(UserError, match=r"names my_envs:Corridor-v0, .* add trust=true"):
         open_run(folder, checkpoint="last", device="cpu", trust=False)
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=True)
@@ -158,7 +158,7 @@ def test_a_run_of_an_own_task_whose_discount_follows_from_its_length_is_resumed_
 
 def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(project):
     for words in (["--config-dir", "conf"], ["hydra.searchpath=[file://conf]"]):
-        plan = space.read([*words, "algo=my_ppo", "env=corridor"])
+        plan = search_space.read([*words, "algo=my_ppo", "env=corridor"])
         assert set(plan.space) == {"actor.width", "loss.module.flat"}
         assert plan.overrides == [
             f"hydra.searchpath=[file://{project / 'conf'}]",
@@ -204,8 +204,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_what_does_not_fit_is_refused(words, project):
-    own.use([project / "conf"])
-    base = [own.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor"]
+    user_dirs.use([project / "conf"])
+    base = [user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor"]
     with pytest.raises(UserError) as raised:
         settings(*base, *words.split())
     assert MISTAKES[words] in str(raised.value)
@@ -214,18 +214,20 @@ def test_what_does_not_fit_is_refused(words, project):
 def test_fits_may_be_left_out(project):
     algo = project / "conf" / "algo" / "my_ppo.yaml"
     algo.write_text(re.sub(r"fits:\n(  .*\n)+", "", algo.read_text()))
-    own.use([project / "conf"])
-    chosen = settings(own.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor", "actor=categorical")
+    user_dirs.use([project / "conf"])
+    chosen = settings(
+        user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor", "actor=categorical"
+    )
     assert (chosen.fits, chosen.loss.fits) == ({}, {})
 
 
 def test_what_a_builder_gives_is_looked_at(project):
-    own.use([project / "conf"])
-    chosen = settings(own.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor")
+    user_dirs.use([project / "conf"])
+    chosen = settings(user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor")
     env = make_env(chosen.build("env"), chosen.transform_builders)
     import my_nets
 
-    line = settings(own.searchpath([project / "conf"]), "algo=my_ppo", "env=line")
+    line = settings(user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=line")
     kind = action_kind(make_env(line.build("env"), []))
     with pytest.raises(
         UserError, match=r"algo=my_ppo acts in discrete action spaces and env=line has contin"

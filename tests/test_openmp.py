@@ -6,14 +6,15 @@ import subprocess
 import sys
 
 import pytest
-from conftest import HANGING, ROOT
+
+from tests.conftest import HANGING, ROOT
 
 OWN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 VARIABLE = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
 # As workers and the process that evaluates are begun: copies of one that has imported PyTorch.
 COPIED = f"""
 import hydrl, torchrl.collectors
-from hydrl.parts.processes import starting
+from hydrl.experience.forkserver import starting
 with starting(deaf_to=set()) as context:
     copy = context.Process(target=exec, args=({VARIABLE!r},))
     copy.start()

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import settings
-from probes import cases as all_cases
-from probes import fresh, imitates, judges, overrides_of, small, supplied, watch, worth
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
+
+from tests.conftest import settings
+from tests.fakes.probe_envs import cases as all_cases
+from tests.fakes.probe_envs import fresh, imitates, judges, overrides_of, small, supplied, watch, worth
 
 GAMMA = 0.5
 slow = partial(pytest.param, marks=pytest.mark.slow)
@@ -28,7 +29,7 @@ def cases() -> list[tuple[str, str]]:
 
 # What to do is found by every algorithm with the first kind of its actions, by PPO with both. What a state is
 # worth, by those that learn from fresh batches and two others: what the rest regress on, test_targets.py and
-# parts/experience/test_sequences.py work out by hand.
+# experience/test_sequences.py work out by hand.
 FIRST = {case for case in dict(reversed(cases())).items() if case[0] not in LATER}
 ACTING = [case if case in {*FIRST, ("ppo", "continuous")} else slow(*case) for case in cases()]
 WORTH = {case for case in FIRST if (fresh(case[0]) and case[0] != "a2c") or case[0] in ("dqn", "td3")}

@@ -1,5 +1,6 @@
 import pytest
-import slow
+
+from tests import slow
 
 THREE = """
 import pytest

@@ -1,24 +1,34 @@
 """What every off-policy loss regresses on, from the environment to the loss, against the same by hand.
 
-An episode of :class:`probes.Clockwork` follows from what is observed. Of a minibatch nothing but observations
-and actions is believed here: rewards, ends and what comes next are worked out anew.
+An episode of :class:`~tests.fakes.probe_envs.Clockwork` follows from what is observed. Of a minibatch nothing
+but observations and actions is believed here: rewards, ends and what comes next are worked out anew.
 """
 
 from functools import partial
 
 import pytest
 import torch
-from conftest import settings
-from probes import cases, following, fresh, imitates, judges, overrides_of, small, supplied, watch
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModule, TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.modules import DistributionalQValueActor, QValueActor
 from torchrl.objectives import DiscreteSACLoss, LossModule, REDQLoss, TQCLoss
 
-import hydrl.loop.learner
+import hydrl.training.learner
 from hydrl.config.schema import Loss
-from hydrl.parts.offline import DiscreteCQLLoss
+from hydrl.losses.offline import DiscreteCQLLoss
+from tests.conftest import settings
+from tests.fakes.probe_envs import (
+    cases,
+    following,
+    fresh,
+    imitates,
+    judges,
+    overrides_of,
+    small,
+    supplied,
+    watch,
+)
 
 GAMMA = 0.9
 NUMBERS = {
@@ -38,7 +48,7 @@ NUMBERS = {
 DATA = {"total_frames": 800}
 slow = partial(pytest.param, marks=pytest.mark.slow)
 LATER = ["cql", "iql_discrete"]
-# What is learned from sequences, parts/experience/test_sequences.py works out.
+# What is learned from sequences, experience/test_sequences.py works out.
 CASES = [(*case, ()) for case in cases() if not (fresh(case[0]) or imitates(case[0]) or case[0] == "r2d2")]
 CASES = [slow(*case) if case[0] in LATER else case for case in CASES]
 CASES += [
@@ -80,7 +90,7 @@ def known(network: TensorDictModuleBase) -> TensorDictModuleBase:
 @pytest.fixture
 def known_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every network that judges is of known values, drawn at random and others in the target network."""
-    make_loss = hydrl.loop.learner.make_loss
+    make_loss = hydrl.training.learner.make_loss
 
     def make(module, parts, action_spec, networks, *args):
         known_ones = [networks[argument] for argument in judges(networks)]
@@ -93,7 +103,7 @@ def known_networks(monkeypatch: pytest.MonkeyPatch) -> None:
                         each.data.normal_()
         return loss
 
-    monkeypatch.setattr(hydrl.loop.learner, "make_loss", make)
+    monkeypatch.setattr(hydrl.training.learner, "make_loss", make)
 
 
 def values(parameters: TensorDictBase, observation: Tensor) -> Tensor:

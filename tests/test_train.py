@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import HANGING, ROOT, SMALL, saved, start, typed
 
-import hydrl.loop.metrics
-from hydrl.run import checkpoint
+import hydrl.training.metrics
+from hydrl.run.checkpoint import archive
+from tests.conftest import HANGING, ROOT, SMALL, saved, start, typed
 
 # Half of it, and little learning.
 FAST = [
@@ -69,8 +69,8 @@ def test_a_run_leaves_what_it_promises(run):
         "\ntotal_frames: 1024\n",
     ):
         assert row in page
-    assert checkpoint.find(folder, "last").name == "checkpoint-000000001024.torchrl"
-    assert checkpoint.frames_of(checkpoint.find(folder, "best")) == best[1]
+    assert archive.find(folder, "last").name == "checkpoint-000000001024.torchrl"
+    assert archive.frames_of(archive.find(folder, "best")) == best[1]
 
 
 def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_stops(run):
@@ -118,7 +118,7 @@ def test_the_closing_evaluation_competes_with_the_others(
     stops = f"eval.stop_when_solved={str(stop).lower()}"
     folder = run("env=cartpole", *PPO, *short, "eval.solved_at=40", stops)
     summary = json.loads((folder / "summary.json").read_text())
-    found = checkpoint.frames_of(checkpoint.find(folder, "best"))
+    found = archive.frames_of(archive.find(folder, "best"))
     assert (found, summary["best_eval/return_mean"], summary["solved_at_frames"]) == (*best, solved)
     assert (summary["frames"], summary["eval/return_mean"]) == list(closing.items())[-1]
     logged = {int(row["frames"]): row.get("eval/return_mean", "") for row in metrics(folder)}
@@ -128,13 +128,13 @@ def test_the_closing_evaluation_competes_with_the_others(
 @pytest.mark.parametrize("words", [["env=inverted_double_pendulum", *PPO], ["env=cartpole", *DQN]])
 def test_the_same_seed_gives_the_same_run_to_the_last_bit_and_another_does_not(words, run, monkeypatch):
     batches: list[torch.Tensor] = []
-    learned = hydrl.loop.metrics.Metrics.learned
+    learned = hydrl.training.metrics.Metrics.learned
 
     def spy(self, batch, losses):
         batches.append(torch.cat([batch["observation"].flatten(), batch["action"].flatten().float()]))
         return learned(self, batch, losses)
 
-    monkeypatch.setattr(hydrl.loop.metrics.Metrics, "learned", spy)
+    monkeypatch.setattr(hydrl.training.metrics.Metrics, "learned", spy)
 
     def outcome(folder, seed):
         batches.clear()
@@ -207,7 +207,7 @@ def test_one_update_a_frame_is_exact_while_a_worker_goes_on(stops, ends, run):
 @pytest.mark.parametrize(
     ("collector", "signum", "code"),
     [
-        slow("single compile=false", signal.SIGTERM, 143),  # as in tests/run/test_resume_exact.py
+        slow("single compile=false", signal.SIGTERM, 143),  # as in tests/run/checkpoint/test_resume_exact.py
         ("overlap compile=false", signal.SIGINT, 130),
         slow("single compile=true", signal.SIGTERM, 143),
         slow("multi_sync compile=false", signal.SIGINT, 130),
@@ -232,7 +232,7 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
     _, left = psutil.wait_procs(children, timeout=HANGING)
     assert not left
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert checkpoint.frames_of(checkpoint.find(tmp_path, "last")) == summary["frames"] > 0
+    assert archive.frames_of(archive.find(tmp_path, "last")) == summary["frames"] > 0
 
 
 @pytest.mark.slow
@@ -282,7 +282,7 @@ exec g++ "$@"
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "(interrupted)" in output
-    assert checkpoint.find(tmp_path / "run", "last")
+    assert archive.find(tmp_path / "run", "last")
 
 
 def test_ctrl_c_while_python_imports_ends_it_without_a_traceback(tmp_path):

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SMALL
 
 import hydrl
-from hydrl import interactive
+from hydrl.api import runs
+from tests.conftest import ROOT, SMALL
 
 nbformat = pytest.importorskip("nbformat")
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
@@ -100,7 +100,7 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch, capsys):
         return train(*small, *words, total_frames=total_frames, **keys)
 
     monkeypatch.setattr(hydrl, "train", briefly)
-    monkeypatch.setattr(interactive.subprocess, "Popen", Process)
+    monkeypatch.setattr(runs.subprocess, "Popen", Process)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -113,7 +113,7 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch, capsys):
     assert "env=cartpol: no such choice; try cartpole, " in said
     assert "env=Corridor is of this process, in which alone the run can be gone on with" in said
     assert [each.name for each in (tmp_path / "outputs").iterdir() if (each / "summary.json").is_file()]
-    assert interactive.Run("outputs/mine").summary["eval/episodes"] == 50
+    assert runs.Run("outputs/mine").summary["eval/episodes"] == 50
     assert names["own"].summary["frames"] == 320
     sweep = next(each for each in Process.commands if "-m" in each)  # libraries start processes, too
     assert sweep[3:7] == ["algo=ppo,dqn", "env=cartpole", "seed=0,1", "total_frames=200"]
@@ -122,4 +122,4 @@ def test_the_page_s_examples_run(tmp_path, monkeypatch, capsys):
 def test_the_page_has_what_a_run_has():
     """Each of them is there, and none is left out."""
     told = set(re.findall(r"^\| `run\.(\w+)", PAGE, re.MULTILINE))
-    assert told == {each for each in [*vars(interactive.Run), "folder"] if each[0] != "_"}
+    assert told == {each for each in [*vars(runs.Run), "folder"] if each[0] != "_"}

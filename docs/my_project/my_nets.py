@@ -4,7 +4,7 @@ from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import OneHotCategorical, ProbabilisticActor, QValueActor, ValueOperator
 
-from hydrl.parts.networks import materialise
+from hydrl.networks import materialise
 
 
 class Net(nn.Module):

@@ -39,8 +39,8 @@ from hydrl.config.command_line import complain
 from hydrl.config.settings import Settings, load
 from hydrl.config.tuned import composed
 from hydrl.errors import UserError
-from hydrl.parts.processes import end_with_parent
-from hydrl.run.screen import console
+from hydrl.experience.forkserver import end_with_parent
+from hydrl.run.logging.console import console
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

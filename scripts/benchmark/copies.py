@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torchrl.envs import DoubleToFloat, StepCounter, TransformedEnv
 
-from hydrl.parts.environments import gymnasium_env, make_env
+from hydrl.envs import gymnasium_env, make_env
 from hydrl.run import process
 
 TASKS = (("InvertedDoublePendulum-v4", 10), ("CartPole-v1", 16), ("HalfCheetah-v4", 1))

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import torch
 
+from hydrl import envs
 from hydrl.config.command_line import complain
 from hydrl.config.settings import load
 from hydrl.config.tuned import composed
-from hydrl.parts import environments
 from hydrl.run import process
 
 
@@ -27,7 +27,7 @@ def main(buffer: str, transitions: int, minibatches: int, folder: Path) -> int:
     process.prepare(0, "cpu", 1)
     chosen = ["algo=sac", "env=half_cheetah", f"buffer={buffer}", f"buffer.storage.max_size={transitions}"]
     settings = load(composed([f"run_dir={folder}", *chosen]))
-    env = environments.make_env(settings.build("env"), settings.transform_builders)
+    env = envs.make_env(settings.build("env"), settings.transform_builders)
     frame = env.fake_tensordict()
     env.close()
     size = transitions * sum(entry.nbytes for entry in frame.values(True, True))

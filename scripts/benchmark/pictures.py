@@ -19,13 +19,13 @@ import psutil
 import torch
 from tensordict import TensorDictBase
 
+from hydrl import envs, specs
 from hydrl.config.settings import load
 from hydrl.config.tuned import composed
-from hydrl.loop.learner import make_learners
-from hydrl.parts import environments, specs
-from hydrl.parts.experience import buffers
-from hydrl.parts.experience.frames import frames_of
+from hydrl.experience import buffers
+from hydrl.experience.frame_dedup import frames_of
 from hydrl.run import process
+from hydrl.training.learner import make_learners
 
 STACK = "env.wrappers.stack"
 DQN = [
@@ -62,7 +62,7 @@ def main(buffer: str, transitions: int, folder: Path, times: int = 100) -> None:
     process.prepare(0, "cpu", 1)
     chosen = [f"buffer={buffer}", f"buffer.storage.max_size={transitions}", *DQN]
     settings = load(composed([f"run_dir={folder}", *chosen]))
-    env = environments.make_env(settings.build("env"), settings.transform_builders, num_envs=8, seed=0)
+    env = envs.make_env(settings.build("env"), settings.transform_builders, num_envs=8, seed=0)
     actor = settings.build("actor")(env)
     kept = buffers.of_task(settings.build("buffer")(), env)
     assert kept is not None

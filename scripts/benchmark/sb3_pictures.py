@@ -24,7 +24,7 @@ SHARED = {"net_arch": [], "optimizer_kwargs": {"fused": True}}  # one encoder fo
 
 
 class Small(BaseFeaturesExtractor):
-    """One convolution of 16 and a layer of 128, as ``hydrl.parts.networks.encoders.minatar``."""
+    """One convolution of 16 and a layer of 128, as ``hydrl.networks.encoders.minatar``."""
 
     def __init__(self, observation_space: Box) -> None:
         super().__init__(observation_space, 128)

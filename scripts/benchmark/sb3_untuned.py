@@ -16,7 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
-from hydrl.loop.evaluation import Episodes, episode_seed
+from hydrl.training.evaluator import Episodes, episode_seed
 
 
 def main(arguments: argparse.Namespace) -> None:

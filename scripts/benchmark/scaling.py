@@ -91,7 +91,7 @@ def cluster() -> Iterator[str | None]:
         return
     import ray
 
-    from hydrl.parts.machines import begin
+    from hydrl.contrib.ray.cluster import begin
 
     begin("collector.address", None, {"CPU": max(COLLECTORS) + 1, "GPU": 0})
     try:
@@ -105,15 +105,15 @@ def units(words: Sequence[str]) -> None:
 
     A batch is asked for where nobody acts any more, so that those who wait for nobody are not waited for.
     """
+    from hydrl import envs
     from hydrl.config.settings import load
     from hydrl.config.tuned import composed
-    from hydrl.parts import environments
-    from hydrl.parts.experience import collectors
+    from hydrl.experience import collectors
     from hydrl.run import process
 
     settings = load(composed(["run_dir=unused", *words]))
     process.prepare(0, "cpu", 1)
-    make = partial(environments.make_env, settings.build("env"), settings.transform_builders)
+    make = partial(envs.make_env, settings.build("env"), settings.transform_builders)
     env = make(num_envs=1)
     policy = settings.build("actor")(env)
     made = settings.build("collector")(env, make, policy, seed=0, device="cpu")

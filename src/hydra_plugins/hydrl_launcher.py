@@ -21,7 +21,7 @@ OF_THE_SWEEP = r"\W*hydra[./](launcher|mode|run|sweep|sweeper)\b"  # what no mem
 
 
 class Processes(Launcher):
-    """Runs each member of a sweep as a ``python train.py`` of its own, see :mod:`hydrl.study.sweep`.
+    """Runs each member of a sweep as a ``python train.py`` of its own, see :mod:`hydrl.experiments.sweep`.
 
     Args:
         n_jobs: members at a time.
@@ -46,7 +46,7 @@ class Processes(Launcher):
             SystemExit: with the exit code, if one has not finished.
             Interrupted: once all have saved.
         """
-        from hydrl.study.sweep import shared, train_all  # here, as a single run has no need of it
+        from hydrl.experiments.sweep import shared, train_all  # here, as a single run has no need of it
 
         sources = self.config.runtime.config_sources
         words = [f"--config-dir={each.path}" for each in sources if each.provider == "command-line"]
@@ -72,7 +72,7 @@ class Processes(Launcher):
         Raises:
             UserError: for a number of them that is none.
         """
-        from hydrl.study.pool import Trainings
+        from hydrl.experiments.processes import Trainings
 
         if type(self.n_jobs) is not int or self.n_jobs < 1:
             raise UserError(f"hydra.launcher.n_jobs={self.n_jobs}: give a whole number, 1 or more")
@@ -80,10 +80,10 @@ class Processes(Launcher):
 
 
 class OnRay(Processes):
-    """The same on the machines of a Ray cluster, see :mod:`hydrl.study.cluster`.
+    """The same on the machines of a Ray cluster, see :mod:`hydrl.contrib.ray.launcher`.
 
     Args:
-        **asked: as of :class:`hydrl.study.cluster.Asked`.
+        **asked: as of :class:`hydrl.contrib.ray.launcher.Asked`.
     """
 
     def __init__(self, **asked: Any) -> None:
@@ -99,7 +99,7 @@ class OnRay(Processes):
             raise UserError(
                 "hydra/launcher=ray_processes needs a package that is not installed; pip install 'hydrl[ray]'"
             )
-        from hydrl.study.cluster import joined
+        from hydrl.contrib.ray.launcher import joined
 
         return joined(self.asked)
 

@@ -1,4 +1,4 @@
-"""hydrl: Hydra configs choose the parts, TorchRL does the reinforcement learning."""
+"""hydrl: Hydra configs choose the components, TorchRL does the reinforcement learning."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from hydrl.interactive import Run
-    from hydrl.run.policy import Policy
+    from hydrl.api.runs import Run
+    from hydrl.deploy.policy import Policy
 
 __version__ = "0.1.0"
 
@@ -40,7 +40,7 @@ def load(
         UserError: in a line, if the folder is no run's, the checkpoint is not there or damaged, the
             environment cannot be made or there is no such device. It is a ``ValueError``.
     """
-    from hydrl.run.policy import open_policy  # brings PyTorch, which `import hydrl` does without
+    from hydrl.deploy.policy import open_policy  # brings PyTorch, which `import hydrl` does without
 
     return open_policy(run, checkpoint, device, trust)
 
@@ -67,16 +67,16 @@ def train(*words: str, folder: str | Path | None = None, **keys: Any) -> Run:
         KeyboardInterrupt: where it was stopped before its first batch.
     """
     began = time.monotonic()  # before PyTorch is imported, which the run's seconds hold
-    from hydrl import interactive
+    from hydrl.api import runs as interactive
 
     return interactive.train(*words, folder=folder, began=began, **keys)
 
 
 def stop() -> bool:
     """Asks the run that another thread trains to end after the batch in hand; whether there is one."""
-    from hydrl.run import session
+    from hydrl.api import training
 
-    return session.stop()
+    return training.stop()
 
 
 def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
@@ -89,7 +89,7 @@ def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
     Raises:
         UserError: if there is no such folder.
     """
-    from hydrl import interactive
+    from hydrl.api import runs as interactive
 
     return interactive.runs(place, trust=trust)
 
@@ -109,6 +109,6 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
         UserError: for what only this process has.
         RunError: if not all have finished.
     """
-    from hydrl import interactive
+    from hydrl.api import runs as interactive
 
     return interactive.sweep(*words, folder=folder, **keys)

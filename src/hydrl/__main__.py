@@ -21,7 +21,7 @@ def main() -> int:
     if word in SCRIPTS:
         del sys.argv[1]
     elif re.fullmatch(r"\w[\w-]*", word):
-        from hydrl.run.screen import outlive_readers
+        from hydrl.run.logging.console import outlive_readers
 
         outlive_readers()
         commands = ", ".join(SCRIPTS)

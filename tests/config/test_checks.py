@@ -1,16 +1,16 @@
 import re
 
 import pytest
-from conftest import data_of, settings
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import CALLED, choices, find, paths
+from hydrl.config.describe import chosen
 from hydrl.config.ranges import LIMITS, RANGES
 from hydrl.config.schema import ASKED, NETWORKS, Parts
 from hydrl.config.settings import algorithms
-from hydrl.config.typed import chosen
+from hydrl.config.suggestions import CALLED, choices, find, paths
 from hydrl.errors import UserError
+from tests.conftest import data_of, settings
 
 
 def test_every_range_is_that_of_a_key_somebody_can_set():

@@ -13,21 +13,21 @@ import hydra
 import pytest
 import torch
 import yaml
-from conftest import ROOT, composed, settings, with_choices
 from hydra.core.hydra_config import HydraConfig
-from mistakes import MISTAKES
 from omegaconf import open_dict
 from torchrl.envs import EnvBase
 
 import hydrl
 import train
-from hydrl.config import CONFIGS, command_line, own, tuned
+from hydrl.config import CONFIGS, command_line, tuned, user_dirs
 from hydrl.config.command_line import read
-from hydrl.config.mistakes import choices
 from hydrl.config.overrides import as_hydra_reads, key_of, spelled_out, with_paths
 from hydrl.config.settings import Settings
+from hydrl.config.suggestions import choices
 from hydrl.errors import DivergedError, Interrupted, UserError
-from hydrl.run import resume
+from hydrl.run.checkpoint import resume
+from tests.conftest import ROOT, composed, settings, with_choices
+from tests.fakes.user_mistakes import MISTAKES
 
 NOISE = (
     "Traceback",
@@ -195,7 +195,7 @@ def own_choices(tmp_path: Path) -> Path:
     for name, text in {
         "critic/other": "_target_: my.critic\n",
         "exploration/noise": "_target_: torchrl.modules.AdditiveGaussianModule\nsigma_init: 0.5\n",
-        "actor/mine": "_target_: hydrl.parts.networks.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
+        "actor/mine": "_target_: hydrl.networks.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
         "in_keys: [observation]\n",
         "algo/mine": "# @package _global_\ndefaults: [dqn, override /actor: mine]\n"
         "algo: mine\nfits: {actor: [mine], critic: [null, mine]}\n",
@@ -282,14 +282,14 @@ def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_n
 ):
     monkeypatch.setattr(resume, "origin", lambda settings: None)  # its checkpoint is not what this is about
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
-    words = ["env=custom", "env._target_=toys.Toy"]
+    words = ["env=custom", "env._target_=tests.fakes.envs.Toy"]
     (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
     code, output = told(f"resume={tmp_path / 'run'}")
     assert code == 2
-    assert "names toys.Toy, which is not one of hydrl's parts; add trust=true" in output
-    assert told(f"resume={tmp_path / 'run'} env._target_=toys.Toy")[0] == 0
+    assert "names tests.fakes.envs.Toy, which is not one of hydrl's parts; add trust=true" in output
+    assert told(f"resume={tmp_path / 'run'} env._target_=tests.fakes.envs.Toy")[0] == 0
     assert told(f"resume={tmp_path / 'run'} trust=true")[0] == 0
-    assert [each.env["_target_"] for each in trained] == ["toys.Toy"] * 2
+    assert [each.env["_target_"] for each in trained] == ["tests.fakes.envs.Toy"] * 2
     assert resume.command(trained[0], "DIR") == "python train.py resume=DIR trust=true"
 
 
@@ -650,7 +650,7 @@ def test_the_first_line_of_a_file_of_one_s_own_is_that_of_its_group(file, text, 
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(UserError, match=rf"^{re.escape(str(path))}.*{re.escape(answer)}"):
-        own.use([tmp_path / "conf"])
+        user_dirs.use([tmp_path / "conf"])
 
 
 def test_files_of_one_s_own_that_say_where_their_keys_lie_are_taken(tmp_path):
@@ -662,10 +662,10 @@ def test_files_of_one_s_own_that_say_where_their_keys_lie_are_taken(tmp_path):
     }.items():
         (tmp_path / "conf" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "conf" / f"{file}.yaml").write_text(text)
-    own.use([tmp_path / "conf"])
+    user_dirs.use([tmp_path / "conf"])
     (tmp_path / "conf" / "env" / "other.yml").touch()
     with pytest.raises(UserError, match=r"other.yml is never read; give it the ending .yaml"):
-        own.use([tmp_path / "conf"])
+        user_dirs.use([tmp_path / "conf"])
 
 
 @pytest.mark.parametrize(

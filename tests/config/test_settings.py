@@ -5,27 +5,27 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import composed, data_of, needs_vmas, settings
 from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
 
-from hydrl.config import CONFIGS, mistakes
-from hydrl.config.mistakes import find, paths
+from hydrl.config import CONFIGS, suggestions
 from hydrl.config.schema import Role, keys
 from hydrl.config.settings import Settings, algorithms, check_action_space, load
 from hydrl.config.signatures import accepted_parameters, targets
+from hydrl.config.suggestions import find, paths
+from hydrl.envs import make_env
 from hydrl.errors import UserError
-from hydrl.parts.environments import make_env
+from tests.conftest import composed, data_of, needs_vmas, settings
 
-# Added by scripts/search.py alone; tests/study/test_search.py looks at them.
+# Added by scripts/search.py alone; tests/experiments/test_search.py looks at them.
 RANGES = list((CONFIGS / "search").glob("*.yaml"))
 FILES = sorted(
     str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in RANGES
 )
 TUNED = [file for file in FILES if file.startswith("tuned/") and file.count("/") == 2]
 TASKS = {"discrete": "cartpole", "continuous": "pendulum"}
-TASKS["multi-discrete"] = "gym env.id=several:Shown-v0 +env.space=bits"
-TASKS |= {f"multi-agent {kind}": "custom env._target_=toys.Team" for kind in TASKS}
+TASKS["multi-discrete"] = "gym env.id=tests.fakes.multi_discrete:Shown-v0 +env.space=bits"
+TASKS |= {f"multi-agent {kind}": "custom env._target_=tests.fakes.envs.Team" for kind in TASKS}
 ARGUMENTS = {"env/gym": ["env.id=CartPole-v1"], "env/custom": ["env._target_=torchrl.envs.PendulumEnv"]}
 ARGUMENTS["env/vmas"] = ["env.scenario=navigation"]
 ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.id=ALE/Pong-v5"]}
@@ -79,7 +79,7 @@ def fitting(group: str, choice: str) -> list[str]:
     """The algorithms that a choice may fit: those that say so, or else those that do not say."""
     if group in ("algo", "layers", "memory", "data"):
         return [WITH.get(choice, choice if group == "algo" else "crossq")]
-    fits = {algo: mistakes.content(f"/algo/{algo}")["fits"] for algo in algorithms()}
+    fits = {algo: suggestions.content(f"/algo/{algo}")["fits"] for algo in algorithms()}
     saying = [algo for algo, each in fits.items() if choice in each.get(group, [])]
     return saying or [algo for algo, each in fits.items() if group not in each]
 
@@ -293,7 +293,7 @@ def test_a_builder_is_called_with_what_is_configured():
     build = settings(
         "algo=dqn", "env=cartpole", "collector.num_envs=4", "collector.frames_per_batch=64"
     ).build
-    from hydrl.parts.experience.collectors import make_collector
+    from hydrl.experience.collectors import make_collector
 
     collector = build("collector")
     assert collector.func is make_collector
@@ -315,7 +315,7 @@ def test_only_algorithms_that_can_act_in_the_space_are_named(tmp_path):
 
 
 QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"
-    "env": {"_target_": "hydrl.parts.environments.gymnasium_env", "id": "InvertedDoublePendulum-v4"},
+    "env": {"_target_": "hydrl.envs.gymnasium_env", "id": "InvertedDoublePendulum-v4"},
     "total_frames": 1_000_000,
     "init_stats_frames": 1_000,
     "max_grad_norm": 1.0,
@@ -326,7 +326,7 @@ QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"
     "critic.num_cells": [256, 256, 256],
     "critic.activation": "Tanh",
     "exploration": None,
-    "collector._target_": "hydrl.parts.experience.collectors.make_collector",
+    "collector._target_": "hydrl.experience.collectors.make_collector",
     "collector.frames_per_batch": 1_000,
     "collector.num_envs": 1,
     "collector.init_random_frames": 0,
@@ -347,10 +347,10 @@ QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"
     "eval.every_frames": 10_000,
 }
 DQN_INTRO = {  # the tutorial "Introduction to TorchRL"
-    "env": {"_target_": "hydrl.parts.environments.gymnasium_env", "id": "CartPole-v1"},
+    "env": {"_target_": "hydrl.envs.gymnasium_env", "id": "CartPole-v1"},
     "total_frames": 2_000,
     "max_grad_norm": None,
-    "actor._target_": "hydrl.parts.networks.actors.q_value",
+    "actor._target_": "hydrl.networks.actors.q_value",
     "actor.num_cells": [128],
     "actor.activation": "Tanh",
     "critic": None,
@@ -441,7 +441,10 @@ def test_a_minibatch_larger_than_the_warm_up_is_said_to_be_waited_for():
 def test_a_loss_of_one_s_own_says_that_it_learns_from_sequences(tmp_path):
     (tmp_path / "loss").mkdir()
     (tmp_path / "algo").mkdir()
-    own = {"module": {"_target_": "toy_losses.SingleStepLoss"}, "networks": {"value_network": "actor"}}
+    own = {
+        "module": {"_target_": "tests.fakes.losses.SingleStepLoss"},
+        "networks": {"value_network": "actor"},
+    }
     own["value_estimator"] = {"gamma": 0.99}
     (tmp_path / "loss/own.yaml").write_text(yaml.safe_dump(own))
     declared = {**own, "fits": {"minibatches": ["replay", "sequences"]}}
@@ -459,6 +462,6 @@ def test_a_loss_of_one_s_own_says_that_it_learns_from_sequences(tmp_path):
     assert lines("algo=own") == lines("algo=declared", "memory=lstm") == []
     (line,) = lines("algo=own", "memory=lstm")
     assert line.startswith(
-        "loss=toy_losses.SingleStepLoss learns from sequences of minibatches.sequence=32 steps"
+        "loss=tests.fakes.losses.SingleStepLoss learns from sequences of minibatches.sequence=32 steps"
     )
     assert lines("algo=dqn", "memory=lstm") == []

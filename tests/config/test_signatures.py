@@ -4,9 +4,9 @@ import pytest
 from torchrl.objectives import ClipPPOLoss, DQNLoss, TD3Loss
 
 from hydrl.config.signatures import accepted_parameters, check_target, hold, targets
+from hydrl.envs import gymnasium_env
 from hydrl.errors import UserError
-from hydrl.parts.environments import gymnasium_env
-from hydrl.parts.networks.actors import q_value
+from hydrl.networks.actors import q_value
 
 
 def test_torchrl_keywords_handed_up_to_a_base_count_and_no_others():
@@ -23,7 +23,7 @@ def test_keywords_that_are_unpacked_count_by_their_names_and_none_may_lack():
     assert {"noisy", "dueling", "num_cells", "activation", "in_keys", "memory", "norm"} <= parameters.keys()
     assert not open_ended
     node = {
-        "_target_": "hydrl.parts.networks.actors.q_value",
+        "_target_": "hydrl.networks.actors.q_value",
         "activation": "ReLU",
         "in_keys": ["observation"],
     }
@@ -130,7 +130,7 @@ def test_a_call_must_be_complete_before_it_is_made():
 def test_an_environment_must_accept_a_device():
     check("env", {"_target_": "torchrl.envs.PendulumEnv"})
     with pytest.raises(UserError, match="unexpected keyword argument 'device'"):
-        check("env", {"_target_": "hydrl.parts.libraries.quieten_libraries"})
+        check("env", {"_target_": "hydrl.library_setup.quieten_libraries"})
 
 
 def test_nested_targets_are_found_with_their_paths():

@@ -9,7 +9,7 @@ from hydrl.errors import UserError
     [
         {"optim": {"_target_": "torch.optim.Adam", "lr": 1e-3}},  # named in configs/
         {"optim": {"_target_": "torch.optim.RMSprop"}},
-        {"env": {"_target_": "hydrl.parts.environments.gymnasium_env", "id": "CartPole-v1"}},
+        {"env": {"_target_": "hydrl.envs.gymnasium_env", "id": "CartPole-v1"}},
         {"env": {"_target_": "torchrl.envs.PendulumEnv"}},
         {"transforms": {"clip": {"_target_": "torchrl.envs.ClipTransform", "low": -1}}},
         {"actor": {"parts": [{"_target_": "torch.nn.Linear"}, {"_target_": "torchrl.modules.MLP"}]}},

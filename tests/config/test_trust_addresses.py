@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import typed
 from omegaconf import OmegaConf
 
 import hydrl
 from hydrl.config.trust import check_addresses, check_trust
 from hydrl.errors import UserError
+from tests.conftest import typed
 
 
 @pytest.mark.parametrize("group", ["collector", "eval"])

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import digest, logged, saved, settings
 from hydra.core.hydra_config import HydraConfig
 from test_command_line import main
 
 from hydrl.config import command_line
-from hydrl.config.mistakes import find
 from hydrl.config.overrides import spelled_out
+from hydrl.config.suggestions import find
 from hydrl.errors import UserError
-from hydrl.run import resume
+from hydrl.run.checkpoint import resume
+from tests.conftest import digest, logged, saved, settings
 
 ORNSTEIN_UHLENBECK = {"exploration._target_": "torchrl.modules.OrnsteinUhlenbeckProcessModule"}
 GAUSSIAN = {"exploration._target_": "torchrl.modules.AdditiveGaussianModule"}
@@ -78,7 +78,7 @@ def own(tmp_path: Path) -> Path:
     for name, text in {
         "tuned/dqn/cartpole_masked": "defaults: [override /target: soft, _self_]\ntarget: {tau: 0.25}\n",
         "tuned/dqn/acrobot_two": "schedule: {_target_: torch.optim.lr_scheduler.PolynomialLR, power: 2.0}\n",
-        "env/acrobot_two": "task: acrobot_two\nenv:\n  _target_: hydrl.parts.environments.gymnasium_env\n"
+        "env/acrobot_two": "task: acrobot_two\nenv:\n  _target_: hydrl.envs.gymnasium_env\n"
         "  id: Acrobot-v1\n",
         "experiment/mine": "defaults: [override /algo: dqn, override /env: cartpole_masked]\n",
         "experiment/noisy": "defaults: [override /algo: ddpg, override /env: pendulum,\n"

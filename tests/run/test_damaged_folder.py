@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SMALL, settings, typed
 
 import hydrl
-from hydrl import interactive
+from hydrl.api import runs as python_runs
 from hydrl.config.overrides import key_of
+from hydrl.datasets import collector
+from hydrl.datasets import summary as overview
 from hydrl.errors import RunError, UserError
-from hydrl.run import checkpoint, dataset, initial, overview, resume
-from hydrl.run.folder import summary
-from hydrl.run.loggers import MetricsFile
-from hydrl.study import report, results, runs, sweep
+from hydrl.experiments import report, results, runs, sweep
+from hydrl.run.checkpoint import archive as checkpoint
+from hydrl.run.checkpoint import resume, warm_start
+from hydrl.run.logging.loggers import MetricsFile
+from hydrl.run.run_folder import summary
+from tests.conftest import SMALL, settings, typed
 
 DQN = [*SMALL, "algo=dqn", "env=cartpole", "minibatches.warmup_frames=64", "minibatches.updates=1"]
 PLAYED = ["eval.episodes=1", "eval.final_episodes=1"]
@@ -151,7 +154,7 @@ def resumed_auto(run: Path) -> None:
 
 
 def begun_from(run: Path) -> None:
-    initial.source(settings(*DQN, f"init_from.run='{run}'", run_dir=run.with_name("new")), None)
+    warm_start.source(settings(*DQN, f"init_from.run='{run}'", run_dir=run.with_name("new")), None)
 
 
 def swept(run: Path) -> None:
@@ -159,11 +162,11 @@ def swept(run: Path) -> None:
 
 
 def in_a_notebook(run: Path) -> None:
-    made = interactive.Run(run)
+    made = python_runs.Run(run)
     assert "\n" not in repr(made)
     assert made._repr_html_()
     assert all(each.dtype == float for each in made.metrics.values())
-    interactive.runs(run.parent)
+    python_runs.runs(run.parent)
 
 
 def reported(run: Path) -> None:
@@ -178,7 +181,7 @@ def kept(run: Path) -> None:
 
 def searched(run: Path) -> None:
     runs.evaluations(run, "eval/return_mean")
-    search = pytest.importorskip("hydrl.study.search")
+    search = pytest.importorskip("hydrl.experiments.search")
     plan = SimpleNamespace(maximise="eval/return_mean")
     assert isfinite(search.Search.score(SimpleNamespace(plan=plan), summary(run)))
 
@@ -189,12 +192,12 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "search": searched,
     "sweep": swept,
     "load": hydrl.load,
-    "evaluate": lambda run: interactive.Run(run).evaluate(1, "last"),
+    "evaluate": lambda run: python_runs.Run(run).evaluate(1, "last"),
     "notebook": in_a_notebook,
     "resume": resumed,
     "resume=auto": resumed_auto,
     "init_from": begun_from,
-    "data": lambda run: dataset.of_run(str(run), "cartpole", "data.path"),
+    "data": lambda run: collector.of_run(str(run), "cartpole", "data.path"),
     "data.py": lambda run: overview.opened(run, str(run)),
 }
 

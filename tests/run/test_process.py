@@ -10,10 +10,10 @@ import time
 import numpy as np
 import pytest
 import torch
-from conftest import HANGING
 
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.run import process
+from tests.conftest import HANGING
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SMALL, digest, logged, saved, settings
 from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
-import hydrl.loop
+import hydrl.training
 from hydrl.errors import Interrupted
-from hydrl.loop.metrics import Metrics
-from hydrl.loop.update import Update
-from hydrl.parts.experience.finite import FiniteCollector
-from hydrl.parts.experience.workers import Watched
-from hydrl.run import checkpoint, state
-from hydrl.run.record import Record
+from hydrl.experience.checked_collector import FiniteCollector
+from hydrl.experience.worker_collectors import Watched
+from hydrl.run.checkpoint import archive, training_state
+from hydrl.run.logging.run_logger import Record
+from hydrl.training.metrics import Metrics
+from hydrl.training.update import Update
+from tests.conftest import SMALL, digest, logged, saved, settings
 
-TASK = ["env=gym", "env.id=toys:PendulumIn-v0", "+env.unit=2.0", "+env.max_episode_steps=20"]
+TASK = ["env=gym", "env.id=tests.fakes.envs:PendulumIn-v0", "+env.unit=2.0", "+env.max_episode_steps=20"]
 FULL = "buffer.storage.max_size=80"
 SAC = ["algo=sac", "env=pendulum", "collector.num_envs=2", "critic.num_cells=[16,16]", FULL]
 SAC += ["minibatches.warmup_frames=64", "minibatches.updates=8", "collector.init_random_frames=64"]
@@ -31,7 +31,8 @@ RUNS = {
         "minibatches.draw=minibatch", "minibatches.warmup_frames=64", "minibatches.updates=8",
     ],
     "DQN, pictures on disk, a full memory, several steps": [
-        *SMALL, "algo=dqn", "env=gym", "env.id=pictures:Dot-v0", "+env.channels=null", "buffer=memmap", FULL,
+        *SMALL, "algo=dqn", "env=gym", "env.id=tests.fakes.pixel_envs:Dot-v0",
+        "+env.channels=null", "buffer=memmap", FULL,
         "+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation", "collector.num_envs=4",
         "+env.wrappers.stack.stack_size=4", "minibatches.warmup_frames=64", "minibatches.updates=4",
         "minibatches.n_steps=3",
@@ -45,7 +46,8 @@ RUNS = {
     ],
     "GAIL": [*WHOLE_BATCHES, "algo=gail", *TASK, "collector.num_envs=2"],
     "MAPPO": [
-        *WHOLE_BATCHES, "algo=mappo", "env=custom", "env._target_=toys.Team", "collector.num_envs=4",
+        *WHOLE_BATCHES, "algo=mappo", "env=custom", "env._target_=tests.fakes.envs.Team",
+        "collector.num_envs=4",
     ],
     "PPO, a memory": [
         *WHOLE_BATCHES, "algo=recurrent_ppo", "env=cartpole_masked", "collector.num_envs=4",
@@ -90,17 +92,17 @@ class Points:
         self.around(patch, TransformedEnv, "step_and_maybe_reset", only)
         for owner, name in ((ReplayBuffer, "extend"), (Update, "__call__"), (Metrics, "learned")):
             self.around(patch, owner, name)
-        self.around(patch, hydrl.loop, "anneal")
+        self.around(patch, hydrl.training, "anneal")
         self.around(patch, FiniteCollector, "publish", lambda: self.in_batch)
         self.around(patch, Record, "write_row", lambda: self.in_batch)
-        save = state.TrainingState.remember
+        save = training_state.TrainingState.remember
 
         def between(*args):
             self.in_batch = False
             self.begun.append(self.count)
             return save(*args)
 
-        patch.setattr(state.TrainingState, "remember", between)
+        patch.setattr(training_state.TrainingState, "remember", between)
 
     def around(self, patch, owner, name: str, counts: Callable[[], bool] = lambda: True) -> None:
         real = getattr(owner, name)
@@ -135,13 +137,13 @@ def breaks_off_and_goes_on(name: str, run, monkeypatch, data: list[str], points:
     for k in range(points):
         at, folder = first + 1 + (end - first - 1) * (2 * k + 1) // (2 * points), f"broken-{k}"
         with monkeypatch.context() as patch:
-            patch.setattr(state, "AGE", 0.0)
-            patch.setattr(state, "SHARE", 0)
+            patch.setattr(training_state, "AGE", 0.0)
+            patch.setattr(training_state, "SHARE", 0)
             Points(patch, at)
             with pytest.raises(Interrupted):
                 run(*words, folder=folder)
         stopped = whole.parent / folder
-        kept = checkpoint.verify(checkpoint.find(stopped, "last"), memory=True)
+        kept = archive.verify(archive.find(stopped, "last"), memory=True)
         told = json.loads((stopped / "summary.json").read_text())
         assert kept["frames"] in (batch * frames, (batch + 1) * frames), at
         assert [told["frames"], told["updates"]] == [kept["frames"], kept["updates"]], at
@@ -183,13 +185,13 @@ def test_short_batches_are_gone_back_over_by_the_age_of_the_snapshot(run, monkey
     words = RUNS["DQN, by priorities, a full memory"]
     whole = run(*words, folder="whole")
     with monkeypatch.context() as patch:
-        patch.setattr(state, "AGE", 3_600.0)
-        patch.setattr(state.TrainingState, "save", lambda self: None)
+        patch.setattr(training_state, "AGE", 3_600.0)
+        patch.setattr(training_state.TrainingState, "save", lambda self: None)
         Points(patch, 200)
         with pytest.raises(Interrupted):
             run(*words, folder="stopped")
     stopped = whole.parent / "stopped"
-    assert checkpoint.verify(checkpoint.find(stopped, "last"), memory=True)["frames"] == 0
+    assert archive.verify(archive.find(stopped, "last"), memory=True)["frames"] == 0
     run(*words, "resume=auto", folder="stopped")
     assert logged(stopped) == logged(whole)
     assert digest(saved(stopped, "buffer")) == digest(saved(whole, "buffer"))
@@ -204,10 +206,10 @@ def test_a_stop_while_a_checkpoint_is_loaded_leaves_it(run, monkeypatch):
         raise Interrupted(signal.SIGTERM, midway=True)
 
     with monkeypatch.context() as patch:
-        patch.setattr(state.TrainingState, "put_back", broken)
+        patch.setattr(training_state.TrainingState, "put_back", broken)
         with pytest.raises(Interrupted):
             run(*words, "resume=auto", folder="halves")
-    assert checkpoint.verify(checkpoint.find(folder, "last"), memory=True)["frames"] == 128
+    assert archive.verify(archive.find(folder, "last"), memory=True)["frames"] == 128
     run(*words, "resume=auto", folder="halves")
     assert logged(folder) == logged(whole)
 
@@ -232,8 +234,8 @@ def test_workers_collect_a_batch_again_that_is_broken_off(run, monkeypatch, caps
         return send(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(state, "AGE", 0.0)
-        patch.setattr(state, "SHARE", 0)
+        patch.setattr(training_state, "AGE", 0.0)
+        patch.setattr(training_state, "SHARE", 0)
         patch.setattr(Watched, "update_policy_weights_", publish)
         with pytest.raises(Interrupted):
             run(*words, folder="stopped")

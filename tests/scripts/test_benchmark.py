@@ -13,13 +13,13 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from conftest import HANGING
 from torchrl.objectives.value.functional import generalized_advantage_estimate
 
 from hydrl.errors import UserError
 from scripts.benchmark import __main__ as benchmark
 from scripts.benchmark import memory, pictures, plain, scaling
 from scripts.benchmark.__main__ import Speed, Times
+from tests.conftest import HANGING
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
 
 from scripts.compare_checkouts import (
     DATA,
@@ -19,6 +18,7 @@ from scripts.compare_checkouts import (
     read_algorithm,
     reads_data,
 )
+from tests.conftest import ROOT
 
 OLD = {
     "algo": "ppo",

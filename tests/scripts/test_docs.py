@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from hydrl.__main__ import SCRIPTS
+from tests.conftest import ROOT
 
 
 def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
@@ -29,7 +29,7 @@ def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
     index, reference = ((tmp_path / name).read_text() for name in ("index.html", "reference.html"))
     assert 'href="running.html"' in index
     assert 'href="train.html"' in index  # README's link to train.py
-    assert 'id="hydrl.parts.losses.make_loss"' in reference
+    assert 'id="hydrl.losses.build.make_loss"' in reference
     assert ":func:" not in reference
     assert "fonts.googleapis.com" not in index
     notebook = (tmp_path / "tutorial.html").read_text()

@@ -1,7 +1,7 @@
 """What a configuration must satisfy before anything is built: ranges, what fits what, what is installed.
 
 The cheapest checks come first; PyTorch is imported by the last. Numbers are looked at in
-:mod:`hydrl.config.ranges`, parts that fit each other in :mod:`hydrl.config.fitting`, environments in
+:mod:`hydrl.config.ranges`, parts that fit each other in :mod:`hydrl.config.compatibility`, environments in
 :mod:`hydrl.config.tasks`, networks in :mod:`hydrl.config.networks`; here is what is of the run as a whole.
 """
 
@@ -9,19 +9,19 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hydrl.config.fitting import in_need, unfit, unheard
-from hydrl.config.mistakes import content, find, missing, show
+from hydrl.config.compatibility import in_need, unfit, unheard
 from hydrl.config.networks import forgetful, from_one_or_another, ill_read, standardised
 from hydrl.config.overrides import choices_made, forks, key_of, words
-from hydrl.config.own import sources
 from hydrl.config.ranges import RANGES, too_large
 from hydrl.config.schema import ASKED, NETWORKS, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one
+from hydrl.config.suggestions import content, find, missing, show
 from hydrl.config.tasks import ill_named, ill_timed, ill_wrapped, lacking, unmet
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
+from hydrl.config.user_dirs import sources
 from hydrl.errors import UserError
 
-ON_RAY = "hydrl.parts.experience.clusters.ray_collector"
+ON_RAY = "hydrl.contrib.ray.collector.ray_collector"
 
 
 def check(values: Values) -> None:
@@ -87,7 +87,7 @@ def at_odds(values: Values) -> Iterator[str]:
         yield f"{there}; go on with it by {shlex.quote(f'resume={folder}')}, or choose another"
     collector, module = values["collector"], values["loss"]["module"]
     workers, single = asked(values, "workers"), "sync" not in collector
-    if workers and single and collector["_target_"] == "hydrl.parts.experience.collectors.make_collector":
+    if workers and single and collector["_target_"] == "hydrl.experience.collectors.make_collector":
         yield (
             f"collector.num_workers={workers}: collector=single collects in this process; "
             "use collector=multi_sync or collector=multi_async"
@@ -127,7 +127,7 @@ def of_others(values: Values) -> Iterator[str]:
     """Frames that another policy acted in, where probabilities are compared with the policy's own."""
     if not asked(values, "epochs"):
         return
-    if values["collector"]["_target_"] == "hydrl.run.dataset.DataSet":
+    if values["collector"]["_target_"] == "hydrl.datasets.collector.DataSet":
         yield (
             f"collector=dataset gives what others did, and algo={values['algo']} learns from its own "
             "policy's frames alone; use algo=bc, or another that learns from data"

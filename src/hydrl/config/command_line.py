@@ -24,8 +24,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from hydrl.config import CONFIGS, own, tuned
-from hydrl.config.mistakes import (
+from hydrl.config import CONFIGS, tuned, user_dirs
+from hydrl.config.overrides import as_typed, key_of, plain, quoted, spelled_out, with_paths
+from hydrl.config.suggestions import (
     CALLED,
     INSTEAD,
     NEEDED_GROUPS,
@@ -37,7 +38,6 @@ from hydrl.config.mistakes import (
     paths,
     unresolved,
 )
-from hydrl.config.overrides import as_typed, key_of, plain, quoted, spelled_out, with_paths
 from hydrl.errors import Interrupted, RunError, UserError, print_lines
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
@@ -98,7 +98,7 @@ def understood(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]
     # Options first, with what belongs to them: Hydra reads none that stand among overrides.
     ordered = sorted(spelled, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
     check_arguments(ordered)
-    own.use(own.folders(ordered))
+    user_dirs.use(user_dirs.folders(ordered))
     remember_folders(ordered)
     return ordered
 
@@ -214,10 +214,10 @@ def in_python(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]
     """
     read = list(words)
     with translated(lambda: read):
-        named, others = own.split(read)
+        named, others = user_dirs.split(read)
         if option := next((each for each in others if each[:1] == "-"), None):
             raise UserError(f"{option}: options are for the command line; --config-dir=DIR is taken here too")
-        read[:] = understood([*([own.searchpath(named)] if named else []), *others], expand)
+        read[:] = understood([*([user_dirs.searchpath(named)] if named else []), *others], expand)
         read += tuned.beside(read)
         cfg = tuned.composed(read, return_hydra_config=True)
         HydraConfig.instance().set_config(deepcopy(cfg))  # the choices made, for what is told of the folder
@@ -289,7 +289,7 @@ def read(kind: type[T], words: list[str], example: str) -> T:
     arguments = OmegaConf.structured(kind)
     for word in words:
         key, equals, value = word.partition("=")
-        if "trust" in kind.__annotations__ and own.folders([word]):
+        if "trust" in kind.__annotations__ and user_dirs.folders([word]):
             raise UserError(f"{word}: the run remembers its folders; write trust=true, which takes them")
         if not equals:
             raise UserError(f"{word}: write key=value, as {example}")
@@ -315,7 +315,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
         UserError: for an option Hydra does not have, an empty folder, and tuned numbers that are not there.
     """
     # Optional in configs/train.yaml, so that Hydra would miss none.
-    files = [name for each in (CONFIGS, *own.folders(arguments)) for name in choices(each / "tuned")]
+    files = [name for each in (CONFIGS, *user_dirs.folders(arguments)) for name in choices(each / "tuned")]
     check_options(arguments)
     for word in arguments:
         key, _, value = word.partition("=")
@@ -453,7 +453,7 @@ def composed(arguments: Sequence[str]) -> dict[str, Any]:
     """What a wrong key is looked for in: the choices of a command line, and none of its values."""
     plain = [each for each in arguments if re.fullmatch(r"~?[\w/]+(=[\w./-]+)?", each)]
     chosen = [each for each in plain if (CONFIGS / key_of(each)).is_dir()]
-    chosen.append(own.searchpath(own.folders(arguments)))
+    chosen.append(user_dirs.searchpath(user_dirs.folders(arguments)))
     try:
         cfg = tuned.composed(chosen, return_hydra_config=True)
     except (HydraException, OmegaConfBaseException, ValueError):

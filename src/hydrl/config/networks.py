@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 
-from hydrl.config.mistakes import find, show
-from hydrl.config.moved import ENCODER
+from hydrl.config.describe import named
+from hydrl.config.migrations import ENCODER
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import targets
-from hydrl.config.typed import named
+from hydrl.config.suggestions import find, show
 
 # Keys of an encoder that are no entries.
 KEYS = ("reader", "features", "channels", "scale")
@@ -46,7 +46,7 @@ def judges(values: Values) -> bool:
 
 def may_share(values: Values) -> bool:
     """Whether the critic may have the actor's encoder."""
-    reads_once = values["loss"]["module"].get("_target_") == "hydrl.parts.read_once.SACLoss"
+    reads_once = values["loss"]["module"].get("_target_") == "hydrl.losses.sac_shared_encoder.SACLoss"
     return judges(values) or (reads_once and not asked(values, "memory"))
 
 

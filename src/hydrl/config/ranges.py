@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from hydrl.config.mistakes import find
 from hydrl.config.schema import ASKED, Part, Values, asked
+from hydrl.config.suggestions import find
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 

@@ -20,14 +20,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from hydrl.config.mistakes import find
+from hydrl.config.suggestions import find
 
 Part = dict[str, Any]
 Values = Mapping[str, Any]
 
 MODULE = "tensordict.nn.TensorDictModuleBase"
-GYMNASIUM = "hydrl.parts.environments.gymnasium_env"  # whose signature has the keys that no task is given
-HINDSIGHT = "hydrl.parts.experience.hindsight.hindsight"  # whose networks read goals
+GYMNASIUM = "hydrl.envs.gymnasium_env"  # whose signature has the keys that no task is given
+HINDSIGHT = "hydrl.experience.hindsight.hindsight"  # whose networks read goals
 
 
 def names_a_target(node: Part) -> Part:
@@ -179,7 +179,7 @@ Needs = dict[str, list[Any] | str]
 
 
 class Loss(Strict):
-    """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.parts.losses`."""
+    """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.losses.build`."""
 
     module: Built
     networks: dict[str, Annotated[str, AfterValidator(is_a_network)]]
@@ -205,7 +205,7 @@ class Before(Strict):
 
 
 class InitFrom(Strict):
-    """What a new run begins with of what another has learned; see :mod:`hydrl.run.initial`."""
+    """What a new run begins with of what another has learned; see :mod:`hydrl.run.checkpoint.warm_start`."""
 
     run: str | None = None
     checkpoint: Literal["best", "last"] | Annotated[int, Field(ge=0)] = "best"

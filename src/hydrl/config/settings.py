@@ -21,22 +21,20 @@ from pydantic import (
     ValidationError,
 )
 
-from hydrl.config import CONFIGS, automatic
+from hydrl.config import CONFIGS, auto_values
 from hydrl.config.checks import check
-from hydrl.config.mistakes import choices, content, explain, find, unresolved
-from hydrl.config.moved import ENCODER, renamed
+from hydrl.config.describe import chosen, env_named, named, use
+from hydrl.config.migrations import ENCODER, renamed
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.signatures import targets
+from hydrl.config.suggestions import choices, content, explain, find, unresolved
 from hydrl.config.trust import check_addresses, check_trust
-from hydrl.config.typed import chosen, env_named, named, use
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
 # Networks that are of one group of agents.
-OF_ONE_GROUP = [
-    f"hydrl.parts.networks.agents.{each}" for each in ("deterministic", "q_value", "action_value")
-]
+OF_ONE_GROUP = [f"hydrl.networks.multi_agent.{each}" for each in ("deterministic", "q_value", "action_value")]
 VMAS = "torchrl.envs.VmasEnv"  # whose agents act by numbers where nobody says that they choose
 
 
@@ -62,11 +60,11 @@ class Settings(Parts):
         """Puts in place of ``auto`` what it comes to here."""
         if self.compile == "auto":
             loss, memory = self.loss.module["_target_"].rpartition(".")[2], asked(vars(self), "memory")
-            found = automatic.compiling(loss, self.updates, self.loss.compile_from, memory=bool(memory))
+            found = auto_values.compiling(loss, self.updates, self.loss.compile_from, memory=bool(memory))
             self._put("compile", *(found if self.updates else (False, "")))
         if self.torch_threads == "auto":
             workers = asked(vars(self), "workers") is not None
-            self._put("torch_threads", *automatic.threads(self.work, workers=workers))
+            self._put("torch_threads", *auto_values.threads(self.work, workers=workers))
 
     def keep(self, then: Mapping[str, Any]) -> None:
         """Puts in place of ``auto`` what it came to when a resumed run began, as ``then`` shows.
@@ -110,7 +108,7 @@ class Settings(Parts):
     @property
     def from_data(self) -> bool:
         """Whether frames are drawn from a data set, and none is collected."""
-        return self.collector["_target_"] == "hydrl.run.dataset.DataSet"
+        return self.collector["_target_"] == "hydrl.datasets.collector.DataSet"
 
     @property
     def steps_of_a_row(self) -> int:
@@ -228,7 +226,7 @@ def on_sequences(settings: Settings) -> Iterator[str]:
 
 
 class Learning(NamedTuple):
-    """What :func:`hydrl.loop.make_learners` is told of a learner."""
+    """What :func:`hydrl.training.make_learners` is told of a learner."""
 
     build: Callable[[str], Builder]
     loss: Loss
@@ -419,7 +417,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
     Args:
         settings: the run's.
-        kind: what :func:`hydrl.parts.environments.action_kind` says of the environment.
+        kind: what :func:`hydrl.envs.action_kind` says of the environment.
     """
     has = f"{env_named(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:

@@ -16,10 +16,10 @@ from typing import Any, Literal, NotRequired, Union, Unpack, get_args, get_origi
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from hydrl.config.mistakes import explain, find, instead, paths, show
 from hydrl.config.overrides import key_of, words
-from hydrl.config.own import setter
 from hydrl.config.schema import GYMNASIUM, WRAPPERS, Part, Values, row_of
+from hydrl.config.suggestions import explain, find, instead, paths, show
+from hydrl.config.user_dirs import setter
 from hydrl.errors import UserError
 
 logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it logs, it raises as well
@@ -90,7 +90,7 @@ def check_target(path: str, node: Part, values: Values) -> None:
     """The target can be imported, and the call it is configured for takes every key and lacks none."""
     name = of = node["_target_"]
     target = imported(path, name)
-    own_sampler = "hydrl.parts.experience.buffers.PrioritizedSampler"
+    own_sampler = "hydrl.experience.buffers.PrioritizedSampler"
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
     is_class = inspect.isclass(target)

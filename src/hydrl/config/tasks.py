@@ -4,19 +4,19 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hydrl.config.mistakes import find, no_such_choice, show
+from hydrl.config.describe import env_named, named
 from hydrl.config.schema import GYMNASIUM, Values, asked
 from hydrl.config.signatures import targets
-from hydrl.config.typed import env_named, named
+from hydrl.config.suggestions import find, no_such_choice, show
 
 # Packages of the extras in pyproject.toml that a part cannot do without.
 NEEDED = {
-    "hydrl.parts.experience.clusters.ray_collector": "ray",
-    "hydrl.run.loggers.tensorboard": "tensorboard",
-    "hydrl.run.loggers.trackio": "trackio",
-    "hydrl.run.loggers.wandb": "wandb",
+    "hydrl.contrib.ray.collector.ray_collector": "ray",
+    "hydrl.run.logging.loggers.tensorboard": "tensorboard",
+    "hydrl.run.logging.loggers.trackio": "trackio",
+    "hydrl.run.logging.loggers.wandb": "wandb",
     "torchrl.envs.VmasEnv": "vmas",
-    "hydrl.parts.networks.transformer.decision_transformer": "transformers",
+    "hydrl.networks.decision_transformer.decision_transformer": "transformers",
 }
 
 # What counts of a number of `info`, and the names that are taken in the log.

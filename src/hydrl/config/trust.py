@@ -7,9 +7,9 @@ from typing import Any
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import show
 from hydrl.config.overrides import key_of
-from hydrl.config.own import sources
+from hydrl.config.suggestions import show
+from hydrl.config.user_dirs import sources
 from hydrl.errors import UserError
 
 PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim", "gymnasium.wrappers")

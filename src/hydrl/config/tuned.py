@@ -22,10 +22,10 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import CONFIGS
-from hydrl.config.mistakes import content, find, paths
 from hydrl.config.overrides import key_of, spelled_out
-from hydrl.config.own import folders, searchpath, split
 from hydrl.config.signatures import accepted_parameters
+from hydrl.config.suggestions import content, find, paths
+from hydrl.config.user_dirs import folders, searchpath, split
 
 NOBODY_CHOSE = "auto"  # in place of a choice, in configs/train.yaml
 PAIR = ("algo", "env")

@@ -1,4 +1,1 @@
-"""A run's process and folder: signals, checkpoints, resuming, loggers, screen, films.
-
-Imports ``config``, ``parts`` and ``loop``.
-"""
+"""One run's process and folder: signals, evaluation schedule, video, checkpoints, logging."""

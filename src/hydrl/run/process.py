@@ -15,10 +15,10 @@ from typing import Any, Self
 
 import torch
 
-from hydrl.config.automatic import compiler
+from hydrl.config.auto_values import compiler
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.parts.libraries import quieten_libraries, remember_missing_packages, seed_generators
-from hydrl.parts.processes import keep_track
+from hydrl.experience.forkserver import keep_track
+from hydrl.library_setup import quieten_libraries, remember_missing_packages, seed_generators
 
 # Set by who asks the run of this process to end after the batch in hand, as from another thread.
 asked_to_stop = threading.Event()

@@ -1,0 +1,1 @@
+"""Training from Python, by the path of the command line: ``hydrl.train`` and ``Run``."""

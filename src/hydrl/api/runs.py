@@ -1,0 +1,290 @@
+"""Runs from Python, in a script, a notebook or a thread: what ``hydrl.train`` and its kin do."""
+
+import os
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import datetime
+from functools import cache
+from html import escape
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from hydrl.api import python_classes, training
+from hydrl.config import ROOT, command_line
+from hydrl.config.overrides import choices_made, key_of, literal
+from hydrl.deploy.load import open_run
+from hydrl.deploy.policy import Policy, open_policy
+from hydrl.errors import Interrupted, RunError, UserError, printable
+from hydrl.experience.forkserver import TO_END_WITH_PARENT
+from hydrl.library_setup import quieten_libraries
+from hydrl.run import rendering
+from hydrl.run.checkpoint import resume
+from hydrl.run.logging.console import closing_rows
+from hydrl.run.process import choose_device
+from hydrl.run.run_folder import metric_rows, require_run, summary
+from hydrl.run.video import film
+from hydrl.training import Evaluator
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Run:
+    """A run by its folder: what it reached, its policy, and how to go on; a notebook shows its curves.
+
+    Args:
+        place: the run's folder.
+        trust: see :func:`hydrl.load`; runs of this process are trusted.
+
+    Attributes:
+        folder: where everything of it lies.
+
+    Raises:
+        UserError: if no run lies there.
+    """
+
+    def __init__(self, place: str | Path, *, trust: bool = False) -> None:
+        self.folder, self.trust = Path(place), trust
+        require_run(self.folder)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """``summary.json``; empty for a run that has not ended."""
+        return summary(self.folder)
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """The columns of ``metrics.csv``, ``[rows]`` each; NaN where a row has no such number.
+
+        Raises:
+            UserError: for a file that holds anything but numbers below their names.
+        """
+        rows = metric_rows(self.folder / "metrics.csv")
+        return {name: np.array([row[name] for row in rows], float) for name in (rows or [{}])[0]}
+
+    def frame(self) -> "DataFrame":
+        """The same as a table of pandas.
+
+        Raises:
+            UserError: without pandas.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise UserError("frame() needs pandas, which is not installed: pip install pandas") from None
+        return DataFrame(self.metrics)
+
+    def policy(self, checkpoint: str | int = "best", *, device: str = "cpu") -> Policy:
+        """See :func:`hydrl.load`."""
+        python_classes.take_present()
+        return open_policy(self.folder, checkpoint, device, self.trust)
+
+    def evaluate(
+        self, episodes: int = 100, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu"
+    ) -> dict[str, Any]:
+        """Plays whole episodes with the policy, as ``scripts/evaluate.py`` does.
+
+        Args:
+            episodes: how many.
+            checkpoint: ``last``, ``best`` or a number of frames.
+            stream: another number, other episodes; 0 and 1 are those the run itself was scored on.
+            device: where the policy acts.
+
+        Returns:
+            The ``eval/`` numbers, and ``returns`` and ``lengths`` of each episode.
+
+        Raises:
+            UserError: for less than one episode, a checkpoint that is not there, or as :func:`hydrl.load`.
+        """
+        if episodes < 1:
+            raise UserError(f"episodes={episodes}: give 1 or more")
+        with self._opened(checkpoint, device) as (frames, evaluator):
+            played = evaluator(frames, episodes, stream)
+        return played.metrics() | {"returns": played.returns.numpy(), "lengths": played.lengths.numpy()}
+
+    def film(self, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu") -> Path:
+        """Films the first of the episodes that :meth:`evaluate` plays, as ``scripts/evaluate.py`` does.
+
+        Args:
+            checkpoint: as of :meth:`evaluate`, and so are the others.
+
+        Returns:
+            ``video-CHECKPOINT.mp4`` in the run's folder, as ``IPython.display.Video(run.film(), embed=True)``
+            shows it.
+
+        Raises:
+            UserError: without PyAV, for a task that gives no pictures, or as :meth:`evaluate`.
+            RunError: if the file cannot be written.
+        """
+        path = self.folder / f"video-{checkpoint}.mp4"
+        with self._opened(checkpoint, device, filming=True) as (frames, evaluator):
+            _, steps, cut = film(evaluator, path, frames, stream)
+        if cut:
+            print(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
+        return path
+
+    @contextmanager
+    def _opened(
+        self, checkpoint: str | int, device: str, *, filming: bool = False
+    ) -> Iterator[tuple[int, Evaluator]]:
+        """The frames that a policy was trained for and what plays it; the process is left as it was found."""
+        with training.as_found():
+            python_classes.take_present()
+            rendering.prepare(wanted=filming)  # before anything opens a window
+            quieten_libraries()
+            chosen = choose_device(device)
+            opened = open_run(self.folder, checkpoint=str(checkpoint), device=chosen, trust=self.trust)
+            _, frames, evaluator = opened
+            with closing(evaluator):
+                yield frames, evaluator
+
+    def resume(self, *words: str, **keys: Any) -> "Run":
+        """Goes on with the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
+        return train(*words, resume=self.folder, **{"trust": self.trust, **keys})
+
+    def __repr__(self) -> str:
+        """What it is of and what it reached."""
+        known = self.summary
+        if not known:
+            return printable(f"<Run in {self.folder}, which has not ended>")
+        rows = closing_rows(known, self.folder)
+        reached = rows.get("evaluation", "not evaluated")
+        return printable(f"<Run of {named(known)}: {reached}, in {rows['folder']}>")
+
+    def _repr_html_(self) -> str:
+        """Its curves and closing table, for a notebook."""
+        known, picture = self.summary, self.folder / "curves.png"
+        if not known:
+            return escape(repr(self))
+        curves = b64encode(picture.read_bytes()).decode() if picture.is_file() else ""
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
+            for name, text in closing_rows(known, self.folder).items()
+        )
+        image = f'<img alt="curves" width="560" src="data:image/png;base64,{curves}">' if curves else ""
+        return f"<h4>{escape(named(known))}</h4>{image}<table>{rows}</table>"
+
+
+def named(summary: Mapping[str, Any]) -> str:
+    """What a run is of, in a few words."""
+    algo, env, seed, status = (summary.get(each, "?") for each in ("algo", "env", "seed", "status"))
+    return f"{algo} on {env}, seed {seed}{'' if status == 'finished' else f' ({status})'}"
+
+
+def train(*words: str, folder: str | Path | None = None, began: float | None = None, **keys: Any) -> Run:
+    """See :func:`hydrl.train`; ``began`` is when it was called, by ``time.monotonic``."""
+    if wrong := next((each for each in words if not isinstance(each, str)), None):
+        raise UserError(f'{wrong!r}: give words as "algo=ppo" or keywords as algo="ppo"')
+    typed = [*words, *python_classes.words(keys)]
+    if folder is not None:
+        typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
+    with training.begun(began):
+        python_classes.take_present()
+        cfg = command_line.in_python(typed, resume.expand)
+        place = Path(cfg.run_dir)
+        python_classes.leave_out(cfg, [key_of(each) for each in typed])
+        if here := python_classes.here_only(choices_made()):
+            refuse_workers(cfg, here)
+            print(f"{', '.join(here)} is of this process, in which alone the run can be gone on with")
+        ended = trained(cfg)
+    if ended is not None and ended.exit_code != 128 + signal.SIGINT:  # the process itself was to end
+        signal.raise_signal(ended.exit_code - 128)
+    return Run(place, trust=True)
+
+
+def refuse_workers(cfg: DictConfig, here: list[str]) -> None:
+    """Workers make their environments by name, and a class of this process has none there.
+
+    Raises:
+        UserError: if the run has workers and such an environment.
+    """
+    env = next((each for each in here if each.startswith("env=")), None)
+    if env and (cfg.collector.get("num_workers") or cfg.collector.get("num_collectors")):
+        raise UserError(f"{env}: workers have no such class; use collector=single, or a choice in a folder")
+
+
+def trained(cfg: DictConfig) -> Interrupted | None:
+    """Trains; what cut the run short once it had begun, where something did.
+
+    Raises:
+        UserError: for a mistake in the configuration or in the task.
+        RunError: for what else ended it and is no defect.
+        KeyboardInterrupt: where it was stopped before it had begun.
+    """
+    try:
+        application()(cfg)
+    except UserError:
+        command_line.remove_unused_folder()
+        raise
+    except (Interrupted, KeyboardInterrupt) as error:
+        if isinstance(error, Interrupted) and Path(cfg.run_dir, "summary.json").is_file():
+            return error
+        command_line.remove_unused_folder()
+        raise KeyboardInterrupt("stopped before the first batch; nothing new was saved") from None
+    except SystemExit as error:  # of a task's own code
+        raise RunError(f"the environment or a library ended the run by sys.exit({error.code!r})") from None
+    except OSError as error:
+        if error.errno not in command_line.UNWRITABLE:
+            raise
+        where = error.filename or "the run folder"
+        reason = f"{where} cannot be written: {error.strerror}; what was saved before is intact"
+        raise RunError(reason) from error
+    return None
+
+
+@cache
+def application() -> Callable[[DictConfig], None]:
+    """``train.py``'s own way from a configuration to a run."""
+    spec = spec_from_file_location("hydrl_train", ROOT / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.start
+
+
+def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
+    """See :func:`hydrl.runs`."""
+    if not Path(place).is_dir():
+        raise UserError(f"{place}: there is no such folder")
+    found = sorted(each.parent for each in Path(place).rglob("summary.json"))
+    ended = [Run(each, trust=trust) for each in found if (each / "config_resolved.yaml").is_file()]
+    return [each for each in ended if each.summary.get("status") == "finished"]
+
+
+def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Run]:
+    """See :func:`hydrl.sweep`."""
+    if own := next((key for key, value in keys.items() if callable(value)), None):
+        raise UserError(
+            f"{own}={keys[own]!r}: members are processes of their own, which have no such class; make it a "
+            "choice in a folder (docs/own_parts.md)"
+        )
+    plain_keys = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in keys.items()}
+    several = {
+        key: value if isinstance(value, list | range) else [value] for key, value in plain_keys.items()
+    }
+    typed = [f"{key}={','.join(literal(each, key) for each in values)}" for key, values in several.items()]
+    place = Path(folder or f"outputs/sweeps/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
+    command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *typed]
+    plain = {key: each for key, each in os.environ.items() if key != "FORCE_COLOR"}  # a notebook sets it
+    process = subprocess.Popen(
+        [*command, f"hydra.sweep.dir={literal(place, 'folder')}"], env=plain, preexec_fn=TO_END_WITH_PARENT
+    )
+    try:
+        code = process.wait()
+    except BaseException:  # a notebook's stop button is pressed for this process alone
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+    if code:
+        those = f"; hydrl.runs({str(place)!r}) has those that finished" if place.is_dir() else ""
+        raise RunError(f"the sweep in {place} ended with exit code {code} and has printed why{those}")
+    return runs(place, trust=True)

@@ -1,0 +1,89 @@
+"""What fits what: parts, the algorithm and its loss, and the networks that the loss learns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hydrl.config import CONFIGS
+from hydrl.config.describe import chosen, named, use
+from hydrl.config.overrides import choices_made
+from hydrl.config.schema import NETWORKS, Values
+from hydrl.config.signatures import targets
+from hydrl.config.suggestions import choices, choices_with, content, find, show
+
+
+def unfit(values: Values) -> Iterator[str]:
+    """Parts that the algorithm or its loss cannot learn with, and a task under another's name."""
+    loss = values["loss"]
+    asking = [(f"algo={values['algo']}", *each) for each in values["fits"].items()]
+    asking += [(named("loss", loss["module"]), *each) for each in loss["fits"].items()]
+    for asks, group, fitting in asking:
+        names, able = chosen(group, values[group]), [each or "null" for each in fitting]
+        here = {"null", *choices(CONFIGS / group)}
+        # A part of one's own is taken at its word, where what fits is not of one's own too.
+        taken = not set(names) & here and set(able) <= here
+        if names and not taken and not set(names) & set(able):
+            unread = " data=null" if "mixed" in names and "replay" in able and values["data"] else ""
+            yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}{unread}"
+    task, env = values["task"], values["env"]
+    # A scenario of VMAS names its task, and may be called as a task of others is.
+    # So may one of a family's, which are called by their ids.
+    if task in choices(CONFIGS / "env") and task != env.get("scenario") and not env.get("make"):
+        own = content(f"/env/{task}")["env"]
+        of_id = "pettingzoo" if own["_target_"].endswith("pettingzoo_env") else "gym"
+        for key, general in (("_target_", "custom"), ("id", of_id), ("scenario", "vmas")):
+            if env.get(key) != own.get(key):
+                given, value = f"env.{key}={env.get(key)}", str(env.get(key))
+                able = choices_with(f"env.{key}", value) if key != "_target_" else []
+                able += [f"env={value}" if value in choices(CONFIGS / "env") else f"env={general} {given}"]
+                line = f"{given}: env={task} is {own.get(key)}, and its numbers too"
+                yield f"{line}; use {' or '.join(able)}"
+
+
+def in_need(values: Values) -> Iterator[str]:
+    """Values of other keys that a part or the loss cannot do without."""
+    loss = values["loss"]
+    needing = [(loss["module"]["_target_"].rpartition(".")[2], loss.get("needs", {}))]
+    needing += [(path, node["needs"]) for path, node in targets(values) if "needs" in node]
+    for what, needs in needing:
+        why = f", which {needs['because']}" if "because" in needs else ""
+        for key, able in needs.items():
+            if key in ("because", "action_spaces"):  # of which the environment tells
+                continue
+            if (value := find(values, key)) not in able:
+                if isinstance(value, Mapping):  # a part, as it was chosen, or one's own by its keys
+                    own = {
+                        name: each
+                        for name, each in value.items()
+                        if each is not None and name[0] != "_" and name != "needs"
+                    }
+                    typed = choices_made().get(key)
+                    value = typed if typed in choices(CONFIGS / key) else own
+                yield f"{key}={show(value)} does not work with {what}{why}; use {key}={show(able[0])}"
+
+
+def unheard(values: Values) -> Iterator[str]:
+    """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
+    networks = values["loss"]["networks"]
+    others = [each["loss"]["networks"] for each in values.get("before", {}).values()]
+    learned = {group for each in (networks, *others) for group in each.values()}
+    for group in NETWORKS:
+        there = values[group] is not None
+        if there == (group in learned):
+            continue
+        every: Sequence[str | None] = [None] if there else choices(CONFIGS / group)
+        able = [each for each in values["fits"].get(group, every) if there == (each is None)]
+        algorithms = [] if able else algorithms_with(networks, values)
+        reads = " and ".join(f"{part} as {argument}" for argument, part in networks.items())
+        loss = named("loss", values["loss"]["module"])
+        line = f"{named(group, values[group])} does not fit {loss}, which reads {reads}"
+        yield f"{line}; {use('algo', algorithms) if algorithms else use(group, able or every)}"
+
+
+def algorithms_with(networks: Values, values: Values) -> list[str]:
+    """The algorithms for the same kinds of actions whose losses read the same networks."""
+    said = {name: content(f"/algo/{name}") for name in choices(CONFIGS / "algo")}
+    return [
+        name
+        for name, each in said.items()
+        if {*each["action_spaces"]} & {*values["action_spaces"]}
+        and networks in [content(f"/loss/{loss}").get("networks") for loss in each["fits"]["loss"]]
+    ]

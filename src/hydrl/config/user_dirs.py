@@ -1,0 +1,132 @@
+"""A user's own choices, in folders that are named on the command line, and the modules beside them."""
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from hydrl.config import CONFIGS
+from hydrl.config.overrides import choices_made, key_of, quoted
+from hydrl.config.suggestions import content, paths
+from hydrl.errors import UserError
+
+WHOLE = "# @package _global_"  # a file that begins so sets keys of the top level
+
+
+def folders(words: Sequence[str]) -> list[Path]:
+    """What ``--config-dir`` and ``hydra.searchpath`` name among the words of a command line."""
+    return split(words)[0]
+
+
+def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """Those folders, and the words that name none."""
+    named: list[str] = []
+    others = []
+    left = iter(words)
+    for word in left:
+        key, equals, value = word.partition("=")
+        if key in ("--config-dir", "-cd"):
+            named.append(value if equals else next(left, ""))
+        elif key_of(word) == "hydra.searchpath":
+            named += [each.strip(" '\"") for each in value.strip("[] ").split(",")]
+        else:
+            others.append(word)
+    plain = [each.removeprefix("file://") for each in named if each]
+    return [Path(each).absolute() for each in plain if "://" not in each], others
+
+
+def searchpath(own: Iterable[Path]) -> str:
+    """The folders as one override for Hydra."""
+    paths = [f"file://{each}" for each in own]
+    plain = [each if re.fullmatch(r"[\w/.:-]+", each) else quoted(each) for each in paths]
+    return f"hydra.searchpath=[{','.join(plain)}]"
+
+
+def typed(own: Sequence[Path]) -> list[str]:
+    """The folders as they are typed: Hydra takes one ``--config-dir``."""
+    return [searchpath(own)] if len(own) > 1 else [f"--config-dir={each}" for each in own]
+
+
+def use(own: Iterable[Path]) -> None:
+    """Lets Python import what lies beside the folders, after all that it can import anyway.
+
+    Raises:
+        UserError: where Hydra would read none of it, not a file, as hydrl has one of that name, or one
+            whose keys would lie elsewhere.
+    """
+    groups = ["hydra", *(each.name for each in CONFIGS.iterdir() if each.is_dir())]
+    for folder in own:
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder}: there is no such folder; name one that holds actor/, env/ or the like"
+            )
+        if not any((folder / each).is_dir() for each in groups):
+            raise UserError(f"{folder} holds no group of choices, as actor/ or env/; name the one that does")
+        for file in sorted(folder.rglob("*.yaml")):
+            if (CONFIGS / file.relative_to(folder)).exists():
+                raise UserError(f"{file} is never read, as hydrl has one of that name; give it another")
+            check_package(file, file.relative_to(folder).parts[0])
+        for file in (each for group in groups for each in folder.glob(f"{group}/**/*.yml")):
+            raise UserError(f"{file} is never read; give it the ending .yaml")
+        if str(folder.parent) not in sys.path:
+            sys.path.append(str(folder.parent))
+
+
+def check_package(file: Path, group: str) -> None:
+    """A file says in its first line where its keys lie as those of its group do: at the top level or not.
+
+    Raises:
+        UserError: if it does not.
+    """
+    if not (CONFIGS / group).is_dir():
+        return
+    theirs = [
+        each.read_text(encoding="utf-8").startswith(WHOLE) for each in (CONFIGS / group).rglob("*.yaml")
+    ]
+    try:
+        header = re.match(r"(?:\s*#\s*@\w+.*\n)*?\s*#\s*@package\s+(\S+)", file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
+    package = header[1] if header else "_group_"  # as Hydra has it
+    if all(theirs) and package != "_global_" and package.startswith("_"):
+        raise UserError(
+            f"{file} does not begin with the line `{WHOLE}`, as every file of {group}/ does; write it above "
+            f"all else, for without it `KEY:` is read as {group}.KEY"
+        )
+    if not any(theirs) and package == "_global_":
+        with suppress(YAMLError):  # which Hydra tells of
+            known = {*content("/train"), *(each.name for each in CONFIGS.iterdir()), "hydra", "defaults"}
+            if lost := [str(each) for each in OmegaConf.load(file) if each not in known]:
+                raise UserError(
+                    f"{file}: {lost[0]} is no key at the top level; leave out the line `{WHOLE}`, as the "
+                    f"files of {group}/ do"
+                )
+
+
+def sources() -> tuple[Path, ...]:
+    """The folders that this run's choices are from, hydrl's first."""
+    found = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    return CONFIGS, *(Path(each.path) for each in found if each.schema == "file")
+
+
+def setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:
+    """What was chosen that sets a dotted ``key`` of other groups, as it is typed, ``tuned=dqn/cartpole``."""
+    chosen = choices_made()
+    found = [each for each in among if key in paths(content(f"/{each}/{chosen.get(each)}", sources()))]
+    return f"{found[0]}={chosen[found[0]]}" if found else ""
+
+
+def remembered(run: Path) -> list[Path]:
+    """The folders that a run was begun with; they are as trusted as the run folder is."""
+    file = run / ".hydra" / "hydra.yaml"
+    try:
+        hydra = OmegaConf.load(file).hydra.runtime
+        own = [each.path for each in hydra.config_sources if "command-line" in each.provider]
+        return [Path(hydra.cwd, each.removeprefix("file://")) for each in own if "://" not in each]
+    except Exception:  # none, or whatever somebody may have put there
+        return []

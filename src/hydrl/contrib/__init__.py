@@ -1,0 +1,1 @@
+"""Optional integrations, chosen by dotted names in configs; no other room imports them."""

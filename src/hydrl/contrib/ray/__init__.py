@@ -1,0 +1,1 @@
+"""Ray: collectors, background evaluation and a Hydra launcher on a cluster."""

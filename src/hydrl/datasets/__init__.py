@@ -1,0 +1,1 @@
+"""Offline data: reading, recording, converting and summarising datasets of transitions."""

@@ -1,0 +1,75 @@
+"""Which rows of data a run learns from: recorded by their content, and compared where the run goes on."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torchrl.data import ReplayBuffer
+
+from hydrl.config.settings import Settings
+from hydrl.config.suggestions import find
+from hydrl.errors import UserError
+from hydrl.experience.frame_dedup import Frames
+from hydrl.library_setup import tell
+from hydrl.run.checkpoint.resume import DATA, Origin
+
+
+def record_data(
+    data: ReplayBuffer | None, settings: Settings, origin: Origin | None
+) -> dict[str, Any] | None:
+    """What a run learns from: where it lies, how many rows, their digest, and the checkpoint that had them.
+
+    Args:
+        data: the rows; ``None`` where a run has none.
+        settings: of the run.
+        origin: what it goes on from; a fork may learn from other rows.
+
+    Raises:
+        UserError: if a run that goes on would learn from other rows than it began with.
+    """
+    if data is None:
+        return None
+    now = {
+        "path": str(find(settings.shown, DATA)),
+        "checkpoint": getattr(data, "read_from", None),
+        "rows": len(data),
+        "digest": digest_of(data),
+    }
+    if origin is None:
+        return now
+    then = origin.data
+    if not isinstance(then, Mapping):
+        tell(
+            f"the checkpoint is of an earlier version and does not record which rows of {DATA} the run began "
+            f"with; it goes on with {described(now)}"
+        )
+    elif then.get("digest") != now["digest"] and origin.forked:
+        tell(f"the fork learns from {described(now)}; {origin.folder} learned from {described(then)}")
+    elif then.get("digest") != now["digest"]:
+        again = then.get("checkpoint")
+        restored = f"name {DATA}={again}, if it is still there" if again else "restore the first"
+        raise UserError(
+            f"{DATA}={now['path']} has other rows than the run began with: {described(then)}, and now "
+            f"{described(now)}; {restored}, or add hydra.run.dir=NEW to fork the run with these"
+        )
+    return now
+
+
+def described(read: Mapping[str, Any]) -> str:
+    """Rows, digest and place in a few words."""
+    place = read.get("checkpoint") or read.get("path")
+    return f"{read.get('rows')} rows of {place}, digest {read.get('digest')}"
+
+
+def digest_of(data: ReplayBuffer) -> str:
+    """Of all rows in the environment's own units, with the pictures that lie beside them."""
+    made = blake2b(digest_size=16)
+    beside = [each.buffer for each in data._transform if isinstance(each, Frames)]
+    for buffer in (data, *beside):
+        rows: TensorDictBase = buffer.storage[:]
+        for name, values in sorted(rows.items(True, True), key=lambda item: str(item[0])):
+            made.update(f"{name} {values.dtype} {list(values.shape)} ".encode())
+            made.update(values.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return made.hexdigest()

@@ -1,0 +1,1 @@
+"""A trained policy outside of training: loading, predicting, acting in a plain environment, exporting."""

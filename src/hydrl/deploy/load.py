@@ -1,0 +1,105 @@
+"""A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from pydantic import ValidationError
+from torchrl.checkpoint import Checkpoint
+
+from hydrl import envs
+from hydrl.config import user_dirs
+from hydrl.config.migrations import renamed
+from hydrl.config.settings import Settings
+from hydrl.config.suggestions import explain
+from hydrl.config.trust import check_addresses, check_trust
+from hydrl.errors import UserError
+from hydrl.networks.multi_agent import partly_untrained
+from hydrl.run.checkpoint.archive import find, frames_of, load
+from hydrl.run.checkpoint.user_classes import record_classes, warn_of_changed
+from hydrl.run.run_folder import UNREADABLE, refuse_links, require_run
+from hydrl.specs import mask_key
+from hydrl.training.evaluator import Evaluator
+
+BUILT = ("env", "transforms", "encoder", "memory", "actor")  # of a run, to play its policy
+
+
+def read_settings(run: Path, *, trust: bool) -> Settings:
+    """The run's resolved configuration.
+
+    Args:
+        run: a run folder.
+        trust: allows ``_target_`` names that are neither in hydrl's own configs nor transforms of TorchRL,
+            such as your own environment's; a folder from somebody else could name anything there.
+
+    Raises:
+        UserError: if the folder is not a run's or names an unknown target.
+    """
+    refuse_links(run)
+    require_run(run)
+    values: Any = {}
+    try:
+        loaded = OmegaConf.load(run / "config_resolved.yaml")
+        saved: Any = renamed(OmegaConf.to_container(loaded))
+        values = renamed(OmegaConf.to_container(loaded, resolve=True))
+        if trust:
+            user_dirs.use(user_dirs.remembered(run))
+        else:
+            check_trust(values, f"run={run}")
+            check_addresses({part: values.get(part) for part in BUILT}, f"run={run}")
+        return Settings.of(values, saved)
+    except ValidationError as error:
+        raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"run={run}: config_resolved.yaml cannot be read: {reason}") from None
+
+
+def open_run(
+    run: Path,
+    *,
+    checkpoint: str,
+    device: str,
+    trust: bool,
+    or_last: bool = False,
+    untrained: Sequence[str] = (),
+) -> tuple[Settings, int, Evaluator]:
+    """Rebuilds the policy of ``run`` from a checkpoint: ``best``, ``last`` or a number of frames.
+
+    A run without evaluations has no best one; with ``or_last`` its last is then taken, with a warning. Groups
+    of agents that are ``untrained`` act as before the run.
+
+    Returns:
+        The run's settings, the frames the policy was trained for, and what plays it with its own normaliser.
+
+    Raises:
+        UserError: if the folder, the checkpoint, the environment or a group cannot be had.
+    """
+    settings = read_settings(run, trust=trust)
+    archive = find(run, checkpoint, or_last=or_last)
+    state = load(archive, ("actor", "normaliser"), device)
+    build, transforms = settings.build, settings.transform_builders
+    make_env = partial(envs.make_env, build("env"), transforms, device=device)
+    env = make_env(normaliser=state["normaliser"], seed=settings.seed)
+    actor = build("actor")(env)
+    try:
+        actor.load_state_dict(state["actor"])
+    except (RuntimeError, TypeError, AttributeError) as error:
+        older = "; of a run that observed its mask, write env.action_mask: false into config_resolved.yaml"
+        reason = " ".join(str(error).split())[:200] + (older if mask_key(env) else "")
+        raise UserError(
+            f"run={run}: the policy in {archive.name} does not fit its environment: {reason}"
+        ) from error
+    recorded = Checkpoint.manifest(archive)["metadata"].get("classes")
+    warn_of_changed(record_classes(settings), recorded, archive)
+    if untrained:
+        actor = partly_untrained(actor, build("actor")(env), untrained, env)
+    env.close()
+    limit, known = settings.eval.max_steps, lambda: state["normaliser"]
+    return (
+        settings,
+        frames_of(archive),
+        Evaluator(make_env, actor, known, seed=settings.seed, max_steps=limit),
+    )

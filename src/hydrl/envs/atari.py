@@ -1,0 +1,101 @@
+"""Atari 2600's games on the Arcade Learning Environment, by the protocol of Machado et al. (2018)."""
+
+from contextlib import closing
+from typing import Any
+
+import gymnasium
+from gymnasium.wrappers import StickyAction
+
+from hydrl.envs.optional import check_id, check_share, imported
+from hydrl.errors import UserError
+
+INSTEAD = {
+    "frameskip": "env.wrappers.preprocessing.frame_skip, which skips them once",
+    "repeat_action_probability": "env.sticky",
+}
+SPEED = 60  # frames a second of the console's; its package says 30
+# Which of a game is played, and what the emulator lists those by.
+VARIANTS = {"mode": "getAvailableModes", "difficulty": "getAvailableDifficulties"}
+
+
+def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
+    """A game a frame a step, so that the wrapper over it is alone in skipping frames.
+
+    Args:
+        id: as ``ALE/Pong-v5``.
+        sticky: the probability, a frame, that the action of the frame before is taken once more. Machado et
+            al. have 0.25; Mnih et al. (2015) and most published tables, none.
+        **kwargs: others of ``gymnasium.make``, such as ``mode`` and ``difficulty``.
+
+    Raises:
+        UserError: for a game or a variant that there is not, a keyword that is called otherwise here, or
+            where a package is not installed.
+    """
+    imported("cv2", "atari")  # which Gymnasium's AtariPreprocessing makes pictures smaller with
+    package = imported("ale_py", "atari")
+    check_id(id, [each for each in gymnasium.registry if each.startswith("ALE/")])
+    for key in kwargs.keys() & INSTEAD:
+        raise UserError(f"env.{key}={kwargs[key]}: use {INSTEAD[key]}")
+    check_share("env.sticky", sticky)
+    package.ALEInterface.setLoggerMode(package.LoggerMode.Error)  # else the first one prints who made it
+    check_variant(id, kwargs)
+    task = gymnasium.make(id, frameskip=1, repeat_action_probability=0.0, **kwargs)
+    task.metadata = {**task.metadata, "render_fps": SPEED}
+    # Of the emulator's own the state does not say which action is held, and a resumed run would hold another.
+    return StickyAction(task, sticky) if sticky else task
+
+
+def check_variant(id: str, asked: dict[str, Any]) -> None:
+    """Refuses a mode or difficulty that a game has not.
+
+    Raises:
+        UserError: naming those that it has.
+    """
+    if not asked.keys() & VARIANTS:
+        return
+    with closing(gymnasium.make(id)) as task:
+        game = task.unwrapped.ale
+        for key, listed in VARIANTS.items():
+            able = getattr(game, listed)()
+            if asked.get(key) is not None and asked[key] not in able:
+                raise UserError(f"env.{key}={asked[key]}: {id} has {', '.join(map(str, able))}")
+
+
+class EpisodicLife(gymnasium.Wrapper):
+    """Ends an episode with a life, for learning; the game goes on, behind a no-op, until it is over.
+
+    Gymnasium's ``terminal_on_life_loss`` begins the whole game anew: what follows on its first life would
+    hardly be seen.
+
+    Args:
+        env: a game, in whatever wrappers.
+
+    Raises:
+        TypeError: for a task of another kind.
+    """
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        if not hasattr(env.unwrapped, "ale"):
+            raise TypeError("only Atari's games have lives that it knows of")
+        self.lives, self.goes_on = 0, False
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        """One step; a lost life is *terminated*."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        lives = self.unwrapped.ale.lives()
+        # A game that is nearly over may show no lives for some frames.
+        self.goes_on = 0 < lives < self.lives and not (terminated or truncated)
+        self.lives = lives
+        return observation, reward, terminated or self.goes_on, truncated, info
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        """Goes on after a lost life; else, and with a seed, begins a game."""
+        over = True
+        if self.goes_on and seed is None:
+            observation, _, *ends, info = self.env.step(0)
+            over = any(ends)
+        if over:
+            observation, info = self.env.reset(seed=seed, options=options)
+        self.lives, self.goes_on = self.unwrapped.ale.lives(), False
+        return observation, info

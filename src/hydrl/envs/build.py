@@ -1,0 +1,192 @@
+"""One maker per choice under one stack of transforms, seeded before anything looks at it."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import gymnasium
+import mujoco
+import torch
+from tensordict.nn import TensorDictModuleBase
+from torchrl.envs import (
+    Compose,
+    EnvBase,
+    RandomTruncationTransform,
+    RewardSum,
+    SerialEnv,
+    Transform,
+    TransformedEnv,
+)
+from torchrl.modules.utils import get_env_transforms_from_module
+
+from hydrl.envs.action_masks import NO_CHOICE
+from hydrl.envs.checked_env import copies, is_of_the_task
+from hydrl.envs.gymnasium import as_evaluated, gymnasium_env
+from hydrl.envs.normalization import load_normaliser
+from hydrl.envs.pettingzoo import pettingzoo_env
+from hydrl.envs.transforms import ActionMask, CopiedTensors, ReturnOfAgents
+from hydrl.errors import RunError, UserError
+from hydrl.library_setup import tell, warn_of_mujoco
+from hydrl.specs import AGENTS, MASK, mask_keys, restarts_with_episodes
+
+MakeEnv = Callable[..., EnvBase]
+MakeTransform = Callable[..., Transform | None]
+
+
+def make_env(
+    make: MakeEnv,
+    transforms: Sequence[MakeTransform],
+    *,
+    num_envs: int = 1,
+    device: str = "cpu",
+    normaliser: dict[str, Any] | None = None,
+    seed: int | None = None,
+    render: str | None = None,
+    policy: TensorDictModuleBase | None = None,
+) -> TransformedEnv:
+    """An environment under its transforms.
+
+    Args:
+        make: builds the base environment.
+        transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
+            where none is named, because returns are reported raw; what builds ``None`` is left out. The
+            return of several agents, which all else reads as ``episode_reward``, is the mean of theirs; what
+            each of several groups of them has come to is told beside it.
+        num_envs: environments stepped together.
+        device: where the tensors live.
+        normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
+            normalisers then use these statistics instead of collecting their own.
+        seed: seeds the environment here, before anything can reset it.
+        render: how a Gymnasium task is drawn: by ``rgb_array`` its ``render()`` gives a picture, by ``human``
+            it opens a window.
+        policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
+            of episodes there. What is for training alone is left out.
+    """
+    if policy is not None and isinstance(make, partial) and make.func is gymnasium_env:
+        make = as_evaluated(make)
+    base = make_base_env(make, num_envs, device, render)
+    left_out = () if policy is None else RandomTruncationTransform
+    made = [each for part in transforms for each in made_for(base, part) if not isinstance(each, left_out)]
+    stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
+    if not (stack and isinstance(stack[0], RewardSum)):
+        stack.insert(0, RewardSum())
+    stack[1:1] = masks(base, make)  # before whatever takes statistics of random frames
+    if paid := [key for key in base.reward_keys if isinstance(key, tuple)]:
+        stack.insert(1, ReturnOfAgents([(*key[:-1], f"episode_{key[-1]}") for key in paid]))
+    if getattr(make, "func", make) is not gymnasium_env:  # whose tasks are handed copies already
+        stack.append(CopiedTensors())
+    if policy is not None and restarts_with_episodes(policy):
+        stack.append(get_env_transforms_from_module(policy))
+    env = TransformedEnv(base, Compose(*stack))
+    if normaliser is not None:
+        load_normaliser(env, normaliser)
+    if seed is not None:
+        env.set_seed(seed)
+    return env
+
+
+@contextmanager
+def keeping_to_specs(target: str) -> Iterator[None]:
+    """Names the environment where the block fails because it does not keep to its own specs.
+
+    Args:
+        target: the dotted name of what makes it. What hydrl's own makers give fails with a traceback, as
+            does the environment's own code.
+
+    Raises:
+        UserError: in place of an error of TorchRL's, as for a game whose players take turns.
+    """
+    try:
+        yield
+    except (UserError, RunError):
+        raise
+    except Exception as error:
+        if target.startswith("hydrl.") or is_of_the_task(error):
+            raise
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"env._target_={target}: it does not keep to its specs under TorchRL's transforms: {reason}; "
+            "torchrl.envs.utils.check_env_specs(ENV) checks an environment, and env=self_play has games in "
+            "which players take turns"
+        ) from error
+
+
+def masks(base: EnvBase, make: MakeEnv) -> list[Transform]:
+    """What lets random actions be allowed ones, where an environment that ``make`` built says which are."""
+    maker: Any = getattr(make, "func", make)
+    id = getattr(make, "keywords", {}).get("id")
+    named = f"env.id={id}" if id else getattr(type(base), "named", maker.__name__)
+    if heeded := mask_keys(base):
+        return [ActionMask(action, mask, named) for action, mask in heeded.items()]
+    if any(MASK in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
+        tell(f"{named} says by {MASK} which actions are forbidden, and they are tried: {NO_CHOICE}")
+    return []
+
+
+def made_for(base: EnvBase, transform: MakeTransform) -> list[Transform]:
+    """What a builder makes of its transform: none, one or several; one that asks for ``env`` is told it."""
+    made = transform(env=base) if "env" in signature(transform).parameters else transform()
+    if made is None:
+        return []
+    return [*made.transforms] if type(made) is Compose else [made]
+
+
+def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
+    """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``.
+
+    One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
+    """
+    mujoco.set_mju_user_warning(warn_of_mujoco)  # else it writes MUJOCO_LOG.TXT into the working folder
+    maker: Any = getattr(make, "func", make)
+    if maker in (gymnasium_env, pettingzoo_env) and render:
+        make = partial(make, render_mode=render)
+    is_class = isinstance(maker, type)
+    constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
+    if "num_envs" in signature(constructor).parameters:
+        env = fresh(make, num_envs=num_envs, device=device)
+        agents = [*getattr(env, "group_map", {}).values()]
+        if len(agents) == 1 and AGENTS not in env.group_map:  # as VMAS' football has agent_blue_0 alone
+            env.close()
+            env = fresh(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
+        return env
+    one = partial(fresh, make, device=device)
+    return one() if num_envs == 1 else SteadySerialEnv(num_envs, one)
+
+
+def fresh(make: MakeEnv, **given: Any) -> EnvBase:
+    """An environment from a copy of its configuration, which it may change as it likes.
+
+    Raises:
+        UserError: for a task of Gymnasium's, which is made by its id, or keywords that VMAS passes over.
+    """
+    if isinstance(make, partial):
+        make = partial(make.func, *make.args, **copies(make.keywords))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Scenario kwargs")
+        try:
+            made = make(**given)
+        except UserWarning as error:
+            passed = str(error).removeprefix("Scenario kwargs: ").partition(". This")[0]
+            raise UserError(f"env.scenario_kwargs: {passed}; VMAS' source has their names") from None
+    if isinstance(made, gymnasium.Env):
+        raise UserError(
+            f"env makes {type(made).__name__}, a task of Gymnasium's; register it and write env=gym "
+            "env.id=MODULE:NAME, or hand its class over to hydrl.train as env=CLASS"
+        )
+    return made
+
+
+class SteadySerialEnv(SerialEnv):
+    """Leaves PyTorch its number of threads: closing, TorchRL's takes more, and these round sums differently.
+
+    One that nobody closed closes when it is collected, and that may be in the middle of a later run.
+    """
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes every environment."""
+        threads = torch.get_num_threads()
+        super().close(raise_if_closed=raise_if_closed)
+        torch.set_num_threads(threads)

@@ -1,0 +1,229 @@
+"""A Gymnasium task that shares no memory with its own code, and whose mistakes are told in a line."""
+
+from copy import deepcopy
+from traceback import walk_tb
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+
+from hydrl.envs.action_masks import NO_CHOICE, Allowed, tell_of_mask
+from hydrl.envs.episode_info import SUCCESS, EpisodeInfo
+from hydrl.errors import UserError
+from hydrl.library_setup import tell
+from hydrl.specs import MASK
+
+LOOKED_AT = 100  # first steps of a task that are held against what its spaces say
+HUGE = 1e6  # a reward beyond it is more likely a mistake than meant
+CHECKS = "gymnasium.utils.env_checker.check_env(ENV) checks all of it"
+
+
+class CopiedTask(gymnasium.Wrapper):
+    """Hands copies to a task and copies of what it gives on, so that neither changes the other's arrays.
+
+    A task may return its own array and change it in place at the next step, and may change the action it is
+    given. What is told here, once a process, is no mistake that ends a run: observations outside their space,
+    huge rewards, a mask that nothing reads. ``info`` is not handed on: what is read of it
+    :class:`hydrl.envs.episode_info.EpisodeInfo` has read below.
+
+    Args:
+        env: observes a vector of floats or a dictionary of arrays, as :func:`adapted` sees to.
+        named: what a message calls it.
+    """
+
+    def __init__(self, env: gymnasium.Env, named: str) -> None:
+        super().__init__(env)
+        self.named = named
+        self.kind: Any
+        self.size: Any
+        seen = env.observation_space
+        # Tasks that work leave their bounds, too; those of pictures say how an encoder scales them.
+        if isinstance(seen, Dict):
+            self.kind = {name: each.dtype.type for name, each in seen.items()}
+            self.size = {name: each.shape for name, each in seen.items()}
+            self.observation_space = Dict({name: without_bounds(each) for name, each in seen.items()})
+        else:
+            self.kind, self.size = seen.dtype.type, seen.shape
+            self.observation_space = without_bounds(seen)
+        self.left = LOOKED_AT if self.unwrapped.spec else 0  # steps that are still looked at
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        """Begins an episode; with a seed, what the task's own spaces draw is seeded, too.
+
+        Options are the task's own to be given: an empty dictionary, what a vector makes of a mask, is none.
+        """
+        if seed is not None:
+            seed_spaces(self, seed)
+        try:
+            given = self.env.reset(seed=seed, options=options or None)
+        except Exception as error:
+            self.blame(error)
+            raise
+        if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)):
+            raise UserError(
+                f"{self.named} gave {told(given)} in reset, and not an observation and a dictionary, as "
+                f"Gymnasium asks since 0.26; {CHECKS}"
+            )
+        observation, info = self.copied(given[0]), given[1]
+        if self.left:
+            self.look(observation, 0.0, info)
+        return observation, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        """One step.
+
+        Raises:
+            UserError: for an observation of another shape or kind than its space, a reward that is not one
+                number.
+        """
+        if isinstance(action, np.ndarray):
+            action = action.copy()
+        try:
+            seen, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:
+            self.blame(error)
+            raise
+        observation = self.copied(seen)
+        if type(reward) is not float:
+            reward = self.number(reward)
+        if self.left:
+            self.left -= 1
+            self.look(observation, reward, info)
+        if (terminated or truncated) and isinstance(info, dict):
+            tell_of_success(self, info)
+        return observation, reward, bool(terminated), bool(truncated), {}
+
+    def blame(self, error: Exception) -> None:
+        """Tells in a line of what Gymnasium cannot work with; the task's own errors are shown as they are.
+
+        Raises:
+            UserError: for what comes of its spaces or of what it returns.
+        """
+        if not (isinstance(error, UserError) or is_of_the_task(error)):
+            reason = " ".join(str(error).split())
+            raise UserError(f"{self.named} does not keep to Gymnasium: {reason}; {CHECKS}") from error
+
+    def copied(self, observation: Any) -> Any:
+        """Arrays that are the run's own: one, or by their names."""
+        if not isinstance(self.kind, dict):
+            return self.array(observation, self.kind, self.size)
+        return {
+            name: self.array(observation[name], self.kind[name], self.size[name], name) for name in self.kind
+        }
+
+    def array(self, given: Any, kind: type, size: tuple[int, ...], name: str = "") -> np.ndarray:
+        """What is observed, or an entry of it, as a new array.
+
+        Raises:
+            UserError: for another shape or kind than its space.
+        """
+        try:
+            array: np.ndarray = np.array(given, dtype=kind)
+            is_one = getattr(given, "dtype", None) in (kind, np.bool_)
+            if kind is np.uint8 and not (is_one or np.array_equal(array, given)):  # fractions, or beyond 255
+                array = np.empty(0)
+        except (TypeError, ValueError, OverflowError):
+            array = np.empty(0)  # of a shape that no space has
+        if array.shape != size:
+            numbers = f"{size[0]} numbers" if len(size) == 1 else f"numbers of shape {list(size)}"
+            raise UserError(
+                f"{self.named} gave {told(given)} to observe{' as ' * bool(name)}{name}; its "
+                f"observation_space says {numbers} of kind {kind.__name__}"
+            )
+        return array
+
+    def number(self, reward: Any) -> float:
+        """A reward, out of an array of one, too.
+
+        Raises:
+            UserError: for several, as of a task with several aims, or none.
+        """
+        try:
+            return float(np.asarray(reward).item())
+        except (TypeError, ValueError):
+            raise UserError(f"{self.named} gave the reward {reward}; it must be one number") from None
+
+    def look(self, observation: Any, reward: float, info: Any) -> None:
+        """Tells what is odd and may be meant."""
+        space = self.env.observation_space
+        spaces = space.spaces if isinstance(space, Dict) else {"": space}
+        seen = observation if isinstance(space, Dict) else {"": observation}
+        if any(((seen[name] < each.low) | (seen[name] > each.high)).any() for name, each in spaces.items()):
+            tell(
+                f"{self.named} observes what lies outside its observation_space; it is learned from as it is"
+            )
+        if abs(reward) > HUGE:
+            tell(f"{self.named} pays {reward:g} in a step; losses grow with it, transforms can scale rewards")
+        if isinstance(info, dict) and MASK in info and not any(isinstance(e, Allowed) for e in levels(self)):
+            is_choice = isinstance(self.action_space, Discrete | MultiDiscrete)
+            why = "env.action_mask=false, or its reset did not say so" if is_choice else NO_CHOICE
+            tell_of_mask(self.named, ("info", MASK), why)
+
+
+def without_bounds(space: Box) -> Box:
+    """The space of a vector without its bounds; a picture, ``[C, H, W]``, keeps them.
+
+    It is a space of its own, but for bytes: a saved simulation knows which objects are the same.
+    """
+    if space.dtype == np.uint8:
+        return space
+    low, high = (space.low, space.high) if len(space.shape) == 3 else (-np.inf, np.inf)
+    return Box(low, high, space.shape, space.dtype.type)
+
+
+def told(value: Any) -> str:
+    """What a task gave, in a few words."""
+    kind = type(value).__name__
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {list(value.shape)} of {value.dtype}"
+    return f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else f"a {kind}"
+
+
+def is_of_the_task(error: Exception) -> bool:
+    """Whether a task's own code failed, which its traceback tells best."""
+    if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
+        return False
+    cause = error.__cause__  # which may be one that nobody raised
+    frames = walk_tb((cause and cause.__traceback__) or error.__traceback__)
+    packages = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in frames]
+    # These fail in whoever calls them.
+    caller = [each for each in packages if each not in ("numpy", "tensordict", "torch")][-1]
+    return caller not in ("gymnasium", "hydrl", "importlib", "torchrl")
+
+
+def levels(env: gymnasium.Env) -> list[gymnasium.Env]:
+    """A task under its wrappers, the outermost first."""
+    found = [env]
+    while isinstance(found[-1], gymnasium.Wrapper):
+        found.append(found[-1].env)
+    return found
+
+
+def seed_spaces(env: gymnasium.Env, seed: int) -> None:
+    """Seeds what a task draws by ``self.action_space.sample()`` and ``self.observation_space.sample()``."""
+    spaces = [space for each in levels(env) for space in (each.action_space, each.observation_space)]
+    unique = list({id(each): each for each in spaces}.values())
+    for space, own in zip(unique, np.random.SeedSequence(seed).generate_state(len(unique)), strict=True):
+        space.seed(int(own))
+
+
+def tell_of_success(task: CopiedTask, info: dict[str, Any]) -> None:
+    """Says of a task that tells of its success, and was not known to, how that is followed."""
+    if untaken := [name for name in SUCCESS if name in info]:
+        taken = {name for each in levels(task) if isinstance(each, EpisodeInfo) for name in each.how}
+        for name in (each for each in untaken if each not in taken):
+            tell(f"{task.named} gives {name} in info; env.info_keys=[{name}] logs it")
+
+
+def copies(values: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of a maker, copied so that each environment may change its own."""
+    return {key: copy_of(value) for key, value in values.items()}
+
+
+def copy_of(value: Any) -> Any:
+    """A copy, or the value itself where it cannot be copied, as an open connection."""
+    try:
+        return deepcopy(value)
+    except Exception:
+        return value

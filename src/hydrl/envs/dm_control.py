@@ -1,0 +1,191 @@
+"""Tasks of DeepMind's Control Suite as tasks of Gymnasium's: numbers or pictures, actions repeated."""
+
+import os
+import sys
+from ctypes.util import find_library
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box
+from gymnasium.wrappers import FrameStackObservation
+
+from hydrl.errors import UserError
+from hydrl.library_setup import warn_of_mujoco
+
+EXTRA = "pip install 'hydrl[dm-control]' takes the newest MuJoCo that it works with, in place of another"
+FILM = (240, 320)  # height and width, dm_control's own
+
+
+def make(
+    id: str,
+    repeat: int = 2,
+    pixels: int | None = None,
+    frame_stack: int = 3,
+    shadows: bool = True,
+    camera: int | None = None,
+    render_mode: str | None = None,
+) -> gymnasium.Env:
+    """A task by its published name, as ``cartpole-swingup``.
+
+    Args:
+        id: ``DOMAIN-TASK``, as ``dm_control.suite`` has them.
+        repeat: simulator steps in which one action is taken, and whose rewards are summed.
+        pixels: height and width of the pictures that are observed in place of the state; ``None`` for none.
+        frame_stack: pictures that are observed together.
+        shadows: whether pictures have them, as the published ones; without a GPU they take most of the time.
+        camera: what draws them; ``None`` for the published one, 0 and of the quadruped 2.
+        render_mode: ``rgb_array`` for films.
+
+    Raises:
+        UserError: for a package that is missing or another than it should be, a task there is not, or
+            pictures that cannot be drawn.
+    """
+    if render_mode not in (None, "rgb_array"):
+        raise UserError(f"env.id={id} opens no window; video=true films it")
+    for name, value in (("repeat", repeat), ("frame_stack", frame_stack), ("pixels", pixels)):
+        if value is not None and value < 1:
+            raise UserError(f"env.{name}={value}: should be 1 or more")
+    camera = camera if camera is not None else 2 if id.startswith("quadruped-") else 0
+    env = loaded(id)
+    if not shadows:
+        env.physics.model.vis.quality.shadowsize = 0
+    task = ControlTask(env, id, repeat, pixels, camera, render_mode)
+    if pixels is None:
+        return task
+    try:
+        task.picture(pixels, pixels)
+    except Exception as error:  # whatever a simulator's graphics raise
+        reason = " ".join(str(error).split())
+        if "OpenGL" in reason:
+            reason += " (dm_control draws through libEGL; on Debian and Ubuntu: apt install libegl1)"
+        raise UserError(f"env.id={id} cannot be drawn with env.pixels={pixels}: {reason}") from error
+    return FrameStackObservation(task, frame_stack)
+
+
+def loaded(id: str) -> Any:
+    """A ``dm_control.rl.control.Environment``, whose generator a reset has to seed.
+
+    Raises:
+        UserError: as :func:`make` does.
+    """
+    if find_spec("dm_control") is None:
+        raise UserError(f"env.id={id} needs dm_control, which is not installed; {EXTRA}")
+    choose_renderer()
+    from dm_control import suite
+
+    mujoco.set_mju_user_warning(warn_of_mujoco)  # which importing it has set otherwise
+    names = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
+    if id not in names:
+        near = get_close_matches(id.lower(), names, n=3, cutoff=0.5)
+        raise UserError(f"env.id={id}: no such task; try {', '.join(near or names)}")
+    try:
+        # A model that is drawn, as LQR's, has to be the same in every process.
+        return suite.load(*names[id], task_kwargs={"random": 0})
+    except AttributeError as error:
+        if "MjModel" not in str(error) and "MjData" not in str(error):
+            raise
+        raise UserError(
+            f"env.id={id}: dm_control {version('dm_control')} does not work with mujoco {version('mujoco')} "
+            f"({' '.join(str(error).split())}); {EXTRA}"
+        ) from error
+
+
+def choose_renderer() -> None:
+    """Lets dm_control draw through EGL, where nobody chose otherwise; importing it decides."""
+    if sys.platform == "linux" and not os.environ.get("MUJOCO_GL"):
+        if find_library("EGL"):
+            os.environ["MUJOCO_GL"] = "egl"
+        elif not os.environ.get("DISPLAY"):
+            os.environ["MUJOCO_GL"] = "disabled"  # it would try to open a window at each picture
+
+
+@dataclass
+class Suite:
+    """What of a task goes from one step to the next; :mod:`hydrl.run.checkpoint.env_state.backends` saves it.
+
+    Attributes:
+        env: a ``dm_control.rl.control.Environment``.
+        built: its model as it was built; many tasks move a target in it at each reset.
+    """
+
+    env: Any
+    built: mujoco.MjModel
+
+
+class ControlTask(gymnasium.Env):
+    """A task of the suite. It observes ``[n]``, all that the task does in the task's own order, or a picture.
+
+    A time limit truncates; only a task that says that nothing is to be had any more terminates.
+
+    Args:
+        env: a ``dm_control.rl.control.Environment``.
+        id: its name.
+        repeat: see :func:`make`, as for the others.
+        pixels: height and width of what is observed.
+        camera: what draws it.
+        render_mode: ``rgb_array`` or ``None``.
+    """
+
+    def __init__(
+        self, env: Any, id: str, repeat: int, pixels: int | None, camera: int, render_mode: str | None
+    ) -> None:
+        physics = env.physics
+        self.suite = Suite(env, physics.model.ptr.__copy__())
+        self.repeat, self.pixels, self.camera, self.render_mode = repeat, pixels, camera, render_mode
+        rate = 1 / (env.control_timestep() * repeat)
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": rate}
+        limit = int(np.ceil(env._step_limit / repeat)) if np.isfinite(env._step_limit) else None
+        self.spec = EnvSpec(id, f"{__name__}:make", max_episode_steps=limit)
+        actions = env.action_spec()
+        self.action_space = Box(
+            actions.minimum.astype(np.float32), actions.maximum.astype(np.float32), dtype=np.float32
+        )
+        size = sum(int(np.prod(each.shape)) for each in env.observation_spec().values())
+        self.observation_space = (
+            Box(0, 255, (pixels, pixels, 3), np.uint8)
+            if pixels is not None
+            else Box(-np.inf, np.inf, (size,), np.float32)
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        """Begins an episode; the first and one with a seed seed what the task draws."""
+        if seed is not None or self._np_random is None:
+            super().reset(seed=seed)
+            self.suite.env.task.random.seed(self.np_random.integers(2**32, dtype=np.uint32))
+        return self.seen(self.suite.env.reset().observation), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        """One action, ``repeat`` times or until the episode ends."""
+        reward = 0.0
+        for _ in range(self.repeat):
+            now = self.suite.env.step(action)
+            reward += now.reward
+            if now.last():
+                break
+        terminated = now.last() and now.discount == 0
+        return self.seen(now.observation), reward, terminated, now.last() and not terminated, {}
+
+    def seen(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+        """What is observed where the task gives ``observation``."""
+        if self.pixels is not None:
+            return self.picture(self.pixels, self.pixels)
+        return np.concatenate([np.ravel(each) for each in observation.values()], dtype=np.float32)
+
+    def render(self) -> np.ndarray:
+        """The task as it is now, for a film."""
+        return self.picture(*FILM)
+
+    def picture(self, height: int, width: int) -> np.ndarray:
+        """The task as it is now, ``[height, width, 3]`` of 8 bits."""
+        return self.suite.env.physics.render(height, width, self.camera)
+
+    def close(self) -> None:
+        """Gives memory and the drawing context back."""
+        self.suite.env.physics.free()

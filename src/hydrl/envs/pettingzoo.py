@@ -1,0 +1,482 @@
+"""PettingZoo's tasks of several agents that act at once, several tasks stepped together in this process."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, flatdim, flatten
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
+from torchrl.envs import EnvBase
+
+from hydrl.envs.action_masks import truth_values
+from hydrl.envs.checked_env import copies, is_of_the_task, told
+from hydrl.envs.optional import check_id, imported
+from hydrl.envs.spaces import TAKEN, chosen, options
+from hydrl.errors import UserError
+from hydrl.specs import AGENTS, ALIVE, GONE, MASK, has_room
+
+FAMILIES = {"mpe2": "mpe2"}  # where the tasks of an id's first half lie
+FAMILIES |= {each: f"pettingzoo.{each}" for each in ("atari", "butterfly", "classic", "sisl")}
+OWN = "One of your own is env.id=MODULE:CLASS, with the methods of pettingzoo.ParallelEnv"
+ENDS = ("done", "terminated", "truncated")
+GroupMap = Literal["all_in_one_group", "one_group_per_agent"] | dict[str, list[str]] | None
+Entries = dict[str, dict[str, np.ndarray]]  # arrays [num_envs, agents, ...] by their groups and names
+
+
+class Group(NamedTuple):
+    """Agents that see and act alike.
+
+    Attributes:
+        name: of their entries.
+        agents: in order.
+        actions: the space of what one does.
+        size: of what one observes, in a row.
+    """
+
+    name: str
+    agents: list[str]
+    actions: gymnasium.Space
+    size: int
+
+
+def pettingzoo_env(
+    id: str,
+    num_envs: int = 1,
+    device: str = "cpu",
+    group_map: GroupMap = None,
+    continuous_actions: bool | None = None,
+    **kwargs: Any,
+) -> "AgentsVector":
+    """A task of PettingZoo's in which all agents act at once.
+
+    Args:
+        id: ``mpe2/simple_spread_v3``, or ``MODULE:CLASS`` for one's own ``pettingzoo.ParallelEnv``.
+        num_envs: stepped together.
+        device: where observations and actions live; the tasks themselves run on the CPU.
+        group_map: agents that share a network: by their names before a number where it is ``None``, as
+            ``adversary_0`` and ``adversary_1``; ``all_in_one_group``, ``one_group_per_agent``, or by names of
+            one's own, ``{hunters: [adversary_0, adversary_1], prey: [agent_0]}``.
+        continuous_actions: of a task that has both, as MPE's; ``None`` leaves it to the task.
+        **kwargs: the task's own.
+
+    Raises:
+        UserError: for a task that there is not, or where turns are taken; a missing package; a keyword that
+            it refuses; a group of agents that are not alike, or whose actions nothing here learns.
+    """
+    if continuous_actions is not None:
+        kwargs["continuous_actions"] = continuous_actions
+    tasks = [made(id, copies(kwargs)) for _ in range(num_envs)]
+    return AgentsVector(tasks, f"env.id={id}", group_map, device)
+
+
+def made(id: str, kwargs: dict[str, Any]) -> Any:
+    """A ``pettingzoo.ParallelEnv``.
+
+    Raises:
+        UserError: as :func:`pettingzoo_env` does.
+    """
+    zoo = imported("pettingzoo", "pettingzoo")
+    task = called(maker_of(id), id, kwargs)
+    if isinstance(task, zoo.AECEnv):
+        raise UserError(turns(id))
+    if not all(hasattr(task, each) for each in ("possible_agents", "action_space", "step", "reset")):
+        raise UserError(f"env.id={id} made a {type(task).__name__}, and no task of PettingZoo's. {OWN}")
+    return task
+
+
+def called(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
+    """What a maker makes.
+
+    Raises:
+        UserError: for keywords that it does not take, or packages that it misses.
+    """
+    try:
+        return maker(**kwargs)
+    except (TypeError, ImportError) as error:
+        if own_code(maker) and is_of_the_task(error):
+            raise
+        raise UserError(f"env.id={id} could not be made: {' '.join(str(error).split())}") from error
+
+
+def maker_of(id: str) -> Any:
+    """What makes a task of PettingZoo's where its agents act at once.
+
+    Raises:
+        UserError: for one that there is not, or where turns are taken.
+    """
+    if ":" in id:
+        return own(id)
+    module = module_of(id)
+    if not hasattr(module, "parallel_env"):
+        raise UserError(turns(id))
+    return module.parallel_env
+
+
+def own(id: str) -> Any:
+    """One's own class, or whatever else makes a task, by ``MODULE:NAME``.
+
+    Raises:
+        UserError: where it cannot be imported.
+    """
+    module, _, name = id.partition(":")
+    where = "put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
+    try:
+        return getattr(import_module(module), name)
+    except AttributeError as error:
+        raise UserError(f"env.id={id} could not be made: {error}") from None
+    except ModuleNotFoundError as error:
+        if error.name not in (module, module.split(".")[0]):
+            raise
+        raise UserError(f"env.id={id} could not be made: {error}; {where}") from None
+
+
+def module_of(id: str) -> Any:
+    """The module of a task of a family's, ``FAMILY/NAME_vN``.
+
+    Raises:
+        UserError: for one that there is not, or a package that is missing.
+    """
+    family, _, name = id.partition("/")
+    if family in FAMILIES:
+        imported(FAMILIES[family], "pettingzoo")
+    check_id(id, known())
+    try:
+        return import_module(f"{FAMILIES[family]}.{name}")
+    except ImportError as error:
+        extra = "hydrl[pettingzoo]" if family in ("mpe2", "classic") else f"pettingzoo[{family}]"
+        raise UserError(f"env.id={id}: {' '.join(str(error).split())}; pip install '{extra}'") from error
+
+
+def known() -> list[str]:
+    """All tasks of the families that are installed, ``FAMILY/NAME_vN``; none of them is imported."""
+    found = []
+    for family, package in FAMILIES.items():
+        spec = find_spec(package)
+        places = (spec.submodule_search_locations if spec else None) or []
+        found += [f"{family}/{file.stem}" for place in places for file in Path(place).glob("*_v[0-9]*.py")]
+    return sorted(found)
+
+
+def turns(id: str) -> str:
+    """What is said of a task that is seen from one seat."""
+    return f"env.id={id}: its players take turns; write env=self_play env.id={id}"
+
+
+def own_code(maker: Any) -> bool:
+    """Whether a class or a function is one's own."""
+    return getattr(maker, "__module__", "").partition(".")[0] not in ("pettingzoo", "mpe2")
+
+
+class AgentsVector(EnvBase):
+    """Tasks of PettingZoo's stepped together, ``[num_envs]``, each with its agents in groups.
+
+    An agent observes a vector, ``(GROUP, observation)``; what is no vector is flattened, choices one-hot.
+    An episode ends when all agents have. One that ended before is not ``alive``: it observes zeros, is paid
+    nothing, whatever it does has no effect, and a loss leaves it out; it is ``gone`` where nothing was to be
+    had after its end, as it terminated.
+
+    TorchRL's ``PettingZooWrapper`` is of one task, so that of many each pays for its own tensors; here all of
+    them are written into the same.
+
+    Args:
+        tasks: each a ``pettingzoo.ParallelEnv``.
+        named: what a message calls them.
+        group_map: see :func:`pettingzoo_env`.
+        device: where tensors live.
+    """
+
+    def __init__(self, tasks: Sequence[Any], named: str, group_map: GroupMap, device: str) -> None:
+        super().__init__(device=device, batch_size=[len(tasks)])
+        self.tasks, self.named = [*tasks], named
+        self.metadata, task = getattr(tasks[0], "metadata", {}), tasks[0]
+        self.spaces = {agent: task.observation_space(agent) for agent in task.possible_agents}
+        self.groups = groups_of(task, group_map, named)
+        self.places = {agent: (each.name, k) for each in self.groups for k, agent in enumerate(each.agents)}
+        self.seeds: list[int | None] = [None] * len(tasks)
+        _, infos = task.reset()
+        says = {agent for agent, space in self.spaces.items() if MASK in entries_of(space)}
+        says |= {agent for agent in self.spaces if MASK in (infos.get(agent) or {})}
+        self.masked = {each.name: bool(says & {*each.agents}) for each in self.groups}
+        whole = {each.name: (len(tasks), len(each.agents)) for each in self.groups}
+        self.now: Entries = {each.name: self.entries(each, whole[each.name]) for each in self.groups}
+        self.make_specs(whole)
+
+    def make_specs(self, whole: Mapping[str, tuple[int, int]]) -> None:
+        """Writes down what TorchRL asks; ``whole`` is ``(num_envs, agents)`` of each group."""
+        seen, acted, paid = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        for each in self.groups:
+            shape, action = whole[each.name], spec_of_actions(each, self.named)
+            entries = {name: spec_of(array) for name, array in self.now[each.name].items()}
+            seen[each.name] = Composite(entries, shape=shape)
+            acted[each.name] = Composite({"action": action.expand(*shape, *action.shape)}, shape=shape)
+            paid[each.name] = Composite({"reward": Unbounded((*shape, 1))}, shape=shape)
+        ends = {name: Binary(1, (*self.batch_size, 1), dtype=torch.bool) for name in ENDS}
+        self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = (
+            Composite(each, shape=self.batch_size).to(self.device) for each in (seen, acted, paid, ends)
+        )
+
+    def entries(self, group: Group, shape: tuple[int, int]) -> dict[str, np.ndarray]:
+        """What is known of a group, where nothing is yet."""
+        found = {"observation": np.zeros((*shape, group.size), np.float32)}
+        found |= {ALIVE: np.ones((*shape, 1), bool), GONE: np.zeros((*shape, 1), bool)}
+        if self.masked[group.name]:
+            found[MASK] = np.ones((*shape, sum(options(group.actions))), bool)
+        return found
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        begins = np.ones(len(self.tasks), bool)
+        if tensordict is not None and (asked := tensordict.get("_reset", None)) is not None:
+            begins = asked.reshape(-1).numpy(force=True)
+        for place in np.flatnonzero(begins).tolist():
+            seed, self.seeds[place] = self.seeds[place], None
+            observations, infos = self.tasks[place].reset(seed=seed)
+            for agent, (group, k) in self.places.items():
+                self.now[group][ALIVE][place, k] = agent in self.tasks[place].agents
+                self.now[group][GONE][place, k] = False
+                self.show(place, agent, observations, infos)
+        return self.told({})
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        actions = {each.name: tensordict[each.name, "action"].numpy(force=True) for each in self.groups}
+        rewards = {name: np.zeros((*each[ALIVE].shape,), np.float32) for name, each in self.now.items()}
+        ends = {name: np.zeros((len(self.tasks), 1), bool) for name in ENDS}
+        for place, task in enumerate(self.tasks):
+            acting = [*task.agents]
+            if acting:  # else its episode is over, and nobody has begun another
+                taken = {agent: self.taken(agent, actions, place) for agent in acting}
+                observations, paid, terminated, truncated, infos = task.step(taken)
+                for agent, (group, k) in self.places.items():
+                    over = terminated.get(agent) or truncated.get(agent) or agent not in task.agents
+                    self.now[group][ALIVE][place, k] = not over
+                    if agent in taken:
+                        rewards[group][place, k] = paid.get(agent, 0.0)
+                        self.now[group][GONE][place, k] = over and not truncated.get(agent)
+                    self.show(place, agent, observations, infos)
+                ends["truncated"][place] = any(truncated.values())
+            ends["done"][place] = not any(each[ALIVE][place].any() for each in self.now.values())
+        ends["truncated"] &= ends["done"]
+        ends["terminated"] = ends["done"] & ~ends["truncated"]
+        return self.told(rewards, **ends)
+
+    def taken(self, agent: str, actions: Mapping[str, np.ndarray], place: int) -> Any:
+        """What an agent does, as its task takes it."""
+        group, k = self.places[agent]
+        action, space = actions[group][place, k], self.tasks[place].action_space(agent)
+        if isinstance(space, Box):
+            return action.reshape(space.shape).astype(space.dtype)
+        return chosen(space, np.ravel(action))
+
+    def show(self, place: int, agent: str, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
+        """Writes down what an agent sees and may do; one that is not there sees nothing, and may do all.
+
+        Raises:
+            UserError: for an observation of another shape or kind than its space.
+        """
+        group, k = self.places[agent]
+        now, seen = self.now[group], observations.get(agent)
+        now["observation"][place, k] = 0.0 if seen is None else self.flat(agent, seen)
+        if MASK in now:
+            given = mask_of(seen, infos.get(agent)) if now[ALIVE][place, k] else None
+            size = now[MASK].shape[-1]
+            now[MASK][place, k] = (
+                True if given is None else truth_values(given, size, f"{self.named}: {MASK}")
+            )
+
+    def flat(self, agent: str, seen: Any) -> np.ndarray:
+        """What an agent sees in a row, without what says which actions are allowed."""
+        whole, space = entries_of(self.spaces[agent]), without_mask(self.spaces[agent])
+        if MASK in whole:
+            rest = {name: seen[name] for name in whole if name != MASK}
+            seen = rest if isinstance(space, Dict) else next(iter(rest.values()))
+        if not isinstance(space, Box):
+            return flatten(space, seen)
+        if np.shape(seen) != space.shape:
+            raise UserError(
+                f"{self.named}: {agent} observes shape {list(np.shape(seen))}, and its space says "
+                f"{list(space.shape)}"
+            )
+        return np.ravel(seen)
+
+    def told(self, rewards: Mapping[str, np.ndarray], **ends: np.ndarray) -> TensorDictBase:
+        """All that is known now, as tensors of the run's own."""
+        given: dict[Any, Any] = dict(ends)
+        for name, entries in self.now.items():
+            agents = {key: torch.from_numpy(each.copy()) for key, each in entries.items()}
+            agents |= {"reward": torch.from_numpy(rewards[name])} if rewards else {}
+            given[name] = TensorDict(agents, entries[ALIVE].shape[:-1])
+        return TensorDict(given, self.batch_size).to(self.device)
+
+    def _set_seed(self, seed: int | None) -> None:
+        """The tasks begin their next episodes with it and the seeds after it."""
+        self.seeds = [None if seed is None else seed + place for place in range(len(self.tasks))]
+
+    def render(self) -> Any:
+        """A picture of the first task, where it was made with ``render_mode``."""
+        return self.tasks[0].render()
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the tasks."""
+        if not self.is_closed:
+            for task in self.tasks:
+                task.close()
+        super().close(raise_if_closed=raise_if_closed)
+
+
+class AgentsForm:
+    """What agents see and do as PettingZoo has it, dictionaries by agent, to and from what a policy has.
+
+    Args:
+        make: makes an :class:`AgentsVector` of one task.
+    """
+
+    def __init__(self, make: Callable[..., AgentsVector]) -> None:
+        self.like = make(num_envs=1)
+
+    def read(self, observations: Any, masks: Any = None) -> TensorDict:
+        """What the transforms are told, ``[]``; who is not among the agents has ended.
+
+        Args:
+            observations: by agent.
+            masks: by agent which actions are allowed, where the task says so in ``info``.
+
+        Raises:
+            UserError: for what is no such dictionary, or an agent that there is not.
+        """
+        like, infos = self.like, {agent: {MASK: each} for agent, each in (masks or {}).items()}
+        if not isinstance(observations, Mapping) or not observations or {*observations} - {*like.places}:
+            raise UserError(
+                f"observation should be a dictionary by agent, of those that still act among "
+                f"{', '.join(like.places)}; got {told(observations)}"
+            )
+        for agent, (group, k) in like.places.items():
+            there = agent in observations
+            like.now[group][ALIVE][0, k], like.now[group][GONE][0, k] = there, not there
+            like.show(0, agent, observations, infos)
+        self.agents = [*observations]
+        return like.told({})[0]
+
+    def write(self, acted: TensorDictBase) -> dict[str, Any]:
+        """What each of the agents that were read does, as ``step`` of the task takes it."""
+        actions = {each.name: acted[each.name, "action"].numpy(force=True)[None] for each in self.like.groups}
+        taken = {agent: self.like.taken(agent, actions, 0) for agent in self.agents}
+        return {agent: int(each) if each.shape == () else each for agent, each in taken.items()}
+
+
+def groups_of(task: Any, group_map: GroupMap, named: str) -> list[Group]:
+    """The agents in their groups; a single group is called ``agents``.
+
+    Raises:
+        UserError: for names that do not fit the task's, or agents of one group that are not alike.
+    """
+    agents = [*task.possible_agents]
+    if isinstance(group_map, Mapping):
+        found = {name: [*each] for name, each in group_map.items()}
+        listed = [agent for each in found.values() for agent in each]
+        if sorted(listed) != sorted(agents) or not all(found.values()):
+            raise UserError(
+                f"env.group_map={group_map}: each agent should be in one group; {named} has "
+                f"{', '.join(agents)}"
+            )
+    elif group_map == "all_in_one_group":
+        found = {AGENTS: agents}
+    else:
+        found = {}
+        for agent in agents:
+            alone = group_map == "one_group_per_agent"
+            found.setdefault(agent if alone else re.sub(r"_\d+$", "", agent), []).append(agent)
+    if len(found) == 1:
+        found = {AGENTS: agents}
+    if taken := sorted({*found} & TAKEN):
+        raise UserError(f"env.group_map: a group may not be called {taken[0]}, a name that a run needs")
+    return [alike(task, name, each, group_map) for name, each in found.items()]
+
+
+def alike(task: Any, name: str, agents: list[str], group_map: GroupMap) -> Group:
+    """A group of agents.
+
+    Raises:
+        UserError: if they observe or do unlike things, which joined would be another task's.
+    """
+    first, *others = agents
+    kind = [(size_of(task, each), without_start(task.action_space(each))) for each in agents]
+    for agent, each in zip(others, kind[1:], strict=True):
+        if each != kind[0]:
+            what = [
+                f"{a} observes {size} numbers and {doing(actions)}"
+                for a, (size, actions) in ((first, kind[0]), (agent, each))
+            ]
+            by_names = "null, which goes by names, or env.group_map=" * (group_map is not None)
+            raise UserError(
+                f"env.group_map={group_map or 'null'}: {' and '.join(what)}, and agents of one group are "
+                f"alike; use env.group_map={by_names}one_group_per_agent, with algo=mappo or algo=ippo"
+            )
+    return Group(name, agents, task.action_space(first), kind[0][0])
+
+
+def doing(actions: Any) -> str:
+    """What of :func:`without_start` an agent does, in words."""
+    several = " and of ".join(map(str, actions)) if isinstance(actions, list) else ""
+    return f"chooses of {several}" if several else f"does {actions}"
+
+
+def size_of(task: Any, agent: str) -> int:
+    """How many numbers an agent observes."""
+    return flatdim(without_mask(task.observation_space(agent)))
+
+
+def without_start(space: gymnasium.Space) -> Any:
+    """What of a space of actions has to be the same: options, or bounds."""
+    return options(space) or space
+
+
+def entries_of(space: gymnasium.Space) -> dict[str, gymnasium.Space]:
+    """What a dictionary is made of; others are made of nothing."""
+    return dict(space.spaces) if isinstance(space, Dict) else {}
+
+
+def without_mask(space: gymnasium.Space) -> gymnasium.Space:
+    """What an agent sees beside what says which actions are allowed; what is left alone stands by itself."""
+    rest = {name: each for name, each in entries_of(space).items() if name != MASK}
+    if len(rest) == len(entries_of(space)):
+        return space
+    return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
+
+
+def mask_of(seen: Any, info: Any) -> Any:
+    """Where an agent is told which actions are allowed: in what it sees, or in ``info``; maybe nowhere."""
+    found = [each[MASK] for each in (seen, info) if isinstance(each, Mapping) and MASK in each]
+    return found[0] if found else None
+
+
+def spec_of(array: np.ndarray) -> TensorSpec:
+    """Of an entry that is observed."""
+    if array.dtype == bool:
+        return Binary(array.shape[-1], array.shape, dtype=torch.bool)
+    return Unbounded(array.shape, dtype=torch.float32)
+
+
+def spec_of_actions(group: Group, named: str) -> TensorSpec:
+    """What one agent does: a number of a choice, those of several, or floats within bounds.
+
+    Raises:
+        UserError: for anything else.
+    """
+    space, sizes = group.actions, options(group.actions)
+    if len(sizes) == 1:
+        return Categorical(sizes[0], dtype=torch.int64)
+    if sizes:
+        return MultiCategorical(sizes)
+    if isinstance(space, Box) and space.dtype.kind == "f" and has_room(space.low, space.high):
+        low, high = (torch.as_tensor(each.ravel(), dtype=torch.float32) for each in (space.low, space.high))
+        return Bounded(low, high)
+    raise UserError(
+        f"{named}: {group.agents[0]} does {space}; what learns here takes choices of two or more, or a Box "
+        "of floats with finite bounds, low below high"
+    )

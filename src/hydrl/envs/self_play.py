@@ -1,0 +1,286 @@
+"""Games of PettingZoo's in which players take turns, seen from one seat: earlier policies play the others."""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Dict
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torchrl.envs import DoubleToFloat, Transform, TransformedEnv
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from hydrl.envs.optional import imported
+from hydrl.envs.pettingzoo import called, mask_of, module_of, own
+from hydrl.envs.spaces import at, is_picture, leaves, view
+from hydrl.envs.transforms import alone, read_by
+from hydrl.errors import UserError
+from hydrl.specs import MASK
+
+
+class Opponents:
+    """Earlier policies of the run, which it plays against; before there are any, moves are drawn at random.
+
+    All environments of a run share them, and a checkpoint has them.
+
+    Args:
+        every_frames: of training, after which the policy joins them as it is then.
+        size: how many are kept, the newest.
+        newest: the share of the games that are against the last of them; in others each is drawn evenly.
+        chance: the share of their moves that are drawn evenly from the allowed ones, so that games begin and
+            go on in ways that good players would not choose.
+    """
+
+    def __init__(self, every_frames: int, size: int, newest: float, chance: float = 0.0) -> None:
+        self.every_frames, self.newest, self.chance = every_frames, newest, chance
+        self.policies: deque[TensorDictModuleBase] = deque(maxlen=size)
+        self.joined = 0  # multiples of every_frames
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        """Each environment is made of a copy of its configuration, and all share these."""
+        return self
+
+    def check(self, policy: TensorDictModuleBase, env: TransformedEnv) -> None:
+        """Says before a run begins that a policy could not play as it does in ``env``.
+
+        Raises:
+            UserError: see :func:`through`.
+        """
+        through(policy, env)
+
+    def meet(self, policy: TensorDictModuleBase, frames: int, env: TransformedEnv) -> None:
+        """Lets the policy join them, where it has been trained for another ``every_frames``.
+
+        Args:
+            policy: as it acts now.
+            frames: of its training.
+            env: in which it acts; what it reads there through transforms it will read through these.
+        """
+        if frames // self.every_frames > self.joined:
+            self.joined = frames // self.every_frames
+            self.policies.append(as_it_is(policy, env))
+
+    def drawn(self, rng: np.random.Generator) -> int | None:
+        """One for a game, by its place; ``None`` plays at random."""
+        if not self.policies:
+            return None
+        last = len(self.policies) - 1
+        return last if rng.random() < self.newest else int(rng.integers(last + 1))
+
+    @torch.no_grad()
+    def act(self, place: int, seen: dict[str, np.ndarray], legal: np.ndarray) -> int:
+        """A move, drawn as that policy would draw it.
+
+        Args:
+            place: its own.
+            seen: entries of what it observes, as a run's networks read them.
+            legal: ``[actions]``, whether each is allowed.
+        """
+        entries = {name: torch.as_tensor(each).float() for name, each in seen.items()}
+        with set_exploration_type(ExplorationType.RANDOM):
+            made = self.policies[place](TensorDict({**entries, MASK: torch.from_numpy(legal)}))
+        action = made["action"]
+        return int(action.argmax(-1) if action.ndim else action)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Their weights."""
+        return {"joined": self.joined, "policies": [dict(each.state_dict()) for each in self.policies]}
+
+    def load_state_dict(
+        self, state: dict[str, Any], policy: TensorDictModuleBase, env: TransformedEnv
+    ) -> None:
+        """Goes on from :meth:`state_dict`; all are such as ``policy`` is in ``env``."""
+        self.joined = state["joined"]
+        self.policies.clear()
+        for weights in state["policies"]:
+            self.policies.append(as_it_is(policy, env))
+            self.policies[-1].load_state_dict(weights)
+
+    @contextmanager
+    def as_they_were(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """In the block these are those of an earlier :meth:`state_dict`, which had no more of them."""
+        now, before = self.policies, deque[TensorDictModuleBase](maxlen=self.policies.maxlen)
+        for weights in state["policies"]:
+            before.append(deepcopy(now[-1]))
+            before[-1].load_state_dict(weights)
+        self.policies = before
+        try:
+            yield
+        finally:
+            self.policies = now
+
+
+def as_it_is(policy: TensorDictModuleBase, env: TransformedEnv) -> TensorDictModuleBase:
+    """A copy of a policy that stays as it is, and reads what a game shows below the transforms of ``env``."""
+    transforms = list(map(alone, through(policy, env)))
+    whole = TensorDictSequential(*transforms, policy) if transforms else policy
+    return deepcopy(whole).eval().requires_grad_(False)
+
+
+def through(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
+    """The transforms through which a policy reads what a game shows.
+
+    Raises:
+        UserError: for one that needs more than what is seen at a move, as frames that are stacked.
+    """
+    found = [each for each in read_by(policy, env) if not isinstance(each, DoubleToFloat)]  # floats are given
+    for each in found:
+        by_steps = type(each)._apply_transform is Transform._apply_transform
+        if by_steps and not hasattr(each, "to_observation_norm"):
+            raise UserError(
+                f"env.opponents: earlier policies are asked move by move, and have not what "
+                f"{type(each).__name__} writes; leave it out of transforms, or use env.opponents=null, which "
+                "draws their moves at random"
+            )
+    return found
+
+
+def make(
+    id: str,
+    seat: str | None = None,
+    opponents: Opponents | None = None,
+    render_mode: str | None = None,
+    **kwargs: Any,
+) -> gymnasium.Env:
+    """A game by its name, as ``classic/tictactoe_v3``.
+
+    Args:
+        id: ``FAMILY/NAME_vN``, as PettingZoo's modules are called, or ``MODULE:CLASS`` for one's own
+            ``pettingzoo.AECEnv``.
+        seat: the player whose eyes it is seen by; ``None`` draws one for each game.
+        opponents: who plays the others; ``None`` draws their moves at random.
+        render_mode: ``rgb_array`` for films.
+        **kwargs: the game's own.
+
+    Raises:
+        UserError: for a game that there is not, or no player of it.
+    """
+    zoo = imported("pettingzoo", "pettingzoo", "self_play")
+    at_once = UserError(f"env.id={id} is no game of turns; write env=pettingzoo env.id={id}")
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    if ":" in id:
+        game = called(own(id), id, kwargs)
+    elif hasattr(module := module_of(id), "parallel_env"):
+        raise at_once
+    else:
+        game = called(module.env, id, kwargs)
+    if not isinstance(game, zoo.AECEnv):
+        raise at_once
+    game.reset(seed=0)
+    in_info = MASK in game.infos[game.agent_selection]
+    return (Masked if in_info else Seat)(game, id, seat, opponents)
+
+
+class Seat(gymnasium.Env):
+    """A game of turns as one player has it: a step is its move with all that the others answer.
+
+    What it is paid meanwhile comes with its own last move, so that the loser's -1, which a game gives in the
+    winner's turn, is that of the move it lost by. At the end ``info`` says whether it was ``not_lost``, and
+    the same as ``not_lost_first`` or ``not_lost_later``, as it made the first move or not.
+
+    Args:
+        game: a ``pettingzoo.AECEnv``.
+        id: its name.
+        seat: see :func:`make`, as ``opponents``.
+        opponents: who plays the others.
+    """
+
+    def __init__(self, game: Any, id: str, seat: str | None, opponents: Opponents | None) -> None:
+        self.game, self.id, self.asked, self.opponents = game, id, seat, opponents
+        players = game.possible_agents
+        if seat not in (None, *players):
+            raise UserError(
+                f"env.seat={seat}: {id} has {' and '.join(players)}; null draws one for each game"
+            )
+        self.metadata = getattr(game, "metadata", {})
+        self.render_mode = getattr(game.unwrapped, "render_mode", None)
+        self.player = seat or players[0]
+        self.opponent: int | None = None
+        self.paid = self.total = 0.0
+        self.observation_space = game.observation_space(self.player)
+        self.action_space = game.action_space(self.player)
+        seen = self.observation_space
+        if isinstance(seen, Dict):
+            seen = Dict({key: each for key, each in seen.items() if key != MASK})
+        bare = "pixels" if is_picture(seen) else "observation"
+        self.entries = {name or bare: each for name, each in leaves(seen)}
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        """Begins a game, in which others may move first."""
+        super().reset(seed=seed)
+        players, drawn = self.game.possible_agents, self.np_random
+        while True:
+            self.player = self.asked or players[drawn.integers(len(players))]
+            self.opponent = self.opponents.drawn(drawn) if self.opponents else None
+            self.game.reset(seed=int(drawn.integers(2**31)))
+            self.first, self.paid, self.total = self.game.agent_selection == self.player, 0.0, 0.0
+            self.others_move()
+            if not self.over(self.player):
+                return self.game.observe(self.player), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        """Its move, and those of the others until it is its turn again."""
+        self.paid = 0.0
+        self.move(action)
+        self.others_move()
+        self.total += self.paid
+        truncated = bool(self.game.truncations.get(self.player, False))
+        terminated = self.over(self.player) and not truncated
+        info = {}
+        if terminated or truncated:
+            held = float(self.total >= 0)
+            info = {"not_lost": held, f"not_lost_{'first' if self.first else 'later'}": held}
+        return self.game.observe(self.player), self.paid, terminated, truncated, info
+
+    def others_move(self) -> None:
+        """The other players, until it is the seat's turn or the game is over for it."""
+        game = self.game
+        while not self.over(self.player) and (moving := game.agent_selection) != self.player:
+            self.move(None if self.over(moving) else self.answer(moving))
+
+    def move(self, action: Any) -> None:
+        """One player's move; what the seat is paid by it is kept."""
+        self.game.step(action)
+        self.paid += float(self.game.rewards.get(self.player, 0.0))
+
+    def over(self, player: str) -> bool:
+        """Whether the game is over for a player."""
+        game = self.game
+        return player not in game.agents or game.terminations[player] or game.truncations[player]
+
+    def answer(self, player: str) -> int:
+        """What an opponent does, in the game's own numbers of its actions."""
+        seen, mask = self.game.observe(player), None
+        mask = mask_of(seen, self.game.infos[player])
+        actions = self.game.action_space(player)
+        legal = np.ones(actions.n, bool) if mask is None else np.asarray(mask, bool)
+        others, place, drawn = self.opponents, self.opponent, self.np_random
+        if others is None or place is None or drawn.random() < others.chance:
+            return int(actions.start + drawn.choice(np.flatnonzero(legal)))
+        shown = {name: view(at(seen, path), space) for name, (path, space) in self.entries.items()}
+        return int(actions.start) + others.act(place, shown, legal)
+
+    def render(self) -> Any:
+        """A picture of the board."""
+        return self.game.render()
+
+    def close(self) -> None:
+        """Closes the game."""
+        self.game.close()
+
+
+class Masked(Seat):
+    """One whose game has the mask of its actions in ``infos``, and not in what is observed."""
+
+    def action_masks(self) -> np.ndarray:
+        """``[actions]``, whether each is allowed; all are once the game is over."""
+        mask = (self.game.infos.get(self.player) or {}).get(MASK)
+        if mask is None or self.over(self.player):
+            return np.ones(self.action_space.n, bool)
+        return np.asarray(mask, bool)

@@ -1,0 +1,138 @@
+"""Two small tasks with goals, which Gymnasium calls GoalEnv: bits to flip, and a point to be reached.
+
+Their reward is 0 where the goal is reached and -1 elsewhere, so that acting by chance tells almost nothing:
+they show what relabelled goals do (:mod:`hydrl.experience.hindsight`).
+"""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+from hydrl.errors import UserError
+
+CELL = 16  # pixels of a bit's side in a film
+SIDE = 128  # pixels of the square in which a point moves
+
+
+def goal_space(low: float, size: int) -> Dict:
+    """What such a task observes: vectors of numbers from ``low`` to 1."""
+    names = ("observation", "achieved_goal", "desired_goal")
+    return Dict({name: Box(low, 1, (size,), np.float32) for name in names})
+
+
+class BitFlip(gymnasium.Env):
+    """Bits, each of which an action flips, to be made equal to others (Andrychowicz et al. 2017).
+
+    An episode ends when they are, and is truncated after as many steps as there are bits.
+
+    Args:
+        bits: how many there are.
+        render_mode: ``rgb_array``, or none.
+
+    Raises:
+        UserError: for fewer than two.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 4}
+
+    def __init__(self, bits: int = 15, render_mode: str | None = None) -> None:
+        if bits < 2:
+            raise UserError(f"env.bits={bits}: should be 2 or more")
+        self.bits, self.render_mode = bits, render_mode
+        self.observation_space, self.action_space = goal_space(0, bits), Discrete(bits)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        """Draws the bits and the goal, which are not the same."""
+        super().reset(seed=seed)
+        self.state, self.goal, self.steps = (
+            np.zeros(self.bits, np.float32),
+            np.zeros(self.bits, np.float32),
+            0,
+        )
+        while (self.state == self.goal).all():
+            self.state, self.goal = self.np_random.integers(2, size=(2, self.bits)).astype(np.float32)
+        return self.seen(), {}
+
+    def step(self, action: Any) -> tuple[dict, float, bool, bool, dict]:
+        """Flips a bit."""
+        self.state[action] = 1 - self.state[action]
+        self.steps += 1
+        success = bool(self.compute_terminated(self.state, self.goal, {}))
+        reward = float(self.compute_reward(self.state, self.goal, {}))
+        return self.seen(), reward, success, self.steps >= self.bits, {"is_success": success}
+
+    def seen(self) -> dict[str, np.ndarray]:
+        """What is observed."""
+        now = self.state.copy()
+        return {"observation": now, "achieved_goal": now, "desired_goal": self.goal}
+
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        """0 where ``[..., bits]`` are equal, else -1."""
+        return self.compute_terminated(achieved_goal, desired_goal, info) - 1.0
+
+    def compute_terminated(
+        self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any
+    ) -> np.ndarray:
+        """Where ``[..., bits]`` are equal."""
+        return (achieved_goal == desired_goal).all(-1)
+
+    def render(self) -> np.ndarray:
+        """The bits above the goal's, ``[2 * CELL, bits * CELL, 3]``."""
+        drawn = np.kron(np.stack([self.state, self.goal]), np.full((CELL, CELL), 255)).astype(np.uint8)
+        return np.repeat(drawn[..., None], 3, -1)
+
+
+class PointReach(gymnasium.Env):
+    """A point in a square that is to be moved to a place, and to be held there; each episode has 50 steps.
+
+    Args:
+        radius: how near it has to be, where the square's sides are 2 long.
+        speed: the greatest way along a side in a step.
+        render_mode: ``rgb_array``, or none.
+
+    Raises:
+        UserError: for a radius or a speed that is not above 0.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}
+
+    def __init__(self, radius: float = 0.05, speed: float = 0.1, render_mode: str | None = None) -> None:
+        for name, value in (("radius", radius), ("speed", speed)):
+            if not value > 0:
+                raise UserError(f"env.{name}={value}: should be above 0")
+        self.radius, self.speed, self.render_mode = radius, speed, render_mode
+        self.observation_space, self.action_space = goal_space(-1, 2), Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        """Draws the point and the goal."""
+        super().reset(seed=seed)
+        self.state, self.goal = self.np_random.uniform(-1, 1, (2, 2)).astype(np.float32)
+        return self.seen(), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        """Moves the point, within the square."""
+        self.state = np.clip(self.state + self.speed * action, -1, 1).astype(np.float32)
+        reward = float(self.compute_reward(self.state, self.goal, {}))
+        return self.seen(), reward, False, False, {"is_success": reward == 0}
+
+    def seen(self) -> dict[str, np.ndarray]:
+        """What is observed."""
+        return {"observation": self.state, "achieved_goal": self.state, "desired_goal": self.goal}
+
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        """0 where ``[..., 2]`` are near each other, else -1."""
+        return (np.linalg.norm(achieved_goal - desired_goal, axis=-1) <= self.radius) - 1.0
+
+    def render(self) -> np.ndarray:
+        """The point, white, over the goal, green; ``[SIDE, SIDE, 3]``."""
+        drawn = np.zeros((SIDE, SIDE, 3), np.uint8)
+        for place, colour in ((self.goal, (0, 160, 0)), (self.state, (255, 255, 255))):
+            x, y = ((place + 1) / 2 * (SIDE - 5)).astype(int)
+            drawn[SIDE - 5 - y : SIDE - y, x : x + 5] = colour
+        return drawn
+
+
+gymnasium.register("BitFlip-v0", BitFlip)
+gymnasium.register("PointReach-v0", PointReach, max_episode_steps=50)

@@ -1,0 +1,1 @@
+"""Collectors, replay buffers and minibatches."""

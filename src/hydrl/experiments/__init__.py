@@ -1,0 +1,1 @@
+"""Many runs: sweeps, search, reports. Starts ``train.py`` and reads run folders; never imports PyTorch."""

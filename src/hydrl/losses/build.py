@@ -1,0 +1,317 @@
+"""Losses: TorchRL's own over the networks, with their keys, value estimator and parameter groups."""
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict.nn import InteractionType, ProbabilisticTensorDictSequential
+from torch import nn
+from torchrl import objectives
+from torchrl.data import Composite, TensorSpec
+from torchrl.objectives import LossModule
+from torchrl.objectives.value import TD0Estimator, VTrace
+
+from hydrl.errors import UserError
+from hydrl.losses.sac_shared_encoder import apart
+from hydrl.specs import ALIVE, HIDDEN, MASK, network_of, of_group, within
+
+# What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
+READ = {
+    "critic_network": ("value",),
+    "local_value_network": ("action_value",),
+    "mixer_network": ("global_value",),
+    "qvalue_network": ("state_action_value", "action_value"),
+    "value_network": ("action_value", "value"),
+}
+DIVERGENCE = ("kl_approx", "kl")
+PARTS = 8  # in which a batch of pictures is judged: whole, the system has to find new memory for it each time
+CHUNKS = {"num_chunks", "num_chunk", "value_chunk_size"}  # keywords that say otherwise
+DISTRIBUTION = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
+
+
+class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
+    """TorchRL's C51 (Bellemare et al. 2017), which takes its discount where other losses do.
+
+    It is double DQN where it has a target network. Its priorities are its cross-entropies.
+    """
+
+    out_keys: ClassVar = ["loss"]
+
+    def __init__(self, value_network: nn.Module, *, delay_value: bool = True) -> None:
+        if not hasattr(value_network, "support"):
+            raise UserError(
+                "actor has no returns to tell apart; make it a torchrl.modules.DistributionalQValueActor"
+            )
+        super().__init__(value_network, gamma=0.99, delay_value=delay_value)
+
+    def make_value_estimator(self, value_type: Any = None, *, gamma: float = 0.99, **others: Any) -> None:
+        """TD(0), of which it takes nothing but the discount; TorchRL's does not take that either.
+
+        Raises:
+            UserError: for anything else.
+        """
+        if ignored := sorted(others.keys() - {"device"}):
+            raise UserError(f"loss.value_estimator.{ignored[0]}: C51 takes gamma alone; leave it out")
+        super().make_value_estimator(TD0Estimator, value_network=None, gamma=gamma)
+        self.gamma.fill_(gamma)
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch ``[size]``; its steps to the next observation take the shape of its rewards."""
+        key = self.tensor_keys.steps_to_next_obs
+        if (steps := minibatch.get(key, None)) is not None:
+            minibatch.set(key, steps.reshape(-1, 1))
+        return super().forward(minibatch)
+
+
+class DiscreteSACLoss(objectives.DiscreteSACLoss):
+    """TorchRL's (Christodoulou 2019); of a state the entropy aimed at is a share of what its actions allow.
+
+    That of all actions cannot be reached where some are forbidden, and the temperature would grow for ever.
+    """
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch; where it has an ``action_mask``, with its temperature's loss for that."""
+        losses = super().forward(tensordict)
+        if (mask := tensordict.get(MASK, None)) is None:
+            return losses
+        share = 1 - mask.sum(-1).log() / math.log(mask.shape[-1])
+        lacking = self._reduce_loss(
+            self.log_alpha * self.target_entropy * share,
+            tensordict=tensordict,
+            weights=self._maybe_get_priority_weight(tensordict),
+        )
+        return losses.set("loss_alpha", losses["loss_alpha"] + lacking)
+
+
+class LossOfGroups(nn.Module):
+    """The losses of several groups of agents that are not alike, whose terms one update sums.
+
+    Args:
+        of_groups: by the groups' names, after which their terms and numbers are called.
+    """
+
+    def __init__(self, of_groups: Mapping[str, LossModule]) -> None:
+        super().__init__()
+        self.of_groups = nn.ModuleDict(of_groups)
+        self.out_keys = [of(group, key) for group, loss in of_groups.items() for key in loss.out_keys]
+        for key in DIVERGENCE:  # which target_kl looks at
+            self.out_keys += [key] if all(key in loss.out_keys for loss in of_groups.values()) else []
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch; a divergence is that of the group whose policy has moved farthest."""
+        losses = {group: loss(minibatch) for group, loss in self.of_groups.items()}
+        found = {of(group, key): each for group, given in losses.items() for key, each in given.items()}
+        for key in DIVERGENCE:
+            if key in self.out_keys:
+                found[key] = torch.stack([given[key] for given in losses.values()]).max()
+        return TensorDict(found)
+
+
+def of(group: str, key: str) -> str:
+    """What a group's loss calls ``loss_objective``, or ``entropy``, with the group's name before it."""
+    return f"loss_{group}/{key[5:]}" if key.startswith("loss_") else f"{group}/{key}"
+
+
+def make_loss(
+    module: Callable[..., LossModule],
+    parts: Mapping[str, nn.Module],
+    action_spec: TensorSpec,
+    networks: Mapping[str, str],
+    keys: Mapping[str, str | Sequence[str]],
+    value_estimator: Mapping[str, Any] | None,
+) -> LossModule | LossOfGroups:
+    """TorchRL's loss over the networks; it shares their parameters.
+
+    Args:
+        module: builds the loss; ``action_spec``, ``action_space`` and ``num_actions`` are handed to one that
+            has such an argument. Over a memory it does without vmap, which knows no recurrent networks.
+        parts: the materialised networks by their groups.
+        action_spec: of one environment.
+        networks: which part goes into which argument of the loss.
+        keys: for ``loss.set_keys``; a list is a nested key.
+        value_estimator: keywords of ``loss.make_value_estimator``, discount included, and as ``value_type``
+            which of them it is where not the loss's own; ``None`` for a loss that has no use for one.
+
+    Returns:
+        TorchRL's loss; of several groups of agents one for each, see :class:`LossOfGroups`.
+
+    Raises:
+        UserError: for a network that lacks what the loss reads of it.
+    """
+    if isinstance(action_spec, Composite):
+        make = partial(make_loss, module, networks=networks, value_estimator=value_estimator)
+        return of_several(make, parts, action_spec, networks, partial(keys_of, module, keys))
+    keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
+    known = {"action_spec": within(action_spec, keys.get("action", "action"))}  # an entropy is of each agent
+    known |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
+    asked = inspect.signature(module).parameters
+    remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
+    known |= {"deactivate_vmap": True} if remembers else {}
+    check_networks(getattr(module, "func", module), networks, parts, keys)
+    check_shared(module, networks, parts)
+    given, encoder = apart({argument: parts[part] for argument, part in networks.items()})
+    loss = with_own_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
+    if encoder is not None:
+        loss.convert_to_functional(encoder, "encoder", create_target_params=True)
+    if keys:
+        loss.set_keys(**keys)
+    if isinstance(action := keys.get("action"), tuple) and "advantage" in vars(loss.tensor_keys):
+        loss.loss_mask_key = (action[0], ALIVE)  # where there is such an entry
+    if value_estimator is not None:
+        make_estimator(loss, value_estimator, parts, remembers=remembers)
+    for made_when_asked in ("in_keys", "out_keys", "target_entropy"):
+        getattr(loss, made_when_asked, None)  # within a compiled update, that would compile it twice
+    return loss
+
+
+def make_estimator(
+    loss: LossModule, value_estimator: Mapping[str, Any], parts: Mapping[str, nn.Module], *, remembers: bool
+) -> None:
+    """Gives a loss its value estimator, over a memory without vmap, over pictures in several parts.
+
+    Raises:
+        UserError: for an actor that does not write what it reads.
+    """
+    loss.make_value_estimator(**value_estimator)
+    if remembers:
+        loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
+    elif hasattr(loss.tensor_keys, "advantage") and convolve(parts) and not CHUNKS & value_estimator.keys():
+        loss.value_estimator.num_chunks = PARTS
+    reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
+    log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
+    # Of the action as it was acted; what is learned from without an advantage draws its own.
+    if hasattr(loss.tensor_keys, "advantage") and log_prob in reading:
+        require_written("actor", parts["actor"], type(loss), [log_prob], DISTRIBUTION)
+    if isinstance(loss.value_estimator, VTrace):
+        actor = loss.value_estimator.actor_network
+        loss.value_estimator.actor_network = OfTheActionTaken(actor, loss.tensor_keys.action)
+
+
+def convolve(parts: Mapping[str, nn.Module]) -> bool:
+    """Whether any of the networks reads pictures by convolutions."""
+    built = [part for part in parts.values() if part is not None]
+    return any(isinstance(layer, nn.Conv2d) for part in built for layer in part.modules())
+
+
+def of_several(
+    make: Callable[..., LossModule],
+    parts: Mapping[str, nn.Module],
+    action_spec: Composite,
+    networks: Mapping[str, str],
+    keys: Callable[[str], Mapping[str, Any]],
+) -> LossOfGroups:
+    """A loss for each group of agents, over the group's own networks and by the ``keys`` of its name."""
+    losses = {}
+    for group, action in action_spec.keys(True, True):
+        own = {part: network_of(parts[part], part, group) for part in networks.values()}
+        losses[group] = make(own, action_spec[group, action], keys=keys(group))
+    return LossOfGroups(losses)
+
+
+def keys_of(module: Any, keys: Mapping[str, str | Sequence[str]], group: str) -> dict[str, Sequence[str]]:
+    """The keys of a group's loss; what it writes itself stands beside the group's own entries."""
+    beside = vars(getattr(module, "func", module).default_keys())
+    written = [name for name in ("value", "advantage", "value_target") if name in beside]
+    given = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
+    found = {name: (group, beside[name]) for name in written}
+    return found | {name: of_group(key, group) for name, key in given.items()}
+
+
+def check_networks(
+    loss: Any, networks: Mapping[str, str], parts: Mapping[str, nn.Module], keys: Mapping[str, Any]
+) -> None:
+    """Networks write what the loss reads of them, as far as the keys that it accepts tell.
+
+    Raises:
+        UserError: naming what lacks.
+    """
+    names = vars(loss.default_keys()) | keys if hasattr(loss, "default_keys") else {}
+    for argument, part in networks.items():
+        read = [names[each] for each in READ.get(argument, ()) if each in names]
+        one_number = {"value", "local_value"} & names.keys()
+        valuing = "QValueActor" if one_number else "DistributionalQValueActor"
+        kind = valuing if part == "actor" else "ValueOperator"
+        require_written(part, parts[part], loss, read, f"torchrl.modules.{kind}")
+        asks = argument == "actor_network" and names.keys() & {"log_prob", "sample_log_prob"}
+        if asks and not hasattr(parts[part], "get_dist"):
+            require_written(part, parts[part], loss, ["a distribution"], DISTRIBUTION)
+
+
+def check_shared(
+    module: Callable[..., LossModule], networks: Mapping[str, str], parts: Mapping[str, nn.Module]
+) -> None:
+    """Refuses losses that are kept apart over networks that have parameters in common.
+
+    Raises:
+        UserError: for TorchRL would detach these from the critic in silence.
+    """
+    if not getattr(module, "keywords", {}).get("separate_losses"):
+        return
+    learned = [each for part in {*networks.values()} for each in parts[part].parameters()]
+    if len(learned) > len({*learned}):
+        raise UserError(
+            "loss.module.separate_losses=true keeps the critic's gradient from an encoder that it shares "
+            "with the actor; use critic.encoder=own, or leave it out"
+        )
+
+
+def require_written(part: str, network: Any, loss: type, read: Sequence[Any], kind: str) -> None:
+    """Refuses a network that does not write all that is ``read`` of it, and says which ``kind`` does."""
+    if lacking := [each for each in read if each not in network.out_keys]:
+        writes, reads = (", ".join(map(str, each)) for each in (network.out_keys, lacking))
+        raise UserError(f"{part} writes {writes}, and {loss.__name__} reads {reads} of it; make it a {kind}")
+
+
+def with_own_norm(loss: LossModule) -> LossModule:
+    """A loss whose normaliser of values, if it has one, is no other loss's and on its networks' device."""
+    if (norm := getattr(loss, "value_norm", None)) is not None:
+        loss.value_norm = copy.deepcopy(norm).to(next(loss.parameters()).device)
+    return loss
+
+
+class OfTheActionTaken(nn.Module):
+    """An actor as ``VTrace`` asks it, for an action with its log-probability: it answers with what was done.
+
+    TorchRL's own actor answers with an action drawn anew, and the importance weights are then of another
+    action than the one they weigh.
+    """
+
+    default_interaction_type, num_samples = InteractionType.RANDOM, None
+
+    def __init__(self, actor: ProbabilisticTensorDictSequential, action: NestedKey) -> None:
+        super().__init__()
+        self.actor, self.action, self.in_keys = actor, action, [*actor.in_keys, action]
+
+    def get_dist(self, batch: TensorDictBase) -> SimpleNamespace:
+        """What is drawn from: one action, the one in the batch."""
+        taken, dist = batch[self.action], self.actor.get_dist(batch)
+        return SimpleNamespace(has_rsample=False, sample=lambda shape: taken, log_prob=dist.log_prob)
+
+
+def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) -> list[Any]:
+    """What an optimizer is given: the loss's parameters, some of them with options of their own.
+
+    Args:
+        loss: whose parameters begin with the names of its networks, or are named as they are.
+        groups: the optimizer's options by such a beginning, as ``{"log_alpha": {"lr": 1e-4}}``.
+
+    Raises:
+        UserError: for a name that no parameter has, or that another group took.
+    """
+    if not groups:
+        return list(loss.parameters())
+    left = dict(loss.named_parameters())
+    found = []
+    for name, options in groups.items():
+        own = [left.pop(each) for each in list(left) if each.startswith(name)]
+        if not own:
+            heads = sorted({each.partition(".")[0].removesuffix("_params") for each in left})
+            raise UserError(f"loss.param_groups.{name}: no parameter is left to it; use {' or '.join(heads)}")
+        found.append({"params": own, **options})
+    return [*([{"params": list(left.values())}] if left else []), *found]

@@ -1,0 +1,78 @@
+"""Imitation by a judge, that learns to tell an expert from the policy and pays for likeness."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import ReplayBuffer
+from torchrl.objectives import GAILLoss
+
+from hydrl.errors import UserError
+from hydrl.experience.minibatches import Minibatches
+
+Form = Literal["positive", "negative", "signed"]
+
+
+class Pairs(Minibatches):
+    """GAIL's discriminator: as many steps of an expert's as of the fresh batch, side by side.
+
+    Args:
+        buffer: not read; the fresh batch is.
+        loss: says by its keys what stands where.
+        data: what an expert did.
+        updates: minibatches a batch.
+        size: frames a minibatch, of each of both.
+
+    Raises:
+        UserError: for an expert that saw something else.
+    """
+
+    def __init__(
+        self, buffer: ReplayBuffer | None, loss: GAILLoss, *, data: ReplayBuffer, updates: int, size: int
+    ) -> None:
+        self.data, self.updates, self.size = data, updates, size
+        keys = loss.tensor_keys
+        self.places = {
+            keys.expert_observation: keys.collector_observation,
+            keys.expert_action: keys.collector_action,
+        }
+        if lacking := [key for key in self.places if key not in data[:1].keys(True, True)]:
+            raise UserError(f"data has no {lacking[0]}, which loss.keys says an expert's steps have")
+
+    def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
+        steps = batch.select(*self.places).reshape(-1)
+        for _ in range(self.updates):
+            given = self.data.sample(self.size).select(*self.places).to(steps.device)
+            own = steps[torch.randint(len(steps), (self.size,), device=steps.device)]
+            placed = {place: own[key] for key, place in self.places.items()}
+            yield given.update(TensorDict(placed, [self.size]))
+
+
+class Reward:
+    """What the policy is paid for a step, by how likely the discriminator thinks it an expert's.
+
+    Args:
+        networks: of the run, by their parts.
+        form: ``positive``, ``-log(1 - D)``, pays for every step, and so for staying alive, too;
+            ``negative``, ``log D``, costs at every step, and so pays for coming to an end; ``signed``, their
+            sum, pays for what is likelier an expert's and costs otherwise (Fu et al. 2018).
+    """
+
+    def __init__(self, networks: Mapping[str, Any], *, form: Form) -> None:
+        self.discriminator, self.form = networks["discriminator"], form
+
+    @torch.no_grad()
+    def __call__(self, batch: TensorDictBase) -> None:
+        """Writes the rewards of a batch of any shape over the task's own, which the log has already."""
+        judged = self.discriminator(batch.select(*self.discriminator.in_keys))
+        batch["next", "reward"] = paid(judged["d_logits"], self.form)
+
+
+def paid(likely: Tensor, form: Form) -> Tensor:
+    """Rewards of that shape, of probabilities; none is beyond 14."""
+    likely = likely.clamp(1e-6, 1 - 1e-6)
+    of_an_expert, of_another = likely.log(), (1 - likely).log()
+    return {"positive": -of_another, "negative": of_an_expert, "signed": of_an_expert - of_another}[form]

@@ -1,0 +1,144 @@
+"""Losses for data that others collected: TorchRL's, where they are not as their papers have them."""
+
+import math
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import ProbabilisticTensorDictSequential, TensorDictModule
+from torch import Tensor
+from torchrl import objectives
+from torchrl.data import TensorSpec
+from torchrl.modules import QValueActor
+
+from hydrl.specs import MASK
+
+
+class BCLoss(objectives.BCLoss):
+    """TorchRL's behaviour cloning, that takes one-hot choices, too: by how likely the policy makes them."""
+
+    target_actor_network_params: Any  # TorchRL warns where nobody has said that there may be such
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch ``[size]``; integers alone would be read as numbers of classes."""
+        action = minibatch.get(self.tensor_keys.action)
+        if not action.is_floating_point():
+            minibatch = minibatch.copy().set(self.tensor_keys.action, action.float())
+        return super().forward(minibatch)
+
+
+class CQLLoss(objectives.CQLLoss):
+    """TorchRL's conservative Q-learning with the penalty of its paper (Kumar et al. 2020, appendix F).
+
+    TorchRL's sums three values where the paper sums over all actions that are drawn, and draws them between
+    -1 and 1 whatever the task takes. Its multiplier of the penalty, ``with_lagrange``, multiplies nothing: it
+    is left out.
+
+    Args:
+        actor_network: a distribution over actions.
+        qvalue_network: judges an action in a state; there are two of it.
+        action_spec: the bounds within which actions are drawn at random.
+        loss_function: of the critics' errors.
+        alpha_init: the temperature of the policy's entropy at the start.
+        fixed_alpha: whether it stays there.
+        target_entropy: what it is learned by.
+        min_q_weight: of the penalty, beside the critics' squared errors.
+        num_random: actions drawn at random for each state, and as many of the policy's.
+    """
+
+    def __init__(
+        self,
+        actor_network: ProbabilisticTensorDictSequential,
+        qvalue_network: TensorDictModule,
+        *,
+        action_spec: TensorSpec,
+        loss_function: str = "l2",
+        alpha_init: float = 1.0,
+        fixed_alpha: bool = False,
+        target_entropy: str | float = "auto",
+        min_q_weight: float = 5.0,
+        num_random: int = 10,
+    ) -> None:
+        super().__init__(
+            actor_network,
+            qvalue_network,
+            action_spec=action_spec,
+            loss_function=loss_function,
+            alpha_init=alpha_init,
+            fixed_alpha=fixed_alpha,
+            target_entropy=target_entropy,
+            min_q_weight=min_q_weight,
+            num_random=num_random,
+        )
+        for name in ("low", "high"):
+            self.register_buffer(name, getattr(action_spec.space, name).clone())
+
+    def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
+        """How far the soft greatest of values lies above that of the action in the data; of both critics."""
+        with torch.no_grad():
+            actions, log_densities = self.proposed(minibatch)
+        states = minibatch.select(*self.qvalue_network.in_keys, strict=False)
+        asked = (
+            states.expand(len(actions), *minibatch.shape).clone(False).set(self.tensor_keys.action, actions)
+        )
+        judged = self._vmap_qvalue_networkN0(asked, self.qvalue_network_params)
+        values = judged.get(self.tensor_keys.state_action_value).squeeze(-1)  # [critics, actions, size]
+        greatest = (values - log_densities).logsumexp(1) - math.log(len(actions))
+        of_data = [minibatch.get(key) for key in (self.tensor_keys.pred_q1, self.tensor_keys.pred_q2)]
+        above = greatest - torch.stack(of_data).squeeze(-1)
+        return self._reduce_loss(self.min_q_weight * above.sum(0), tensordict=minibatch), {}
+
+    def proposed(self, minibatch: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Actions ``[2 num_random, size, ...]``, half of them evenly, and their log-densities."""
+        with self.actor_network_params.to_module(self.actor_network):
+            policy = self.actor_network.get_dist(minibatch)
+        drawn = policy.sample((self.num_random,))
+        span = self.high - self.low
+        even = self.low + span * torch.rand_like(drawn)
+        density = -span.log().sum().expand(drawn.shape[:-1])
+        return torch.cat([even, drawn]), torch.cat([density, policy.log_prob(drawn)])
+
+
+class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
+    """TorchRL's conservative Q-learning for choices, with its target network and a weight of the penalty.
+
+    TorchRL's makes that network, and takes what follows from the one that learns.
+
+    Args:
+        value_network: one value a choice; acts by the greatest.
+        action_space: of the choices.
+        loss_function: of the values' errors, half of which counts.
+        min_q_weight: of the penalty.
+        delay_value: whether targets are of a network of their own.
+    """
+
+    def __init__(
+        self,
+        value_network: QValueActor,
+        *,
+        action_space: TensorSpec,
+        loss_function: str = "l2",
+        min_q_weight: float = 1.0,
+        delay_value: bool = True,
+    ) -> None:
+        options = {"loss_function": loss_function, "delay_value": delay_value}
+        super().__init__(value_network, action_space=action_space, **options)
+        self.min_q_weight = min_q_weight
+
+    def make_value_estimator(self, value_type: Any = None, **options: Any) -> None:
+        """As ``value_type`` and its options say, over the target network."""
+        super().make_value_estimator(value_type, **options)
+        self.target_value_network_params.to_module(self.value_estimator.value_network, return_swap=False)
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over a minibatch ``[size]``; the mean of values that is logged leaves forbidden actions out."""
+        losses = super().forward(minibatch)
+        if (mask := minibatch.get(MASK, None)) is not None:
+            values = minibatch.get(self.tensor_keys.pred_val).detach()
+            losses.set("pred_value", values.where(mask, 0.0).sum() / mask.sum())
+        return losses
+
+    def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
+        """How far the soft greatest of values lies above that of the action in the data."""
+        penalty, told = super().cql_loss(minibatch)
+        return self.min_q_weight * penalty, told

@@ -1,0 +1,114 @@
+"""Deep Q-learning over sequences, for networks with a memory."""
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.data import TensorSpec
+from torchrl.objectives import DQNLoss
+from torchrl.objectives.utils import distance_loss
+
+SMALL = 1e-3  # share of a value that rescaling adds, so that it can be undone
+
+
+class RecurrentDQNLoss(DQNLoss):
+    """TorchRL's DQN whose target runs once through all observations of a sequence (Kapturowski et al. 2019).
+
+    TorchRL's own runs through what comes next from no state, and in the midst of a sequence from zeros.
+
+    Args:
+        value_network: the actor.
+        n_steps: rewards summed before the target bootstraps; fewer at the end of a sequence and where an
+            episode is cut short.
+        rescale: learns values under the paper's square root, for rewards of very different sizes.
+        loss_function: as the others of :class:`torchrl.objectives.DQNLoss`.
+    """
+
+    def __init__(
+        self,
+        value_network: TensorDictModuleBase,
+        *,
+        n_steps: int = 1,
+        rescale: bool = False,
+        loss_function: str = "smooth_l1",
+        delay_value: bool = True,
+        double_dqn: bool = True,
+        action_space: str | TensorSpec | None = None,
+    ) -> None:
+        super().__init__(
+            value_network,
+            loss_function=loss_function,
+            delay_value=delay_value,
+            double_dqn=double_dqn,
+            action_space=action_space,
+        )
+        self.n_steps, self.rescale = n_steps, rescale
+
+    def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """Over sequences ``[size, time]`` as :func:`hydrl.experience.sequences.unrolled` makes them.
+
+        Writes the absolute errors, ``[size, time, 1]``, by which they may be drawn.
+        """
+        observed = self.observed(minibatch)
+        with self.value_network_params.to_module(self.value_network, preserve_module_state=False):
+            judged = self.value_network(observed.copy())
+        params = self.target_value_network_params
+        with torch.no_grad(), params.to_module(self.value_network, preserve_module_state=False):
+            later = self.value_network(observed.copy())
+        best = (judged if self.double_dqn else later).get(self.tensor_keys.action)
+        values = judged.get(self.tensor_keys.action_value)[:, :-1]
+        predicted = self.of_action(values, minibatch.get(self.tensor_keys.action))
+        target = self.targets(minibatch, self.of_action(later.get(self.tensor_keys.action_value), best))
+        minibatch.set(self.tensor_keys.priority, (predicted - target).detach().abs().unsqueeze(-1))
+        loss = distance_loss(predicted, target, self.loss_function)
+        weights = self._maybe_get_priority_weight(minibatch)
+        made = TensorDict(loss=self._reduce_loss(loss, tensordict=minibatch, weights=weights))
+        self._clear_weakrefs(minibatch, made, "value_network_params", "target_value_network_params")
+        return made
+
+    def observed(self, minibatch: TensorDictBase) -> TensorDictBase:
+        """What the network reads at each step and after the last, ``[size, time + 1]``."""
+        size, time = minibatch.shape
+        following = minibatch.get("next")
+        entries = {
+            key: torch.cat([minibatch.get(key), following.get(key)[:, -1:]], 1)
+            for key in self.value_network.in_keys
+        }
+        return TensorDict(batch_size=[size, time + 1], device=minibatch.device).update(entries)
+
+    def of_action(self, values: Tensor, action: Tensor) -> Tensor:
+        """The values, ``[..., actions]``, of the actions, one-hot or integers; ``[...]``."""
+        if self.action_space != "categorical":
+            return (values * action).sum(-1)
+        index = action if action.ndim == values.ndim else action.unsqueeze(-1)
+        return values.gather(-1, index).squeeze(-1)
+
+    @torch.no_grad()
+    def targets(self, minibatch: TensorDictBase, values: Tensor) -> Tensor:
+        """What each step is worth, ``[size, time]``, by the values that its successors are given.
+
+        Args:
+            minibatch: with rewards and ends.
+            values: of each observation, ``[size, time + 1]``.
+        """
+        following, keys = minibatch.get("next"), self.tensor_keys
+        reward, ended = (following.get(key).squeeze(-1) for key in (keys.reward, keys.terminated))
+        cut_short = following.get("is_init").squeeze(-1) & ~ended
+        values = unscaled(values) if self.rescale else values
+        worth, last = values, values[:, -1:]
+        for _ in range(self.n_steps):
+            further = reward + self.value_estimator.gamma * ~ended * worth[:, 1:]
+            # Where an episode was cut short, nothing is known of what came next.
+            worth = torch.cat([torch.where(cut_short, values[:, :-1], further), last], 1)
+        return rescaled(worth[:, :-1]) if self.rescale else worth[:, :-1]
+
+
+def rescaled(values: Tensor) -> Tensor:
+    """Values under a square root that keeps their sign (Pohlen et al. 2018)."""
+    return values.sign() * ((values.abs() + 1).sqrt() - 1) + SMALL * values
+
+
+def unscaled(values: Tensor) -> Tensor:
+    """Undoes :func:`rescaled`."""
+    root = ((1 + 4 * SMALL * (values.abs() + 1 + SMALL)).sqrt() - 1) / (2 * SMALL)
+    return values.sign() * (root.square() - 1)

@@ -1,0 +1,121 @@
+"""Actors: a head for each kind of action over a network of one's choice."""
+
+from typing import Literal, Unpack
+
+from tensordict import NestedKey
+from tensordict.nn import TensorDictModuleBase
+from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.modules import DistributionalQValueActor, ProbabilisticActor, QValueActor
+
+from hydrl.library_setup import tell
+from hydrl.networks import heads
+from hydrl.networks.build import Net, network
+from hydrl.networks.layers import noisy_layers
+from hydrl.specs import action_kind, mask_key
+
+Scale = Literal["per_state", "independent"]
+FINE = 8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
+
+
+def tanh_normal(
+    env: EnvBase, *, scale: Scale = "per_state", scale_init: float = 1.0, **net: Unpack[Net]
+) -> ProbabilisticActor:
+    """A Gaussian squashed into the action bounds, for continuous actions.
+
+    Args:
+        env: gives the action bounds and, by one reset, the size of the observation.
+        scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
+            ``independent``, one learned number an action dimension (Schulman et al. 2017).
+        scale_init: the Gaussian's deviation at the start, about, before it is squashed.
+        **net: what lies before, see :class:`hydrl.networks.build.Net`.
+    """
+    tell_of_rounding(env)
+    head = heads.tanh_normal(env.action_spec_unbatched, scale=scale, scale_init=scale_init)
+    return network(env, head, **net)
+
+
+def deterministic(env: EnvBase, **net: Unpack[Net]) -> TensorDictModuleBase:
+    """One action for an observation, squashed into the bounds (for DDPG and TD3)."""
+    tell_of_rounding(env)
+    return network(env, heads.deterministic(env.action_spec_unbatched), **net)
+
+
+def categorical(
+    env: EnvBase, *, scale: Scale = "per_state", scale_init: float = 1.0, **net: Unpack[Net]
+) -> ProbabilisticActor:
+    """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says).
+
+    Of several choices at once one logit for each option of each, and they are drawn by themselves.
+
+    Args:
+        env: and the others as for :func:`tanh_normal`.
+        scale: not read here, as ``scale_init``: an algorithm for both kinds of actions sets the deviation.
+    """
+    head = heads.several if action_kind(env) == "multi-discrete" else heads.categorical
+    return network(env, head(env.action_spec_unbatched, mask=mask_key(env)), **net)
+
+
+def stochastic(
+    env: EnvBase, *, scale: Scale = "per_state", scale_init: float = 1.0, **net: Unpack[Net]
+) -> ProbabilisticActor:
+    """The distribution that fits: :func:`categorical` for one choice or several, else :func:`tanh_normal`."""
+    build = categorical if action_kind(env) in ("discrete", "multi-discrete") else tanh_normal
+    return build(env, scale=scale, scale_init=scale_init, **net)
+
+
+def q_value(
+    env: EnvBase, *, noisy: float | None = None, dueling: bool = False, **net: Unpack[Net]
+) -> QValueActor:
+    """One action value an action; acts by the greatest (Mnih et al. 2015).
+
+    Args:
+        env: and the others as for :func:`tanh_normal`.
+        noisy: see :func:`hydrl.networks.layers.noisy_layers`.
+        dueling: action values are state value plus advantage (Wang et al. 2016). The last of ``num_cells``
+            is the width of the two heads, the others are the shared trunk.
+    """
+    head = heads.q_value(env.action_spec_unbatched, dueling=dueling, mask=mask_key(env))
+    return noisy_layers(network(env, head, **net), noisy)
+
+
+def distributional(
+    env: EnvBase,
+    *,
+    noisy: float | None = None,
+    v_min: float,
+    v_max: float,
+    atoms: int,
+    dueling: bool,
+    **net: Unpack[Net],
+) -> DistributionalQValueActor:
+    """For each action the probabilities of returns; acts by the greatest mean (Bellemare et al. 2017).
+
+    Its ``action_value`` are log-probabilities, ``[..., atoms, actions]``.
+
+    Args:
+        env: and the others as for :func:`q_value`.
+        v_min: the least return, of the rewards as they are learned from; one beyond counts as this.
+        v_max: the greatest, more than ``v_min``.
+        atoms: returns that are told apart, at even distances; the loss reads them off the actor.
+        dueling: as :func:`q_value`, with a value and an advantage for each atom (Hessel et al. 2018).
+    """
+    returns = heads.support(v_min, v_max, atoms).to(env.device)
+    head = heads.distributional(env.action_spec_unbatched, returns, dueling=dueling, mask=mask_key(env))
+    return noisy_layers(network(env, head, **net), noisy)
+
+
+def tell_of_rounding(env: EnvBase, key: NestedKey = "action") -> None:
+    """Warns of bounds between which float32, in which actions are kept, has few numbers to tell them apart.
+
+    The probability of a stored action is then not that of the action that was drawn.
+    """
+    bounds = (env.base_env if isinstance(env, TransformedEnv) else env).full_action_spec_unbatched[key].space
+    low, high = bounds.low.flatten().float(), bounds.high.flatten().float()
+    far = low.abs().maximum(high.abs())
+    between = (high - low) / (far.nextafter(far * 2) - far)
+    if (least := between.min()) < FINE:
+        a, b = (each[between.argmin()].item() for each in (low, high))
+        tell(
+            f"an action lies between {a:,.10g} and {b:,.10g}, where float32 has {least:,.0f} numbers, too "
+            "few for its probability; use other bounds in the task, as gymnasium.wrappers.RescaleAction does"
+        )

@@ -1,0 +1,258 @@
+"""Encoders: what reads observation entries, each by its kind, and joins what it makes of them.
+
+A vector is read as it is; a picture by convolutions, of which these have been published.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from tensordict import NestedKey
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from torch import Tensor, nn
+from torchrl.data import TensorSpec
+from torchrl.envs import EnvBase
+from torchrl.modules import ConvNet
+
+from hydrl.errors import UserError
+from hydrl.library_setup import tell
+from hydrl.networks.shared_encoder import Shared
+from hydrl.specs import is_picture, require_entries
+
+Reader = Literal["auto", "mlp", "cnn", "impala", "minatar"]
+Scale = Literal["bounds", "bytes"]
+LARGE = 36  # pixels of a side, the least that Nature's strides leave something of
+ENDLESS = 2.0**31  # bounds as far apart are none, but the ends of a kind of numbers
+
+
+class Features(Shared):
+    """What an encoder makes of observations, ``features``."""
+
+    made = "features"
+
+
+class Readers(nn.Module):
+    """A reader for each of several entries, and what they make of them in a row.
+
+    Args:
+        readers: by their entries, in order.
+    """
+
+    def __init__(self, readers: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.readers = nn.ModuleDict(readers)
+
+    def forward(self, *entries: Tensor) -> Tensor:
+        """Entries ``[..., *shape]``, each of its own shape, to ``[..., size]``."""
+        read = [reader(each) for reader, each in zip(self.readers.values(), entries, strict=True)]
+        return read[0] if len(read) == 1 else torch.cat(read, -1)
+
+
+class Picture(nn.Module):
+    """Reads pictures by a network of ``[batch, C, H, W]``, whatever dimensions lie before these.
+
+    Args:
+        net: gives ``[batch, size]``.
+        low: what is subtracted from pixels, ``[C, 1, 1]`` or one number; ``None`` for nothing.
+        span: what they are divided by then, likewise.
+        channels_last: whether on a CPU the channels of a pixel are put side by side, and convolutions go on
+            so: several in a row then take less time, one alone takes more.
+    """
+
+    low: float | Tensor | None
+    span: float | Tensor | None
+
+    def __init__(
+        self,
+        net: nn.Module,
+        low: float | Tensor | None,
+        span: float | Tensor | None,
+        *,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        self.net, self.channels_last = net, channels_last
+        for name, value in (("low", low), ("span", span)):
+            if isinstance(value, Tensor):  # follows the network to its device, and is in no checkpoint
+                self.register_buffer(name, value, persistent=False)
+            else:
+                setattr(self, name, value)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Pictures ``[..., C, H, W]`` to ``[..., size]``."""
+        flat = pixels.reshape(-1, *pixels.shape[-3:])
+        flat = flat if self.low is None else flat.float() - self.low
+        flat = flat if self.span is None else flat.float() / self.span
+        if self.channels_last and flat.device.type == "cpu":
+            # As contiguous(memory_format=torch.channels_last), which vmap does not know.
+            flat = flat.movedim(-3, -1).contiguous().movedim(-1, -3)
+        return self.net(flat).reshape(*pixels.shape[:-3], -1)
+
+
+class Residual(nn.Sequential):
+    """Two convolutions, whose output is added to what they read (He et al. 2016)."""
+
+    def __init__(self, channels: int) -> None:
+        layers = [(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)) for _ in range(2)]
+        super().__init__(*(each for pair in layers for each in pair))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Of the same shape."""
+        return pixels + super().forward(pixels)
+
+
+def cnn(channels: int, features: int | None = 512, first: int = 32) -> nn.Sequential:
+    """Nature's three convolutions (Mnih et al. 2015), for pictures of 36 x 36 and more."""
+    convolutions = ConvNet(
+        in_features=channels,
+        num_cells=[first, 2 * first, 2 * first],
+        kernel_sizes=[8, 4, 3],
+        strides=[4, 2, 1],
+        activation_class=nn.ReLU,
+    )
+    return joined(convolutions, features)
+
+
+def impala(channels: int, features: int | None = 256, first: int = 16) -> nn.Sequential:
+    """Espeholt et al. 2018: three sections that halve the picture, of two residual blocks each."""
+    widths, layers = [first, 2 * first, 2 * first], list[nn.Module]()
+    for into, out in zip([channels, *widths], widths, strict=False):
+        layers += [nn.Conv2d(into, out, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
+        layers += [Residual(out), Residual(out)]
+    return joined(nn.Sequential(*layers, nn.ReLU(), nn.Flatten()), features)
+
+
+def minatar(channels: int, features: int | None = 128, first: int = 16) -> nn.Sequential:
+    """One convolution of 16 (Young and Tian 2019), for small pictures."""
+    convolution = ConvNet(
+        in_features=channels, num_cells=[first], kernel_sizes=[3], strides=[1], activation_class=nn.ReLU
+    )
+    return joined(convolution, features)
+
+
+def joined(convolutions: nn.Sequential, features: int | None) -> nn.Sequential:
+    """Convolutions, and a layer over all that they give; ``None`` has no such layer."""
+    # The last activation changes places with what puts its numbers in a row. Before that a compiled update
+    # stores where it is zero, and of truth values PyTorch 2.15 stores a million in 16 ms.
+    convolutions.append(convolutions.pop(-2))
+    return nn.Sequential(convolutions, *([nn.LazyLinear(features), nn.ReLU()] if features else []))
+
+
+CONVOLUTIONS: dict[str, Callable[..., nn.Module]] = {"cnn": cnn, "impala": impala, "minatar": minatar}
+
+
+def encoder(
+    env: EnvBase,
+    in_keys: Sequence[NestedKey],
+    *,
+    reader: Reader = "auto",
+    features: int | None = None,
+    channels: int | None = None,
+    scale: Scale = "bounds",
+    **entries: Reader,
+) -> TensorDictModuleBase | None:
+    """A reader for each entry; ``None`` where all are vectors, which hidden layers read as they are.
+
+    Args:
+        env: shows the entries.
+        in_keys: which of them are read.
+        reader: of pictures: ``cnn`` (Nature's), ``impala``, ``minatar``, ``mlp``, which takes their pixels in
+            a row, or ``auto``: Nature's where they are large enough, else ``minatar``.
+        features: units of the layer over convolutions, where not as published.
+        channels: of the first convolution, to which the others keep their proportion, likewise.
+        scale: of pictures: ``bounds`` makes 0 to 1 of what lies within the bounds of each channel, and leaves
+            a channel without bounds as it is; ``bytes``, of runs before there was a choice, does so with
+            whole numbers alone. Bytes are divided by the greatest that their space has in both.
+        **entries: a reader for an entry by its name, another than ``reader``.
+
+    Raises:
+        UserError: for a reader that does not fit an entry, or an entry that is not there.
+    """
+    spec = env.observation_spec
+    require_entries(spec, in_keys)
+    names = ["_".join(key) if isinstance(key, tuple) else key for key in in_keys]
+    pictures = [name for name, key in zip(names, in_keys, strict=True) if is_picture(spec, key)]
+    if unknown := sorted(entries.keys() - {*names}):
+        raise UserError(f"encoder.{unknown[0]}={entries[unknown[0]]}: entries are {', '.join(names)}")
+    if reader not in ("auto", "mlp") and not pictures:
+        raise UserError(f"encoder={reader} reads pictures, and there are none in {', '.join(names)}")
+    for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in pictures):
+        raise UserError(f"encoder.{name}={entries[name]} reads pictures, and {name} is a vector; use mlp")
+    if not pictures:
+        for key, value in (("features", features), ("channels", channels)):
+            if value is not None:
+                line = f"encoder.{key}={value} is of pictures"
+                raise UserError(f"{line}, and there are none in {', '.join(names)}")
+        return None
+    made = {}
+    for name, key in zip(names, in_keys, strict=True):
+        shape = spec[key].shape[spec.ndim :]
+        chosen = entries.get(name, reader) if name in pictures else "vector"
+        said = f"encoder.{name}" if name in entries else "encoder"
+        made[name] = reader_of(said, spec[key], shape, chosen, scale, features=features, first=channels)
+    return TensorDictModule(Readers(made), in_keys=[*in_keys], out_keys=["features"])
+
+
+def reader_of(
+    said: str, spec: TensorSpec, shape: Sequence[int], chosen: str, scale: Scale, **widths: int | None
+) -> nn.Module:
+    """What reads an entry ``[..., *shape]``, as ``said`` chose it, of the ``widths`` that are not published.
+
+    Args:
+        said: names the entry's key, for messages.
+        spec: of the entry.
+        shape: its own, without those of environments.
+        chosen: a reader, or ``vector``.
+        scale: see :func:`encoder`.
+        **widths: that are not as published.
+
+    Raises:
+        UserError: for a picture of which strides leave nothing.
+    """
+    if chosen == "vector":
+        return nn.Identity()
+    channels, *sides = shape
+    if chosen == "auto":
+        chosen = "cnn" if min(sides) >= LARGE else "minatar"
+    if chosen == "cnn" and min(sides) < LARGE:
+        size = " x ".join(map(str, sides))
+        raise UserError(
+            f"{said}=cnn: its strides leave nothing of pictures of {size}, {LARGE} x {LARGE} is the "
+            "least; use minatar or impala"
+        )
+    given = {name: each for name, each in widths.items() if each}
+    net = CONVOLUTIONS[chosen](channels, **given) if chosen in CONVOLUTIONS else nn.Flatten()
+    low, span = scaling(spec, shape, scale)
+    return Picture(net, low, span, channels_last=chosen in ("cnn", "impala"))
+
+
+def scaling(
+    spec: TensorSpec, shape: Sequence[int], scale: Scale
+) -> tuple[float | Tensor | None, float | Tensor | None]:
+    """What is subtracted from the pixels of a picture, and what they are divided by then.
+
+    Args:
+        spec: of the picture, with its bounds.
+        shape: ``[C, H, W]``.
+        scale: see :func:`encoder`.
+
+    Returns:
+        Each ``None`` for nothing, one number, or ``[C, 1, 1]`` where the bounds of channels differ.
+    """
+    if spec.dtype == torch.uint8 or (scale == "bytes" and not spec.dtype.is_floating_point):
+        return None, float(spec.space.high.max())
+    if scale == "bytes":
+        return None, None
+    low = spec.space.low.reshape(-1, *shape)[0].flatten(1).amin(1).double()
+    span = spec.space.high.reshape(-1, *shape)[0].flatten(1).amax(1).double() - low
+    known = span < ENDLESS
+    if not known.all():
+        tell(
+            f"encoder.scale={scale}: a picture without bounds is read as it is; where its numbers are not "
+            "about 0 to 1, give its space bounds, or scale it by a wrapper"
+        )
+    low = torch.where(known, low, 0.0).float()
+    span = torch.where(known & (span > 0), span, 1.0).float()
+    if len({*low.tolist()}) > 1 or len({*span.tolist()}) > 1:
+        return low[:, None, None], span[:, None, None]
+    return low[0].item() or None, None if span[0] == 1 else span[0].item()

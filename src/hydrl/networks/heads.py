@@ -1,0 +1,328 @@
+"""Heads: what networks end in. A head knows an action spec and its distribution, and nothing before it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from tensordict import NestedKey
+from tensordict.nn import (
+    AddStateIndependentNormalScale,
+    NormalParamExtractor,
+    TensorDictModule,
+    TensorDictModuleBase,
+    TensorDictSequential,
+)
+from torch import Size, Tensor, nn
+from torch.distributions import Categorical, Distribution, Independent
+from torchrl.data import OneHot, TensorSpec
+from torchrl.modules import (
+    DistributionalDQNnet,
+    DistributionalQValueActor,
+    ProbabilisticActor,
+    QValueActor,
+    TanhModule,
+    TanhNormal,
+)
+from torchrl.modules import OneHotCategorical as OneHotOfTorchRL
+from torchrl.modules.models import DuelingMlpDQNet
+
+from hydrl.errors import UserError
+from hydrl.networks.layers import Joined, Layers, activation_class
+from hydrl.specs import beside, options, within
+
+Scale = Literal["per_state", "independent"]
+FORBIDDEN = -1e9  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
+SMALL = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
+
+Build = Callable[[int], nn.Module]  # layers with an output of so many numbers
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a network ends in.
+
+    Attributes:
+        net: hidden layers with their output to the module whose results are the entries ``out_keys``. It is
+            given what builds the layers, called with the size of their output, ``[..., size]``.
+        out_keys: what that module writes.
+        whole: what writes these to what acts or judges by them.
+        gain: of the last layer, where layers are drawn orthogonal.
+        of_actions: whether it is read off an observation and an action together.
+    """
+
+    net: Callable[[Any], nn.Module]
+    out_keys: Sequence[NestedKey]
+    whole: Callable[[TensorDictModuleBase], TensorDictModuleBase] = lambda net: net
+    gain: float = 1.0
+    of_actions: bool = False
+
+    def over(
+        self, layers: Build, in_keys: Sequence[NestedKey], before: Sequence[TensorDictModuleBase] = ()
+    ) -> TensorDictModuleBase:
+        """What acts or judges, by ``layers`` over ``in_keys``, some of which what is ``before`` writes."""
+        net = TensorDictModule(self.net(layers), in_keys=in_keys, out_keys=self.out_keys)
+        return self.whole(TensorDictSequential(*before, net) if before else net)
+
+
+def tanh_normal(
+    spec: TensorSpec, key: NestedKey = "action", *, scale: Scale = "per_state", scale_init: float = 1.0
+) -> Head:
+    """A Gaussian squashed into the action bounds.
+
+    Args:
+        spec: of the action, ``[..., size]``.
+        key: of the action; the parameters of the distribution stand beside it.
+        scale: see :func:`hydrl.networks.actors.tanh_normal`, as ``scale_init``.
+    """
+    size = spec.shape[-1]
+
+    def per_state(layers: Build) -> nn.Module:
+        net, mapped = layers(2 * size), NormalParamExtractor(f"biased_softplus_{scale_init}")
+        return Joined(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
+
+    def independent(layers: Build) -> nn.Module:
+        return Joined(layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init)))
+
+    net = independent if scale == "independent" else per_state
+    bounds = {"low": spec.space.low, "high": spec.space.high}
+    return drawn(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
+
+
+def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
+    """One logit an action; one-hot or integer, as ``spec`` says.
+
+    Args:
+        spec: of the action.
+        key: see :func:`tanh_normal`.
+        mask: the entry that says which actions are allowed; the others have no probability.
+    """
+    one_hot = isinstance(spec, OneHot)
+    known: dict[str, Any] = {}
+    chosen: Callable[..., Distribution] = OneHotCategorical if one_hot else Categorical
+    if mask is not None:
+        chosen, known = allowed, {"one_hot": one_hot}
+    return drawn(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, known, mask)
+
+
+class OneHotCategorical(OneHotOfTorchRL):
+    """A choice as a one among zeros: TorchRL's, with a draw that does not cut a compiled loss in pieces."""
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """``[*sample_shape, ..., actions]``, drawn as TorchRL's own draws it."""
+        return nn.functional.one_hot(Categorical.sample(self, Size(sample_shape)), self.num_samples)
+
+
+def allowed(logits: Tensor, mask: Tensor, one_hot: bool) -> Distribution:
+    """A choice among the actions that ``mask`` allows, of ``logits``, both ``[..., actions]``.
+
+    TorchRL's own, ``MaskedOneHotCategorical``, tells no log-probability of what a compiled loss draws.
+    """
+    kind = OneHotCategorical if one_hot else Categorical
+    return kind(logits=logits.masked_fill(~mask, FORBIDDEN))
+
+
+def several(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
+    """One logit for each option of each choice, in a row; choices are integers, drawn by themselves.
+
+    Args:
+        spec: of the action, ``[choices]``.
+        key: of the action; the logits, ``[..., options of all choices]``, stand beside it.
+        mask: the entry that says which of these options are allowed; the others have no probability.
+    """
+    sizes = torch.tensor(options(spec), device=spec.device)
+    option = torch.arange(int(sizes.max()), device=spec.device)
+    there = option < sizes.unsqueeze(-1)
+    places = (sizes.cumsum(0) - sizes).unsqueeze(-1) + option
+    table = {"places": places * there, "there": there}
+    return drawn(lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, independent, table, mask)
+
+
+def independent(logits: Tensor, places: Tensor, there: Tensor, mask: Tensor | None = None) -> Independent:
+    """Several choices, each with probabilities of its own.
+
+    Args:
+        logits: ``[..., options of all choices]``.
+        places: ``[choices, most]``, where in these each choice has the logit of each option.
+        there: ``[choices, most]``, which options it has; those it lacks get the least number there is, for
+            with -inf the gradient of a divergence is NaN.
+        mask: which of the options of all choices are allowed.
+    """
+    if mask is not None:
+        logits = logits.masked_fill(~mask, FORBIDDEN)
+    least = torch.finfo(logits.dtype).min
+    return Independent(Categorical(logits=logits[..., places].masked_fill(~there, least)), 1)
+
+
+def drawn(
+    net: Callable[[Build], nn.Module],
+    parameters: list[str],
+    spec: TensorSpec,
+    key: NestedKey,
+    distribution: Callable[..., Distribution],
+    known: dict[str, Any],
+    mask: NestedKey | None = None,
+) -> Head:
+    """A distribution over actions, whose ``parameters`` the network writes beside ``key``.
+
+    What of it is ``known`` is the same in all states; a ``mask`` the environment gives.
+    """
+    named = {each: beside(key, each) for each in parameters}
+    acting = partial(
+        ProbabilisticActor,
+        in_keys=[*named.values()] if mask is None else {**named, "mask": mask},
+        out_keys=[key],
+        spec=spec,
+        distribution_class=distribution,
+        distribution_kwargs=known,
+        return_log_prob=True,
+        log_prob_key=beside(key, "action_log_prob"),
+    )
+    return Head(net, [*named.values()], acting, SMALL)
+
+
+def deterministic(spec: TensorSpec, key: NestedKey = "action") -> Head:
+    """One action, squashed into the bounds; the number that is squashed stands beside ``key``."""
+    param = beside(key, "param")
+
+    def whole(net: TensorDictModuleBase) -> TensorDictSequential:
+        return TensorDictSequential(net, TanhModule(in_keys=[param], out_keys=[key], spec=spec))
+
+    return Head(lambda layers: layers(spec.shape[-1]), [param], whole)
+
+
+def q_value(
+    spec: TensorSpec, key: NestedKey = "action", *, dueling: bool = False, mask: NestedKey | None = None
+) -> Head:
+    """One value an action; acts by the greatest, by the first of several that are equal.
+
+    TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
+
+    Args:
+        spec: of the action.
+        key: of the action; its values stand beside it.
+        dueling: see :func:`two_heads`.
+        mask: the entry that says which actions are allowed; the others have the least value there is.
+    """
+    actions, named = spec.space.n, {"action_value_key": beside(key, "action_value"), "action_key": key}
+    named["chosen_action_value_key"] = beside(key, "chosen_action_value")
+
+    def net(layers: Any) -> nn.Module:
+        return two_heads(layers, actions, 1) if dueling else layers(actions)
+
+    def whole(values: TensorDictModuleBase) -> QValueActor:
+        return greedy(
+            QValueActor(values, spec=within(spec, key), action_mask_key=mask, **named), first_greatest
+        )
+
+    return Head(net, [named["action_value_key"]], whole)
+
+
+def distributional(
+    spec: TensorSpec, returns: Tensor, *, dueling: bool, mask: NestedKey | None = None
+) -> Head:
+    """Log-probabilities of ``returns``, ``[..., atoms, actions]``; acts by the greatest mean.
+
+    With a ``mask``, as :func:`q_value`, those of a forbidden action are the least numbers there are, which
+    TorchRL's actor knows of values alone.
+    """
+    actions, atoms = spec.space.n, len(returns)
+
+    def net(layers: Any) -> nn.Module:
+        if dueling:
+            return two_heads(layers, (atoms, actions), (atoms, 1))
+        return Joined(layers(atoms * actions), nn.Unflatten(-1, (atoms, actions)))
+
+    def whole(scores: TensorDictModuleBase) -> QValueActor:
+        if mask is not None:
+            heeding = TensorDictModule(forbidding, in_keys=["action_value", mask], out_keys=["action_value"])
+            scores = TensorDictSequential(scores, DistributionalDQNnet(), heeding)
+        acting = DistributionalQValueActor(scores, spec=spec, support=returns, make_log_softmax=mask is None)
+        return greedy(acting, partial(first_greatest if mask is None else first_allowed, returns=returns))
+
+    return Head(net, ["action_value"], whole)
+
+
+def state_value(key: NestedKey = "state_value") -> Head:
+    """The value of a state, ``[..., 1]``, as the entry ``key``."""
+    return Head(lambda layers: layers(1), [key])
+
+
+def action_value(outputs: int = 1) -> Head:
+    """The value of an action in a state, ``[..., outputs]``; several are quantiles of the return."""
+    return Head(lambda layers: layers(outputs), ["state_action_value"], of_actions=True)
+
+
+def discriminator() -> Head:
+    """How likely an action in a state is an expert's, ``[..., 1]``, by the name TorchRL's loss reads it."""
+    return Head(lambda layers: Joined(layers(1), nn.Sigmoid()), ["d_logits"], of_actions=True)
+
+
+def action_values(spec: TensorSpec) -> Head:
+    """The value of each choice in a state, ``[..., actions]``."""
+    return Head(lambda layers: layers(spec.space.n), ["action_value"])
+
+
+def two_heads(layers: Layers, advantages: int | Sequence[int], values: int | Sequence[int]) -> nn.Module:
+    """A trunk with a head for the advantage of each action and one for the state's value, added."""
+    if len(layers.num_cells) < 2:
+        raise UserError(
+            f"actor.num_cells={layers.num_cells} is too short for actor=dueling; give trunk and heads, as "
+            "[64,64]"
+        )
+    cls = activation_class(layers.activation)
+    *trunk, head = layers.num_cells
+    net = DuelingMlpDQNet(
+        out_features=advantages,
+        out_features_value=values,
+        mlp_kwargs_feature={
+            "num_cells": trunk[:-1],
+            "out_features": trunk[-1],
+            "activation_class": cls,
+            "activate_last_layer": True,
+        },
+        mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
+    )
+    return Joined(net)
+
+
+def support(v_min: float, v_max: float, atoms: int) -> Tensor:
+    """The returns that are told apart, ``[atoms]``, evenly from ``v_min`` to ``v_max``.
+
+    TorchRL's projection divides by their distance in float32, and for one support in fifteen that puts the
+    greatest return past the last atom, into the next row or out of the minibatch. There ``v_max`` is lowered
+    by its last bits.
+    """
+    while True:
+        returns = torch.linspace(v_min, v_max, atoms)
+        least, greatest = returns[0].item(), returns[-1].item()
+        if (returns[-1] - least) / ((greatest - least) / (atoms - 1)) <= atoms - 1:
+            return returns
+        v_max = torch.nextafter(returns[-1], returns[0]).item()
+
+
+def greedy(actor: QValueActor, choice: Callable[[Tensor], Tensor]) -> QValueActor:
+    """The actor, whose one-hot actions are made by ``choice``."""
+    actor[-1].action_func_mapping["one_hot"] = choice
+    return actor
+
+
+def first_greatest(values: Tensor, returns: Tensor | None = None) -> Tensor:
+    """One-hot, ``[..., actions]``, of ``values`` of that shape, or of log-probabilities of ``returns``."""
+    if returns is not None:
+        values = (values.exp() * returns.unsqueeze(-1)).sum(-2)
+    return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
+
+
+def first_allowed(scores: Tensor, returns: Tensor) -> Tensor:
+    """The same of log-probabilities ``[..., atoms, actions]`` that :func:`forbidding` made."""
+    least = torch.finfo(scores.dtype).min
+    means = (scores.exp() * returns.unsqueeze(-1)).sum(-2)
+    return first_greatest(means.masked_fill(scores.amax(-2) == least, least))
+
+
+def forbidding(scores: Tensor, mask: Tensor) -> Tensor:
+    """Log-probabilities ``[..., atoms, actions]``, where ``mask``, ``[..., actions]``, allows the action."""
+    return scores.masked_fill(~mask.unsqueeze(-2), torch.finfo(scores.dtype).min)

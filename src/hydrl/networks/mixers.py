@@ -1,0 +1,97 @@
+"""Mixers: the value of what all agents do together, made of each one's own, by TorchRL's networks."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from tensordict import NestedKey
+from tensordict.nn import TensorDictModule, TensorDictModuleBase
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+from torchrl.modules import MLP
+from torchrl.modules.models.multiagent import Mixer, QMixer, VDNMixer
+
+from hydrl.specs import action_spec, beside, require_vectors
+
+CHOSEN = "chosen_action_value"  # of each agent beside its action, of all together at the root
+
+
+def vdn(env: EnvBase, actor: nn.Module | None = None) -> TensorDictModuleBase:
+    """The sum of the agents' values, ``[..., 1]`` (Sunehag et al. 2018). It learns nothing itself.
+
+    Args:
+        env: gives the agents.
+        actor: not read here; every network is built from the same two.
+    """
+    return mixing(VDNMixer(n_agents=action_spec(env).shape[0], device=env.device), env, [])
+
+
+def qmix(
+    env: EnvBase,
+    actor: nn.Module | None = None,
+    *,
+    mixing_embed_dim: int,
+    in_keys: list[NestedKey] | None = None,
+    state_cells: Sequence[int] | None = None,
+) -> TensorDictModuleBase:
+    """A value that rises with each agent's, by weights that follow from the state (Rashid et al. 2018).
+
+    Args:
+        env: gives the agents and what the state is read from.
+        actor: not read here; every network is built from the same two.
+        mixing_embed_dim: units of its hidden layer.
+        in_keys: entries that are the state, joined, those of all agents; ``None``: ``state`` where the task
+            gives one, else what the agents observe.
+        state_cells: units of layers that read the state before the weights follow from it, linearly, so
+            that these stay within bounds; ``None``: they follow from the state itself, and are the greater
+            the more numbers that has, and the greater these are.
+    """
+    spec = env.observation_spec
+    of_agents = beside(env.action_key, "observation")
+    in_keys = in_keys or (["state"] if "state" in spec.keys(True, True) else [of_agents])
+    require_vectors(spec, in_keys, "a mixer")
+    size = sum(math.prod(spec[key].shape[spec.ndim :]) for key in in_keys)
+    reader = None
+    if state_cells:
+        # Within bounds, as else the weights grow with the state: where agents have gone far, episodes are cut
+        # and nothing tells what follows, and it would be worth ever more.
+        kwargs = {"activation_class": nn.Tanh, "activate_last_layer": True, "device": env.device}
+        reader, size = MLP(size, state_cells[-1], num_cells=state_cells[:-1], **kwargs), state_cells[-1]
+    mixer = QMixer(
+        state_shape=(size,),
+        mixing_embed_dim=mixing_embed_dim,
+        n_agents=action_spec(env).shape[0],
+        device=env.device,
+    )
+    return mixing(mixer, env, in_keys, reader)
+
+
+def mixing(
+    mixer: Mixer, env: EnvBase, in_keys: Sequence[NestedKey], reader: nn.Module | None = None
+) -> TensorDictModule:
+    """A mixer over the values of the actions that the agents chose and, joined and read, over ``in_keys``."""
+    sizes = [len(env.observation_spec[key].shape) - env.observation_spec.ndim for key in in_keys]
+    read = [beside(env.action_key, CHOSEN), *in_keys]
+    return TensorDictModule(Mixing(mixer, sizes, reader), in_keys=read, out_keys=[CHOSEN])
+
+
+class Mixing(nn.Module):
+    """A mixer whose state is of several entries.
+
+    Args:
+        mixer: of TorchRL's.
+        dims: how many of its last dimensions each entry of the state has of its own, agents among them.
+        reader: reads the entries joined, and the mixer what it gives; ``None``: the mixer reads them.
+    """
+
+    def __init__(self, mixer: Mixer, dims: Sequence[int], reader: nn.Module | None = None) -> None:
+        super().__init__()
+        self.mixer, self.dims, self.reader = mixer, list(dims), reader
+
+    def forward(self, chosen: Tensor, *entries: Tensor) -> Tensor:
+        """``[..., agents, 1]`` and entries to ``[..., 1]``."""
+        flat = [each.flatten(-dims) for each, dims in zip(entries, self.dims, strict=True)]
+        if not flat:
+            return self.mixer(chosen)
+        state = torch.cat(flat, -1)
+        return self.mixer(chosen, state if self.reader is None else self.reader(state))

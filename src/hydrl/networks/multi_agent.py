@@ -1,0 +1,247 @@
+"""Actors and critics of several agents, which all act at once, over TorchRL's ``MultiAgentMLP``.
+
+Where there are several groups of agents each has a network of its own, and the part is these in a row.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+from torchrl.modules import MultiAgentMLP, QValueActor
+
+from hydrl.errors import UserError
+from hydrl.networks import heads
+from hydrl.networks.actors import tell_of_rounding
+from hydrl.networks.build import materialise
+from hydrl.networks.layers import activation_class
+from hydrl.specs import groups, kind_of, mask_key, network_of, of_group, one_group, size_of
+
+Keys = list[str | tuple[str, ...]]
+
+
+def actor(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
+) -> TensorDictModuleBase:
+    """Each agent acts on its own observation: a squashed Gaussian within bounds, or one logit an action.
+
+    Of several choices at once that is one for each option of each.
+
+    Args:
+        env: gives the agents, their observations and their actions, ``[..., agents, size]``.
+        num_cells: units of each hidden layer.
+        activation: a class name of ``torch.nn``.
+        in_keys: entries of the agents, of each group of them, that its network reads.
+        share_params: one network for all agents of a group instead of one for each.
+    """
+    acting = []
+    for group, spec in groups(env).items():
+        key, read = (group, "action"), [of_group(each, group) for each in in_keys]
+        drawn = {"discrete": heads.categorical, "multi-discrete": heads.several}.get(kind_of(spec))
+        if drawn is None:
+            tell_of_rounding(env, key)
+        head = heads.tanh_normal(spec, key) if drawn is None else drawn(spec, key, mask=mask_key(env, key))
+        layers = partial(of_agents, env, read, num_cells, activation, share_params, False)
+        acting.append(materialise(head.over(layers, read), env))
+    return in_a_row(acting)
+
+
+def deterministic(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
+) -> TensorDictModuleBase:
+    """Each agent has one action for what it observes itself, squashed into the bounds (for MADDPG).
+
+    Args:
+        env: and the others as for :func:`actor`.
+    """
+    spec, key = one_group(env), env.action_key
+    tell_of_rounding(env, key)
+    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
+    return materialise(heads.deterministic(spec, key).over(layers, in_keys), env)
+
+
+def q_value(
+    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
+) -> QValueActor:
+    """Each agent acts by the greatest value of its own actions, from what it observes itself.
+
+    Args:
+        env: and the others as for :func:`actor`.
+    """
+    head = heads.q_value(one_group(env), env.action_key, mask=mask_key(env))
+    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
+    return materialise(head.over(layers, in_keys), env)
+
+
+def critic(
+    env: EnvBase,
+    actor: nn.Module | None = None,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: Keys,
+    share_params: bool,
+    centralized: bool,
+) -> TensorDictModuleBase:
+    """The value of a state for each agent, ``[..., agents, 1]``.
+
+    Args:
+        env: gives the agents and their observations.
+        actor: not read here; every critic is built from the same two.
+        num_cells: units of each hidden layer.
+        activation: a class name of ``torch.nn``.
+        in_keys: entries of the agents, of each group of them, that its network reads.
+        share_params: one network for all agents of a group instead of one for each.
+        centralized: from what all agents observe, other groups' too (Yu et al. 2022), or each from its own
+            (de Witt et al. 2020).
+    """
+    judging, found = [], groups(env)
+    for group in found:
+        read = [of_group(each, group) for each in in_keys]
+        others = [
+            of_group(each, other) for each in in_keys for other in found if other != group and centralized
+        ]
+        layers = partial(
+            of_agents, env, read, num_cells, activation, share_params, centralized, others=others
+        )
+        head = heads.state_value("state_value" if len(found) == 1 else (group, "state_value"))
+        judging.append(materialise(head.over(layers, [*read, *others]), env))
+    return in_a_row(judging)
+
+
+def in_a_row(networks: list[TensorDictModuleBase]) -> TensorDictModuleBase:
+    """Those of several groups as one module, see :func:`hydrl.specs.network_of`; one as it is."""
+    return networks[0] if len(networks) == 1 else TensorDictSequential(*networks)
+
+
+def partly_untrained(
+    actor: TensorDictModuleBase, fresh: TensorDictModuleBase, names: Sequence[str], env: EnvBase
+) -> TensorDictModuleBase:
+    """A policy of which some groups of agents act as before their training, each action drawn.
+
+    The most likely action of a network that has not learned is one direction for ever.
+
+    Args:
+        actor: has learned.
+        fresh: has not.
+        names: of the groups that act by ``fresh``.
+        env: has the agents.
+
+    Raises:
+        UserError: for a group that there is not.
+    """
+    found = groups(env)
+    if unknown := [each for each in names if each not in found]:
+        has = f"its groups are {' and '.join(found)}" if found else "this run has one agent, and no groups"
+        raise UserError(f"untrained={','.join(names)}: there are no agents {unknown[0]}; {has}")
+    if len(found) == 1:
+        return Drawing(fresh)
+    return TensorDictSequential(
+        *(
+            Drawing(network_of(fresh, "actor", each)) if each in names else network_of(actor, "actor", each)
+            for each in found
+        )
+    )
+
+
+class Drawing(TensorDictModuleBase):
+    """Draws actions, where others around it give the most likely ones.
+
+    Args:
+        actor: acts.
+    """
+
+    def __init__(self, actor: TensorDictModuleBase) -> None:
+        super().__init__()
+        self.actor, self.in_keys, self.out_keys = actor, actor.in_keys, actor.out_keys
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes what it does."""
+        with set_exploration_type(ExplorationType.RANDOM):
+            return self.actor(tensordict)
+
+
+def action_value(
+    env: EnvBase,
+    actor: nn.Module | None = None,
+    *,
+    num_cells: list[int],
+    activation: str,
+    in_keys: Keys,
+    share_params: bool,
+    centralized: bool,
+) -> TensorDictModuleBase:
+    """The value of actions in a state for each agent, ``[..., agents, 1]`` (for MADDPG and MASAC).
+
+    Args:
+        env: and the others as for :func:`critic`.
+        centralized: from what all agents observe and do (Lowe et al. 2017) or each from its own.
+    """
+    one_group(env)
+    read = [*in_keys, env.action_key]
+    layers = partial(of_agents, env, read, num_cells, activation, share_params, centralized)
+    return materialise(heads.action_value().over(layers, read), env)
+
+
+def of_agents(
+    env: EnvBase,
+    in_keys: Keys,
+    num_cells: list[int],
+    activation: str,
+    share_params: bool,
+    centralized: bool,
+    outputs: int,
+    *,
+    others: Sequence[NestedKey] = (),
+) -> nn.Module:
+    """Reads ``in_keys`` joined, ``[..., agents, size]``, and gives ``[..., agents, outputs]``.
+
+    Args:
+        env: gives the entries.
+        in_keys: of one group of agents.
+        num_cells: see :func:`critic`, as for the others.
+        outputs: numbers an agent.
+        others: entries of other groups, which are read after these.
+
+    Raises:
+        UserError: for entries that are not there.
+    """
+    spec, acts = env.observation_spec, env.full_action_spec
+    observed = [key for key in in_keys if key not in env.action_keys]
+    acted = sum(acts[key].shape[-1] for key in in_keys if key in env.action_keys)
+    seen = sum(spec[key].shape[-2:].numel() for key in others if size_of(spec, [key]))
+    net = MultiAgentMLP(
+        n_agent_inputs=size_of(spec, observed) + acted + seen,
+        n_agent_outputs=outputs,
+        n_agents=spec[observed[0]].shape[-2],
+        centralized=centralized,
+        share_params=share_params,
+        num_cells=num_cells,
+        activation_class=activation_class(activation),
+        device=env.device,
+    )
+    return Beside(net, len(in_keys)) if others else net
+
+
+class Beside(nn.Module):
+    """Shows each agent of a group, beside what it observes, what all agents of other groups do.
+
+    Args:
+        net: reads both joined, ``[..., agents, size]``.
+        own: how many of the entries that are read are the group's.
+    """
+
+    def __init__(self, net: nn.Module, own: int) -> None:
+        super().__init__()
+        self.net, self.own = net, own
+
+    def forward(self, *entries: Tensor) -> Tensor:
+        """Entries ``[..., agents, size]``, each of its own group."""
+        agents = entries[0].shape[-2]
+        others = [each.flatten(-2).unsqueeze(-2) for each in entries[self.own :]]
+        shown = [each.expand(*each.shape[:-2], agents, -1) for each in others]
+        return self.net(torch.cat([*entries[: self.own], *shown], -1))

@@ -1,0 +1,85 @@
+"""Memories: what a network keeps of the observations since an episode began."""
+
+from collections.abc import Sequence
+
+import torch
+from tensordict import NestedKey
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.modules import GRUModule, LSTMModule
+
+from hydrl.errors import UserError
+from hydrl.networks.layers import Joined
+from hydrl.networks.shared_encoder import Shared
+from hydrl.specs import HIDDEN
+
+CELLS = {"lstm": LSTMModule, "gru": GRUModule}
+PARTS = {"lstm": ("_h", "_c"), "gru": ("",)}  # of a hidden state
+OF_A_CRITIC = "critic_state"
+# What they read beside the observation; the environment's InitTracker and primers write it, but for a
+# critic's hidden state, which nobody keeps: in each sequence it begins with zeros.
+STATES = ("is_init", *HIDDEN, *(OF_A_CRITIC + each for each in ("_h", "_c", "")))
+
+
+class Memory(Shared):
+    """What was observed since the episode began, as the entry ``memory``, ``[..., units]``.
+
+    While acting, TorchRL's module takes one step from the hidden state in the tensordict, which the
+    environment's primer sets to zero at resets; within losses it runs through whole sequences ``[..., time]``
+    from the hidden state at their beginning, and anew wherever ``is_init`` says that an episode begins.
+
+    Args:
+        in_keys: observation entries, or what an encoder makes of them.
+        size: how many numbers these are together.
+        lstm: units of a long short-term memory (Hochreiter and Schmidhuber 1997).
+        gru: units of a gated recurrent one (Cho et al. 2014), in its place.
+        span: steps, 2 or more, that it begins by keeping things for; ``None`` leaves PyTorch's own, a few.
+        state: what its hidden state is called; an actor's and a critic's need two names.
+
+    Raises:
+        UserError: for none or both.
+    """
+
+    made = "memory"
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey],
+        size: int,
+        *,
+        lstm: int | None = None,
+        gru: int | None = None,
+        span: int | None = None,
+        state: str = "recurrent_state",
+    ) -> None:
+        units = {kind: given for kind, given in (("lstm", lstm), ("gru", gru)) if given}
+        if len(units) != 1:
+            raise UserError(f"memory.lstm={lstm} and memory.gru={gru}: give units to one of them")
+        ((kind, hidden),) = units.items()
+        states = [state + each for each in PARTS[kind]]
+        cell = CELLS[kind](
+            input_size=size,
+            hidden_size=hidden,
+            in_keys=["joined", *states],
+            out_keys=["memory", *(("next", each) for each in states)],
+        )
+        if span is not None:
+            keep(getattr(cell, kind), hidden, span)
+        super().__init__(TensorDictModule(Joined(), in_keys=in_keys, out_keys=["joined"]), cell)
+
+
+@torch.no_grad()
+def keep(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
+    """Draws the biases by which units forget, so that they begin by keeping things for 1 to ``span`` steps.
+
+    By PyTorch's own a unit keeps half of what it holds from step to step, and no error's gradient comes to
+    what was seen a hundred steps before. The gates' biases are ``log(u)``, with u drawn evenly from 1 to
+    ``span - 1`` (Tallec & Ollivier 2018, "Can recurrent neural networks warp time?").
+    """
+    kept = torch.empty(units).uniform_(1, span - 1).log()
+    lstm = isinstance(cell, nn.LSTM)
+    # PyTorch has an LSTM's gates as input, forget, cell, output, and a GRU's as reset, update, new.
+    gates = {0: -kept, 1: kept} if lstm else {1: kept}
+    for place, bias in gates.items():
+        part = slice(place * units, (place + 1) * units)
+        cell.get_parameter("bias_ih_l0")[part], cell.get_parameter("bias_hh_l0")[part] = bias, 0.0

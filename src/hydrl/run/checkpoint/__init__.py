@@ -1,0 +1,1 @@
+"""Checkpoints of a run: saving, resuming, forking, warm starts, replay buffers on disk."""

@@ -1,0 +1,1 @@
+"""What a run reports: metrics, loggers, console, curves, pages."""

@@ -1,0 +1,257 @@
+"""Where numbers go: always ``metrics.csv``, and the TorchRL loggers that are chosen."""
+
+import csv
+import io
+import os
+import shlex
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from torchrl.record.loggers import Logger, WandbLogger
+from torchrl.record.loggers.trackio import TrackioLogger
+
+import hydrl
+from hydrl.errors import UserError
+from hydrl.run.atomic_files import atomically
+from hydrl.run.checkpoint import archive
+from hydrl.run.run_folder import metric_rows
+
+FIRST = ("frames", "train/return")  # of the columns of metrics.csv
+
+
+class MetricsFile:
+    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column.
+
+    The training return has its column from the first row on, and no number there until an episode has ended.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.columns: list[str] = []
+        self.rows: list[dict[str, float]] = []
+
+    def write(self, frames: int, metrics: dict[str, float]) -> None:
+        """Appends a row; the file is written anew when a metric appears for the first time."""
+        row = {"frames": frames, **metrics}
+        self.rows.append(row)
+        if row.keys() <= set(self.columns):
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self.columns).writerow(row)
+        else:
+            self.rewrite()
+
+    def keep(self, count: int, written: Path | None = None) -> int:
+        """Goes on after the first ``count`` rows that an earlier process wrote; later ones go.
+
+        Args:
+            count: of rows.
+            written: the file that has them, where it is not this.
+
+        Returns:
+            How many went.
+
+        Raises:
+            UserError: for a damaged file.
+        """
+        written = written or self.path
+        found = metric_rows(written)
+        self.rows = [{key: n for key, n in row.items() if n is not None} for row in found[:count]]
+        self.rewrite()
+        return len(found) - len(self.rows)
+
+    def rewrite(self) -> None:
+        """Writes the whole file, its columns in the order they came in, resumed or not."""
+        self.columns = list(dict.fromkeys([*FIRST, *(key for row in self.rows for key in sorted(row))]))
+        with atomically(self.path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self.columns)
+            writer.writeheader()
+            writer.writerows(self.rows)
+
+
+def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: str | None = None) -> Logger:
+    """TensorBoard event files under ``tensorboard/`` in the run folder; a resumed run adds one of its own."""
+    from torchrl.record.loggers import TensorboardLogger
+
+    return TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
+
+
+QUIET: dict[str, Any] = {
+    "silent": True,
+    "console": "off",
+    "save_code": True,  # of train.py; that of the package is sent apart
+    "disable_git": True,  # it would send what is not committed, which could hold a secret
+}
+
+
+def wandb(
+    *,
+    directory: Path,
+    config: dict[str, Any],
+    name: str,
+    run_id: str | None = None,
+    project: str,
+    entity: str | None,
+    group: str | None = None,
+    tags: list[str],
+    artifacts: bool = False,
+    mode: str,
+    init_timeout: float,
+) -> Logger:
+    """Weights & Biases, offline where there is no account or no network; it never asks and never waits long.
+
+    Args:
+        directory: the run folder; offline runs lie in its ``wandb/``.
+        config: the run's settings as they are saved.
+        name: the run's name.
+        run_id: of the W&B run to go on with.
+        project, entity, group, tags, artifacts, mode, init_timeout: as in ``configs/logger/wandb.yaml``.
+    """
+    import wandb as library
+
+    algo, task = config["algo"], config["task"]
+    settings = library.Settings(init_timeout=init_timeout, git_commit=commit(), **QUIET)
+    library.setup(settings)  # before it says that it looks for an account
+    start = partial(
+        WandbLogger,
+        exp_name=name,
+        save_dir=str(directory),
+        id=run_id,
+        resume="allow" if run_id else None,  # an agent of a sweep has an identity for each new run
+        project=project,
+        entity=entity,
+        group=group or f"{algo}-{task}",
+        tags=[algo, task, *tags],
+        job_type="train",
+        config=config,
+        log_env_packages=False,  # it would overwrite the config's own key `env`
+        settings=settings,
+    )
+    logger = started(start, mode, directory)
+    logger.experiment.define_metric("*", step_metric="frames")
+    logger.experiment.log_code(str(Path(hydrl.__file__).parent))
+    return logger
+
+
+def started(start: Callable[..., WandbLogger], mode: str, directory: Path) -> WandbLogger:
+    """Starts W&B's run, offline where there is no account or no server, and says so."""
+    import wandb as library
+
+    if mode == "auto":
+        account = library.login(prompt=False, verify=False)
+        mode = os.environ.get("WANDB_MODE") or ("online" if account else "offline")
+    try:
+        logger = start(mode=mode)
+    except (library.errors.Error, TimeoutError, OSError) as error:
+        print(f"W&B could not be reached ({str(error).splitlines()[0]}); logging offline")
+        mode, logger = "offline", start(mode="offline")
+    if mode == "offline":
+        print(f"W&B is offline; send the run later with: wandb sync {directory}/wandb/offline-run-*")
+    return logger
+
+
+def commit() -> str | None:
+    """The git commit of the folder that the command was given in, where it has one."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return None
+    return done.stdout.strip() or None
+
+
+def trackio(
+    *,
+    directory: Path,
+    config: dict[str, Any],
+    name: str,
+    run_id: str | None = None,
+    project: str,
+    group: str | None = None,
+) -> Logger:
+    """trackio: a dashboard on this machine, without an account; ``make dashboard`` shows it.
+
+    All runs lie in ``outputs/trackio``, or where ``TRACKIO_DIR`` says. A run's name there ends in six digits
+    of its own, for trackio finds a run to go on with by its name.
+    """
+    os.environ.setdefault("TRACKIO_DIR", str(Path("outputs", "trackio").absolute()))
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it would ask the Hub who is logged in there
+    os.environ.setdefault("TRACKIO_PLOT_ORDER", "eval/return_mean,train/return,eval/*,train/*,loss/*")
+    names = ("TRACKIO_DIR", "TRACKIO_PLOT_ORDER", "HF_HUB_OFFLINE")
+    settings = " ".join(f"{each}={shlex.quote(os.environ[each])}" for each in names)
+    print(f"trackio shows the run: {settings} trackio show --project {project}")
+    with redirect_stdout(io.StringIO()):
+        return TrackioLogger(
+            exp_name=run_id or f"{name}-{token_hex(3)}",
+            project=project,
+            resume="allow" if run_id else "never",
+            group=group or f"{config['algo']}-{config['task']}",
+            config=config,
+            embed=False,
+            auto_log_cpu=False,
+            auto_log_gpu=False,
+        )
+
+
+def run_ids(loggers: Mapping[str, Logger]) -> dict[str, str]:
+    """The names by which W&B and trackio know the run; other loggers need none."""
+    return {
+        key: logger.experiment.id if isinstance(logger, WandbLogger) else logger.experiment.name
+        for key, logger in loggers.items()
+        if isinstance(logger, WandbLogger | TrackioLogger)
+    }
+
+
+def log(loggers: Iterable[Logger], frames: int, metrics: dict[str, Any]) -> None:
+    """Sends one row to the chosen loggers, against environment frames."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):  # whose own method gives each group another step counter
+            logger.experiment.log({"frames": frames, **metrics}, step=frames)
+        elif isinstance(logger, TrackioLogger):  # whose own method makes each metric a row
+            logger.experiment.log(metrics, step=frames)
+        else:
+            logger.log_metrics({"frames": frames, **metrics}, step=frames)
+
+
+def show(loggers: Iterable[Logger], frames: int, key: str, film: Path) -> None:
+    """Sends a film in the row of its frames; TorchRL's ``log_video`` would encode it anew."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger | TrackioLogger):
+            library = import_module("wandb" if isinstance(logger, WandbLogger) else "trackio")
+            log([logger], frames, {key: library.Video(str(film), format="mp4")})
+
+
+def close(logger: Logger, reached: dict[str, Any] | None = None) -> None:
+    """Finishes the run at W&B or trackio, or closes the event file.
+
+    What was ``reached`` goes into W&B's summary, which would else hold the last log row's evaluation.
+    """
+    if isinstance(logger, WandbLogger):
+        run = logger.experiment
+        run.log({}, commit=True)  # the last row would else come after what is reached, and over it
+        run.summary.update({key: value for key, value in (reached or {}).items() if value is not None})
+        if run.config["logger"]["wandb"]["artifacts"]:
+            send_artifacts(run, Path(logger.log_dir))
+        run.finish()
+    elif isinstance(logger, TrackioLogger):
+        with redirect_stdout(io.StringIO()):
+            import_module("trackio").finish()  # the experiment's own would be called once more at the exit
+    else:
+        logger.experiment.close()
+
+
+def send_artifacts(run: Any, directory: Path) -> None:
+    """Sends a run's best checkpoint and videos to W&B; what goes wrong is said and costs the run nothing."""
+    from wandb.errors import Error
+
+    try:
+        if (videos := directory / "videos").is_dir():
+            run.log_artifact(str(videos), name=f"video-{run.id}", type="video")
+        best = archive.find(directory, "best")
+        run.log_artifact(str(best), name=f"checkpoint-{run.id}", type="checkpoint")
+    except (UserError, OSError, Error) as error:  # such as a run stopped before an evaluation
+        print(f"not all artifacts are sent to W&B: {error}")

@@ -1,0 +1,329 @@
+"""What environments, networks and collectors know of each other: specs, and what a policy must be told."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torchrl.data import (
+    Binary,
+    Bounded,
+    Categorical,
+    Composite,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    TensorSpec,
+)
+from torchrl.envs import CatFrames, EnvBase, GymWrapper, TransformedEnv
+from torchrl.modules import GRUModule, LSTMModule
+
+from hydrl.errors import UserError
+
+# What an actor's memory reads beside observations; primers write zeros where episodes begin.
+UNREAD = "what has no encoder"
+HIDDEN = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
+CONTEXT = ("context", "context_steps")  # what a decision transformer keeps of the steps before, likewise
+INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
+LAG = ("collector", "policy_lag")  # entry that says of each frame how many newer policies there were by then
+MASK = "action_mask"  # entry that says of each action whether it is allowed, beside the action
+AGENTS = "agents"  # the one group of agents there is; in configurations, each of several
+ALIVE = "alive"  # entry of a group whose agents may end before their episode: whether each still acts
+GONE = "gone"  # beside it: whether what ended was the agent's own end, after which nothing is to be had
+
+
+def action_spec(env: EnvBase) -> TensorSpec:
+    """What one environment takes: ``[agents, ...]`` of several, a ``Composite`` of several groups of them."""
+    try:
+        spec = env.action_spec_unbatched
+    except RuntimeError:  # a normaliser without statistics yet hides the specs above it
+        spec = env.base_env.action_spec_unbatched
+    keys = spec.keys(True, True) if isinstance(spec, Composite) else []
+    return spec[next(iter(keys))] if len(keys) == 1 else spec
+
+
+def groups(env: EnvBase) -> dict[str, TensorSpec]:
+    """What the agents of each group do, ``[agents, ...]``, by the group's name; one agent has no group."""
+    base, spec = env.base_env if isinstance(env, TransformedEnv) else env, action_spec(env)
+    keys = [key for key in base.action_keys if isinstance(key, tuple)]
+    return {key[0]: spec[key] if isinstance(spec, Composite) else spec for key in keys}
+
+
+def one_group(env: EnvBase) -> TensorSpec:
+    """What agents do who are all alike.
+
+    Raises:
+        UserError: where they are in several groups.
+    """
+    if len(found := groups(env)) > 1:
+        raise UserError(
+            f"agents are in the groups {' and '.join(found)}, and this network is of one; use "
+            "actor=multi_agent"
+        )
+    return action_spec(env)
+
+
+def are_alike(env: EnvBase) -> bool:
+    """Whether the agents of all groups observe and do the same kinds of things."""
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    seen = base.observation_spec_unbatched
+    entries = [key for key in seen.keys(True, True) if isinstance(key, tuple)]
+    kinds = [
+        (spec[0], {key[1:]: (seen[key].shape[1:], seen[key].dtype) for key in entries if key[0] == group})
+        for group, spec in groups(env).items()
+    ]
+    return all(each == kinds[0] for each in kinds)
+
+
+def of_group(key: NestedKey, group: str) -> NestedKey:
+    """An entry that a configuration names of ``agents``, as a group has it."""
+    return (group, *key[1:]) if isinstance(key, tuple) and key[0] == AGENTS else key
+
+
+def network_of(networks: Any, part: str, group: str) -> Any:
+    """A group's network among those of several groups in a row, of which each writes entries of its own.
+
+    Raises:
+        UserError: where there is none.
+    """
+    for each in networks if isinstance(networks, TensorDictSequential) else ():
+        if any(key[0] == group for key in each.out_keys):
+            return each
+    raise UserError(f"{part} has no network for the agents {group}; use {part}=multi_agent")
+
+
+def action_kind(env: EnvBase) -> str:
+    """``discrete``, ``multi-discrete``, ``continuous``, the same for several agents, or what nothing learns.
+
+    It resets nothing.
+    """
+    if of_agents := groups(env):
+        return f"multi-agent {' and '.join(sorted({*map(kind_of, of_agents.values())}))}"
+    return kind_of(action_spec(env), agents=0)
+
+
+def kind_of(spec: TensorSpec, agents: int = 1) -> str:
+    """The kind of actions of one agent, or of the alike ones of a group, ``[agents, ...]``."""
+    if options(spec) and len(spec.shape) == 1 + agents:
+        kind = "multi-discrete"
+    elif isinstance(spec, MultiOneHot) or (type(spec) is OneHot and len(spec.shape) > 1 + agents):
+        kind = "one-hot multi-discrete"
+    elif type(spec) in (OneHot, Categorical):  # their subclasses are several choices at once
+        kind = "discrete"
+    elif isinstance(spec, Bounded) and spec.dtype.is_floating_point:
+        kind = "continuous" if has_room(spec.space.low, spec.space.high) else "not finitely bounded"
+    else:
+        kind = type(spec).__name__
+    return kind
+
+
+def options(spec: TensorSpec) -> list[int]:
+    """How many options each of several choices has, integers ``[..., choices]``; none for other actions."""
+    choices = spec.shape[-1] if len(spec.shape) else 0
+    if isinstance(spec, MultiCategorical):
+        first, *others = spec.nvec.reshape(-1, choices).tolist()
+        return first if all(each == first for each in others) else []
+    several = isinstance(spec, Binary) or (type(spec) is Categorical and choices > 1)
+    return [spec.space.n] * choices if several else []
+
+
+def beside(key: NestedKey, name: str) -> NestedKey:
+    """The entry ``name`` that stands where ``key`` does, of the same agents."""
+    return (*key[:-1], name) if isinstance(key, tuple) else name
+
+
+def within(spec: TensorSpec, key: NestedKey) -> TensorSpec:
+    """A spec as libraries read the size of one agent's entry off it: in a group, ``[agents]``.
+
+    One of a single agent stays as it is.
+    """
+    if not isinstance(key, tuple):
+        return spec
+    *groups, name = key
+    made = Composite({name: spec}, shape=spec.shape[:1])
+    for group in reversed(groups):
+        made = Composite({group: made})
+    return made
+
+
+def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
+    """The entry that says which actions are allowed, ``[..., actions]``; ``None`` where there is none.
+
+    Of several choices it has all options of each in a row. It resets nothing. Of several groups of agents it
+    is that of the entry ``action``.
+    """
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    action = action or base.action_keys[0]
+    agents = isinstance(action, tuple)
+    mask = (*action[:-1], MASK) if agents else MASK
+    if mask not in base.observation_spec.keys(True, True):
+        return None
+    spec = base.full_action_spec_unbatched[action]
+    if options(spec) and len(spec.shape) == 1 + agents:
+        return mask if isinstance(spec, MultiCategorical) and not agents else None
+    return mask if type(spec) in (OneHot, Categorical) else None
+
+
+def mask_keys(env: EnvBase) -> dict[NestedKey, NestedKey]:
+    """:func:`mask_key` by the entries of actions, of those that have one."""
+    found = {action: mask_key(env, action) for action in env.action_keys}
+    return {action: mask for action, mask in found.items() if mask is not None}
+
+
+def random_action(env: EnvBase, now: TensorDictBase) -> TensorDictBase:
+    """``env.rand_action(now)``, of the actions that ``now`` says are allowed, also without a transform."""
+    if not (masks := mask_keys(env)):
+        return env.rand_action(now)
+    spec = env.full_action_spec.clone()
+    for action, mask in masks.items():
+        spec[action].update_mask(now[mask])
+    return now.update(spec.rand())
+
+
+def exploring(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBase) -> Any:
+    """What explores in an environment, by a builder of it; where actions may be forbidden, among the others.
+
+    Raises:
+        UserError: for an actor, or what explores, that takes no heed of what is forbidden.
+    """
+    spec, masks = action_spec(env), [*mask_keys(env).values()]
+    key, *others = env.action_keys
+    if "action_key" in signature(make).parameters and isinstance(key, tuple) and not others:
+        make, spec = partial(make, action_key=key), within(spec, key)
+    if not masks:
+        return make(spec)
+    instead = "env.action_mask=false, of a task of Gymnasium's, lets them be tried"
+    for mask in masks:
+        if mask not in actor.in_keys:
+            read = ", ".join(map(str, actor.in_keys))
+            raise UserError(f"actor reads {read}, and not {mask}, which says what is forbidden; {instead}")
+    if "action_mask_key" in signature(make).parameters and len(masks) == 1:
+        return make(spec, action_mask_key=masks[0])
+    if (made := make(spec)) is not None:
+        name = type(made).__name__
+        raise UserError(
+            f"exploration: {name} takes no action_mask_key, and would choose forbidden actions; {instead}"
+        )
+    return None
+
+
+def has_room(low: Any, high: Any) -> bool:
+    """Whether every action has finite bounds, one above the other."""
+    span = torch.as_tensor(high).float() - torch.as_tensor(low).float()
+    return bool((span.isfinite() & (span > 0)).all())
+
+
+def seen(env: EnvBase) -> list[NestedKey]:
+    """The observation entries that networks read where nobody names them: all that a Gymnasium task shows.
+
+    Of others it is ``observation``, or ``pixels`` where there is none.
+    """
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    unread = (INFO, mask_key(base))
+    own = [key for key in base.observation_spec.keys(True, True) if key not in unread and key[0] != INFO]
+    if not vars(base).get("shows_all", isinstance(base, GymWrapper)):
+        return ["pixels"] if "pixels" in own and "observation" not in own else ["observation"]
+    given = env.observation_spec.keys(True, True)
+    if "observation" in given and "observation" not in own:  # what transforms made of them
+        return ["observation"]
+    return [key for key in own if key in given]
+
+
+def vectors(env: EnvBase) -> list[NestedKey]:
+    """Those of :func:`seen` that are vectors of floats."""
+    spec = env.observation_spec
+    return [key for key in seen(env) if key not in spec.keys(True, True) or is_vector(spec, key)]
+
+
+def is_vector(spec: Composite, key: NestedKey) -> bool:
+    """Whether an observation entry is a vector of floats."""
+    return spec[key].dtype.is_floating_point and len(spec[key].shape) == spec.ndim + 1
+
+
+def is_picture(spec: Composite, key: NestedKey) -> bool:
+    """Whether it is one picture, ``[C, H, W]``."""
+    return len(spec[key].shape) == spec.ndim + 3
+
+
+def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
+    """Refuses entries that are not there, or are neither floats nor pictures.
+
+    Raises:
+        UserError: naming those there are.
+    """
+    given = spec.keys(True, True)
+    for key in in_keys:
+        if key not in given:
+            raise UserError(f"in_keys={in_keys}: the environment gives {', '.join(map(str, given))}")
+        kind, shape = spec[key].dtype, list(spec[key].shape)
+        if is_picture(spec, key):
+            continue
+        if not kind.is_floating_point or len(shape) <= spec.ndim:
+            raise UserError(
+                f"in_keys={in_keys}: {key} is {kind} of shape {shape}, and vectors of floats are read; make "
+                "it one with the transform DTypeCastTransform, OneHotTransform or UnsqueezeTransform"
+            )
+
+
+def require_vectors(spec: Composite, in_keys: Sequence[NestedKey], reader: str) -> None:
+    """Refuses what :func:`require_entries` does, and pictures.
+
+    Raises:
+        UserError: naming the ``reader``, which has no use for them.
+    """
+    require_entries(spec, in_keys)
+    for key in in_keys:
+        if is_picture(spec, key):
+            size = " x ".join(map(str, spec[key].shape[spec.ndim :]))
+            advice = "; use encoder=auto, or critic.encoder=own" if reader == UNREAD else ""
+            line = f"in_keys={in_keys}: {key} is a picture of {size}, and {reader} reads vectors"
+            raise UserError(f"{line}{advice}")
+
+
+def size_of(spec: Composite, in_keys: Sequence[NestedKey], reader: str = UNREAD) -> int:
+    """How many numbers the observation entries have together.
+
+    Raises:
+        UserError: if the environment does not give them, or gives pictures.
+    """
+    require_vectors(spec, in_keys, reader)
+    return sum(spec[key].shape[-1] for key in in_keys)
+
+
+def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
+    """Whether it must be told where episodes begin, as a memory and Ornstein-Uhlenbeck noise must.
+
+    TorchRL then adds what it needs to an environment: ``InitTracker``, and primers of hidden states.
+    """
+    return "is_init" in policy.in_keys or any(hasattr(each, "is_init_key") for each in policy.modules())
+
+
+def task_of(env: EnvBase) -> Any:
+    """The first of the Gymnasium tasks below an environment; ``None`` where there are none."""
+    base = env.base_env if isinstance(env, TransformedEnv) else env
+    tasks = base._env if isinstance(base, GymWrapper) else None
+    return getattr(tasks, "envs", [tasks])[0]
+
+
+def opponents(env: EnvBase) -> Any:
+    """Earlier policies that play in it, see :mod:`hydrl.envs.self_play`; ``None`` without any."""
+    task = task_of(env)
+    known = task is not None and task.has_wrapper_attr("opponents")
+    return task.get_wrapper_attr("opponents") if known else None
+
+
+def pictures(env: TransformedEnv) -> tuple[list[NestedKey], int]:
+    """The observation entries that are pictures of bytes, ``[k * C, H, W]``, and how many frames each is of.
+
+    One where nothing says that they are stacked, or not all are of as many.
+    """
+    spec = env.observation_spec
+    keys = [key for key in spec.keys(True, True) if spec[key].dtype == torch.uint8 and is_picture(spec, key)]
+    found = [each.N for each in env.transform if isinstance(each, CatFrames) and each.dim == -3]
+    if (task := task_of(env)) is not None:
+        found += [task.get_wrapper_attr("stack_size")] if task.has_wrapper_attr("stack_size") else []
+    whole = [each for each in found if all(spec[key].shape[-3] % each == 0 for key in keys)]
+    return keys, whole[0] if whole else 1

@@ -1,0 +1,236 @@
+"""Numbers for the log: episode statistics, mean losses, what explores."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import ReplayBuffer
+
+from hydrl.experience.episodes import EPISODE, TO_GO, whole_episodes
+from hydrl.specs import INFO, LAG
+from hydrl.training.update import Update
+
+RETURN = ("episode_reward", ("next", "episode_reward"))  # of an episode so far, before a step and after it
+EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
+
+
+class Metrics:
+    """What came in since the last log row.
+
+    Args:
+        update: its learning rate is logged.
+        exploration: TorchRL's module, or ``None``.
+        before: names of what learns before the run's own loss.
+        data: what batches are drawn from, where nothing is collected: its episodes stand in each row in the
+            place of those that ended.
+
+    Attributes:
+        followed: what is followed of Gymnasium's ``info``, once a batch has come.
+    """
+
+    def __init__(
+        self,
+        update: Update,
+        exploration: Any,
+        before: Sequence[str] = (),
+        data: ReplayBuffer | None = None,
+    ) -> None:
+        self.update, self.exploration, self.names = update, exploration, before
+        self.data = episode_metrics([episodes_of(data.storage[:])]) if data is not None else None
+        self.followed: list[str] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Begins a new row."""
+        self.episodes: list[TensorDictBase] = []
+        self.losses: list[TensorDictBase] = []
+        self.before: dict[str, list[TensorDictBase]] = {}
+        self.steps: list[TensorDictBase] = []
+        self.values: dict[str, float] = {}
+
+    def learned(
+        self, batch: TensorDictBase, losses: Sequence[TensorDictBase], *before: Sequence[TensorDictBase]
+    ) -> None:
+        """Takes in a batch that was learned from, the losses of its updates, and of what learned before."""
+        self.episodes.append(ended_episodes(batch))
+        self.followed = [str(name) for name, _ in self.episodes[-1].get(INFO, TensorDict()).items()]
+        self.steps.append(step_metrics(batch))
+        self.values |= value_metrics(batch)
+        if losses:
+            self.losses.append(torch.stack(list(losses)).mean(0))
+        for name, each in zip(self.names, before, strict=True):
+            if each:
+                self.before.setdefault(name, []).append(torch.stack(list(each)).mean(0))
+
+    def row(self) -> dict[str, float]:
+        """``train/`` and ``loss/`` entries of what came in, and begins anew."""
+        row = {
+            **{name: value for each in self.before for name, value in self.losses_before(each)},
+            **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
+            **(episode_metrics(self.episodes) if self.data is None else self.data),
+            **info_metrics(self.episodes),
+            **over_steps(self.steps),
+            **self.values,
+            "train/learning_rate": self.update.learning_rate,
+            **exploration_metrics(self.exploration),
+        }
+        self.clear()
+        return row
+
+    def losses_before(self, name: str) -> list[tuple[str, float]]:
+        """``loss/NAME/`` entries of what learns before the run's own loss."""
+        found = loss_metrics(self.before[name])
+        return [(f"loss/{name}/{key.partition('/')[2]}", value) for key, value in found.items()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What came in, as plain data."""
+        return {
+            "episodes": [(len(each), each.to_dict()) for each in self.episodes],
+            "losses": [each.to_dict() for each in self.losses],
+            "before": {name: [each.to_dict() for each in came] for name, came in self.before.items()},
+            "steps": [each.to_dict() for each in self.steps],
+            "values": dict(self.values),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`."""
+        self.episodes = [TensorDict(each, batch_size=[count]) for count, each in state["episodes"]]
+        self.losses = [TensorDict(each) for each in state["losses"]]
+        before = state.get("before", {})  # in those of older runs neither this is nor the next
+        self.before = {name: [TensorDict(each) for each in came] for name, came in before.items()}
+        self.steps = [TensorDict(each) for each in state.get("steps", [])]
+        self.values = dict(state["values"])
+
+
+def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
+    """The last steps of the episodes that ended in a batch of any shape: return, length; ``[episodes]``.
+
+    What the task told of them in ``info`` is among it. What was cut short is no whole episode.
+    """
+    done = batch["next", "done"].squeeze(-1)
+    if (cut_short := batch.get(("next", "cut_short"), None)) is not None:
+        done = done & ~cut_short.squeeze(-1)
+    return batch["next"].select("episode_reward", "step_count", INFO, strict=False)[done]
+
+
+def episodes_of(rows: TensorDictBase) -> TensorDictBase:
+    """As :func:`ended_episodes` of all rows of a data set, ``[rows]``, each episode once.
+
+    Rows of several steps reach an end more than once. A set that does not say what was seen next is without
+    the last row of an episode that a time limit cut, which its return and length count.
+    """
+    known = [("next", name) for name in ("episode_reward", "step_count", "done", "cut_short")]
+    told = rows.select(EPISODE, TO_GO, "episode_reward", *known, strict=False)
+    if told.get(EPISODE, None) is None:  # as of older runs
+        return ended_episodes(told)
+    told = whole_episodes(told)
+    last = told[told[EPISODE].unique_consecutive(return_counts=True)[1].cumsum(0) - 1]
+    found = TensorDict({"episode_reward": last[TO_GO] + last["episode_reward"]}, last.shape)
+    if (steps := last.get(("next", "step_count"), None)) is not None:
+        found["step_count"] = steps + ~last["next", "done"]
+    return found
+
+
+def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
+    """``train/`` entries over :func:`ended_episodes` of some batches; empty when none ended.
+
+    Returns are raw, because ``RewardSum`` stands before every reward transform.
+    """
+    ended = TensorDict.cat([each.exclude(INFO) for each in episodes]) if episodes else None
+    if ended is None or not len(ended):
+        return {}
+    metrics = {
+        "train/return": ended["episode_reward"].double().mean().item(),
+        "train/episodes": len(ended),
+    }
+    if (step_count := ended.get("step_count", None)) is not None:
+        metrics["train/episode_length"] = step_count.double().mean().item()
+    return metrics
+
+
+def info_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
+    """``train/`` entries of what is followed of ``info``, over :func:`ended_episodes` of some batches.
+
+    Each is the mean over the episodes of which it is known; of what none is known of there is no entry.
+    """
+    found: dict[str, list[torch.Tensor]] = {}
+    for each in episodes:
+        for name, values in each.get(INFO, TensorDict()).items():
+            found.setdefault(str(name), []).append(values.reshape(-1))
+    return known_means({f"train/{name}": torch.cat(values) for name, values in found.items()})
+
+
+def known_means(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The mean of each over the episodes of which it is known; what none is known of is left out."""
+    known = {name: each[~each.isnan()].double() for name, each in values.items()}
+    return {name: each.mean().item() for name, each in known.items() if len(each)}
+
+
+def step_metrics(batch: TensorDictBase) -> TensorDictBase:
+    """What a batch of any shape says of episodes that have not ended: the reward of a step, and what was cut.
+
+    Returns:
+        ``reward``, the mean of a step before any reward transform, ``cut_short``, how many episodes
+        ``random_horizon`` ended, and ``policy_lag``, how many newer policies there were by then; each where
+        it is known.
+    """
+    known, (before, after) = TensorDict(), (batch.get(key, None) for key in RETURN)
+    if before is not None and after is not None:
+        known["reward"] = (after - before).double().mean()
+    if (cut_short := batch.get(("next", "cut_short"), None)) is not None:
+        known["cut_short"] = cut_short.sum()
+    if (lag := batch.get(LAG, None)) is not None:
+        known["policy_lag"] = lag.double().mean()
+    return known
+
+
+def over_steps(batches: Sequence[TensorDictBase]) -> dict[str, float]:
+    """Entries over :func:`step_metrics` of some batches, which are of one size."""
+    found = {}
+    if rewards := [each["reward"] for each in batches if "reward" in each]:
+        found["train/reward"] = torch.stack(rewards).mean().item()
+    if cut_short := [each["cut_short"] for each in batches if "cut_short" in each]:
+        found["train/cut_short"] = int(torch.stack(cut_short).sum())
+    if lags := [each["policy_lag"] for each in batches if "policy_lag" in each]:
+        found["time/policy_lag"] = torch.stack(lags).mean().item()
+    return found
+
+
+def value_metrics(batch: TensorDictBase) -> dict[str, float]:
+    """How the batch was judged: by a critic, by the Q-values it was acted on, or not at all.
+
+    ``train/explained_variance`` is the share of the value targets' variance that the critic's values
+    explained before it learned from the batch (where advantages are computed once): 1 is all, 0 no better
+    than their mean. ``train/q_value`` is the mean value of the best action, taken or not.
+    """
+    names = [key for key in batch.keys(True, True) if "chosen_action_value" in (key, key[-1])]
+    if names:  # of several agents the mean over them
+        return {"train/q_value": batch[names[0]].mean().item()}
+    target, value = batch.get("value_target", None), batch.get("state_value", None)
+    if target is None or value is None or target.numel() < 2:  # one number does not vary
+        return {}
+    return {"train/explained_variance": (1 - (target - value).var() / target.var()).item()}
+
+
+def exploration_metrics(exploration: Any) -> dict[str, float]:
+    """``train/epsilon`` or ``train/sigma``: how much is explored at this moment, where anything is."""
+    found = {f"train/{name}": getattr(exploration, key, None) for key, name in EXPLORATION.items()}
+    return {name: value.item() for name, value in found.items() if value is not None}
+
+
+def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:
+    """``loss/`` entries: each of the loss's scalar outputs, averaged over ``losses``.
+
+    What a term was made of, as PPO's ``entropy`` beside its ``loss_entropy``, is a ``train/`` entry: both
+    would else have one name.
+    """
+    if not losses:
+        return {}
+    mean = dict(TensorDict.stack(list(losses)).mean(0).items())
+    rooms = {key: "train" if f"loss_{key}" in mean else "loss" for key in mean}
+    return {
+        f"{rooms[key]}/{key.removeprefix('loss_')}": value.item()
+        for key, value in mean.items()
+        if value.numel() == 1
+    }

@@ -1,0 +1,277 @@
+"""The update: one step on a minibatch."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import CudaGraphModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchrl.objectives import LossModule
+from torchrl.objectives.utils import TargetNetUpdater
+
+from hydrl.errors import DivergedError, UserError
+from hydrl.training.timers import timeit
+
+Gradients = Callable[[TensorDictBase, tuple[str, ...]], TensorDictBase]
+
+
+class Update:
+    """One step on a minibatch: forward, the sum of the loss terms backward, clip, step.
+
+    Args:
+        loss: every entry it returns under a name beginning with ``loss`` is summed.
+        optimizer: over the loss's parameters.
+        target: moves the target network after the step.
+        skip: terms that are never trained.
+        every: terms trained at every so many updates only, as TD3's ``loss_actor`` at every second; between,
+            their networks have no gradient and the optimizer passes over them.
+        max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
+        target_kl: a batch is left where its policy has moved 1.5 times so far (in nats, by the minibatch's
+            divergence) from the one that acted, as in Stable-Baselines3; ``None`` goes on to its end. Where
+            that happens to batches in a row, the learning rate is lowered, see :meth:`over`.
+        compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
+        cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
+            and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).
+
+    Raises:
+        UserError: for a ``target_kl`` of a loss that tells no ``kl_approx`` or ``kl``.
+    """
+
+    def __init__(
+        self,
+        loss: LossModule,
+        optimizer: Optimizer,
+        target: TargetNetUpdater | None = None,
+        skip: Sequence[str] = (),
+        every: Mapping[str, int] | None = None,
+        *,
+        max_grad_norm: float | None = None,
+        target_kl: float | None = None,
+        compile: bool = False,
+        cudagraph: bool = False,
+    ) -> None:
+        self.divergence = next((key for key in ("kl_approx", "kl") if key in loss.out_keys), "")
+        if target_kl is not None and not self.divergence:
+            raise UserError(f"target_kl={target_kl}: {type(loss).__name__} tells no divergence; use null")
+        self.optimizer, self.target, self.target_kl = optimizer, target, target_kl
+        self.skip, self.every, self.made = tuple(skip), dict(every or {}), 0
+        self.pace, self.left = 1.0, False  # a share of the learning rate; whether the last batch was left
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.gradients = make_gradients(loss, parameters, max_grad_norm)
+        if compile:
+            # Forward, backward and clipping become one graph.
+            torch._dynamo.config.load_config({"trace_autograd_ops": True})
+            # With fallback_random a loss that samples, as SAC's does, samples what it would in eager mode.
+            options: dict[str, Any] = {"fallback_random": True, "guard_filter_fn": lasting}
+            self.gradients = torch.compile(self.gradients, options=options)
+        if cudagraph:
+            self.gradients = as_cuda_graphs(self.gradients, parameters)
+
+    def over(self, minibatches: Iterable[TensorDictBase]) -> list[TensorDictBase]:
+        """A step on each, up to the first that ``target_kl`` forbids; the outputs of :meth:`__call__`.
+
+        Where the actions' deviation has become small, single steps go too far, and batches that are left
+        after a few of them mend nothing. So each that is left right after another halves the learning rate,
+        and each that is not raises it again by half, to the schedule's at most.
+        """
+        made: list[TensorDictBase] = []
+        left = False
+        with slowed(self.optimizer, self.pace):
+            for minibatch in minibatches:
+                if (losses := self(minibatch)) is None:
+                    left = True
+                    break
+                made.append(losses)
+        if not left:
+            self.pace = min(1.5 * self.pace, 1.0)
+        elif self.left:
+            self.pace /= 2
+        self.left = left
+        return made
+
+    @property
+    def learning_rate(self) -> float:
+        """Of the next batch, in the optimizer's first group of parameters: the schedule's, lowered."""
+        return float(self.pace * self.optimizer.param_groups[0]["lr"])
+
+    @timeit("time/update")
+    def __call__(self, minibatch: TensorDictBase) -> TensorDictBase | None:
+        """The loss's detached outputs, each averaged to a scalar; ``None`` without a step by ``target_kl``.
+
+        Raises:
+            DivergedError: in place of a step that a NaN or an infinity would spoil.
+            UserError: if the loss gives no term of a name in ``skip`` or ``every``.
+        """
+        late = (term for term, every in self.every.items() if (self.made + 1) % every)
+        losses = self.gradients(minibatch, (*self.skip, *late))
+        check_finite(losses)
+        for term in (*self.skip, *self.every):
+            if term not in losses:
+                given = " or ".join(terms_of(losses))
+                raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {given}")
+        if self.target_kl is not None and losses[self.divergence] > 1.5 * self.target_kl:
+            return None
+        self.optimizer.step()
+        if self.target is not None:
+            self.target.step()
+        self.made += 1
+        return losses
+
+    def state_dict(self) -> dict[str, Any]:
+        """Which update comes next, and how fast."""
+        return {"made": self.made, "pace": self.pace, "left": self.left}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from :meth:`state_dict`."""
+        self.made = state["made"]
+        self.pace, self.left = state.get("pace", 1.0), state.get("left", False)  # older runs have neither
+
+
+@contextmanager
+def slowed(optimizer: Optimizer, pace: float) -> Iterator[None]:
+    """Steps of ``pace`` times the learning rate, which stays the schedule's for all else."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * pace
+    try:
+        yield
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+@contextmanager
+def learning(networks: Collection[nn.Module]) -> Iterator[None]:
+    """The networks learn in ``train()`` mode; they act and play in ``eval()`` mode, as they were built."""
+    for network in networks:
+        network.train()
+    try:
+        yield
+    finally:
+        for network in networks:
+            network.eval()
+
+
+def anneal(schedule: LRScheduler | None, exploration: Any, frames: int) -> None:
+    """One batch further: the learning rate, and what is explored over ``frames`` of it."""
+    if schedule is not None:
+        schedule.step()
+    if exploration is not None:
+        exploration.step(frames)
+
+
+def make_gradients(
+    loss: LossModule, parameters: Sequence[nn.Parameter], max_grad_norm: float | None
+) -> Gradients:
+    """The part of an update that can be compiled: forward, the terms' sum backward, the gradient clipped."""
+
+    def gradients(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
+        losses = loss(minibatch)
+        lost = [key for key, value in losses.items() if value.requires_grad and key[:4] != "loss"]
+        if unlisted := [key for key in lost if key not in loss.out_keys]:
+            raise UserError(
+                f"loss: {unlisted[0]} has a gradient and is not summed; name it loss_… or detach it"
+            )
+        # The loss's own order, in which gradients add up, and then what it returns besides.
+        terms = [term for term in terms_of(losses, first=loss.out_keys) if term not in left_out]
+        total = torch.stack([losses.get(term) for term in terms]).sum()
+        found = torch.autograd.grad(total, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, found, strict=True):
+            parameter.grad = laid_out_as(parameter, gradient)
+        for key, value in minibatch.items():
+            # What the loss wrote there, as SAC's does loc and scale: given away with its graph, it would cut
+            # the compiled one in two.
+            if value.requires_grad:
+                minibatch.set(key, value.detach())
+        losses = losses.apply(lambda value: (value.mean() if value.ndim else value).detach(), batch_size=[])
+        norm = nn.utils.get_total_norm([each for each in found if each is not None])
+        if max_grad_norm is not None:
+            nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
+        return losses.set("grad_norm", norm)
+
+    return gradients
+
+
+def lasting(guards: Sequence[Any]) -> list[bool]:
+    """Which of a graph's guards are kept: all but those on the list of classes that tensordict has met.
+
+    That list grows when a class comes along anywhere, as with the first checkpoint, and the graph would be
+    built a second time for nothing.
+    """
+    return ["_TENSORCLASS_MEMO" not in guard.name for guard in guards]
+
+
+def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """The gradient with its numbers in memory where the parameter has its own.
+
+    A fused optimizer steps through both alike and takes no heed of strides, which differ for critics that
+    ``vmap`` evaluates together. ``backward()`` sees to it by itself, ``torch.autograd.grad`` does not.
+    """
+    if gradient is None or gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
+
+
+def terms_of(losses: TensorDictBase, first: Sequence[str] = ()) -> list[str]:
+    """The entries that are summed."""
+    there = [key for key, _ in losses.items()]
+    return [key for key in dict.fromkeys([*first, *there]) if key.startswith("loss") and key in there]
+
+
+def check_finite(losses: TensorDictBase) -> None:
+    """Looks at every loss term and at the gradient's norm.
+
+    Raises:
+        DivergedError: naming those that are NaN or infinite.
+    """
+    names = [*terms_of(losses), "grad_norm"]
+    values = torch.stack([losses.get(name) for name in names])
+    if not values.isfinite().all():
+        bad = [f"{name} is {value}" for name, value in zip(names, values.tolist(), strict=True)]
+        raise DivergedError(
+            ", ".join(each for each in bad if each.rpartition(" ")[2] in ("nan", "inf", "-inf"))
+        )
+
+
+def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> Gradients:
+    """Records what ``gradients`` does to a minibatch as a CUDA graph and replays it from the fourth call on.
+
+    Each set of terms that are left out has a graph of its own. The gradients leave it as outputs, because the
+    call that records computes nothing where it records.
+
+    Raises:
+        UserError: from the call that records, where the loss waits for numbers from the GPU, as TorchRL's PPO
+            does to see whether the entropy is finite; compiled it does not.
+    """
+
+    def record(left_out: tuple[str, ...]) -> CudaGraphModule:
+        def recorded(minibatch: TensorDictBase) -> TensorDictBase:
+            losses = gradients(minibatch, left_out)
+            found = {str(k): each.grad for k, each in enumerate(parameters) if each.grad is not None}
+            return TensorDict({"losses": losses, "gradients": TensorDict(found)})
+
+        return CudaGraphModule(recorded, in_keys=[], out_keys=[], warmup=3)
+
+    graphs: dict[tuple[str, ...], CudaGraphModule] = {}
+
+    def replayed(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
+        if left_out not in graphs:
+            graphs[left_out] = record(left_out)
+        try:
+            out = graphs[left_out](minibatch)
+        except RuntimeError as error:
+            if "captur" not in str(error):
+                raise
+            raise UserError(
+                "cudagraph=true: the loss waits for numbers from the GPU, which no CUDA graph can record; "
+                "add compile=true, or use cudagraph=false"
+            ) from error
+        for k, parameter in enumerate(parameters):
+            parameter.grad = out["gradients"].get(str(k), None)
+        return out["losses"]
+
+    return replayed

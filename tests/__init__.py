@@ -1,0 +1,1 @@
+"""The tests, by the rooms of ``src/hydrl``."""

@@ -1,0 +1,190 @@
+import os
+import sys
+
+import pytest
+
+from hydrl.errors import UserError
+from hydrl.run.checkpoint.resume import check_same
+from tests.conftest import settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "chosen", "why"),
+    [
+        ("algo=ppo env=half_cheetah", True, "it pays in 156,480 updates"),
+        ("algo=ppo env=inverted_double_pendulum", False, "7,680 updates are too few to pay for it"),
+        ("algo=dqn env=cartpole", False, "12,352 updates are too few to pay for it"),
+        ("algo=dqn env=cartpole total_frames=100_000", True, "it pays in 24,832 updates"),
+        ("algo=dqn env=cartpole loss.compile_from=12_352", True, "it pays in 12,352 updates"),
+        ("algo=sac env=pendulum", False, "11,072 updates are too few to pay for it"),
+        ("algo=sac env=half_cheetah", True, "it pays in 995,008 updates, and may take a minute"),
+        ("algo=crossq env=half_cheetah", False, "CrossQLoss is not known to gain"),
+        ("loss=kl_penalty", False, "KLPENPPOLoss is not known to gain"),
+        ("algo=recurrent_ppo env=half_cheetah", False, "a memory cannot be compiled"),
+        (
+            "algo=iql env=half_cheetah data.path=none",
+            False,
+            "IQLLoss is not known to gain",
+        ),
+    ],
+)
+def test_a_run_is_compiled_where_that_pays_within_it(overrides, chosen, why):
+    found = settings(*overrides.split())
+    assert found.compile is found.shown["compile"] is chosen
+    line = found.chosen[0]
+    assert line.startswith(f"compile=auto is {str(chosen).lower()}: {why}")
+
+
+@pytest.mark.parametrize(
+    ("words", "updates", "told"),
+    [
+        (["total_frames=512"], 0, "minibatches.warmup_frames=1000 is more than total_frames=512"),
+        (["total_frames=768"], 0, "minibatches.warmup_frames=1000 is more than total_frames=768"),
+        (["total_frames=769"], 64, ""),  # of four batches, 1,024 frames
+        (["total_frames=1280"], 128, ""),
+        (
+            ["total_frames=512", "minibatches.warmup_frames=0", "minibatches.size=600"],
+            0,
+            "minibatches.size=600 is more than total_frames=512",
+        ),
+    ],
+)
+def test_a_memory_that_is_never_full_enough_is_told_of(words, updates, told):
+    found = settings("algo=dqn", "env=cartpole", *words)
+    assert found.updates == updates
+    if told:
+        assert found.chosen == [f"no update will be made: {told}"]
+        assert found.compile is False
+    else:
+        assert "no update" not in str(found.chosen)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_what_is_said_is_done_and_needs_no_line(said):
+    found = settings("env=half_cheetah", f"compile={said}")
+    assert (found.compile, found.chosen) == (said, [])
+
+
+def test_without_a_compiler_a_long_run_is_not_compiled(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = settings("env=half_cheetah")
+    assert found.compile is False
+    assert found.chosen == [
+        "compile=auto is false: it needs the C++ compiler no-such-compiler, which is not there"
+    ]
+
+
+def test_a_resumed_run_keeps_what_it_began_with_whatever_its_length():
+    began = settings("env=half_cheetah", "total_frames=10_000", "anneal_frames=1_000_000")
+    assert began.compile is False
+    longer = settings("env=half_cheetah")
+    assert longer.compile is True
+    check_same(longer, began.shown)
+    assert longer.compile is longer.shown["compile"] is False
+    assert "compile=auto is false: as the run began" in longer.chosen
+
+
+WIDE = "critic.num_cells=[512,512]"
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """Sets how many cores this process may use."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "0")  # as where hydrl is imported before PyTorch
+    return lambda count: monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(count), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "count", "chosen"),
+    [
+        (f"algo=sac env=half_cheetah {WIDE}", 2, 2),
+        (f"algo=td3 env=half_cheetah {WIDE}", 8, 2),
+        ("algo=sac env=half_cheetah minibatches.size=1024", 2, 2),
+        (f"algo=sac env=half_cheetah {WIDE}", 1, 1),
+        (f"algo=sac env=half_cheetah {WIDE} collector=overlap", 2, 1),
+        (f"algo=sac env=half_cheetah {WIDE} torch_threads=1", 2, 1),
+        (f"algo=sac env=half_cheetah {WIDE} minibatches.size=128", 2, 1),
+        ("algo=sac env=half_cheetah critic.num_cells=[400,400]", 2, 1),
+        ("algo=sac env=half_cheetah", 2, 1),
+        ("algo=ppo env=half_cheetah", 2, 1),
+        ("algo=dqn env=cartpole", 2, 1),
+    ],
+)
+def test_a_second_thread_is_taken_for_large_networks_where_a_core_is_free(cores, overrides, count, chosen):
+    cores(count)
+    found = settings(*overrides.split())
+    assert found.torch_threads == found.shown["torch_threads"] == chosen
+    assert any("torch_threads=auto is 2" in line for line in found.chosen) is (chosen == 2)
+
+
+def test_a_run_beside_others_takes_one_thread(cores, monkeypatch):
+    cores(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert settings("algo=sac", "env=half_cheetah", WIDE).torch_threads == 1
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("GOMP_SPINCOUNT", 2), ("OMP_WAIT_POLICY", 2), ("OTHER", 1)])
+def test_a_second_thread_needs_threads_that_do_not_spin(cores, monkeypatch, name, chosen):
+    cores(2)
+    for each in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, "PASSIVE")
+    found = settings("algo=sac", "env=half_cheetah", WIDE)
+    assert found.torch_threads == chosen
+    assert any("PyTorch was imported before hydrl" in line for line in found.chosen) is (chosen == 1)
+
+
+def test_a_resumed_run_keeps_its_threads(cores):
+    cores(1)
+    began = settings("algo=sac", "env=half_cheetah", WIDE)
+    cores(2)
+    longer = settings("algo=sac", "env=half_cheetah", WIDE)
+    check_same(longer, began.shown)
+    assert longer.torch_threads == longer.shown["torch_threads"] == 1
+
+
+def test_a_run_goes_on_where_its_algorithm_has_come_to_fit_more():
+    now = settings("algo=dqn", "env=cartpole")
+    of_then = {key: each for key, each in now.shown["loss"].items() if key != "fits"}
+    fits = now.shown["fits"] | {"loss": ["dqn"]}
+    check_same(now, {**now.shown, "loss": of_then, "fits": fits})
+
+
+def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is_no_limit(cores, monkeypatch):
+    cores(2)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
+    longer = settings("algo=sac", "env=half_cheetah", WIDE)
+    assert longer.torch_threads == 2
+    check_same(longer, longer.shown | {"torch_threads": "auto"})
+    assert longer.torch_threads == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gamma"),
+    [
+        ("env=gym env.id=Reacher-v5", 0.95),  # 50 steps
+        ("env=gym env.id=Pusher-v5", 0.95),  # 100
+        ("env=gym env.id=Pendulum-v1", 0.975),  # 200
+        ("env=gym env.id=Pendulum-v1 +env.max_episode_steps=400", 0.9875),
+        ("env=gym env.id=CartPole-v1", 0.99),  # 500
+        ("env=gym env.id=Swimmer-v5", 0.995),  # 1,000
+        ("env=gym env.id=CliffWalking-v1", 0.99),  # without a limit
+        ("env=minatar env.id=MinAtar/Breakout-v1 env.max_episode_steps=100", 0.99),  # a family's
+        ("env=gym env.id=tests.fakes.probe_envs:Clockwork-v0", 0.95),  # a task of one's own
+        ("env=gym env.id=tests.fakes.probe_envs:Clockwork-v0 resume=theirs trust=true", 0.95),
+        ("env=gym env.id=Pusher-v5 loss.value_estimator.gamma=0.98", 0.98),
+        ("env=pendulum", 0.9),  # by its tuned numbers
+        ("experiment=quickstart", 0.99),
+    ],
+)
+def test_the_discount_follows_from_how_long_episodes_are(overrides, gamma):
+    found = settings("algo=ppo", *overrides.split())
+    assert found.loss.value_estimator["gamma"] == found.shown["loss"]["value_estimator"]["gamma"] == gamma
+
+
+def test_no_module_of_a_stranger_s_task_is_imported_for_its_discount():
+    sys.modules.pop("antigravity", None)
+    with pytest.raises(UserError, match="antigravity"):
+        settings("algo=ppo", "env=gym", "env.id=antigravity:Env-v0", "resume=theirs")
+    assert "antigravity" not in sys.modules

@@ -1,0 +1,195 @@
+"""The table of results: what it declares, that it goes on, and that its numbers are the runs' own."""
+
+import json
+import re
+import shutil
+import signal
+import statistics
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from test_report import make_run
+
+from hydrl.config import CONFIGS
+from hydrl.config.settings import algorithms
+from hydrl.config.suggestions import choices
+from hydrl.errors import Interrupted, RunError, UserError
+from hydrl.experiments import algorithms as page_of_algorithms
+from hydrl.experiments import processes, results, runs
+from hydrl.experiments.processes import Trainings
+from hydrl.experiments.report import number
+from scripts import results as script
+from tests.conftest import data_of, settings, with_choices
+
+DECLARED = OmegaConf.to_container(OmegaConf.load(script.TABLE))
+QUICK = ["debug=fast", "total_frames=512", "eval.every_frames=256"]
+SMALL = {
+    "seeds": [100, 101],
+    "runs": [
+        {
+            "overrides": ["algo=dqn", "env=cartpole", *QUICK],
+            "minutes": 6,
+            "published": {"us": "9.5 ± 0.5 @ 10k"},
+        },
+        {"overrides": ["algo=dqn", "env=pendulum"], "minutes": 30, "published": {}},
+    ],
+    "sources": {"us": "Ourselves"},
+    "notes": "All by hand.",
+}
+
+
+@pytest.fixture(autouse=True)
+def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every page that is written has a row for each algorithm."""
+    monkeypatch.setattr(page_of_algorithms, "composed", lambda words: with_choices(*words))
+
+
+def is_tuned(algo: str, env: str) -> bool:
+    return (CONFIGS / "tuned" / algo.removeprefix("algo=") / f"{env.removeprefix('env=')}.yaml").exists()
+
+
+@pytest.mark.parametrize("row", DECLARED["runs"], ids=lambda row: " ".join(row["overrides"]))
+def test_every_declared_run_is_one_that_train_py_takes_and_has_published_figures(row):
+    algo, *others = row["overrides"]
+    if not (len(others) == 1 and is_tuned(algo, *others)):  # these tests/config/test_settings.py composes
+        chosen = settings(*row["overrides"])
+        assert algo == f"algo={chosen.algo}"
+        assert f"env={chosen.task}" == others[0] or f"env.id={chosen.task}" in others  # of a family
+    assert row.keys() == {"overrides", "minutes", "published"}
+    assert row["published"].keys() <= DECLARED["sources"].keys()
+    assert all(re.fullmatch(r"-?[\d.]+( ± [\d.]+)? @ \d+[kM]", each) for each in row["published"].values())
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        ([], 5 * len(DECLARED["runs"])),
+        (["ppo-hopper", "dqn-cartpole"], 15),
+        (["ppo-inverted_double_pendulum"], 10),
+    ],
+)
+def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_rows_are_run_by_name(
+    names, count, tmp_path, monkeypatch
+):
+    assert len(DECLARED["seeds"]) == 5
+    assert min(DECLARED["seeds"]) >= 100
+    run = []
+    monkeypatch.setattr(results, "train_all", lambda lists, *_, **__: run.extend(lists) or 0)
+    monkeypatch.setattr(results, "write", lambda *_: None)
+    results.make(script.TABLE, names, 1, tmp_path, tmp_path / "page.md")
+    assert len(run) == len(set(map(tuple, run))) == count
+
+
+def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(script, "TABLE", tmp_path / "table.yaml")
+    OmegaConf.save(OmegaConf.create(SMALL), tmp_path / "table.yaml")
+    page, out = tmp_path / "page.md", tmp_path / "runs"
+    arguments = script.Arguments(jobs=1, out=str(out), page=str(page))
+    start = Trainings.start
+
+    def stop_after_a_run(trainings, arguments, folder, shown):
+        if trainings.started:
+            raise Interrupted(signal.SIGINT)
+        return start(trainings, arguments, folder, shown)
+
+    class Ended:
+        """Takes the place of the other runs: that on CartPole has finished, those on Pendulum are refused."""
+
+        error = "it cannot"
+
+        def __init__(self, arguments, folder, cores, shown):
+            self.folder, self.code = folder, 0 if "env=cartpole" in arguments else 2
+            self.status = processes.STATUS[self.code]
+            if self.code == 0:
+                make_run(folder, 50.0, 101, algo="dqn", overrides=QUICK, returns=(10.0,))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainings, "start", stop_after_a_run)
+        with pytest.raises(Interrupted):
+            script.main(arguments)
+    told = capsys.readouterr().out
+    assert "0 of 4 runs are kept" in told
+    assert "the others take about 1.2 h" in told  # twice 6 and twice 30 minutes
+    assert "stopped; the same command goes on" in told
+    (first,) = out.glob("dqn-cartpole*/summary.json")
+    score = json.loads(first.read_text())["eval/return_mean"]
+    assert f"| 1 of 2 | CartPole-v1 | {number(score)} | **{number(score)}** | 512 |" in page.read_text()
+    shutil.rmtree(out)
+
+    monkeypatch.setattr(processes, "Training", Ended)
+    with pytest.raises(RunError, match="not all runs have finished"):
+        script.main(arguments)
+    told = capsys.readouterr().out
+    assert "1 of 4 runs are kept" in told
+    assert "1 of 3 finished" in told
+    (file,) = page.with_suffix("").glob("*.jsonl")
+    kept = list(map(json.loads, file.read_text().splitlines()))
+    (second,) = out.glob("dqn-cartpole*/summary.json")
+    assert json.loads(second.read_text())["eval/return_mean"] == 50
+    scores = [score, 50.0]
+    assert [(each["seed"], each["eval/return_mean"]) for each in kept] == [
+        *zip([100, 101], scores, strict=True)
+    ]
+    assert [point[0] for point in kept[0]["curve"]] == [256, 512]
+    assert kept[0]["versions"]["torchrl"] == "0.14.1"
+    ours = f"**{number(statistics.mean(scores))} ± {number(statistics.stdev(scores))}**"
+    text = page.read_text()
+    assert (
+        f"| 2 of 2 | CartPole-v1 | {number(statistics.mean(scores))} | {ours} | 1,256 | 9.5 ± 0.5 @ 10k |"
+        in text
+    )
+    assert "| `algo=dqn env=pendulum` | 0 of 2 | - | - | - | - |  |" in text
+    assert (
+        "- `algo=dqn env=pendulum`: not at all; the numbers are those of `algo=dqn` for every task." in text
+    )
+    assert "RL Baselines3 Zoo's DQN numbers for CartPole-v1; found on seeds 0-9" in text
+    assert "All by hand." in text
+    assert "![page/curves-cartpole](page/curves-cartpole.png)" in text
+    assert (tmp_path / "page/curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
+
+    results.make(tmp_path / "table.yaml", [file.stem], 1, out, page)
+    assert "2 of 2 runs are kept" in (told := capsys.readouterr().out)
+    assert "; nothing is left to run" in told
+
+
+def test_a_curve_is_kept_in_a_few_points_and_a_run_again_replaces_itself(tmp_path):
+    curve = np.array([[frames, 0.1 * frames, 1.0] for frames in range(100)])
+    run = runs.read(make_run(tmp_path / "run", 5.0)).model_copy(update={"curve": curve})
+    for score in (5.0, 6.0):
+        results.add(tmp_path / "row.jsonl", run.model_copy(update={"score": score}))
+    (kept,) = results.kept(tmp_path / "row.jsonl")
+    assert kept.score == 6
+    assert len(kept.curve) == 20
+    assert kept.curve[[0, -1], 0].tolist() == [0, 99]
+    (tmp_path / "row.jsonl").write_text("{")
+    with pytest.raises(UserError, match=r"row\.jsonl is damaged"):
+        results.kept(tmp_path / "row.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"jobs": 0}, "jobs=0"),
+        ({"page": "docs"}, "page=docs"),
+        ({"page": "nowhere/page.md"}, "page=nowhere"),
+        ({"rows": "ppo-hoper"}, "rows=ppo-hoper: there is no such row; try ppo-inverted_double_pendulum, "),
+    ],
+)
+def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        script.main(script.Arguments(**{"page": str(tmp_path / "page.md"), **arguments}))
+
+
+def test_the_page_of_algorithms_has_each_with_what_it_did(tmp_path):
+    for seed, score in ((100, 400.0), (101, 500.0)):
+        make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
+    page = page_of_algorithms.page([[runs.read(tmp_path / "100"), runs.read(tmp_path / "101")], []])
+    lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    assert lines.keys() == {f"algo={each}" for each in choices(CONFIGS / "algo")}
+    for name, line in lines.items():
+        chosen = settings(name, *data_of(name.removeprefix("algo=")))
+        assert chosen.loss.module["_target_"].rpartition(".")[2] in line
+        assert f"| {', '.join(algorithms()[chosen.algo])} |" in line
+    assert "450.0 ± 70.7" in lines["algo=dqn"]
+    assert "±" not in lines["algo=sac"]
