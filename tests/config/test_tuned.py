@@ -11,7 +11,7 @@ from test_command_line import main
 
 from hydrl.config import command_line
 from hydrl.config.overrides import spelled_out
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import resume
 from tests.conftest import digest, logged, saved, settings
