@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hydrl.envs.dm_control import Suite
-from hydrl.envs.self_play import Opponents
+from hydrl.envs.self_play import OpponentPool
 
 Ways = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 
@@ -116,7 +116,10 @@ STATEFUL: dict[type, Ways] = {
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     mujoco.MjData: (mujoco_state, load_mujoco),
     Suite: (suite_state, load_suite),
-    Opponents: (lambda it: {}, lambda it, state: None),  # a collector keeps them; all environments share them
+    OpponentPool: (
+        lambda it: {},
+        lambda it, state: None,
+    ),  # a collector keeps them; all environments share them
 }
 # How one is made that is not there, by its label.
 NEW: dict[str, Callable[[], Any]] = {
