@@ -18,8 +18,8 @@ from hydrl.datasets import minari as minari_sets
 from hydrl.datasets import record as played
 from hydrl.datasets.collector import rows_of
 from hydrl.deploy import export
-from hydrl.deploy.external_env import OwnForm
 from hydrl.deploy.load import open_run
+from hydrl.envs.external_env import OwnForm
 from hydrl.envs.transitions import action_entries, arranged, flat, paths
 from hydrl.errors import UserError
 from hydrl.run.video import film
