@@ -9,7 +9,6 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, flatten
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
-from test_policy import runner
 
 import hydrl
 from hydrl import envs
@@ -24,6 +23,7 @@ from hydrl.envs.transitions import action_entries, arranged, flat, paths
 from hydrl.errors import UserError
 from hydrl.run.video import film
 from tests.conftest import SMALL, SMALL_PPO, settings
+from tests.deploy.test_policy import runner
 from tests.fakes.any_space_env import KINDS, AnyTask
 from train import train
 
