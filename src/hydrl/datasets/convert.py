@@ -28,7 +28,7 @@ from torchrl.envs import (
 )
 
 from hydrl.datasets.files import NEXT, Columns, ends, observed
-from hydrl.deploy.external_env import GymIO, adapt_input
+from hydrl.envs.external_env import GymIO, adapt_input
 from hydrl.envs.spaces import is_image, is_vector
 from hydrl.envs.transforms import ActionMask, ActionScaling, CopyTensors, RunningNorm
 from hydrl.envs.transitions import action_entries

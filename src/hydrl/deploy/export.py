@@ -20,7 +20,7 @@ from torchrl.modules import GRUModule, LSTMModule
 from torchrl.modules.utils import get_primers_from_module
 
 from hydrl.config.settings import Settings
-from hydrl.deploy.external_env import GymIO, adapt_input
+from hydrl.envs.external_env import GymIO, adapt_input
 from hydrl.envs.spaces import get_path, is_image
 from hydrl.envs.transforms import ActionScaling, detach_transform, transforms_read_by
 from hydrl.errors import UserError
