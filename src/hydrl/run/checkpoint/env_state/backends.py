@@ -28,7 +28,8 @@ def bits(table: np.ndarray | torch.Tensor) -> np.ndarray:
 
 def label(value: Any) -> str:
     """The kind of a generator of random numbers, or of what else has a state."""
-    return type(getattr(value, "bit_generator", value)).__name__
+    kind = type(getattr(value, "bit_generator", value)).__name__
+    return "Opponents" if kind == "OpponentPool" else kind  # as checkpoints name it
 
 
 def mujoco_state(data: mujoco.MjData) -> np.ndarray:
