@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import open_dict
+from omegaconf import DictConfig, open_dict
 from torchrl.envs import EnvBase
 
 import hydrl
@@ -26,7 +26,7 @@ from hydrl.config.settings import Settings
 from hydrl.config.tree import choices
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run.checkpoint import resume
-from tests.conftest import ROOT, composed, settings, with_choices
+from tests.conftest import ROOT, composed, settings
 from tests.fakes.user_mistakes import MISTAKES
 
 NOISE = (
@@ -61,6 +61,11 @@ def main_of_what_is_composed_once() -> None:
     with open_dict(cfg):
         del cfg["hydra"]
     train.main.__wrapped__(cfg)
+
+
+def composed_once(words: list[str], **options: object) -> DictConfig:
+    """In place of composing anew."""
+    return composed(*words, hydra="return_hydra_config" in options)
 
 
 @pytest.fixture
@@ -123,7 +128,7 @@ def test_a_mistake_is_told_in_a_line_before_any_environment_starts(line: str, to
         code, output = told(line)
     else:
         monkeypatch.setattr(tuned, "beside", lambda _: [])  # which composing adds
-        monkeypatch.setattr(tuned, "composed", lambda words, **_: with_choices(*words))
+        monkeypatch.setattr(tuned, "composed", composed_once)
         code, output = told(line, main_of_what_is_composed_once)
     assert code == 2, output
     assert_short(output)

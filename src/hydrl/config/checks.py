@@ -9,18 +9,18 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hydrl.config.call_checks import check_signatures, check_value
 from hydrl.config.compatibility import in_need, unfit, unheard
 from hydrl.config.networks import forgetful, from_one_or_another, ill_read, standardised
 from hydrl.config.overrides import choices_made, forks, key_of, words
 from hydrl.config.ranges import RANGES, too_large
 from hydrl.config.schema import ASKED, NETWORKS, Part, Values, asked
-from hydrl.config.signatures import check_signatures, hold_one
-from hydrl.config.suggestions import missing
+from hydrl.config.suggestions import missing, without_copies
 from hydrl.config.tasks import ill_named, ill_timed, ill_wrapped, lacking, unmet
 from hydrl.config.tree import content, find, show
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.config.user_dirs import sources
-from hydrl.errors import UserError
+from hydrl.errors import ConfigError, UserError
 
 ON_RAY = "hydrl.contrib.ray.collector.ray_collector"
 
@@ -31,11 +31,14 @@ def check(values: Values) -> None:
     Raises:
         UserError: naming the key, the value and what would do.
     """
+    mistakes: dict[str, str] = {}
     for kind, keys in RANGES:
         for key in dict.fromkeys(each.replace("NETWORK", net) for each in keys.split() for net in NETWORKS):
             part, _, name = key.rpartition(".")
             if isinstance(node := find(values, part), Mapping) and name in node:
-                hold_one(key, kind, values)
+                mistakes |= dict(check_value(key, kind, values))
+    if mistakes:
+        raise ConfigError(without_copies(mistakes, values))
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
@@ -157,7 +160,7 @@ def of_no_use(values: Values) -> Iterator[str]:
 def running(transform: Part) -> bool:
     """Whether a transform updates statistics while training collects."""
     *_, name = transform["_target_"].split(".")
-    standing = {"normaliser": "frames", "reward_scaling": "scale"}  # what is given where nothing runs along
+    standing = {"normalizer": "frames", "reward_scaling": "scale"}  # what is given where nothing runs along
     if name in standing:
         return transform.get(standing[name]) is None
     return name in ("VecNorm", "VecNormV2", "RunningNorm", "RunningRewardScaling")

@@ -24,14 +24,16 @@ from pydantic import (
 from hydrl.config import CONFIGS, auto_values
 from hydrl.config.checks import check
 from hydrl.config.describe import chosen, env_named, named, use
+from hydrl.config.hydra_errors import every_mistake
 from hydrl.config.migrations import ENCODER, renamed
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import explain, unresolved
+from hydrl.config.suggestions import explain, one_of, unresolved
 from hydrl.config.tree import choices, content, find
 from hydrl.config.trust import check_addresses, check_trust
-from hydrl.errors import UserError
+from hydrl.config.user_dirs import searchpath, sources
+from hydrl.errors import ConfigError, UserError
 
 Builder = Callable[..., Any]
 # Networks that are of one group of agents.
@@ -332,12 +334,16 @@ def load(cfg: DictConfig) -> Settings:
     try:
         return checked(cfg)
     except UserError as error:
+        if isinstance(error, ConfigError):
+            error = every_mistake(error, [*words(), searchpath(sources()[1:])], checked)
         chosen = choices_made()
         algo, slash, _ = (chosen.get("tuned") or "").partition("/")
         if slash and algo != chosen["algo"]:
-            told = f"tuned={chosen['tuned']} is for algo={algo}, not algo={chosen['algo']}"
-            raise UserError(f"{told}: {error}") from None
-        raise
+            wrong = next(iter(error.lines.values())) if isinstance(error, ConfigError) else error
+            raise UserError(
+                f"tuned={chosen['tuned']}: this preset is for algo={algo}, not algo={chosen['algo']}. {wrong}"
+            ) from None
+        raise error from None
 
 
 def checked(cfg: DictConfig) -> Settings:
@@ -349,7 +355,7 @@ def checked(cfg: DictConfig) -> Settings:
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
     except ValidationError as error:
-        raise UserError(explain(error, values, nullable=nullable)) from None
+        raise explain(error, values, nullable=nullable) from None
     if settings.resume not in (None, "auto") and not settings.trust:
         check_stranger(settings, typed_now())
     check(values)
@@ -358,7 +364,9 @@ def checked(cfg: DictConfig) -> Settings:
         try:
             make()
         except Exception as error:
-            raise UserError(f"transforms.{name} cannot be built: {' '.join(str(error).split())}") from error
+            raise UserError(
+                f"transforms.{name}: it cannot be built: {' '.join(str(error).split())}."
+            ) from error
     return settings
 
 
@@ -437,11 +445,11 @@ def check_action_space(settings: Settings, kind: str) -> None:
             advice = f"add +env.continuous_actions=false, or {advice}"
         if "one-hot" in kind:
             advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
-        spaces = " and ".join(settings.action_spaces)
+        spaces = one_of(settings.action_spaces)
         raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
     if kind not in (only := settings.actor.get("needs", {}).get("action_spaces", [kind])):
         actor = named("actor", settings.actor)
-        raise UserError(f"{actor} acts in {' and '.join(only)} action spaces and {has}; use actor=stochastic")
+        raise UserError(f"{actor} acts in {one_of(only)} action spaces and {has}; use actor=stochastic")
 
 
 def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> None:

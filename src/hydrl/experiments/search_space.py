@@ -17,7 +17,7 @@ from optuna.distributions import (
 )
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
-from hydrl.config.command_line import translate
+from hydrl.config.hydra_errors import translate
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.schema import Built, Role, Strict, keys
 from hydrl.config.settings import Settings, load
@@ -88,11 +88,13 @@ def read(words: Sequence[str]) -> Plan:
     try:
         cfg = composed([*adding, *chosen])
     except (HydraException, OmegaConfBaseException) as error:
-        told = translate(error, chosen)
-        if (lacking := re.match(r"search=(\w+):", told)) and "search" not in parsed:
-            told = f"there are no ranges for algo={lacking[1]}; add search=base and ranges, as {RANGE}, "
-            told += f"or write conf/search/{lacking[1]}.yaml and add --config-dir=conf"
-        raise UserError(told) from None
+        answer = translate(error, chosen)
+        if (lacking := re.match(r"search=(\w+):", str(answer))) and "search" not in parsed:
+            answer = UserError(
+                f"search={lacking[1]}: there are no ranges for algo={lacking[1]}. Add search=base and "
+                f"ranges, as {RANGE}, or write conf/search/{lacking[1]}.yaml and add --config-dir=conf."
+            )
+        raise answer from None
     try:
         said = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
     except OmegaConfBaseException as error:  # of a range that names a key of another algorithm
@@ -111,7 +113,7 @@ def read(words: Sequence[str]) -> Plan:
     try:
         return Plan.model_validate(said | made)
     except ValidationError as error:
-        raise UserError(explain(error, {"search": said}, "search")) from None
+        raise explain(error, {"search": said}, "search") from None
 
 
 def own(word: str) -> str:
@@ -131,7 +133,7 @@ def parse(words: Sequence[str]) -> dict[str, Override]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(words))
     except HydraException as error:
-        raise UserError(translate(error, words)) from None
+        raise translate(error, words) from None
     return {key_of(each.get_key_element()): each for each in parsed}
 
 

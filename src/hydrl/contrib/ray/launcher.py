@@ -148,7 +148,7 @@ def joined(given: Mapping[str, Any]) -> AbstractContextManager[Remote]:
     try:
         asked = Asked.model_validate(given)
     except ValidationError as error:
-        raise UserError(explain(error, {"hydra": {"launcher": given}}, "hydra.launcher")) from None
+        raise explain(error, {"hydra": {"launcher": given}}, "hydra.launcher") from None
     return on_cluster(asked)
 
 
