@@ -139,7 +139,7 @@ def test_a_file_takes_what_the_task_shows_and_acts_as_predict_does(name, suffix,
 def test_an_input_of_a_file_is_read_as_in_a_run(space):
     env = Dot()
     env.observation_space, drawn = space, [space.sample() for _ in range(4)]
-    adapted, expected = spaces.adapted(env), []
+    adapted, expected = spaces.adapt_spaces(env), []
     for each in drawn:
         env.show = lambda each=each: each
         observation = adapted.reset()[0]

@@ -16,7 +16,7 @@ from torchrl.objectives import LossModule
 
 import hydrl.training.learner
 from hydrl.config.settings import algorithms
-from hydrl.config.suggestions import content, find
+from hydrl.config.tree import content, find
 from hydrl.experience.minibatches import Epochs
 from tests.conftest import data_of, settings
 

@@ -11,7 +11,7 @@ from torchrl.envs import TransformedEnv
 from hydrl.envs.transforms import ActionScaling
 from hydrl.experience.frame_dedup import Frames
 from hydrl.experience.hindsight import goals_of
-from hydrl.specs import pictures
+from hydrl.specs import stacked_images
 
 
 class PrioritizedSampler(samplers.PrioritizedSampler):
@@ -37,7 +37,7 @@ def of_task(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | 
     """
     if buffer is not None and (goals := goals_of(buffer)) is not None:
         goals.of_task(buffer, env)
-    keys, stacked = pictures(env)
+    keys, stacked = stacked_images(env)
     if keys and buffer is not None and isinstance(buffer.storage, TensorStorage) and not deals(buffer):
         buffer.append_transform(Frames(buffer.storage, keys, stacked))
     return in_its_own_unit(buffer, env)

@@ -7,7 +7,7 @@ from tensordict import NestedKey, TensorDictBase, unravel_key
 from torchrl.collectors import Collector
 
 from hydrl.nan_checks import check_finite
-from hydrl.specs import opponents
+from hydrl.specs import opponent_pool
 
 
 class FiniteCollector(Collector):
@@ -21,13 +21,13 @@ class FiniteCollector(Collector):
     def publish(self) -> None:
         """The policy that acts is the one that learns, unless it is on another device; opponents meet it."""
         self.update_policy_weights_()
-        if (others := opponents(self.env)) is not None:
+        if (others := opponent_pool(self.env)) is not None:
             others.meet(self.policy, self._frames, self.env)
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, what one step hands to the next."""
         carrier = self._carrier.clone().to_dict() if running else None
-        others = opponents(self.env)
+        others = opponent_pool(self.env)
         known = {} if others is None else {"opponents": others.state_dict()}
         kept = {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
         return kept | known
@@ -36,7 +36,7 @@ class FiniteCollector(Collector):
         """Goes on from :meth:`state`."""
         self.load_state_dict(state["own"])
         self._frames, self._iter = state["frames"], state["iter"]
-        if (others := opponents(self.env)) is not None:
+        if (others := opponent_pool(self.env)) is not None:
             others.load_state_dict(state["opponents"], self.policy, self.env)
         if state["carrier"] is None:  # episodes start anew
             self._make_carrier()

@@ -30,7 +30,7 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import slots
-from hydrl.specs import is_vector, seen
+from hydrl.specs import is_vector, observation_keys
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 PLACE = "hindsight"  # entry of a row below which its number stands, and that of its episode's first row
@@ -84,7 +84,7 @@ class Hindsight(Transform):
         """
         task = goal_task(env)
         check_transforms(env)
-        self.buffer, self.keys = buffer, [*seen(env), "step_count"]
+        self.buffer, self.keys = buffer, [*observation_keys(env), "step_count"]
         scaling = [each for each in env.transform if isinstance(each, SCALING)]
         self.reward = partial(rewards, task, scaling)
         self.ends = partial(ended, task)

@@ -12,10 +12,16 @@ from torchrl.objectives import LossModule
 
 from hydrl.experience.frame_dedup import MADE_ANEW
 from hydrl.experience.minibatches import Replay
-from hydrl.specs import HIDDEN
+from hydrl.specs import RNN_STATE_KEYS
 
 # What a loss makes anew, or reads at the next step of the sequence.
-LEFT_OUT = (*MADE_ANEW, "memory", "joined", "chosen_action_value", *(("next", each) for each in HIDDEN))
+LEFT_OUT = (
+    *MADE_ANEW,
+    "memory",
+    "joined",
+    "chosen_action_value",
+    *(("next", each) for each in RNN_STATE_KEYS),
+)
 
 
 class Sequences(Replay):
@@ -125,7 +131,7 @@ def unrolled(rows: TensorDictBase, read: Sequence[NestedKey], burn_in: int) -> T
     rows = rows.copy()
     following, begins = rows.get("next"), rows.get("is_init")
     for key in read:
-        if key in HIDDEN and key in rows:  # zeros wherever a network begins anew
+        if key in RNN_STATE_KEYS and key in rows:  # zeros wherever a network begins anew
             rows.set(key, rows.get(key).masked_fill(expand_as_right(begins, rows.get(key)), 0))
             following.set(key, moved_up(rows.get(key), torch.zeros_like(rows.get(key))))
         elif key in following.keys(True, True):

@@ -17,7 +17,7 @@ from wandb.proto import wandb_internal_pb2
 from wandb.sdk.launch.sweeps import utils as sweeps
 
 import train
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive
 from hydrl.run.checkpoint.resume import origin

@@ -14,7 +14,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
-from hydrl.envs import normaliser_state
+from hydrl.envs import normalizer_state
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
 from hydrl.experience.collectors import Collector
 from hydrl.run.checkpoint import archive
@@ -151,7 +151,7 @@ class TrainingState:
         states = {name: each.state_dict() for name, each in self.learner.items()}
         states |= {
             "collector": self.collector.state(running=simulator is not None) | {"simulator": simulator},
-            "normaliser": normaliser_state(self.env),
+            "normaliser": normalizer_state(self.env),
             "books": {name: each.state_dict() for name, each in self.books.items()},
             "rng": GlobalRNGState().state_dict(),
         }
