@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 from rich.console import Console
-from study.test_report import make_run
 
 from hydrl import library_setup
 from hydrl.api import runs as python_runs
@@ -25,6 +24,7 @@ from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.logging import console
 from hydrl.run.logging.run_logger import Record
 from scripts import evaluate, report
+from tests.experiments.test_report import make_run
 
 NAMES = [
     "\x1b[31mred",
@@ -81,7 +81,7 @@ def passed_over(name: str, place: Path) -> None:
     archive.write_text(name.encode("utf-8", "replace").decode())
     assert not [*checkpoint.readable([archive])]
     complain(name)
-    library_setup.tell(f"{name} {place}")
+    library_setup.warn_once(f"{name} {place}")
     console.say(name)
 
 

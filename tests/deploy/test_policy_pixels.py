@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from test_policy import runner
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 import hydrl
@@ -15,6 +14,7 @@ from hydrl.deploy import export
 from hydrl.deploy.policy import Policy
 from hydrl.envs import spaces
 from tests.conftest import SMALL, settings
+from tests.deploy.test_policy import runner
 from tests.fakes.pixel_envs import Dot
 from train import train
 
@@ -137,7 +137,7 @@ def test_a_file_takes_what_the_task_shows_and_acts_as_predict_does(name, suffix,
 def test_an_input_of_a_file_is_read_as_in_a_run(space):
     env = Dot()
     env.observation_space, drawn = space, [space.sample() for _ in range(4)]
-    adapted, expected = spaces.adapted(env), []
+    adapted, expected = spaces.adapt_spaces(env), []
     for each in drawn:
         env.show = lambda each=each: each
         observation = adapted.reset()[0]

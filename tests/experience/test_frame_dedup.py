@@ -22,7 +22,7 @@ from hydrl.experience.frame_dedup import FrameDedup, find_frame_dedup
 from hydrl.experience.minibatches import Replay
 from hydrl.run.checkpoint import archive
 from hydrl.run.checkpoint.replay_buffer import Memory
-from hydrl.specs import pictures
+from hydrl.specs import stacked_images
 
 LOSS = SimpleNamespace(
     value_estimator=SimpleNamespace(gamma=torch.tensor(0.9)),
@@ -340,7 +340,7 @@ STACK = partial(gymnasium.wrappers.FrameStackObservation, stack_size=3)
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_what_is_a_picture_and_of_how_many_frames_the_environment_says(task, transforms, expected, num_envs):
     env = make_env(partial(gymnasium_env, **task), transforms, num_envs=num_envs)
-    keys, stacked = pictures(env)
+    keys, stacked = stacked_images(env)
     assert (keys, stacked if keys else 1) == expected
     buffer = prepare_buffer(ReplayBuffer(storage=LazyTensorStorage(1_000)), env)
     assert (find_frame_dedup(buffer) is not None) == bool(keys)

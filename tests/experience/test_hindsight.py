@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import CatTensors, DoubleToFloat, RewardScaling, RewardSum, SignTransform, StepCounter
 
-from hydrl.envs import gymnasium_env, initialise_normalisers, make_env
+from hydrl.envs import gymnasium_env, init_normalizers, make_env
 from hydrl.envs.toy_goals import BitFlip, PointReach
 from hydrl.envs.transforms import RunningRewardScaling
 from hydrl.errors import UserError
@@ -70,7 +70,7 @@ def configured(*words):
     """The environment of a run on bits, of whose normaliser nothing is asked."""
     chosen = settings("algo=dqn", "env=bit_flip", "~tuned", "buffer=hindsight", *words)
     env = make_env(chosen.build("env"), chosen.transform_builders, seed=0)
-    initialise_normalisers(env, 64)
+    init_normalizers(env, 64)
     return env
 
 

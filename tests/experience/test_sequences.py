@@ -17,7 +17,7 @@ from hydrl.experience.sequences import LOSS_MASK, SequenceReplay, prepare_sequen
 from hydrl.losses.build import make_loss
 from hydrl.losses.recurrent_dqn import RecurrentDQNLoss
 from hydrl.networks import actors
-from hydrl.networks.rnn import Memory
+from hydrl.networks.rnn import RecurrentLayer
 from tests.fakes.envs import Toy
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
@@ -35,7 +35,7 @@ def acted(kind="lstm", num_envs=3, time=90):
         [partial(StepCounter, max_steps=5)],
     )
     actor = actors.q_value(
-        make_env(num_envs=num_envs, seed=0), **NETWORK, memory=partial(Memory, **{kind: 7})
+        make_env(num_envs=num_envs, seed=0), **NETWORK, memory=partial(RecurrentLayer, **{kind: 7})
     )
     for each in actor.parameters():
         each.data.mul_(3)  # a memory that counts

@@ -264,11 +264,11 @@ def test_normalisers_read_nested_entries_as_yaml_says_them(name):
     overrides = [f"transforms={choice}", "transforms.normalize.in_keys=[[agents,observation]]"]
     chosen = settings("algo=mappo", "env=custom", "env._target_=tests.fakes.envs.Team", *overrides)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
-    envs.initialise_normalisers(env, 400)
+    envs.init_normalizers(env, 400)
     steps = env.rollout(200, break_when_any_done=False)[OBSERVATION][..., 0]
     assert abs(steps.mean().item()) < 0.3
     assert 0.7 < steps.std().item() < 1.3
     start = env.reset()[OBSERVATION]
-    known = envs.normaliser_state(env)
+    known = envs.normalizer_state(env)
     other = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, normaliser=known)
     assert torch.equal(other.reset()[OBSERVATION][..., 0], start[:2, :, 0])

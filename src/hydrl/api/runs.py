@@ -31,7 +31,7 @@ from hydrl.run.logging.console import closing_rows
 from hydrl.run.process import choose_device
 from hydrl.run.run_folder import metric_rows, require_run, summary
 from hydrl.run.video import film
-from hydrl.training import Evaluator
+from hydrl.training import PolicyEvaluator
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -134,7 +134,7 @@ class Run:
     @contextmanager
     def _opened(
         self, checkpoint: str | int, device: str, *, filming: bool = False
-    ) -> Iterator[tuple[int, Evaluator]]:
+    ) -> Iterator[tuple[int, PolicyEvaluator]]:
         """The frames that a policy was trained for and what plays it; the process is left as it was found."""
         with training.as_found():
             python_classes.take_present()

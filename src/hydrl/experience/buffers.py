@@ -11,7 +11,7 @@ from torchrl.envs import TransformedEnv
 from hydrl.envs.transforms import ActionScaling
 from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.experience.hindsight import find_hindsight
-from hydrl.specs import pictures
+from hydrl.specs import stacked_images
 
 
 class PrioritizedSampler(samplers.PrioritizedSampler):
@@ -38,7 +38,7 @@ def prepare_buffer(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBu
     """
     if buffer is not None and (goals := find_hindsight(buffer)) is not None:
         goals.attach(buffer, env)
-    keys, stacked = pictures(env)
+    keys, stacked = stacked_images(env)
     if (
         keys
         and buffer is not None

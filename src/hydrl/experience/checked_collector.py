@@ -7,7 +7,7 @@ from tensordict import NestedKey, TensorDictBase, unravel_key
 from torchrl.collectors import Collector
 
 from hydrl.nan_checks import check_finite
-from hydrl.specs import opponents
+from hydrl.specs import opponent_pool
 
 
 class CheckedCollector(Collector):
@@ -28,13 +28,13 @@ class CheckedCollector(Collector):
     def publish(self) -> None:
         """Updates the acting policy's weights, if it is on another device, and the opponent pool."""
         self.update_policy_weights_()
-        if (others := opponents(self.env)) is not None:
+        if (others := opponent_pool(self.env)) is not None:
             others.meet(self.policy, self._frames, self.env)
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, the carrier of the running episodes."""
         carrier = self._carrier.clone().to_dict() if running else None
-        others = opponents(self.env)
+        others = opponent_pool(self.env)
         pool = {} if others is None else {"opponents": others.state_dict()}
         state = {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
         return state | pool
@@ -43,7 +43,7 @@ class CheckedCollector(Collector):
         """Restores :meth:`state`."""
         self.load_state_dict(state["own"])
         self._frames, self._iter = state["frames"], state["iter"]
-        if (others := opponents(self.env)) is not None:
+        if (others := opponent_pool(self.env)) is not None:
             others.load_state_dict(state["opponents"], self.policy, self.env)
         if state["carrier"] is None:  # new episodes
             self._make_carrier()

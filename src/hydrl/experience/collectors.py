@@ -17,7 +17,7 @@ from torchrl.envs import TransformedEnv
 from hydrl.experience.checked_collector import CheckedCollector
 from hydrl.experience.worker_collectors import AsyncWorkers, SyncWorkers
 from hydrl.library_setup import quieten_libraries, remember_missing_packages, seed_generators
-from hydrl.specs import opponents, restarts_with_episodes
+from hydrl.specs import needs_episode_starts, opponent_pool
 
 
 class Collector(Protocol):
@@ -96,8 +96,8 @@ def make_collector(
     """
     options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
     options |= {"init_random_frames": init_random_frames or None, "device": device}
-    options["auto_register_policy_transforms"] = restarts_with_episodes(policy)
-    if (others := opponents(env)) is not None:
+    options["auto_register_policy_transforms"] = needs_episode_starts(policy)
+    if (others := opponent_pool(env)) is not None:
         others.check(policy, env)
     if num_workers is None:
         # Trajectory ids cost 6-10 % of acting; only joining workers' batches needs them.

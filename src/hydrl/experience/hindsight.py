@@ -29,7 +29,7 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import slots
-from hydrl.specs import is_vector, seen
+from hydrl.specs import is_vector, observation_keys
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 ROW_IDS = "hindsight"  # nested entry of a row: its number ("row") and that of its episode's first row
@@ -78,7 +78,7 @@ class Hindsight(Transform):
         """
         task = goal_env(env)
         check_transforms(env)
-        self.buffer, self.keys = buffer, [*seen(env), "step_count"]
+        self.buffer, self.keys = buffer, [*observation_keys(env), "step_count"]
         scaling = [transform for transform in env.transform if isinstance(transform, SCALING)]
         self.compute_rewards = partial(compute_rewards, task, scaling)
         self.compute_terminated = partial(compute_terminated, task)

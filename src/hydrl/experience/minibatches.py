@@ -19,7 +19,7 @@ from hydrl.experience.episodes import EpisodeCounter, has_episodes
 from hydrl.experience.frame_dedup import drop_unread_keys, find_frame_dedup
 from hydrl.experience.hindsight import find_hindsight
 from hydrl.experience.multi_agent import fill_loss_keys
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 from hydrl.specs import ALIVE, GONE, INFO
 
 
@@ -161,7 +161,7 @@ class SupportCheck:
             outside = (self.returns < self.low) | (self.returns > self.high)
             if outside.any():
                 self.is_done = True
-                tell(
+                warn_once(
                     f"a discounted return of {self.returns[outside][0]:.4g} is outside "
                     f"actor.v_min={self.low:g} to actor.v_max={self.high:g} and is learned as the nearer of "
                     "them; set both around the returns, or scale the rewards"

@@ -12,7 +12,7 @@ from torchrl.objectives import LossModule
 
 from hydrl.experience.frame_dedup import RECOMPUTED_KEYS
 from hydrl.experience.minibatches import Replay
-from hydrl.specs import HIDDEN
+from hydrl.specs import RNN_STATE_KEYS
 
 # Entries that a loss recomputes, or reads at the next step of the sequence.
 DROPPED_KEYS = (
@@ -20,7 +20,7 @@ DROPPED_KEYS = (
     "memory",
     "joined",
     "chosen_action_value",
-    *(("next", key) for key in HIDDEN),
+    *(("next", key) for key in RNN_STATE_KEYS),
 )
 
 
@@ -134,7 +134,7 @@ def prepare_sequences(rows: TensorDictBase, read: Sequence[NestedKey], burn_in: 
     rows = rows.copy()
     following, begins = rows.get("next"), rows.get("is_init")
     for key in read:
-        if key in HIDDEN and key in rows:  # zeros at each reset
+        if key in RNN_STATE_KEYS and key in rows:  # zeros at each reset
             rows.set(key, rows.get(key).masked_fill(expand_as_right(begins, rows.get(key)), 0))
             following.set(key, shift_back(rows.get(key), torch.zeros_like(rows.get(key))))
         elif key in following.keys(True, True):

@@ -6,6 +6,7 @@ import pickle
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from multiprocessing.connection import Connection
@@ -18,7 +19,7 @@ from torchrl.data.utils import CloudpickleWrapper
 from hydrl.errors import RunError, UserError, WorkerError
 from hydrl.experience.forkserver import STOP_SIGNALS, worker_context
 from hydrl.library_setup import quieten_libraries, remember_missing_packages
-from hydrl.training.evaluator import Episodes, Evaluation, Evaluator
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
 
 ENDING = 5.0  # seconds in which a process whose pipe is closed has ended
 
@@ -47,9 +48,10 @@ class InAProcess:
 
     Args:
         evaluate: that process has an evaluator like this one.
+        stop: as of :class:`hydrl.contrib.ray.evaluation.OnRay`; this one starts at once.
     """
 
-    def __init__(self, evaluate: Evaluator) -> None:
+    def __init__(self, evaluate: PolicyEvaluator, stop: Callable[[], object] | None = None) -> None:
         with worker_context(blocked_signals=STOP_SIGNALS) as context:  # which then ends it
             self.pipe, theirs = context.Pipe()
             given = CloudpickleWrapper(to_send(evaluate)), torch.get_num_threads(), dict(os.environ)
@@ -93,7 +95,7 @@ class InAProcess:
         self.pipe.close()
 
 
-def to_send(evaluate: Evaluator) -> Evaluator:
+def to_send(evaluate: PolicyEvaluator) -> PolicyEvaluator:
     """One for another process, without the statistics, which look into the environment of this one."""
     there = copy(evaluate)
     there.normaliser = dict
@@ -118,7 +120,7 @@ def answer(pipe: Connection, evaluator: CloudpickleWrapper, threads: int, enviro
             pipe.send_bytes(pickle.dumps(played(evaluator.fn, pickle.loads(pipe.recv_bytes()))))
 
 
-def played(evaluate: Evaluator, asked: dict[str, Any]) -> Evaluation | str:
+def played(evaluate: PolicyEvaluator, asked: dict[str, Any]) -> Evaluation | str:
     """An evaluation, or why there is none."""
     try:
         return play(evaluate, asked)
@@ -128,10 +130,10 @@ def played(evaluate: Evaluator, asked: dict[str, Any]) -> Evaluation | str:
         return f"\n{traceback.format_exc().strip()}"
 
 
-def play(evaluate: Evaluator, asked: dict[str, Any]) -> Evaluation:
+def play(evaluate: PolicyEvaluator, asked: dict[str, Any]) -> Evaluation:
     """Plays an evaluation of the snapshot by :meth:`hydrl.run.eval_schedule.Looks.moment`."""
     there = copy(evaluate)  # with the same environments
     there.normaliser = lambda: asked["normaliser"]
     there.actor.load_state_dict(asked["actor"])
     GlobalRNGState().load_state_dict(asked["rng"])
-    return there.play(asked["frames"], asked["episodes"], Episodes.TRAINING)
+    return there.play(asked["frames"], asked["episodes"], SeedStream.TRAINING)

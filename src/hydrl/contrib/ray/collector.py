@@ -25,7 +25,7 @@ from hydrl.errors import DivergedError, RunError, UserError, WorkerError
 from hydrl.experience.checked_collector import CheckedCollector
 from hydrl.experience.collectors import worker_env
 from hydrl.experience.worker_collectors import STARTING, TICK
-from hydrl.specs import LAG, restarts_with_episodes
+from hydrl.specs import LAG, needs_episode_starts
 
 
 class RemoteCollector(CheckedCollector):
@@ -99,7 +99,7 @@ class RayWorkers(RayCollector):
         self.told = [0] * len(makers)  # what each acts by
         self.learned, self.weights = policy, None
         options["device"] = where = "cuda" if each["num_gpus"] else "cpu"
-        told = {"auto_register_policy_transforms": restarts_with_episodes(policy), "track_traj_ids": False}
+        told = {"auto_register_policy_transforms": needs_episode_starts(policy), "track_traj_ids": False}
         super().__init__(
             [*makers],
             deepcopy(policy).to(where),

@@ -14,7 +14,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
-from hydrl.envs import normaliser_state
+from hydrl.envs import normalizer_state
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
 from hydrl.experience.collectors import Collector
 from hydrl.run.checkpoint import archive
@@ -23,9 +23,7 @@ from hydrl.run.checkpoint.env_state.verify import CannotGoOnError, Rehearsal
 from hydrl.run.checkpoint.fork import changed_states
 from hydrl.run.checkpoint.replay_buffer import Memory, Moment
 from hydrl.run.checkpoint.resume import Origin, shown
-from hydrl.run.eval_schedule import Looks
-from hydrl.run.logging.console import from_here
-from hydrl.run.logging.run_logger import Record
+from hydrl.run.run_folder import from_here
 
 AGE = 1.0  # seconds; a younger snapshot is near enough to the beginning of a batch
 SHARE = 20  # times what the last one took pass before the next
@@ -62,13 +60,13 @@ class TrainingState:
 
     def __init__(
         self,
-        record: Record,
+        record: Any,
         env: TransformedEnv,
         collector: Collector,
         buffer: ReplayBuffer | None,
         learner: Mapping[str, Any],
         make_env: Callable[[], TransformedEnv],
-        looks: Looks,
+        looks: Any,
     ) -> None:
         self.record, self.settings, self.progress = record, record.settings, record.progress
         self.env, self.collector = env, collector
@@ -153,7 +151,7 @@ class TrainingState:
         states = {name: each.state_dict() for name, each in self.learner.items()}
         states |= {
             "collector": self.collector.state(running=simulator is not None) | {"simulator": simulator},
-            "normaliser": normaliser_state(self.env),
+            "normaliser": normalizer_state(self.env),
             "books": {name: each.state_dict() for name, each in self.books.items()},
             "rng": GlobalRNGState().state_dict(),
         }
