@@ -15,7 +15,7 @@ import torch
 from hydrl import envs, specs
 from hydrl.config import CONFIGS
 from hydrl.config.settings import algorithms, check_action_space
-from hydrl.config.suggestions import choices, find
+from hydrl.config.tree import choices, find
 from hydrl.deploy.load import open_run
 from hydrl.errors import UserError
 from hydrl.experiments import report, runs

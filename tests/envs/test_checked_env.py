@@ -14,7 +14,7 @@ import hydrl
 import hydrl.training.metrics
 from hydrl import envs, library_setup
 from hydrl.config import CONFIGS
-from hydrl.config.suggestions import choices
+from hydrl.config.tree import choices
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.envs.checked_env import CheckedEnv
 from hydrl.errors import UserError

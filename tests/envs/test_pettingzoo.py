@@ -119,7 +119,11 @@ def test_agents_that_are_alike_are_offered_one_group():
         ("mpe2/simple_spred_v3", {}, r"no such game; use mpe2/simple_spread_v3"),
         ("classic/tictactoe_v3", {}, r"players take turns; write env=self_play env\.id=classic/tictactoe_v3"),
         (SPREAD, {"cycles": 3}, "could not be made: .*unexpected keyword argument 'cycles'"),
-        ("tests.fakes.pettingzoo_env:Hint", {}, "could not be made: module 'hunts' has no attribute 'Hint'"),
+        (
+            "tests.fakes.pettingzoo_env:Hint",
+            {},
+            "could not be made: module 'tests.fakes.pettingzoo_env' has no attribute 'Hint'",
+        ),
         ("hunters:Hunt", {}, "could not be made: No module named 'hunters'; put it beside"),
         ("tests.fakes.envs:Team", {"num_agents": 3}, "could not be made"),
         ("collections:Counter", {}, "made a Counter, and no task of PettingZoo's. One of your own is"),

@@ -27,7 +27,7 @@ NET = {"num_cells": [8], "activation": "ReLU"}
 def shows(size: int = 12, channels: int | None = 3, name: str = "Dot-v0"):
     """An environment that shows pictures of that size."""
     more = {} if name == "Scene-v0" else {"channels": channels}
-    return make_env(partial(gymnasium_env, f"pictures:{name}", size=size, **more), [], seed=0)
+    return make_env(partial(gymnasium_env, f"tests.fakes.pixel_envs:{name}", size=size, **more), [], seed=0)
 
 
 def built(reader: str, size: int, colours: int | None = None, **options: object) -> nn.Module:

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torchrl.data import ReplayBuffer
 
 from hydrl.config.settings import Settings
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.library_setup import warn_once

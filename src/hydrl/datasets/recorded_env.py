@@ -6,7 +6,7 @@ from typing import Any
 from torchrl.data import ReplayBuffer
 
 from hydrl.config.settings import Settings
-from hydrl.config.suggestions import find, paths, show
+from hydrl.config.tree import find, paths, show
 from hydrl.errors import printable
 from hydrl.library_setup import warn_once
 from hydrl.run.checkpoint.resume import DATA

@@ -14,7 +14,7 @@ from typing import Any
 
 from hydrl.config.settings import Settings
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.envs.gymnasium import entry_point_of
 from hydrl.errors import printable
 from hydrl.library_setup import warn_once

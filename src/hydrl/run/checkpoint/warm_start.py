@@ -17,7 +17,7 @@ from torchrl.envs import TransformedEnv
 from hydrl.config.migrations import renamed
 from hydrl.config.overrides import run_of
 from hydrl.config.settings import Settings
-from hydrl.config.suggestions import find, show
+from hydrl.config.tree import find, show
 from hydrl.envs import normalizer_state
 from hydrl.envs.normalization import load_normalizer
 from hydrl.errors import UserError
