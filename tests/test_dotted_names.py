@@ -51,7 +51,7 @@ def names(text: str) -> set[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether ``name`` is a module, or an attribute path in one; an instance's attribute stands in ``__annotations__``."""
+    """Whether ``name`` is a module or something in one; attributes of instances count where annotated."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         try:

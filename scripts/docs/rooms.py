@@ -50,7 +50,9 @@ def reduced(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
     def reaches(start: str, end: str, without: tuple[str, str]) -> bool:
         return any(
-            (start, room) in pairs and (start, room) != without and (room == end or reaches(room, end, without))
+            (start, room) in pairs
+            and (start, room) != without
+            and (room == end or reaches(room, end, without))
             for room in rooms
         )
 
@@ -58,7 +60,7 @@ def reduced(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def draw(path: Path) -> None:
-    """Writes the picture; its description lists all arrows, those left out too, for the test that compares them."""
+    """Writes the picture; its description lists all imports, for the test that compares them."""
     rows = [row for row in layers() if row]
     pairs = imports()
     places = {}
