@@ -453,10 +453,10 @@ while True:
 SWEEPER = """
 import sys
 from pathlib import Path
-from hydrl import interactive
+from hydrl.api import runs
 
-interactive.ROOT = Path(sys.argv[1])
-interactive.sweep("algo=ppo", folder=interactive.ROOT / "sweep")
+runs.ROOT = Path(sys.argv[1])
+runs.sweep("algo=ppo", folder=runs.ROOT / "sweep")
 """
 
 

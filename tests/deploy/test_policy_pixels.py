@@ -35,7 +35,9 @@ def load(tmp_path_factory):
     def call(name: str) -> Policy:
         if name not in folders:
             folders[name] = tmp_path_factory.mktemp(name) / "run"
-            train(settings(*SHORT, f"env.id=pictures:{name}", *RUNS[name], run_dir=folders[name]))
+            train(
+                settings(*SHORT, f"env.id=tests.fakes.pixel_envs:{name}", *RUNS[name], run_dir=folders[name])
+            )
         return hydrl.load(folders[name], trust=True)
 
     return call

@@ -11,7 +11,7 @@ from hydrl import envs, specs
 from hydrl.config.settings import check_groups
 from hydrl.envs import pettingzoo_env
 from hydrl.errors import UserError
-from hydrl.experience.minibatches import judge
+from hydrl.experience.minibatches import estimate_advantages
 from tests.conftest import loss_of, settings
 
 pytest.importorskip("pettingzoo")
@@ -119,7 +119,11 @@ def test_agents_that_are_alike_are_offered_one_group():
         ("mpe2/simple_spred_v3", {}, r"no such game; use mpe2/simple_spread_v3"),
         ("classic/tictactoe_v3", {}, r"players take turns; write env=self_play env\.id=classic/tictactoe_v3"),
         (SPREAD, {"cycles": 3}, "could not be made: .*unexpected keyword argument 'cycles'"),
-        ("tests.fakes.pettingzoo_env:Hint", {}, "could not be made: module 'hunts' has no attribute 'Hint'"),
+        (
+            "tests.fakes.pettingzoo_env:Hint",
+            {},
+            "could not be made: module 'tests.fakes.pettingzoo_env' has no attribute 'Hint'",
+        ),
         ("hunters:Hunt", {}, "could not be made: No module named 'hunters'; put it beside"),
         ("tests.fakes.envs:Team", {"num_agents": 3}, "could not be made"),
         ("collections:Counter", {}, "made a Counter, and no task of PettingZoo's. One of your own is"),
@@ -177,7 +181,7 @@ def test_targets_end_where_each_agent_ends_and_what_comes_after_is_left_out(grou
         batch = env.rollout(5, parts["actor"], break_when_any_done=False)
         following = parts["critic"](batch["next"].clone())
         for each in loss.of_groups.values():
-            judge(batch, each)
+            estimate_advantages(batch, each)
     assert batch["next", "truncated"][:, 4].all()
     value, target = following[hunters, "state_value"], batch[hunters, "value_target"]
     for k, ends in enumerate((1, 3)):

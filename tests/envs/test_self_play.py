@@ -296,7 +296,7 @@ def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_mov
         ),
         (
             ["env.id=tests.fakes.turn_game:Nym"],
-            r"tests.fakes.turn_game:Nym could not be made: module 'games' has no attribute 'Nym'$",
+            r"Nym could not be made: module 'tests.fakes.turn_game' has no attribute 'Nym'$",
         ),
         (
             ["env.id=tests.fakes.turn_game:Nim", "+env.stonez=3"],

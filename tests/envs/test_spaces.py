@@ -139,7 +139,7 @@ def gymnasium_env_of(name: str):
     """A maker of one of the tasks that show pictures."""
     from functools import partial
 
-    return partial(gymnasium_env, f"pictures:{name}")
+    return partial(gymnasium_env, f"tests.fakes.pixel_envs:{name}")
 
 
 def test_pictures_alone_leave_a_normaliser_nothing_to_do_and_vectors_beside_them_are_standardised():

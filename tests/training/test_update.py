@@ -479,7 +479,12 @@ READINGS = [(*each, task) for each in [("shared", 1), ("own", 2)] for task in ("
     ],
 )
 def test_a_shared_encoder_reads_once_in_one_compiled_graph_too(encoder, readings, task):
-    words = [*PICTURES, f"env.id=pictures:{task}-v0", f"critic.encoder={encoder}", "actor.num_cells=[8]"]
+    words = [
+        *PICTURES,
+        f"env.id=tests.fakes.pixel_envs:{task}-v0",
+        f"critic.encoder={encoder}",
+        "actor.num_cells=[8]",
+    ]
     chosen = settings("~tuned", "algo=ppo", "critic.num_cells=[8]", *words)
     env = envs.make_env(chosen.build("env"), [], num_envs=4, seed=0)
     actor = chosen.build("actor")(env)

@@ -239,7 +239,7 @@ def test_the_code_the_best_checkpoint_and_the_videos_are_artifacts(logged: Logge
     assert set(artifacts) == {"code", "checkpoint", "video"}
     package = ROOT / "src" / "hydrl"
     assert set(artifacts["code"]) == {str(path.relative_to(package)) for path in package.rglob("*.py")}
-    path = "loop/update.py"
+    path = "training/update.py"
     assert artifacts["code"][path].read_bytes() == (package / path).read_bytes()
     best = artifacts["checkpoint"]
     assert set(best) == {archive.find(logged.folder, "best").name}

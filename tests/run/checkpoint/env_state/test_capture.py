@@ -220,8 +220,8 @@ def test_what_a_wrapper_keeps_in_itself_its_class_and_its_closures(name, num_env
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("Opaque", r"world \(test_simulator\.World\)"),
-        ("Enclosing", r"step world \(test_simulator\.World\)"),
+        ("Opaque", r"world \(tests\.\S+test_capture\.World\)"),
+        ("Enclosing", r"step world \(tests\.\S+test_capture\.World\)"),
         ("Ready", r"class Ready\.actions \(builtins\.range_iterator\)"),
     ],
 )
