@@ -170,19 +170,18 @@ def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(pr
 
 # What is added to algo=my_ppo env=corridor, and what the answer holds.
 MISTAKES = {
-    "+loss.module.flatt=1": "loss.module.flatt=1: my_losses.FlatLoss takes no flatt; did you mean "
-    "loss.module.flat?",
-    "+loss.extra=1": "loss.extra=1: there is no such key",
-    "+loss.keys.my_key=a": "loss.keys.my_key=a: there is no such key",
+    "+loss.module.flatt=1": "loss.module.flatt=1: my_losses.FlatLoss takes no flatt. Write loss.module.flat?",
+    "+loss.extra=1": "loss.extra=1: no such key",
+    "+loss.keys.my_key=a": "loss.keys.my_key=a: no such key",
     "+loss.networks.other=actor": "my_losses.FlatLoss takes no other; loss.networks has actor_network, "
     "critic_network",
-    "+actor.widthh=1": "actor.widthh=1: my_nets.actor takes no widthh; did you mean actor.width?",
+    "+actor.widthh=1": "actor.widthh=1: my_nets.actor takes no widthh. Write actor.width=1.",
     "+actor.num_cells=[3]": "actor.num_cells=[3]: my_nets.actor takes no num_cells; actor has width",
     "+critic.init=null": "critic.init=null: my_nets.critic takes no init",
-    "+transforms.blind.shar=1": "transforms.blind.shar=1: my_transforms.Blind takes no shar; did you mean "
+    "+transforms.blind.shar=1": "transforms.blind.shar=1: my_transforms.Blind takes no shar. Write "
     "transforms.blind.share?",
     "+env.longer=3": "env.longer=3: my_envs:Corridor-v0 takes no longer; ",
-    "+extra=1": "extra=1: there is no such key",
+    "+extra=1": "extra=1: no such key",
     "+fits.actr=[net]": "fits.actr=[net]: ",
     "action_spaces=[neither]": "action_spaces",
     "critic=state_value": "critic=state_value does not fit algo=my_ppo; use critic=net",
@@ -195,7 +194,7 @@ MISTAKES = {
     "+env.wrappers.slip._target_=my_envs.Slippery": "env.wrappers.slip cannot be built by my_envs.Slippery "
     "as the run does it, wrapper(env, …): missing a required argument: 'share'",
     "+env.wrappers.slip._target_=my_envs.Slippery +env.wrappers.slip.shares=1": "my_envs.Slippery takes no "
-    "shares; did you mean env.wrappers.slip.share?",
+    "shares. Write env.wrappers.slip.share=",
     "+env.wrappers.slip._target_=my_envs.Corridor": "my_envs.Corridor is a class, but no Wrapper; name one",
     "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor is a class, but no EnvBase; use env=gym "
     "env.id=my_envs:Corridor-v0",

@@ -8,7 +8,7 @@ from hydrl.config.describe import chosen
 from hydrl.config.ranges import LIMITS, RANGES
 from hydrl.config.schema import ASKED, NETWORKS, Parts
 from hydrl.config.settings import algorithms
-from hydrl.config.suggestions import CALLED
+from hydrl.config.suggestions import aliases
 from hydrl.config.tree import choices, find, paths
 from hydrl.errors import UserError
 from tests.conftest import data_of, settings
@@ -28,7 +28,11 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
             content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{group}/{name}.yaml"))
             known |= {f"{network}.{where}{key}" for network in NETWORKS for key in paths(content)}
     known |= set(paths(OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml"))))
-    assert CALLED.keys() <= known | {each.name for each in CONFIGS.iterdir()}
+    words = [
+        word for ours in aliases()["keys"].values() for text in ours for word in text.split(" (")[0].split()
+    ]
+    typed = {word.partition("=")[0] for word in words if word[0] not in "+~"}
+    assert typed <= known | {each.name for each in CONFIGS.iterdir()} | {"hydra.run.dir", "logger.project"}
     ranges = [key.replace("NETWORK", "actor") for _, keys in RANGES for key in keys.split()]
     assert {key for each in ASKED.values() for key in each.split()} <= known
     assert {*ranges, *(key for pair in LIMITS for key in pair)} <= known

@@ -231,9 +231,14 @@ def test_what_cannot_be_mixed_is_told_before_anything_is_learned(kept, run, word
 
 
 def test_data_that_nothing_reads_is_told(kept):
-    with pytest.raises(UserError, match="data: nothing reads it; use minibatches=mixed, or data=null"):
+    with pytest.raises(
+        UserError, match=r"data: nothing reads the dataset\. Use minibatches=mixed, or data=null"
+    ):
         settings(*SAC, "data=run", f"data.path={kept(*SAC)}")
-    with pytest.raises(UserError, match="data: nothing reads it; use algo=bc, or another that learns from"):
+    with pytest.raises(
+        UserError,
+        match=r"data: nothing reads the dataset\. Use algo=bc, or another algorithm that learns from",
+    ):
         settings("algo=ppo", "env=cartpole", "data=run", "data.path=x")
 
 

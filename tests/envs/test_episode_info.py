@@ -218,7 +218,7 @@ MISTAKES = {
     "+env.info_keys=[episodes]": "train/episodes and eval/episodes is a number of hydrl's own",
     "env=custom env._target_=torchrl.envs.PendulumEnv +env.info_keys=[a] ~env.id": "env.info_keys=[a] is for "
     "Gymnasium's tasks, which env._target_=torchrl.envs.PendulumEnv does not make",
-    "env.info_key=[a]": "env.info_key=[a]: there is no such key",
+    "env.info_key=[a]": "env.info_key=[a]: no such key",
 }
 
 

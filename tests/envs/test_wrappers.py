@@ -150,7 +150,7 @@ def test_predict_takes_what_the_wrapped_task_gives(unbroken):
 MISTAKES = {
     "+env.wrappers.x._target_=gymnasium.wrappers.NoSuch": "cannot be imported",
     "+env.wrappers.x._target_=gymnasium.wrappers.TimeLimit +env.wrappers.x.max_steps=3": "gymnasium.wrappers."
-    "TimeLimit takes no max_steps; did you mean env.wrappers.x.max_episode_steps?",
+    "TimeLimit takes no max_steps. Write env.wrappers.x.max_episode_steps=",
     "+env.wrappers.x._target_=gymnasium.wrappers.TimeLimit +env.wrappers.x.max_episode_steps=a": "should be "
     "an integer",
     "+env.wrappers.x._target_=gymnasium.wrappers.TimeLimit": "missing a required argument: "

@@ -166,7 +166,7 @@ def unresolved(error: OmegaConfBaseException) -> str:
     if group and (options := choices(CONFIGS / group[1])):
         return missing(group[1]).replace("VALUE", options[0])
     if group and error.full_key:
-        return f"{error.full_key}=${{{group[1]}}}: no such key. Write a value, or ${{KEY}} with the path of a key."
+        return f"{error.full_key}=${{{group[1]}}}: no such key. Write ${{KEY}} with a dotted key, or a value."
     return f"{error.full_key}: {text}." if error.full_key else text
 
 
@@ -191,14 +191,14 @@ def key_advice(key: str, value: str, values: Mapping[str, Any]) -> str:
     group, _, name = key.rpartition(".")
     known = [path for path in paths(values) if path != key]
     target = find(values, f"{group}._target_")
-    is_env_key = group == "env" and target and name in parameters_of(target)
-    if not is_env_key and (text := advice_on_options(key, value, known, values)):
-        return text
+    is_bare = target and find(values, group).keys() == {"_target_"}  # its keys are in no file
+    if text := advice_on_options(key, value, known, values):
+        return f"Write +{key}={value}" if (group == "env" or is_bare) and takes(target, name) else text
     if near := near_words(key, value, known):
         return f"Write {one_of(near)}"
-    if target and name in parameters_of(target):
+    if target and takes(target, name):
         return f"Write +{key}={value}"
-    if target and find(values, group).keys() == {"_target_"}:  # its other keys are in no file
+    if is_bare:
         run_fills = {"self", *(find(values, f"{group.rpartition('.')[0]}.networks") or ())}
         parameters = [parameter for parameter in parameters_of(target) if parameter not in run_fills]
         close = difflib.get_close_matches(name, parameters, 1)
@@ -291,6 +291,11 @@ def keys_there(key: str, known: Sequence[str]) -> str:
     if not group and len(known) > 30:
         return "python train.py --cfg job prints all keys"
     return f"{group or 'The top level'} has {', '.join(name for name in siblings if name[0] != '_')}"
+
+
+def takes(target: str | None, name: str) -> bool:
+    """Whether a ``_target_`` has a parameter."""
+    return target is not None and name in parameters_of(target)
 
 
 def parameters_of(target: str) -> list[str]:
