@@ -174,7 +174,7 @@ def test_what_learns_from_data_acts_among_the_allowed_too(algo, finished, run):
     ]
     numbers = small([*task, f"data.path={finished('dqn')[0]}"], all=NUMBERS)
     if algo == "gail":  # which acts in the task, too
-        numbers += ["data=run", "total_frames=256", "eval.every_frames=256"]
+        numbers += ["data=replay_buffer", "total_frames=256", "eval.every_frames=256"]
     else:
         numbers += ["total_frames=1024", "eval.every_frames=1024", "log_every_frames=512"]
     folder = run(*numbers)

@@ -1,8 +1,12 @@
 """Parts that have moved are found where files of earlier name them."""
 
+import pytest
 from hydra.utils import get_object
 
-from hydrl.config.migrations import ENCODER, renamed, with_encoders
+from hydrl.config.migrations import ENCODER, new_config, new_word, new_words, old_word, with_encoders
+from hydrl.config.signatures import imported
+from hydrl.config.user_dirs import use
+from hydrl.errors import UserError
 
 EARLIER = [
     "hydrl.parts.actors.tanh_normal",
@@ -11,14 +15,14 @@ EARLIER = [
     "hydrl.parts.collectors.make_collector",
     "hydrl.parts.critics.action_value",
     "hydrl.parts.encoders.BatchRenorm",
-    "hydrl.envs.gymnasium_env",
+    "hydrl.parts.environments.gymnasium_env",
     "hydrl.parts.minibatches.Epochs",
-    "hydrl.envs.transforms.normaliser",
+    "hydrl.parts.transforms.normaliser",
 ]
 
 
 def test_each_part_of_earlier_is_found_also_where_it_is_nested():
-    values = renamed([{"_target_": each, "norm": {"_target_": each, "size": 3}} for each in EARLIER])
+    values = new_config([{"_target_": each, "norm": {"_target_": each, "size": 3}} for each in EARLIER])
     for was, value in zip(EARLIER, values, strict=True):
         name = value["_target_"]
         assert get_object(name).__name__ == was.rpartition(".")[2]
@@ -31,11 +35,11 @@ def test_other_values_stay_as_they_are():
         "note": "hydrl.parts.actors.tanh_normal",
         "sizes": [1, None],
     }
-    assert renamed(values) == values
+    assert new_config(values) == values
 
 
 def test_a_memory_of_earlier_is_the_part_that_it_became():
-    found = renamed({"actor": {"memory": {"gru": 5}, "num_cells": [8]}})
+    found = new_config({"actor": {"memory": {"gru": 5}, "num_cells": [8]}})
     memory = {"_target_": "hydrl.networks.rnn.Memory", "_partial_": True, "gru": 5}
     assert found == {"actor": {"memory": memory, "num_cells": [8]}}
 
@@ -69,16 +73,93 @@ def test_data_that_a_collector_named_is_a_part_of_its_own():
     target = "hydrl.datasets.collector.DataSet"
     then = {"collector": {"_target_": target, "path": "a", "task": "t", "num_envs": 1}, "data": None}
     data = {"_target_": "hydrl.datasets.collector.rows_of", "path": "a", "task": "t"}
-    assert renamed(then) == {"collector": {"_target_": target, "num_envs": 1}, "data": data}
+    assert new_config(then) == {"collector": {"_target_": target, "num_envs": 1}, "data": data}
     own = {"collector": {"_target_": "mine.Collector", "path": "a"}}
-    assert renamed(own) == own
+    assert new_config(own) == own
 
 
 def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
     then = {"actor": {"encoder": {"_target_": ENCODER, "reader": "cnn"}}, "encoder": {"_target_": "mine"}}
-    found = renamed(then)
+    found = new_config(then)
     assert found["actor"]["encoder"] == {"_target_": ENCODER, "reader": "cnn", "scale": "bytes"}
     assert found["encoder"] == {"_target_": "mine"}
     chosen = {"encoder": {"_target_": ENCODER, "scale": "bounds"}}
-    assert renamed(chosen) == chosen
-    assert renamed(then, scale="bounds")["actor"]["encoder"]["scale"] == "bounds"
+    assert new_config(chosen) == chosen
+    assert new_config(then, scale="bounds")["actor"]["encoder"]["scale"] == "bounds"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("data=run", "data=replay_buffer"),
+        ("+data=run", "+data=replay_buffer"),
+        ("data=run,npz", "data=replay_buffer,npz"),
+        ("data=choice(npz,run)", "data=choice(npz,replay_buffer)"),
+        ("data.path=run", "data.path=run"),
+        ("collector.path=a/b", "data.path=a/b"),
+        (
+            "actor._target_=hydrl.parts.networks.actors.tanh_normal",
+            "actor._target_=hydrl.networks.actors.tanh_normal",
+        ),
+        ("~tuned", "~tuned"),
+    ],
+)
+def test_an_old_override_is_rewritten(old: str, new: str):
+    assert new_word(old) == new
+    assert new_word(new) == new
+
+
+def test_each_rewritten_override_is_printed_once(capsys):
+    assert (
+        new_words(["algo=bc", "data=run", "data=run", "--config-dir=conf"])[1:3] == ["data=replay_buffer"] * 2
+    )
+    assert capsys.readouterr().err == "data=run is now data=replay_buffer\n"
+
+
+def test_a_folder_keeps_its_first_name():
+    assert old_word("data=replay_buffer") == "data=run"
+    assert old_word("data=npz") == "data=npz"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "advice"),
+    [
+        (
+            "algo/mine.yaml",
+            "# @package _global_\ndefaults:\n  - bc\n  - override /data: run\n",
+            "/data=run is now",
+        ),
+        (
+            "actor/mine.yaml",
+            "_target_: hydrl.parts.networks.actors.tanh_normal\n",
+            "is now hydrl.networks.actors",
+        ),
+    ],
+)
+def test_an_old_word_in_a_users_file_is_an_error_that_names_the_new_one(file, content, advice, tmp_path):
+    (place := tmp_path / file).parent.mkdir()
+    place.write_text(content)
+    with pytest.raises(UserError) as error:
+        use([tmp_path])
+    assert advice.lstrip("/") in str(error.value)
+    assert str(error.value).startswith(f"{place}: ")
+
+
+def test_an_import_by_an_old_name_is_an_error_that_names_the_new_one(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    for number, (statement, advice) in enumerate(
+        [
+            (
+                "from hydrl.parts.networks.heads import scaled",
+                "hydrl.parts.networks.heads is now hydrl.networks.heads",
+            ),
+            ("import hydrl.parts.transforms", "hydrl.parts.transforms is now hydrl.envs.transforms"),
+            (
+                "from hydrl.parts.networks import heads",
+                "hydrl.parts.networks.heads is now hydrl.networks.heads",
+            ),
+        ]
+    ):
+        (tmp_path / f"my_old_nets_{number}.py").write_text(f"{statement}\n")
+        with pytest.raises(UserError, match=f"cannot be imported: {advice}"):
+            imported("actor", f"my_old_nets_{number}.net")

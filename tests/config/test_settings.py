@@ -32,9 +32,9 @@ ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.
 ARGUMENTS["env/dm_control"] = ["env.id=cartpole-swingup"]
 ARGUMENTS["env/pettingzoo"] = ["env.id=mpe2/simple_spread_v3"]
 ARGUMENTS["env/self_play"] = ["env.id=classic/tictactoe_v3"]
-KINDS = ("run", "npz", "h5", "minari")
+KINDS = ("replay_buffer", "npz", "h5", "minari")
 ARGUMENTS |= {f"data/{kind}": ["minibatches=mixed", "data.path=none"] for kind in KINDS}
-ARGUMENTS |= {"minibatches/mixed": ["data=run", "data.path=none"]}
+ARGUMENTS |= {"minibatches/mixed": ["data=replay_buffer", "data.path=none"]}
 MOUNTED = {"layers": "layers@actor"}  # a group of parts of other groups' choices
 WITH = {"lstm": "recurrent_ppo", "gru": "recurrent_ppo", "noisy": "rainbow"}  # an algorithm these need
 PARTS = ["env", "actor", "critic", "exploration", "collector", "buffer"]

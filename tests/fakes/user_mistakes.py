@@ -345,7 +345,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo env=cartpole actor=dueling": ["actor=dueling does not fit algo=ppo; use actor=stochastic, "],
     "algo=iql env=pendulum": ["data.path has no value; write data.path=VALUE", "folder of a run"],
     "algo=iql env=pendulum data=null": [
-        "collector needs data; add data=run data.path=DIR, or use collector="
+        "collector needs data; add data=replay_buffer data.path=DIR, or use collector="
     ],
     "algo=iql env=pendulum data=csv data.path=x": ["data=csv: no such choice", "h5, minari, npz, run"],
     "algo=td3_bc env=cartpole data.path=x": [

@@ -24,7 +24,7 @@ from pydantic import (
 from hydrl.config import CONFIGS, auto_values
 from hydrl.config.checks import check
 from hydrl.config.describe import chosen, env_named, named, use
-from hydrl.config.migrations import ENCODER, renamed
+from hydrl.config.migrations import ENCODER, new_config
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.signatures import targets
@@ -400,7 +400,7 @@ def whole(values: Any) -> dict[str, Any]:
     An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader. Where
     goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
     """
-    composed = renamed(values, scale="bounds").items()
+    composed = new_config(values, scale="bounds").items()
     made: dict[str, Any] = {key: None if each == {} and nullable(key) else each for key, each in composed}
     relabelled = (made.get("buffer") or {}).get("_target_") == HINDSIGHT
     for network in (made.get(name) or {} for name in NETWORKS):

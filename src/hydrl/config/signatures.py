@@ -16,6 +16,7 @@ from typing import Any, Literal, NotRequired, Union, Unpack, get_args, get_origi
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import GYMNASIUM, WRAPPERS, Part, Values, row_of
 from hydrl.config.suggestions import explain, find, instead, paths, show
@@ -49,7 +50,9 @@ def check_data(values: Values) -> None:
         raise UserError(f"data: nothing reads it; use {advice}, or data=null")
     if values["data"] is None and reading:
         other = "single" if reading[0] == "collector" else "replay"
-        raise UserError(f"{reading[0]} needs data; add data=run data.path=DIR, or use {reading[0]}={other}")
+        raise UserError(
+            f"{reading[0]} needs data; add data=replay_buffer data.path=DIR, or use {reading[0]}={other}"
+        )
 
 
 def check_loss(of: str, values: Values) -> None:
@@ -217,7 +220,7 @@ def imported(path: str, name: str) -> Any:
         target = get_object(name)
     except Exception as error:
         cause = error.__cause__ or error
-        reason = str(cause).splitlines()[0]
+        reason = explain_import(cause) or str(cause).splitlines()[0]
         if isinstance(cause, ModuleNotFoundError) and name.startswith(f"{cause.name}."):
             reason += "; put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
         raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from None

@@ -18,6 +18,7 @@ from optuna.distributions import (
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from hydrl.config.command_line import translate
+from hydrl.config.migrations import new_words
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.schema import Built, Role, Strict, keys
 from hydrl.config.settings import Settings, load
@@ -70,7 +71,7 @@ def read(words: Sequence[str]) -> Plan:
     Raises:
         UserError: for a word that neither the search nor train.py understands.
     """
-    named, others = split(with_paths(words))
+    named, others = split(with_paths(new_words(words)))
     use(named)
     if "out=" in others:
         raise UserError("out= names no folder; write out=DIR")
