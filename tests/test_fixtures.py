@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fixtures import make
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 import hydrl
 from hydrl.run.checkpoint import archive as checkpoint
 from tests.conftest import ROOT, logged, saved, start, typed
+from tests.fixtures import make
 
 FIXTURES = ROOT / "tests" / "fixtures"
 EXPECTED = json.loads((FIXTURES / "expectations.json").read_text())

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import yaml
 from rich.console import Console
-from study.test_report import make_run
 
 from hydrl import library_setup
 from hydrl.api import runs as python_runs
@@ -25,6 +24,7 @@ from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.logging import console
 from hydrl.run.logging.run_logger import Record
 from scripts import evaluate, report
+from tests.experiments.test_report import make_run
 
 NAMES = [
     "\x1b[31mred",

@@ -17,8 +17,8 @@ from hydrl.envs import make_env
 from hydrl.errors import UserError
 from tests.conftest import composed, data_of, needs_vmas, settings
 
-# Added by scripts/search.py alone; tests/experiments/test_search.py looks at them.
-RANGES = list((CONFIGS / "search").glob("*.yaml"))
+# Added by scripts/search.py alone; tests/experiments/test_search.py looks at them. And what eval.mode names.
+RANGES = [*(CONFIGS / "search").glob("*.yaml"), CONFIGS / "eval_backends.yaml"]
 FILES = sorted(
     str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in RANGES
 )

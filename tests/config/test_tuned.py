@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from test_command_line import main
 
 from hydrl.config import command_line
 from hydrl.config.overrides import spelled_out
 from hydrl.config.suggestions import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import resume
+from tests.config.test_command_line import main
 from tests.conftest import digest, logged, saved, settings
 
 ORNSTEIN_UHLENBECK = {"exploration._target_": "torchrl.modules.OrnsteinUhlenbeckProcessModule"}

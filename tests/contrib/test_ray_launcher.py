@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_sweep import TINY, rows
 
 from tests.conftest import HANGING, start
+from tests.experiments.test_sweep import TINY, rows
 from tests.fakes.ray_cluster import two_nodes
 
 LINE = [*TINY, "hydra/launcher=ray_processes", "total_frames=20_480", "eval.every_frames=20_480"]

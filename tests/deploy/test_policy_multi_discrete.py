@@ -8,7 +8,6 @@ import pytest
 import torch
 from gymnasium.spaces import flatten
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from test_policy import runner
 
 import hydrl
 from hydrl.deploy.load import open_run
@@ -16,6 +15,7 @@ from hydrl.errors import UserError
 from hydrl.run.video import film
 from hydrl.training.evaluator import Episodes, episode_seed
 from tests.conftest import SMALL_PPO, settings
+from tests.deploy.test_policy import runner
 from tests.fakes.multi_discrete import SPACES
 from train import train
 

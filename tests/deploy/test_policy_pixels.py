@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from test_policy import runner
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 import hydrl
@@ -15,6 +14,7 @@ from hydrl.deploy import export
 from hydrl.deploy.policy import Policy
 from hydrl.envs import spaces
 from tests.conftest import SMALL, settings
+from tests.deploy.test_policy import runner
 from tests.fakes.pixel_envs import Dot
 from train import train
 

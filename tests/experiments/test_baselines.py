@@ -6,11 +6,11 @@ from collections import Counter
 import gymnasium
 import pytest
 from matplotlib.figure import Figure
-from test_report import make_run
 
 from hydrl.errors import UserError
 from hydrl.experiments import baselines, figures, runs
 from scripts import report
+from tests.experiments.test_report import make_run
 
 HEAD = "task,version,method,frames,return,std,seeds,source,protocol,note\n"
 # As `dm_control.suite.ALL_TASKS` has them, DOMAIN-TASK; the suite is no dependency.

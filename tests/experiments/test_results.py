@@ -9,7 +9,6 @@ import statistics
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from test_report import make_run
 
 from hydrl.config import CONFIGS
 from hydrl.config.settings import algorithms
@@ -21,6 +20,7 @@ from hydrl.experiments.processes import Trainings
 from hydrl.experiments.report import number
 from scripts import results as script
 from tests.conftest import data_of, settings, with_choices
+from tests.experiments.test_report import make_run
 
 DECLARED = OmegaConf.to_container(OmegaConf.load(script.TABLE))
 QUICK = ["debug=fast", "total_frames=512", "eval.every_frames=256"]

@@ -18,8 +18,6 @@ import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import RepeatAction, TransformReward
 from tensordict.nn import TensorDictModule
-from test_loggers import needs_trackio, trackio_rows
-from test_wandb import records
 from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
 
 from hydrl import envs
@@ -32,6 +30,8 @@ from hydrl.run.video import film, watch
 from hydrl.training import Episodes, Evaluator
 from tests.conftest import HANGING, saved, start
 from tests.fakes.envs import Toy
+from tests.run.logging.test_loggers import needs_trackio, trackio_rows
+from tests.run.logging.test_wandb import records
 
 needs_egl = pytest.mark.skipif(not find_library("EGL"), reason="MuJoCo needs libEGL")
 

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 import torch
-from test_update import COMPILED, agree, twenty_updates
 
 import hydrl.training.learner
 from hydrl.experience.minibatches import Epochs, Replay
 from hydrl.run.checkpoint import archive
+from tests.training.test_update import COMPILED, agree, twenty_updates
 
 pytestmark = [
     pytest.mark.gpu,

@@ -176,6 +176,14 @@ class Settings(Parts):
         return {name: builder(node) for name, node in (self.logger or {}).items()}
 
     @property
+    def eval_backend(self) -> Builder:
+        """The builder of what plays evaluations in the background; none where the loop waits for them."""
+        if (node := content("/eval_backends").get(self.eval.mode)) is None:
+            return nothing
+        options = {key: getattr(self.eval, key) for key in node if key != "_target_"}
+        return builder({**node, **options})
+
+    @property
     def transform_builders(self) -> list[Builder]:
         """The transforms' builders in the order they apply; a share of the run is told what it is of."""
         over = {"over": self.anneal_frames}

@@ -15,7 +15,7 @@ from torchrl.envs import ObservationNorm, Transform, TransformedEnv
 from hydrl.datasets import files
 from hydrl.datasets.convert import FORMAT, about, check_task, check_transforms, fitting, scales_of
 from hydrl.datasets.from_run import kept, standardised
-from hydrl.deploy.external_env import OwnForm
+from hydrl.envs.external_env import OwnForm
 from hydrl.envs.gymnasium import gymnasium_env
 from hydrl.envs.normalization import fit, normalisers
 from hydrl.errors import UserError

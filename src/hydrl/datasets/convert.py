@@ -28,7 +28,7 @@ from torchrl.envs import (
 )
 
 from hydrl.datasets.files import NEXT, Columns, ends, observed
-from hydrl.deploy.external_env import OwnForm, as_read
+from hydrl.envs.external_env import OwnForm, as_read
 from hydrl.envs.spaces import is_picture, is_vector
 from hydrl.envs.transforms import ActionMask, ActionScaling, CopiedTensors, RunningNorm
 from hydrl.envs.transitions import action_entries

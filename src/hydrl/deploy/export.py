@@ -20,7 +20,7 @@ from torchrl.modules import GRUModule, LSTMModule
 from torchrl.modules.utils import get_primers_from_module
 
 from hydrl.config.settings import Settings
-from hydrl.deploy.external_env import OwnForm, as_read
+from hydrl.envs.external_env import OwnForm, as_read
 from hydrl.envs.spaces import at, is_picture
 from hydrl.envs.transforms import ActionScaling, alone, read_by
 from hydrl.errors import UserError

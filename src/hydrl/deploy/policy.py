@@ -14,8 +14,8 @@ from hydrl import envs, specs
 from hydrl.config.describe import env_named
 from hydrl.config.settings import Settings
 from hydrl.deploy import export
-from hydrl.deploy.external_env import OwnForm, Told
 from hydrl.deploy.load import open_run
+from hydrl.envs.external_env import OwnForm, Told
 from hydrl.envs.pettingzoo import AgentsForm
 from hydrl.errors import UserError, printable
 from hydrl.library_setup import quieten_libraries

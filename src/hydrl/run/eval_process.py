@@ -6,6 +6,7 @@ import pickle
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from multiprocessing.connection import Connection
@@ -47,9 +48,10 @@ class InAProcess:
 
     Args:
         evaluate: that process has an evaluator like this one.
+        stop: as of :class:`hydrl.contrib.ray.evaluation.OnRay`; this one starts at once.
     """
 
-    def __init__(self, evaluate: Evaluator) -> None:
+    def __init__(self, evaluate: Evaluator, stop: Callable[[], object] | None = None) -> None:
         with starting(deaf_to=STOPPING) as context:  # which then ends it
             self.pipe, theirs = context.Pipe()
             given = CloudpickleWrapper(to_send(evaluate)), torch.get_num_threads(), dict(os.environ)

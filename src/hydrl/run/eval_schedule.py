@@ -8,7 +8,7 @@ from torchrl.checkpoint import GlobalRNGState
 
 from hydrl.errors import Interrupted, WorkerError
 from hydrl.run.checkpoint import archive
-from hydrl.run.eval_process import Beside, InAProcess, play
+from hydrl.run.eval_process import Beside, play
 from hydrl.run.logging.run_logger import Record
 from hydrl.training.evaluator import Evaluation, Evaluator, untouched_randomness
 from hydrl.training.timers import timeit
@@ -159,11 +159,5 @@ class LooksBeside(Looks):
 
 def make_looks(record: Record, evaluate: Evaluator, stop: Callable[[], object]) -> Looks:
     """Those of ``eval.mode``; arguments as of :class:`LooksBeside`."""
-    chosen = record.settings.eval
-    if chosen.mode == "loop":
-        return Looks(record, evaluate, stop)
-    if chosen.mode == "process":
-        return LooksBeside(record, evaluate, InAProcess(evaluate), stop)
-    from hydrl.contrib.ray.evaluation import OnRay  # which is an extra
-
-    return LooksBeside(record, evaluate, OnRay(evaluate, chosen.address, stop), stop)
+    there = record.settings.eval_backend(evaluate, stop=stop)
+    return Looks(record, evaluate, stop) if there is None else LooksBeside(record, evaluate, there, stop)

@@ -84,6 +84,11 @@ def meant(place: Path) -> str:
     return f"; the newest in it is {max(below, key=os.path.getmtime).parent}" if below else ""
 
 
+def from_here(path: Path) -> Path:
+    """A path as it is typed in the working folder."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def summary(run: Path) -> dict[str, Any]:
     """A run's ``summary.json``; empty where there is none that can be read."""
     with suppress(OSError, ValueError, RecursionError):

@@ -14,7 +14,6 @@ import psutil
 import pytest
 import torch
 from tensordict import TensorDict
-from test_checkpoint import Planted
 from torchrl.data import (
     LazyMemmapStorage,
     LazyTensorStorage,
@@ -28,6 +27,7 @@ from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint import replay_buffer
 from hydrl.run.checkpoint.replay_buffer import Memory
+from tests.run.checkpoint.test_archive import Planted
 
 SIZE = 1_000
 ROW = 8 + 4 * 63

@@ -56,7 +56,7 @@ class OnRay:
         WorkerError: where the process ends.
     """
 
-    def __init__(self, evaluate: Evaluator, address: str | None, stop: Callable[[], object]) -> None:
+    def __init__(self, evaluate: Evaluator, address: str | None, *, stop: Callable[[], object]) -> None:
         self.stop, self.begun = stop, not ray.is_initialized()
         self.actor: Any = None
         self.where: Place | None = None

@@ -23,9 +23,7 @@ from hydrl.run.checkpoint.env_state.verify import CannotGoOnError, Rehearsal
 from hydrl.run.checkpoint.fork import changed_states
 from hydrl.run.checkpoint.replay_buffer import Memory, Moment
 from hydrl.run.checkpoint.resume import Origin, shown
-from hydrl.run.eval_schedule import Looks
-from hydrl.run.logging.console import from_here
-from hydrl.run.logging.run_logger import Record
+from hydrl.run.run_folder import from_here
 
 AGE = 1.0  # seconds; a younger snapshot is near enough to the beginning of a batch
 SHARE = 20  # times what the last one took pass before the next
@@ -62,13 +60,13 @@ class TrainingState:
 
     def __init__(
         self,
-        record: Record,
+        record: Any,
         env: TransformedEnv,
         collector: Collector,
         buffer: ReplayBuffer | None,
         learner: Mapping[str, Any],
         make_env: Callable[[], TransformedEnv],
-        looks: Looks,
+        looks: Any,
     ) -> None:
         self.record, self.settings, self.progress = record, record.settings, record.progress
         self.env, self.collector = env, collector

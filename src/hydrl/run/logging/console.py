@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hydrl.errors import printable, printable_lines
+from hydrl.run.run_folder import from_here
 
 # The rows of the closing table, of what stands in summary.json.
 CLOSING = {
@@ -147,11 +148,6 @@ def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
             numbers = (key for key in own if isinstance(summary[key], int | float | None))
             rows |= {key.removeprefix("eval/"): short(summary[key]) for key in numbers}
     return rows | {"folder": str(from_here(directory))}
-
-
-def from_here(path: Path) -> Path:
-    """A path as it is typed in the working folder."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def console() -> Console:

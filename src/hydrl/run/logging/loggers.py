@@ -16,7 +16,7 @@ from typing import Any
 from torchrl.record.loggers import Logger, WandbLogger
 from torchrl.record.loggers.trackio import TrackioLogger
 
-import hydrl
+from hydrl.config import PACKAGE
 from hydrl.errors import UserError
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint import archive
@@ -134,7 +134,7 @@ def wandb(
     )
     logger = started(start, mode, directory)
     logger.experiment.define_metric("*", step_metric="frames")
-    logger.experiment.log_code(str(Path(hydrl.__file__).parent))
+    logger.experiment.log_code(str(PACKAGE))
     return logger
 
 

@@ -10,8 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torchrl.envs import EnvBase
 
-from hydrl.deploy.external_env import OwnForm
 from hydrl.envs import gymnasium_env
+from hydrl.envs.external_env import OwnForm
 from hydrl.errors import UserError
 from tests.fakes.pixel_envs import Dot
 
