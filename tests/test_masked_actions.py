@@ -467,7 +467,7 @@ def test_a_way_around_walls_is_found_in_fewer_frames_where_they_are_forbidden(ru
     more = [
         "total_frames=30_000",
         "eval.every_frames=1_000",
-        "eval.solved_at=-16",
+        "eval.reward_threshold=-16",
         "eval.stop_when_solved=true",
     ]
     numbers = small(task, all=NUMBERS | {"loss.value_estimator.gamma": 0.95}, replay=REPLAY)

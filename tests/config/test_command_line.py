@@ -159,7 +159,7 @@ def test_cuda_is_refused_where_there_is_none(told: Told, monkeypatch: pytest.Mon
         ("logger=wandb", "wandb"),
         ("algo=mappo env=vmas_navigation", "vmas"),
         ("algo=dqn env=cartpole collector=ray", "ray"),
-        ("algo=dqn env=cartpole eval.mode=ray", "ray"),
+        ("algo=dqn env=cartpole eval.backend=ray", "ray"),
     ],
 )
 def test_a_package_that_is_missing_is_told_before_the_environment(line, package, told: Told, monkeypatch):

@@ -3,7 +3,17 @@
 import pytest
 from hydra.utils import get_object
 
-from hydrl.config.migrations import ENCODER, new_config, new_word, new_words, old_word, with_encoders
+from hydrl.config.migrations import (
+    ENCODER,
+    RNN,
+    new_config,
+    new_name,
+    new_word,
+    new_words,
+    old_config,
+    old_word,
+    with_encoders,
+)
 from hydrl.config.signatures import imported
 from hydrl.config.user_dirs import use
 from hydrl.errors import UserError
@@ -40,25 +50,25 @@ def test_other_values_stay_as_they_are():
 
 def test_a_memory_of_earlier_is_the_part_that_it_became():
     found = new_config({"actor": {"memory": {"gru": 5}, "num_cells": [8]}})
-    memory = {"_target_": "hydrl.networks.rnn.Memory", "_partial_": True, "gru": 5}
-    assert found == {"actor": {"memory": memory, "num_cells": [8]}}
+    rnn = {"_target_": new_name(RNN), "_partial_": True, "cell": "gru", "hidden_size": 5}
+    assert found == {"actor": {"rnn": rnn, "num_cells": [8]}}
 
 
 def test_a_run_of_when_all_was_one_vector_compares_as_it_would_be_said_now():
-    read, memory = {"_target_": "reader"}, {"_target_": "memory", "lstm": 64}
+    read, rnn = {"_target_": "reader"}, {"_target_": "memory", "lstm": 64}
     then = {
-        "actor": {"in_keys": ["observation"], "num_cells": [64], "memory": memory},
+        "actor": {"in_keys": ["observation"], "num_cells": [64], "rnn": rnn},
         "critic": {"in_keys": ["memory"], "num_cells": [64]},
         "value": None,
         "transforms": {"normalize": {"in_keys": ["observation"], "frames": 9}},
     }
     now = {
-        "actor": {"in_keys": None, "num_cells": [64], "memory": memory, "encoder": read},
+        "actor": {"in_keys": None, "num_cells": [64], "rnn": rnn, "encoder": read},
         "critic": {"in_keys": None, "num_cells": [64], "encoder": "shared"},
         "value": None,
         "transforms": {"normalize": {"in_keys": None, "frames": 9}},
         "encoder": read,
-        "memory": memory,
+        "rnn": rnn,
     }
     names = ["actor", "critic", "value"]
     assert with_encoders(then, now, names) == now
@@ -97,6 +107,22 @@ def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
         ("data=choice(npz,run)", "data=choice(npz,replay_buffer)"),
         ("data.path=run", "data.path=run"),
         ("collector.path=a/b", "data.path=a/b"),
+        ("before.x.loss.fits={}", "extra_learners.x.loss.compatible_with={}"),
+        ("minibatches=cut", "minibatches=split"),
+        ("minibatches=whole,mixed", "minibatches=trajectories,mixed"),
+        ("env.opponents.chance=0.5", "env.opponents.random_prob=0.5"),
+        ("loss.compile_from=null", "loss.compile_min_updates=null"),
+        ("eval.solved_at=${eval.solved_at}", "eval.reward_threshold=${eval.reward_threshold}"),
+        ("eval.mode=loop", "eval.backend=inline"),
+        ("eval.mode=ray", "eval.backend=ray"),
+        ("~transforms.random_horizon", "~transforms.random_truncation"),
+        ("memory=lstm,gru", "rnn=lstm,gru"),
+        ("~memory", "~rnn"),
+        ("memory@critic.memory=gru", "rnn@critic.rnn=gru"),
+        ("memory.gru=8", "rnn.hidden_size=8"),
+        ("actor.memory.span=8", "rnn.span=8"),
+        ("+critic.memory.lstm=8", "+critic.rnn.hidden_size=8"),
+        ("encoder@actor=lstm", "rnn=lstm"),
         (
             "actor._target_=hydrl.parts.networks.actors.tanh_normal",
             "actor._target_=hydrl.networks.actors.tanh_normal",
@@ -116,7 +142,48 @@ def test_each_rewritten_override_is_printed_once(capsys):
     assert capsys.readouterr().err == "data=run is now data=replay_buffer\n"
 
 
-def test_a_folder_keeps_its_first_name():
+@pytest.mark.parametrize(
+    ("word", "old"),
+    [
+        ("rnn=gru", "memory=gru"),
+        ("rnn.hidden_size=8", "memory.lstm=8"),
+        ("minibatches=split", "minibatches=cut"),
+        ("eval.backend=inline", "eval.mode=loop"),
+        ("extra_learners.d.loss.requires={}", "before.d.loss.needs={}"),
+        ("memory=gru", "memory=gru"),
+        ("seed=1", "seed=1"),
+    ],
+)
+def test_a_folder_keeps_its_first_name(word: str, old: str):
+    assert old_word(word) == old
+
+
+def test_wandb_keeps_its_first_keys():
+    then = {
+        "memory": {"_target_": RNN, "lstm": 3, "span": None},
+        "actor": {"memory": None},
+        "eval": {"mode": "ray", "solved_at": 1.0},
+        "before": {"d": {"loss": {"compile_from": 3, "fits": {}}}},
+    }
+    config = new_config(then)
+    assert config == {
+        "rnn": {"_target_": new_name(RNN), "span": None, "cell": "lstm", "hidden_size": 3},
+        "actor": {"rnn": None},
+        "eval": {"backend": "ray", "reward_threshold": 1.0},
+        "extra_learners": {"d": {"loss": {"compile_min_updates": 3, "compatible_with": {}}}},
+    }
+    assert old_config(config) == then | {"memory": {"_target_": new_name(RNN), "lstm": 3, "span": None}}
+
+
+def test_rules_of_a_saved_run_are_rewritten():
+    then = {"fits": {"data": ["npz", "run"]}, "loss": {"needs": {"memory": [None], "because": "x"}}}
+    assert new_config(then) == {
+        "compatible_with": {"data": ["npz", "replay_buffer"]},
+        "loss": {"requires": {"rnn": [None], "because": "x"}},
+    }
+
+
+def test_the_data_of_a_folder_keeps_its_first_name():
     assert old_word("data=replay_buffer") == "data=run"
     assert old_word("data=npz") == "data=npz"
 
@@ -129,6 +196,12 @@ def test_a_folder_keeps_its_first_name():
             "# @package _global_\ndefaults:\n  - bc\n  - override /data: run\n",
             "/data=run is now",
         ),
+        ("algo/mine.yaml", "# @package _global_\nfits: {}\n", "fits is now compatible_with"),
+        ("algo/mine.yaml", "# @package _global_\nloss: {needs: {memory: [null]}}", "memory is now rnn"),
+        ("algo/mine.yaml", "# @package _global_\nx: '${memory.lstm}'", "${memory.lstm} is now ${rnn.hidden"),
+        ("actor/mine.yaml", "_target_: mine\nmemory: null", "actor.memory is now actor.rnn"),
+        ("actor/mine.yaml", "_target_: mine\nneeds: {}", "actor.needs is now actor.requires"),
+        ("minibatches/mine.yaml", "defaults:\n  - cut\n", "minibatches=cut is now minibatches=split"),
         (
             "actor/mine.yaml",
             "_target_: hydrl.parts.networks.actors.tanh_normal\n",
@@ -145,21 +218,17 @@ def test_an_old_word_in_a_users_file_is_an_error_that_names_the_new_one(file, co
     assert str(error.value).startswith(f"{place}: ")
 
 
-def test_an_import_by_an_old_name_is_an_error_that_names_the_new_one(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("statement", "old", "new"),
+    [
+        ("from hydrl.parts.losses import Pairs", "parts.losses.Pairs", "losses.build.Pairs"),
+        ("import hydrl.parts.transforms", "parts.transforms", "envs.transforms"),
+        ("from hydrl.parts.networks import (\n    heads)", "parts.networks", "networks"),
+    ],
+)
+def test_an_import_by_an_old_name_is_an_error_that_names_the_new(statement, old, new, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    for number, (statement, advice) in enumerate(
-        [
-            (
-                "from hydrl.parts.networks.heads import scaled",
-                "hydrl.parts.networks.heads is now hydrl.networks.heads",
-            ),
-            ("import hydrl.parts.transforms", "hydrl.parts.transforms is now hydrl.envs.transforms"),
-            (
-                "from hydrl.parts.networks import heads",
-                "hydrl.parts.networks.heads is now hydrl.networks.heads",
-            ),
-        ]
-    ):
-        (tmp_path / f"my_old_nets_{number}.py").write_text(f"{statement}\n")
-        with pytest.raises(UserError, match=f"cannot be imported: {advice}"):
-            imported("actor", f"my_old_nets_{number}.net")
+    module = f"my_old_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(f"{statement}\n")
+    with pytest.raises(UserError, match=f"cannot be imported: hydrl.{old} is now hydrl.{new}$"):
+        imported("actor", f"{module}.net")

@@ -25,7 +25,10 @@ GAIL += [
 ]
 GAIL += ["discriminator.num_cells=[16]", "critic.num_cells=[16]", "eval.every_frames=1_000"]
 GAIL += ["eval.final_episodes=1", "eval.max_steps=5", "log_every_frames=256", "minibatches.size=64"]
-GAIL += ["before.discriminator.minibatches.updates=3", "before.discriminator.minibatches.size=32"]
+GAIL += [
+    "extra_learners.discriminator.minibatches.updates=3",
+    "extra_learners.discriminator.minibatches.size=32",
+]
 
 
 def test_forms_of_the_reward_by_hand():

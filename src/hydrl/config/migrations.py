@@ -1,6 +1,6 @@
 """Old words of hydrl's and what each is called now, by the tables in ``migrations.yaml``.
 
-On the command line and in saved runs an old word is rewritten before Hydra reads it. In a user's own file, and
+On the command line and in saved runs an old word is rewritten before Hydra reads it. In a user's own file, or
 in an import, it is an error that names the new one.
 """
 
@@ -17,6 +17,9 @@ import yaml
 from hydrl.errors import UserError, print_lines
 
 ENCODER = "hydrl.networks.encoders.encoder"
+RNN = "hydrl.networks.rnn.Memory"
+DATASET_COLLECTOR = "hydrl.datasets.collector.DataSet"
+RULES = ("compatible_with", "requires")
 
 
 @functools.cache
@@ -64,14 +67,19 @@ def new_word(word: str) -> str:
     elif "_target_" in word:
         value = re.sub(r"(?<![\w./])hydrl\.[\w.]+", lambda name: new_name(name[0]), value)
     value = re.sub(r"(?<=\$\{)[\w.]+(?=\})", lambda name: new_key(name[0]), value)
-    return f"{word[: len(word) - len(word.lstrip('+~'))]}{key}{at}{new_key(package)}{equals}{value}"
+    return f"{signs(word)}{key}{at}{new_key(package)}{equals}{value}"
 
 
 def old_word(word: str) -> str:
-    """An override without signs before it as the names of folders have it, which keep the first words."""
+    """An override as names of folders and Optuna have it, which keep the first words."""
     key, equals, value = split_word(word)
     options = {new: old for old, new in table()["options"].get(key, {}).items()}
-    return f"{old_key(key)}{equals}{options.get(value, value)}"
+    return f"{signs(word)}{old_key(key)}{equals}{options.get(value, value)}"
+
+
+def signs(word: str) -> str:
+    """The ``+`` and ``~`` before an override."""
+    return word[: len(word) - len(word.lstrip("+~"))]
 
 
 def split_word(word: str) -> tuple[str, str, str]:
@@ -108,7 +116,11 @@ def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
     if not isinstance(values, dict):
         return new_option(path, values) if path in table()["options"] else values
     if set(values) in ({"lstm"}, {"gru"}):  # before an RNN was a component
-        return {"_target_": "hydrl.networks.rnn.Memory", "_partial_": True, **values}
+        values = {"_target_": RNN, "_partial_": True, **values}
+    if new_name(values.get("_target_")) == new_name(RNN) and (cells := {"lstm", "gru"} & {*values}):
+        cell = cells.pop()
+        others = {key: value for key, value in values.items() if key != cell}
+        values = {**others, "cell": cell, "hidden_size": values[cell]}
     if "path" in (collector := dataset_collector(values)):  # before a dataset was a component
         data = {key: value for key, value in collector.items() if key in ("path", "task")}
         values = {
@@ -127,9 +139,6 @@ def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
     if "_target_" in current:
         current["_target_"] = new_name(current["_target_"])
     return {"scale": scale, **current} if current.get("_target_") == ENCODER else current
-
-
-RULES = ("compatible_with", "requires")
 
 
 def new_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,9 +167,6 @@ def dataset_collector(values: Mapping[str, Any]) -> dict[str, Any]:
     collector: Any = values.get("collector")
     draws = isinstance(collector, dict) and new_name(collector.get("_target_")) == DATASET_COLLECTOR
     return collector if draws else {}
-
-
-DATASET_COLLECTOR = "hydrl.datasets.collector.DataSet"
 
 
 def with_encoders(then: Mapping[str, Any], now: Mapping[str, Any], networks: Sequence[str]) -> dict[str, Any]:
@@ -193,6 +199,9 @@ def old_config(values: Any, path: str = "") -> Any:
     """A configuration with its keys as W&B has them, which keeps the first names."""
     if not isinstance(values, Mapping):
         return values
+    if {"cell", "hidden_size"} <= {*values}:
+        others = {key: value for key, value in values.items() if key not in ("cell", "hidden_size")}
+        values = {**others, values["cell"]: values["hidden_size"]}
     return {
         old_key(joined(path, str(key))).rpartition(".")[2]: old_config(value, joined(path, str(key)))
         for key, value in values.items()
@@ -277,7 +286,8 @@ def old_words(values: Any, path: str) -> Iterator[tuple[str, str]]:
                 yield from old_words(value, below)
     elif isinstance(values, str):
         if (current := new_option(path, values)) != values:
-            yield (f"{path}={values}", f"{path}={current}") if path else (values, current)
+            prefix = "" if values.startswith("hydrl.") else f"{path}="
+            yield f"{prefix}{values}", f"{prefix}{current}"
         for name in re.findall(r"\$\{([\w.]+)\}", values):
             if (current := new_key(name)) != name:
                 yield f"${{{name}}}", f"${{{current}}}"

@@ -35,8 +35,8 @@ def check_signatures(values: Values) -> None:
     for path, node in targets(values):
         check_target(path, node, values)
     check_loss("", values)
-    for name in values.get("before", {}):
-        check_loss(f"before.{name}.", values)
+    for name in values.get("extra_learners", {}):
+        check_loss(f"extra_learners.{name}.", values)
     check_data(values)
 
 
@@ -45,7 +45,7 @@ def check_data(values: Values) -> None:
     able = [each for each in targets(values) if re.search(r"(^|\.)(minibatches|collector)$", each[0])]
     reading = [path for path, each in able if "data" in accepted_parameters(get_object(each["_target_"]))[0]]
     if values["data"] is not None and not reading:
-        mixed = "mixed" in values["fits"].get("minibatches", ["mixed"])
+        mixed = "mixed" in values["compatible_with"].get("minibatches", ["mixed"])
         advice = "minibatches=mixed" if mixed else "algo=bc, or another that learns from data"
         raise UserError(f"data: nothing reads it; use {advice}, or data=null")
     if values["data"] is None and reading:
@@ -113,7 +113,7 @@ def check_target(path: str, node: Part, values: Values) -> None:
         networks = {each: Any for each in kinds if "network" in each or each in chosen}
         hold(f"{loss}.networks", networks, values, open_ended=open_ended, of=name)
     positional = [None] * (len(positions) + is_class)
-    own = {key for key in node if not key.startswith("_") and key != "needs"}
+    own = {key for key in node if not key.startswith("_") and key != "requires"}
     if path == "env":
         check_task(node, own, kinds, open_ended=open_ended)
     if wraps and "training_only" in kinds:
@@ -304,7 +304,7 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False, 
     for key, value in (find(values, path) or {}).items():
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
-        elif key not in kinds and not open_ended and not key.startswith("_") and key != "needs":
+        elif key not in kinds and not open_ended and not key.startswith("_") and key != "requires":
             takes = f"{of} takes no {key}" if of else "there is no such key"
             known = [f"{path}.{each}" for each in kinds] or list(paths(values))
             ours = of.partition(".")[0] in ("", "hydrl", "torch", "torchrl")

@@ -23,7 +23,7 @@ from hydrl.run.run_folder import UNREADABLE, refuse_links, require_run
 from hydrl.specs import mask_key
 from hydrl.training.evaluator import Evaluator
 
-BUILT = ("env", "transforms", "encoder", "memory", "actor")  # of a run, to play its policy
+BUILT = ("env", "transforms", "encoder", "rnn", "actor")  # of a run, to play its policy
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:

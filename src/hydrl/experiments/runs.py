@@ -99,7 +99,7 @@ def read(folder: Path) -> Run:
         made = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
-            "threshold": config["eval"]["solved_at"],
+            "threshold": config["eval"]["reward_threshold"],
             "id": config.get("env", {}).get("id"),
         }
         file = ".hydra/overrides.yaml"

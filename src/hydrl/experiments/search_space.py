@@ -18,7 +18,7 @@ from optuna.distributions import (
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from hydrl.config.command_line import translate
-from hydrl.config.migrations import new_words
+from hydrl.config.migrations import new_words, old_word
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.schema import Built, Role, Strict, keys
 from hydrl.config.settings import Settings, load
@@ -46,7 +46,7 @@ class Plan(Strict, arbitrary_types_allowed=True):
     Attributes:
         overrides: that every run takes.
         ranges: what is drawn, as overrides.
-        space: what each key, with the + it may need, is drawn from.
+        space: what each key, with the + it may need, is drawn from; keys as Optuna has them, their first names.
         settings: of a run with the present numbers.
     """
 
@@ -105,7 +105,10 @@ def read(words: Sequence[str]) -> Plan:
     if not ranges:
         raise UserError(f"nothing is left to draw; add a range, as {RANGE}")
     present = settings.model_dump()
-    space = {each.get_key_element(): distribution(each, find(present, key)) for key, each in ranges.items()}
+    space = {
+        old_word(each.get_key_element()): distribution(each, find(present, key))
+        for key, each in ranges.items()
+    }
     lines = [each.input_line for each in ranges.values()]
     made = {"overrides": [*adding, *overrides], "ranges": lines, "space": space, "settings": settings}
     try:

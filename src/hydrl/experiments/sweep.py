@@ -48,8 +48,8 @@ def folder_name(overrides: Sequence[str], left_out: Sequence[str] = ()) -> str:
 
 
 def named(overrides: Sequence[str]) -> dict[str, str]:
-    """What a member may be named by: the overrides that make another run, by their keys, in their first words."""
-    given = dict(old_word(each).partition("=")[::2] for each in overrides)
+    """What a member may be named by: the overrides that make another run, by their first keys."""
+    given = dict(old_word(each.lstrip("+~")).partition("=")[::2] for each in overrides)
     unnamed = keys(Role.PROCESS, Role.RECORD)
     return {key: value for key, value in given.items() if re.split(r"[./]", key)[0] not in unnamed}
 

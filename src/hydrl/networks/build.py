@@ -36,7 +36,7 @@ class Net(TypedDict):
         encoder: builds, from the environment and ``in_keys``, what reads these and writes ``features``,
             ``[..., size]``, or ``None`` where hidden layers read them, vectors that are joined. Where it is
             ``shared``, for a critic of states, what lies before the actor's head lies before this one too.
-        memory: builds what keeps something of them, as :class:`hydrl.networks.rnn.Memory` does. A
+        rnn: builds what keeps something of them, as :class:`hydrl.networks.rnn.Memory` does. A
             critic of states has none of its own, which would need hidden states while acting, at an actor's
             cost; one of actions has, as it judges nothing but sequences.
         norm: see :func:`hydrl.networks.layers.mlp`.
@@ -47,7 +47,7 @@ class Net(TypedDict):
     activation: str
     in_keys: NotRequired[list[str] | None]
     encoder: NotRequired[Encoder | Literal["shared"] | None]
-    memory: NotRequired[Callable[..., TensorDictModuleBase] | None]
+    rnn: NotRequired[Callable[..., TensorDictModuleBase] | None]
     norm: NotRequired[Norm | None]
     init: NotRequired[str | None]
 
@@ -61,7 +61,7 @@ def network(
     activation: str,
     in_keys: list[str] | None = None,
     encoder: Encoder | Literal["shared"] | None = None,
-    memory: Callable[..., TensorDictModuleBase] | None = None,
+    rnn: Callable[..., TensorDictModuleBase] | None = None,
     norm: Norm | None = None,
     init: str | None = None,
 ) -> TensorDictModuleBase:
@@ -73,12 +73,12 @@ def network(
         actor: whose encoder and memory lie before the head, where they are shared.
     """
     in_keys = in_keys or seen(env)
-    if actor is not None and memory is not None:
-        memory = partial(memory, state=OF_A_CRITIC)
+    if actor is not None and rnn is not None:
+        rnn = partial(rnn, state=OF_A_CRITIC)
     before, read = shared(actor, in_keys) if encoder == "shared" or {*in_keys} & {*BODIES} else ([], in_keys)
     of_the_actor = bool(before)
     if not of_the_actor and encoder != "shared":
-        before, read = reading(env, in_keys, encoder, memory)
+        before, read = reading(env, in_keys, encoder, rnn)
     size = width(env, before, read) if norm or not before else 0
     if head.of_actions:
         read, size = [*read, "action"], size + env.action_spec_unbatched.shape[-1]
@@ -108,15 +108,15 @@ def reading(
     env: EnvBase,
     in_keys: list[str],
     encoder: Encoder | None,
-    memory: Callable[..., TensorDictModuleBase] | None,
+    rnn: Callable[..., TensorDictModuleBase] | None,
 ) -> tuple[list[TensorDictModuleBase], list[str]]:
     """What lies before the layers, and which entries these then read."""
     before: list[TensorDictModuleBase] = []
     if encoder is not None and (made := encoder(env, in_keys)) is not None:
         before.append(Features(materialise(made, env)))
         in_keys = ["features"]
-    if memory is not None:
-        before.append(memory(in_keys, width(env, before, in_keys)))
+    if rnn is not None:
+        before.append(rnn(in_keys, width(env, before, in_keys)))
         in_keys = ["memory"]
     return before, in_keys
 

@@ -345,7 +345,7 @@ def check_same(
             continue
         if old is None and new == {}:  # a key that older runs had not, and nothing in it
             continue
-        if {"fits", "needs"} & {*key.split(".")}:  # what may be chosen at all, not what was
+        if {"compatible_with", "requires"} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
         moved = key == DATA and None not in (old, new)  # whether it is the same its digest tells
         free = moved or key.partition(".")[0] in FREE or key in MACHINES
@@ -394,7 +394,7 @@ def wanted(settings: Settings, start: Origin) -> str:
     trained, score = settings.batches * settings.frames_per_batch <= start.frames, settings.eval
     reached = written.get("eval/return_mean") if written.get("solved_at_frames") is not None else None
     reached = reached if isinstance(reached, int | float) else None  # a damaged one is written anew
-    wanted_least = score.solved_at if score.stop_when_solved else None
+    wanted_least = score.reward_threshold if score.stop_when_solved else None
     solved = reached is not None and wanted_least is not None and reached >= wanted_least
     ended = written.get("status") == "finished" and written.get("frames") == start.frames
     if not ended or not (trained or solved):
