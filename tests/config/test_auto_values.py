@@ -20,7 +20,7 @@ from tests.conftest import settings
         ("algo=sac env=half_cheetah", True, "it pays in 995,008 updates, and may take a minute"),
         ("algo=crossq env=half_cheetah", False, "CrossQLoss is not known to gain"),
         ("loss=kl_penalty", False, "KLPENPPOLoss is not known to gain"),
-        ("algo=recurrent_ppo env=half_cheetah", False, "a memory cannot be compiled"),
+        ("algo=recurrent_ppo env=half_cheetah", False, "an RNN cannot be compiled"),
         (
             "algo=iql env=half_cheetah data.path=none",
             False,

@@ -21,7 +21,8 @@ import hydrl
 import train
 from hydrl.config import CONFIGS, command_line, tuned, user_dirs
 from hydrl.config.command_line import read
-from hydrl.config.overrides import as_hydra_reads, key_of, spelled_out, with_paths
+from hydrl.config.migrations import new_words
+from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
 from hydrl.config.settings import Settings
 from hydrl.config.suggestions import choices
 from hydrl.errors import DivergedError, Interrupted, UserError
@@ -601,7 +602,7 @@ def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
 
 
 def test_a_set_of_data_has_the_name_that_a_collector_had_for_it():
-    assert spelled_out(["algo=iql", "collector.path=a/b"]) == ["algo=iql", "data.path=a/b"]
+    assert new_words(["algo=iql", "collector.path=a/b"]) == ["algo=iql", "data.path=a/b"]
 
 
 def test_several_data_sets_stay_several():

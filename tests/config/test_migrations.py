@@ -120,7 +120,7 @@ def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
         ("~memory", "~rnn"),
         ("memory@critic.memory=gru", "rnn@critic.rnn=gru"),
         ("memory.gru=8", "rnn.hidden_size=8"),
-        ("actor.memory.span=8", "rnn.span=8"),
+        ("actor.memory.span=8", "actor.rnn.span=8"),
         ("+critic.memory.lstm=8", "+critic.rnn.hidden_size=8"),
         ("encoder@actor=lstm", "rnn=lstm"),
         (

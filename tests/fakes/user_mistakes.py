@@ -350,7 +350,10 @@ MISTAKES: dict[str, list[str]] = {
     "algo=iql env=pendulum data=null": [
         "collector needs data; add data=replay_buffer data.path=DIR, or use collector="
     ],
-    "algo=iql env=pendulum data=csv data.path=x": ["data=csv: no such choice", "h5, minari, npz, run"],
+    "algo=iql env=pendulum data=csv data.path=x": [
+        "data=csv: no such choice",
+        "h5, minari, npz, replay_buffer",
+    ],
     "algo=td3_bc env=cartpole data.path=x": [
         "algo=td3_bc acts in continuous action spaces",
         "use algo=bc, cql_discrete, gail or iql_discrete",
@@ -444,12 +447,15 @@ MISTAKES: dict[str, list[str]] = {
         "minibatches.size=64 and the 256 steps",
         "use minibatches.sequence=32",
     ],
-    "algo=recurrent_ppo actor.rnn.hidden_size=0": ["actor.rnn.hidden_size=0", "greater than 0"],
+    "algo=recurrent_ppo actor.rnn.hidden_size=0": ["rnn.hidden_size=0", "greater than 0"],
     "algo=tqc env=pendulum rnn=lstm": ["rnn=lstm does not work with TQCLoss", "use rnn=null"],
     "algo=recurrent_ppo rnn.span=1": ["rnn.span=1", "greater than or equal to 2"],
     "algo=recurrent_ppo rnn.cell=rnn": ["rnn.cell=rnn: should be 'lstm' or 'gru'"],
     "algo=recurrent_ppo +actor.rnn.units=8": ["rnn.units=8", "takes no units; "],
-    "algo=recurrent_ppo +critic.rnn.hidden_size=8": ["critic.rnn", "use critic.encoder=shared"],
+    "algo=recurrent_ppo +critic.rnn={_target_:hydrl.networks.rnn.Memory,cell:gru,hidden_size:8}": [
+        "critic.rnn",
+        "use critic.encoder=shared",
+    ],
     "algo=crossq compile=true": ["compile=true does not work with critic.norm", "use compile=false"],
     "algo=recurrent_ppo compile=true": ["compile=true does not work with rnn", "use compile=false"],
     "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],

@@ -68,12 +68,13 @@ def use(own: Iterable[Path]) -> None:
             )
         if not any((folder / each).is_dir() for each in groups):
             raise UserError(f"{folder} holds no group of choices, as actor/ or env/; name the one that does")
-        for file in sorted(folder.rglob("*.yaml")):
+        files = sorted(folder.rglob("*.yaml"))
+        for file in files:
             if (CONFIGS / file.relative_to(folder)).exists():
                 raise UserError(f"{file} is never read, as hydrl has one of that name; give it another")
-            group = file.relative_to(folder).parts[0]
-            check_package(file, group)
-            check_file(file, group, package_of(file))
+            check_package(file, file.relative_to(folder).parts[0])
+        for file in files:
+            check_file(file, file.relative_to(folder).parts[0], package_of(file))
         for file in (each for group in groups for each in folder.glob(f"{group}/**/*.yml")):
             raise UserError(f"{file} is never read; give it the ending .yaml")
         if str(folder.parent) not in sys.path:

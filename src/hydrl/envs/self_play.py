@@ -32,8 +32,8 @@ class Opponents:
         every_frames: of training, after which the policy joins them as it is then.
         pool_size: how many are kept, the newest.
         latest_prob: the share of the games that are against the last of them; else each is drawn evenly.
-        random_prob: the share of their moves that are drawn evenly from the valid ones, so that games go on in
-            ways that good players would not choose.
+        random_prob: the share of their moves that are drawn evenly from the valid ones, so that games go
+            on in ways that good players would not choose.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class Plan(Strict, arbitrary_types_allowed=True):
     Attributes:
         overrides: that every run takes.
         ranges: what is drawn, as overrides.
-        space: what each key, with the + it may need, is drawn from; keys as Optuna has them, their first names.
+        space: what each key, with the + it may need, is drawn from; Optuna keeps first names.
         settings: of a run with the present numbers.
     """
 

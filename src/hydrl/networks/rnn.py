@@ -32,8 +32,8 @@ class Memory(Shared):
     Args:
         in_keys: observation entries, or what an encoder makes of them.
         size: how many numbers these are together.
-        cell: ``lstm``, a long short-term memory (Hochreiter and Schmidhuber 1997), or ``gru``, gated recurrent
-            units (Cho et al. 2014).
+        cell: ``lstm``, a long short-term memory (Hochreiter and Schmidhuber 1997), or ``gru``, gated
+            recurrent units (Cho et al. 2014).
         hidden_size: units of the hidden state.
         span: steps, 2 or more, that it begins by keeping things for; ``None`` leaves PyTorch's own, a few.
         state: what its hidden state is called; an actor's and a critic's need two names.
