@@ -24,7 +24,7 @@ from hydrl.config.command_line import read
 from hydrl.config.migrations import new_words
 from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
 from hydrl.config.settings import Settings
-from hydrl.config.suggestions import choices
+from hydrl.config.tree import choices
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run.checkpoint import resume
 from tests.conftest import ROOT, composed, settings, with_choices
@@ -199,7 +199,7 @@ def own_choices(tmp_path: Path) -> Path:
         "actor/mine": "_target_: hydrl.networks.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
         "in_keys: [observation]\n",
         "algo/mine": "# @package _global_\ndefaults: [dqn, override /actor: mine]\n"
-        "algo: mine\nfits: {actor: [mine], critic: [null, mine]}\n",
+        "algo: mine\ncompatible_with: {actor: [mine], critic: [null, mine]}\n",
     }.items():
         (folder / name).parent.mkdir(parents=True)
         (folder / f"{name}.yaml").write_text(text)

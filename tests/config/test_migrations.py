@@ -27,7 +27,7 @@ EARLIER = [
     "hydrl.parts.encoders.BatchRenorm",
     "hydrl.parts.environments.gymnasium_env",
     "hydrl.parts.minibatches.Epochs",
-    "hydrl.parts.transforms.normaliser",
+    "hydrl.parts.transforms.action_scaling",
 ]
 
 

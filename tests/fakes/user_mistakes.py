@@ -452,7 +452,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=recurrent_ppo rnn.span=1": ["rnn.span=1", "greater than or equal to 2"],
     "algo=recurrent_ppo rnn.cell=rnn": ["rnn.cell=rnn: should be 'lstm' or 'gru'"],
     "algo=recurrent_ppo +actor.rnn.units=8": ["rnn.units=8", "takes no units; "],
-    "algo=recurrent_ppo +critic.rnn={_target_:hydrl.networks.rnn.Memory,cell:gru,hidden_size:8}": [
+    "algo=recurrent_ppo +critic.rnn={_target_:hydrl.networks.rnn.RecurrentLayer,cell:gru,hidden_size:8}": [
         "critic.rnn",
         "use critic.encoder=shared",
     ],

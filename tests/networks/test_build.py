@@ -12,7 +12,7 @@ from torchrl.objectives import ClipPPOLoss, DQNLoss
 from hydrl import envs
 from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics, heads
-from hydrl.networks.rnn import Memory
+from hydrl.networks.rnn import RecurrentLayer
 from tests.fakes.envs import Toy
 
 NET = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
@@ -70,7 +70,7 @@ def test_a_memory_keeps_features_and_a_norm_knows_how_many_it_reads():
     env = toy()
     norm = partial(nn.BatchNorm1d)
     actor = actors.tanh_normal(
-        env, **NET, encoder=squares, rnn=partial(Memory, cell="gru", hidden_size=7), norm=norm
+        env, **NET, encoder=squares, rnn=partial(RecurrentLayer, cell="gru", hidden_size=7), norm=norm
     )
     (cell,) = (each for each in actor.modules() if isinstance(each, nn.GRU))
     assert (cell.input_size, cell.hidden_size) == (15, 7)

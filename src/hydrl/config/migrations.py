@@ -17,7 +17,7 @@ import yaml
 from hydrl.errors import UserError, print_lines
 
 ENCODER = "hydrl.networks.encoders.encoder"
-RNN = "hydrl.networks.rnn.Memory"
+RNN = "hydrl.networks.rnn.RecurrentLayer"
 DATASET_COLLECTOR = "hydrl.datasets.collector.DataSet"
 RULES = ("compatible_with", "requires")
 
@@ -228,7 +228,7 @@ def new_class(module: str, path: str) -> tuple[str, str]:
 
 def new_path(name: str) -> str:
     """``name`` with its class or function renamed, where that stands in the table."""
-    for old, new in table()["names"].items():
+    for old, new in sorted(table()["names"].items(), key=lambda names: -len(names[0])):  # methods first
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)
     return name

@@ -123,8 +123,8 @@ def spelled_out(arguments: Sequence[str]) -> list[str]:
     """As Hydra has it what is typed shorter, and all else as it is.
 
     ``GROUP=none`` and ``GROUP=null`` are ``~GROUP``; ``logger.KEY`` is that of the one logger there is;
-    ``init_from=DIR`` is ``init_from.run=DIR``, ``actor.rnn.KEY`` is ``rnn.KEY``; a key of :data:`UNWRITTEN` is
-    added where it is new.
+    ``init_from=DIR`` is ``init_from.run=DIR``, ``actor.rnn.KEY`` is ``rnn.KEY``; a new key of
+    :data:`UNWRITTEN` is added.
     """
     added = [re.sub(rf"^(?={UNWRITTEN})", "++", each) for each in arguments]
     added = [re.sub(r"^(\+*)actor\.rnn\.", r"\1rnn.", word) for word in added]

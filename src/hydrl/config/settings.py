@@ -28,7 +28,8 @@ from hydrl.config.migrations import ENCODER, new_config
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import choices, content, explain, find, unresolved
+from hydrl.config.suggestions import explain, unresolved
+from hydrl.config.tree import choices, content, find
 from hydrl.config.trust import check_addresses, check_trust
 from hydrl.errors import UserError
 
@@ -429,7 +430,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
     Args:
         settings: the run's.
-        kind: what :func:`hydrl.envs.action_kind` says of the environment.
+        kind: what :func:`hydrl.specs.action_kind` says of the environment.
     """
     has = f"{env_named(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:

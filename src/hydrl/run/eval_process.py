@@ -17,9 +17,9 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.data.utils import CloudpickleWrapper
 
 from hydrl.errors import RunError, UserError, WorkerError
-from hydrl.experience.forkserver import STOPPING, starting
+from hydrl.experience.forkserver import STOP_SIGNALS, worker_context
 from hydrl.library_setup import quieten_libraries, remember_missing_packages
-from hydrl.training.evaluator import Episodes, Evaluation, Evaluator
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
 
 ENDING = 5.0  # seconds in which a process whose pipe is closed has ended
 
@@ -51,8 +51,8 @@ class InAProcess:
         stop: as of :class:`hydrl.contrib.ray.evaluation.OnRay`; this one starts at once.
     """
 
-    def __init__(self, evaluate: Evaluator, stop: Callable[[], object] | None = None) -> None:
-        with starting(deaf_to=STOPPING) as context:  # which then ends it
+    def __init__(self, evaluate: PolicyEvaluator, stop: Callable[[], object] | None = None) -> None:
+        with worker_context(blocked_signals=STOP_SIGNALS) as context:  # which then ends it
             self.pipe, theirs = context.Pipe()
             given = CloudpickleWrapper(to_send(evaluate)), torch.get_num_threads(), dict(os.environ)
             self.process = context.Process(target=answer, args=(theirs, *given), daemon=True)
@@ -95,7 +95,7 @@ class InAProcess:
         self.pipe.close()
 
 
-def to_send(evaluate: Evaluator) -> Evaluator:
+def to_send(evaluate: PolicyEvaluator) -> PolicyEvaluator:
     """One for another process, without the statistics, which look into the environment of this one."""
     there = copy(evaluate)
     there.normaliser = dict
@@ -120,7 +120,7 @@ def answer(pipe: Connection, evaluator: CloudpickleWrapper, threads: int, enviro
             pipe.send_bytes(pickle.dumps(played(evaluator.fn, pickle.loads(pipe.recv_bytes()))))
 
 
-def played(evaluate: Evaluator, asked: dict[str, Any]) -> Evaluation | str:
+def played(evaluate: PolicyEvaluator, asked: dict[str, Any]) -> Evaluation | str:
     """An evaluation, or why there is none."""
     try:
         return play(evaluate, asked)
@@ -130,10 +130,10 @@ def played(evaluate: Evaluator, asked: dict[str, Any]) -> Evaluation | str:
         return f"\n{traceback.format_exc().strip()}"
 
 
-def play(evaluate: Evaluator, asked: dict[str, Any]) -> Evaluation:
+def play(evaluate: PolicyEvaluator, asked: dict[str, Any]) -> Evaluation:
     """Plays an evaluation of the snapshot by :meth:`hydrl.run.eval_schedule.Looks.moment`."""
     there = copy(evaluate)  # with the same environments
     there.normaliser = lambda: asked["normaliser"]
     there.actor.load_state_dict(asked["actor"])
     GlobalRNGState().load_state_dict(asked["rng"])
-    return there.play(asked["frames"], asked["episodes"], Episodes.TRAINING)
+    return there.play(asked["frames"], asked["episodes"], SeedStream.TRAINING)

@@ -10,7 +10,7 @@ from hydrl.errors import Interrupted, WorkerError
 from hydrl.run.checkpoint import archive
 from hydrl.run.eval_process import Beside, play
 from hydrl.run.logging.run_logger import Record
-from hydrl.training.evaluator import Evaluation, Evaluator, untouched_randomness
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, preserve_rng
 from hydrl.training.timers import timeit
 
 TICK = 0.5  # seconds between two looks at the signals while an evaluation is waited for
@@ -25,7 +25,7 @@ class Looks:
         stop: raises where the run is to end, see :meth:`hydrl.run.process.Stop.here`.
     """
 
-    def __init__(self, record: Record, evaluate: Evaluator, stop: Callable[[], object]) -> None:
+    def __init__(self, record: Record, evaluate: PolicyEvaluator, stop: Callable[[], object]) -> None:
         self.record, self.evaluate, self.progress = record, evaluate, record.progress
         self.stop = stop
         self.every, self.episodes = record.settings.eval.every_frames, record.settings.eval.episodes
@@ -47,7 +47,7 @@ class Looks:
         while self.asked:
             self.stop()
             now = self.moment()
-            with untouched_randomness():
+            with preserve_rng():
                 self.take_in(play(self.evaluate, self.asked[0]))
             self.evaluate.actor.load_state_dict(now["actor"])
 
@@ -102,7 +102,7 @@ class LooksBeside(Looks):
     """
 
     def __init__(
-        self, record: Record, evaluate: Evaluator, there: Beside, stop: Callable[[], object]
+        self, record: Record, evaluate: PolicyEvaluator, there: Beside, stop: Callable[[], object]
     ) -> None:
         super().__init__(record, evaluate, stop)
         self.there, self.busy = there, False
@@ -157,7 +157,7 @@ class LooksBeside(Looks):
         self.there.close()
 
 
-def make_looks(record: Record, evaluate: Evaluator, stop: Callable[[], object]) -> Looks:
+def make_looks(record: Record, evaluate: PolicyEvaluator, stop: Callable[[], object]) -> Looks:
     """Those of ``eval.backend``; arguments as of :class:`LooksBeside`."""
     there = record.settings.eval_backend(evaluate, stop=stop)
     return Looks(record, evaluate, stop) if there is None else LooksBeside(record, evaluate, there, stop)

@@ -19,12 +19,12 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl.config.settings import Settings
-from hydrl.envs import load_normaliser
+from hydrl.envs import load_normalizer
 from hydrl.errors import UserError
 from hydrl.library_setup import seed_generators
 from hydrl.run.atomic_files import atomically
 from hydrl.run.logging.run_logger import Record
-from hydrl.training.evaluator import Episodes, Evaluator, episode_seed, untouched_randomness
+from hydrl.training.evaluator import PolicyEvaluator, SeedStream, episode_seed, preserve_rng
 from hydrl.training.timers import timeit
 
 SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and one costs up to 80 ms to draw
@@ -34,7 +34,7 @@ HOLDING = {AtariPreprocessing: "frame_skip", MaxAndSkipObservation: "_skip", Rep
 
 @torch.no_grad()
 def film(
-    evaluator: Evaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
+    evaluator: PolicyEvaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
 ) -> tuple[float, int, bool]:
     """Films one episode, which begins as the first of ``evaluator(frames, ..., drawn)``.
 
@@ -50,8 +50,8 @@ def film(
         UserError: if the environment gives no frames.
         RunError: if the file cannot be written.
     """
-    with untouched_randomness(), closing(evaluator.make_env(render="rgb_array")) as env:
-        load_normaliser(env, evaluator.normaliser())
+    with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
+        load_normalizer(env, evaluator.normaliser())
         seed = episode_seed(evaluator.seed, frames, drawn)
         env.set_seed(seed)
         seed_generators(seed)
@@ -97,7 +97,9 @@ def told(played: TensorDictBase) -> tuple[float, int, bool]:
 
 
 @torch.no_grad()
-def watch(evaluator: Evaluator, frames: int, episodes: int, drawn: int) -> Iterator[tuple[float, int, bool]]:
+def watch(
+    evaluator: PolicyEvaluator, frames: int, episodes: int, drawn: int
+) -> Iterator[tuple[float, int, bool]]:
     """Plays the episodes of ``evaluator(frames, episodes, drawn)`` in a window, one after the other.
 
     The task draws itself, at its own speed.
@@ -110,7 +112,7 @@ def watch(evaluator: Evaluator, frames: int, episodes: int, drawn: int) -> Itera
         KeyboardInterrupt: if that is closed.
     """
     with closing(evaluator.make_env(render="human")) as env:
-        load_normaliser(env, evaluator.normaliser())
+        load_normalizer(env, evaluator.normaliser())
         metadata = getattr(env.base_env, "metadata", None) or {}
         if "human" not in metadata.get("render_modes", ()):
             raise no_window(env, "it has no render mode human")
@@ -148,11 +150,11 @@ class Camera:
         UserError: where the environment gives no frames; one is drawn at once to see.
     """
 
-    def __init__(self, evaluator: Evaluator, settings: Settings) -> None:
+    def __init__(self, evaluator: PolicyEvaluator, settings: Settings) -> None:
         self.evaluator, self.eval = evaluator, settings.eval
         self.folder = Path(settings.run_dir) / "videos"
         if self.eval.video:
-            with untouched_randomness(), closing(evaluator.make_env(render="rgb_array")) as env:
+            with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
                 env.base_env.reset()
                 picture(env)
 
@@ -161,9 +163,9 @@ class Camera:
         frames = record.progress.frames
         if not self.eval.video or not (final or record.progress.due(self.eval.video_every_frames)):
             return
-        path, key, drawn = self.folder / f"{frames:012}.mp4", "eval/video", Episodes.TRAINING
+        path, key, drawn = self.folder / f"{frames:012}.mp4", "eval/video", SeedStream.TRAINING
         if final:
-            path, key, drawn = self.folder / "final.mp4", "eval/final_video", Episodes.CLOSING
+            path, key, drawn = self.folder / "final.mp4", "eval/final_video", SeedStream.CLOSING
         with timeit("time/video"):
             try:
                 _, steps, cut = film(self.evaluator, path, frames, drawn, pause)

@@ -22,7 +22,7 @@ from hydrl.config.migrations import new_config, new_words, with_encoders
 from hydrl.config.overrides import as_typed, forks, key_of, plain, quoted, run_of
 from hydrl.config.schema import NETWORKS, InitFrom, Role, keys
 from hydrl.config.settings import Settings, check_stranger
-from hydrl.config.suggestions import find, paths, show
+from hydrl.config.tree import find, paths, show
 from hydrl.errors import UserError, print_lines
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.run_folder import lock, meant, refuse_links, saved_yaml, summary

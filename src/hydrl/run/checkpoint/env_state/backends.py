@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hydrl.envs.dm_control import Suite
-from hydrl.envs.self_play import Opponents
+from hydrl.envs.self_play import OpponentPool
 
 Ways = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 
@@ -28,7 +28,8 @@ def bits(table: np.ndarray | torch.Tensor) -> np.ndarray:
 
 def label(value: Any) -> str:
     """The kind of a generator of random numbers, or of what else has a state."""
-    return type(getattr(value, "bit_generator", value)).__name__
+    kind = type(getattr(value, "bit_generator", value)).__name__
+    return "Opponents" if kind == "OpponentPool" else kind  # as checkpoints name it
 
 
 def mujoco_state(data: mujoco.MjData) -> np.ndarray:
@@ -116,7 +117,10 @@ STATEFUL: dict[type, Ways] = {
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     mujoco.MjData: (mujoco_state, load_mujoco),
     Suite: (suite_state, load_suite),
-    Opponents: (lambda it: {}, lambda it, state: None),  # a collector keeps them; all environments share them
+    OpponentPool: (
+        lambda it: {},
+        lambda it, state: None,
+    ),  # a collector keeps them; all environments share them
 }
 # How one is made that is not there, by its label.
 NEW: dict[str, Callable[[], Any]] = {

@@ -19,8 +19,8 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 
 from hydrl.run.checkpoint.env_state.capture import LARGE, digest, load_simulator, simulator_state, tables
-from hydrl.specs import opponents, random_action
-from hydrl.training.evaluator import untouched_randomness
+from hydrl.specs import opponent_pool, random_action
+from hydrl.training.evaluator import preserve_rng
 
 STEPS = 16  # before a reset of all environments, and as many after it
 SEED = 1_618_033_988  # of twins, which have to stand elsewhere
@@ -64,7 +64,7 @@ class Rehearsal:
         """
         self.first = None
         state, rng = simulator_state(self.env), GlobalRNGState().state_dict()
-        with untouched_randomness(), self.twin() as twin:
+        with preserve_rng(), self.twin() as twin:
             self.stepped = True
             expected = play(self.env, carrier)  # first, for a twin moves what all share
             fresh = self.stand_elsewhere(twin)
@@ -75,7 +75,7 @@ class Rehearsal:
             load_simulator(self.env, state)
         file = io.BytesIO()
         kept = {"state": simulator_state(self.env, self.fresh), "carrier": carrier, "rng": rng}
-        if (others := opponents(self.env)) is not None:  # more join them later, and older ones go
+        if (others := opponent_pool(self.env)) is not None:  # more join them later, and older ones go
             kept["opponents"] = others.state_dict()
         torch.save(kept | {"expected": expected}, file)
         if file.tell() <= 64 * LARGE:
@@ -90,17 +90,17 @@ class Rehearsal:
         Raises:
             CannotGoOnError: if it does not come to what it came to; the training environment has to be reset.
         """
-        others, first = opponents(self.env), None
+        others, first = opponent_pool(self.env), None
         if self.first is not None:
             first = torch.load(io.BytesIO(self.first.numpy().tobytes()), weights_only=True)
             if others is not None and "opponents" not in first:  # of a version that did not keep them
                 self.first = first = None
-        with untouched_randomness(), self.twin() as twin:
+        with preserve_rng(), self.twin() as twin:
             fresh = self.stand_elsewhere(twin)
             if first is not None:
                 load_simulator(twin, first["state"])
                 before = nullcontext() if others is None else others.as_they_were(first["opponents"])
-                with untouched_randomness(), before:
+                with preserve_rng(), before:
                     GlobalRNGState().load_state_dict(first["rng"])
                     compare(first["expected"], play(twin, first["carrier"]))
             load_simulator(twin, state)
@@ -115,7 +115,7 @@ class Rehearsal:
     def twin(self) -> Iterator[TransformedEnv]:
         """A fresh environment; what fails in the block means that nothing can go on."""
         try:
-            with untouched_randomness():
+            with preserve_rng():
                 twin = self.make_env()
         except Exception as error:
             raise CannotGoOnError(f"no second one can be made beside them ({told(error)})") from error
@@ -125,7 +125,7 @@ class Rehearsal:
             finally:
                 twin.close(raise_if_closed=False)
 
-    @untouched_randomness()
+    @preserve_rng()
     @torch.no_grad()
     def stand_elsewhere(self, twin: TransformedEnv) -> dict[str, str]:
         """Seeds a twin and takes it some steps; returns the digests of large arrays that are its own."""
@@ -139,7 +139,7 @@ class Rehearsal:
         return {path: digest(each) for path, each in found.items() if not shared(each, there.get(path))}
 
 
-@untouched_randomness()
+@preserve_rng()
 @torch.no_grad()
 def play(env: TransformedEnv, carrier: Mapping[str, Any]) -> dict[str, str]:
     """Random steps below the transforms, so that no normaliser moves, with a reset of all among them.
