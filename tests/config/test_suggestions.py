@@ -55,7 +55,7 @@ def test_the_nearest_option_comes_first():
 
 
 def test_only_options_that_the_algorithm_learns_with_are_named():
-    values = {"fits": {"critic": ["state_value"], "exploration": [None, "e_greedy"]}}
+    values = {"compatible_with": {"critic": ["state_value"], "exploration": [None, "e_greedy"]}}
     offered = ["action_value", "quantiles", "state_value"]
     assert no_such_choice("critic", "q_value", offered, values).endswith(". Try state_value.")
     assert no_such_choice("exploration", "None", ["e_greedy", "gaussian"], values).endswith(

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import GYMNASIUM, WRAPPERS, Part, Values, row_of
 from hydrl.config.signatures import accepted_parameters, gymnasium_parameters, required_keywords, targets
@@ -41,7 +42,7 @@ def check_signatures(values: Values) -> None:
     for path, node in targets(values):
         mistakes |= dict(check_target(path, node, values))
     if not mistakes:  # every target can be imported
-        for prefix in ("", *(f"before.{name}." for name in values.get("before", {}))):
+        for prefix in ("", *(f"extra_learners.{name}." for name in values.get("extra_learners", {}))):
             mistakes |= dict(check_loss(prefix, values))
     if mistakes:
         raise ConfigError(without_copies(mistakes, values))
@@ -57,13 +58,13 @@ def check_data(values: Values) -> None:
         and "data" in accepted_parameters(get_object(node["_target_"]))[0]
     ]
     if values["data"] is not None and not readers:
-        mixed = "mixed" in values["fits"].get("minibatches", ["mixed"])
+        mixed = "mixed" in values["compatible_with"].get("minibatches", ["mixed"])
         use = "minibatches=mixed" if mixed else "algo=bc, or another algorithm that learns from a dataset"
         raise UserError(f"data: nothing reads the dataset. Use {use}, or data=null.")
     if values["data"] is None and readers:
         other = "single" if readers[0] == "collector" else "replay"
         raise UserError(
-            f"data=null: {readers[0]} needs a dataset. Add data=run data.path=DIR, or use "
+            f"data=null: {readers[0]} needs a dataset. Add data=replay_buffer data.path=DIR, or use "
             f"{readers[0]}={other}."
         )
 
@@ -119,7 +120,7 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
     if mistakes := dict(check_class(path, name, target, way)):
         yield from mistakes.items()
         return
-    own = {key for key in node if not key.startswith("_") and key != "needs"}
+    own = {key for key in node if not key.startswith("_") and key != "requires"}
     if path.endswith("loss.module"):
         loss = path.removesuffix(".module")
         networks = {key: Any for key in parameters if "network" in key or key in keywords}
@@ -231,7 +232,8 @@ def imported(path: str, name: str) -> tuple[Any, str]:
         target = get_object(name)
     except Exception as error:
         cause = error.__cause__ or error
-        return None, f"cannot be imported: {str(cause).splitlines()[0]}{near_names(path, name, cause)}"
+        reason = explain_import(cause) or str(cause).splitlines()[0] + near_names(path, name, cause)
+        return None, f"cannot be imported: {reason}"
     return target, "" if callable(target) else "no class or function. Write the dotted path of one"
 
 
@@ -273,7 +275,7 @@ def check_keys(
     for key, value in (find(values, path) or {}).items():
         if key in kinds and not isinstance(value, Mapping):
             yield from check_value(f"{path}.{key}", kinds[key], values)
-        elif key not in kinds and not open_ended and not key.startswith("_") and key != "needs":
+        elif key not in kinds and not open_ended and not key.startswith("_") and key != "requires":
             unknown.append(f"{path}.{key}")
     typed = set(map(key_of, words()))
     leftover = [key for key in unknown if key not in typed and (setter(key) or f"{path}._target_" in typed)]

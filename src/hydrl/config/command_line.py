@@ -23,6 +23,7 @@ from yaml import YAMLError
 
 from hydrl.config import settings, tuned, user_dirs
 from hydrl.config.hydra_errors import HYDRA_ERRORS, check_arguments, every_mistake, translate
+from hydrl.config.migrations import new_words
 from hydrl.config.overrides import as_typed, key_of, plain, spelled_out, with_paths
 from hydrl.config.suggestions import no_such_key
 from hydrl.errors import ConfigError, Interrupted, RunError, UserError, print_lines
@@ -74,7 +75,7 @@ def understood(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]
     Raises:
         UserError: for one that it would.
     """
-    spelled = spelled_out(expand(with_paths(words)))
+    spelled = spelled_out(expand(with_paths(new_words(words))))
     # Options first, with what belongs to them: Hydra reads none that stand among overrides.
     ordered = sorted(spelled, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
     check_arguments(ordered)

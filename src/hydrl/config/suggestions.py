@@ -311,7 +311,11 @@ def parameters_of(target: str) -> list[str]:
 
 def compatible(values: Mapping[str, Any], group: str) -> list[str | None] | None:
     """The options of a group that the algorithm and its loss can learn with; ``None`` where any may do."""
-    rules = [rule for path in ("fits", "loss.fits") if (rule := (find(values, path) or {}).get(group))]
+    rules = [
+        rule
+        for path in ("compatible_with", "loss.compatible_with")
+        if (rule := (find(values, path) or {}).get(group))
+    ]
     return [option for option in rules[0] if all(option in rule for rule in rules)] if rules else None
 
 

@@ -71,7 +71,9 @@ def instead(path: Path, kind: str = "") -> str:
         "minari": (path / "data" / "main_data.hdf5").is_file() or (path / "main_data.hdf5").is_file(),
     }
     others = [each for each, fits in kinds.items() if fits and each != kind]
-    return f"use data={others[0]}" if others else "give another path"
+    return (
+        f"use data={'replay_buffer' if others[0] == 'run' else others[0]}" if others else "give another path"
+    )
 
 
 def npz(file: Path) -> tuple[Columns, list[str]]:

@@ -29,7 +29,7 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str],
     """
     if not path.exists():
         raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
-    if (other := files.instead(path)) != "use data=run":
+    if (other := files.instead(path)) != "use data=replay_buffer":
         raise UserError(f"{key}={path} is no run; {other}")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")

@@ -36,6 +36,7 @@ def opened(path: Path, told: str) -> tuple[str, Columns, np.ndarray, np.ndarray,
     if not path.exists() and not files.is_name(path):
         raise UserError(f"{told}: there is no such file or folder")
     kind = files.instead(path).removeprefix("use data=") if path.exists() else "minari"
+    kind = "run" if kind == "replay_buffer" else kind
     if kind not in ("run", "npz", "h5", "minari"):
         raise UserError(f"{told}: no set of data and no run lies there")
     if kind != "run":
