@@ -6,15 +6,16 @@ from hydrl.config import CONFIGS
 from hydrl.config.overrides import choices_made
 from hydrl.config.schema import WITHIN, Part
 from hydrl.config.signatures import targets
+from hydrl.config.suggestions import one_of
 from hydrl.config.tree import choices, content
 
 
 def use(group: str, able: Sequence[str | None]) -> str:
-    """The choices that would do, for the end of a sentence."""
+    """The options that would do, as a sentence without its full stop."""
     names = [each or "null" for each in able]
     if len(names) > 3:
-        return f"use {group}={', '.join(names[:-1])} or {names[-1]}"
-    return "use " + " or ".join(f"{group}={name}" for name in names)
+        return f"Use {group}={one_of(names)}"
+    return f"Use {one_of(f'{group}={name}' for name in names)}"
 
 
 def named(group: str, node: Part | None) -> str:

@@ -293,9 +293,9 @@ def network(part: str, make: Builder, *handed: Any) -> Any:
     """
     made = make(*handed)
     if not hasattr(made, "in_keys"):
-        raise UserError(f"{part} is a {type(made).__name__}; wrap it in a TensorDictModule")
+        raise UserError(f"{part}: is a {type(made).__name__}. Wrap it in a TensorDictModule.")
     if part == "actor" and (lacking := set(handed[0].action_keys) - set(made.out_keys)):
-        raise UserError(f"actor writes {made.out_keys}, but not {', '.join(map(str, lacking))}, the action")
+        raise UserError(f"actor: writes {made.out_keys}, but not {', '.join(map(str, lacking))}, the action.")
     return made
 
 
@@ -309,7 +309,9 @@ def builder(node: Part) -> Builder:
         made = instantiate(plain(node), _partial_=True, _convert_="all")
     except InstantiationException as error:
         reason = str(error.__cause__ or error).split("full_key")[0]
-        raise UserError(f"_target_={node['_target_']} cannot be built: {' '.join(reason.split())}") from error
+        raise UserError(
+            f"_target_={node['_target_']}: cannot be built: {' '.join(reason.split())}"
+        ) from error
     return partial(made.func, *made.args, **{key: nested(key, value) for key, value in made.keywords.items()})
 
 
@@ -368,9 +370,7 @@ def checked(cfg: DictConfig) -> Settings:
         try:
             make()
         except Exception as error:
-            raise UserError(
-                f"transforms.{name}: it cannot be built: {' '.join(str(error).split())}."
-            ) from error
+            raise UserError(f"transforms.{name}: cannot be built: {' '.join(str(error).split())}.") from error
     return settings
 
 
@@ -384,13 +384,11 @@ def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
     check_trust(values, told, typed)
     check_addresses(values, told, typed)
     if "${oc.env:" in str(settings.shown["logger"]):  # which sends it away
-        raise UserError(
-            f"{told}: its logger is given values of the environment; add trust=true if you trust it"
-        )
+        raise UserError(f"{told}: its logger is given environment variables. Add trust=true if you trust it.")
     scratch = find(values, "buffer.storage.scratch_dir")
     if scratch and Path(settings.run_dir).resolve() not in Path(scratch).resolve().parents:
         raise UserError(
-            f"{told}: buffer.storage.scratch_dir={scratch} is outside the run; add trust=true to write there"
+            f"{told}: buffer.storage.scratch_dir={scratch} is outside the run. Add trust=true to write there."
         )
 
 
@@ -444,16 +442,16 @@ def check_action_space(settings: Settings, kind: str) -> None:
     if kind not in settings.action_spaces:
         given = fits_data(settings.algo)
         able = [name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == given]
-        advice = use("algo", able) if able else f"no algorithm here can{' from data' * given}"
+        advice = use("algo", able) if able else f"No algorithm here can{' from a dataset' * given}"
         if settings.env["_target_"] == VMAS and "multi-agent discrete" in settings.action_spaces:
-            advice = f"add +env.continuous_actions=false, or {advice}"
+            advice = f"Add +env.continuous_actions=false. {advice}"
         if "one-hot" in kind:
-            advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
+            advice = "Let each action be an integer, as in torchrl.data.MultiCategorical"
         spaces = one_of(settings.action_spaces)
-        raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
+        raise UserError(f"algo={settings.algo}: acts in {spaces} action spaces, and {has}. {advice}.")
     if kind not in (only := settings.actor.get("requires", {}).get("action_spaces", [kind])):
         actor = named("actor", settings.actor)
-        raise UserError(f"{actor} acts in {one_of(only)} action spaces and {has}; use actor=stochastic")
+        raise UserError(f"{actor}: acts in {one_of(only)} action spaces, and {has}. Use actor=stochastic.")
 
 
 def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> None:
@@ -468,8 +466,8 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
         env = env_named(settings.task, settings.env)
         joined = ", or env.group_map=all_in_one_group" * (alike and "group_map" in settings.env)
         raise UserError(
-            f"algo={settings.algo} learns one group of agents, and {env} has {' and '.join(groups)}; use "
-            f"algo=mappo or algo=ippo{joined}"
+            f"algo={settings.algo}: learns one group of agents, and {env} has {' and '.join(groups)}. "
+            f"Use algo=mappo or algo=ippo{joined}."
         )
 
 

@@ -32,12 +32,12 @@ OWN_NUMBERS = {
 
 # Wrappers of Gymnasium's that go wrong here, and what does it.
 INSTEAD_OF = {
-    "gymnasium.wrappers.NormalizeObservation": "keeps statistics that evaluation and a saved policy would "
-    "not have; use transforms=running_norm, or transforms=normalized",
-    "gymnasium.wrappers.NormalizeReward": "would make returns those of scaled rewards; use "
+    "gymnasium.wrappers.NormalizeObservation": "its statistics would be missing in evaluation "
+    "and a saved policy. Use transforms=running_norm, or transforms=normalized",
+    "gymnasium.wrappers.NormalizeReward": "returns would be those of scaled rewards. Use "
     "transforms=normalized_rewards",
-    "gymnasium.wrappers.Autoreset": "resets inside of step, where a run loses how an episode ends; leave it "
-    "out, episodes begin anew without it",
+    "gymnasium.wrappers.Autoreset": "resets inside of step, where a run loses how an episode ends. Leave it "
+    "out: episodes begin anew without it",
 }
 
 
@@ -48,16 +48,16 @@ def ill_wrapped(values: Values) -> Iterator[str]:
         return
     if not isinstance(wrappers, Mapping):
         like = "env.wrappers.time_limit={_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:200}"
-        yield f"env.wrappers={show(wrappers)}: should be wrappers by names of yours, as {like}"
+        yield f"env.wrappers={show(wrappers)}: should be wrappers by names of yours. Write {like}."
         return
     for name, node in wrappers.items():
         line = f"env.wrappers.{name}={show(node)}"
         if node is None:
-            yield f"{line}: should be a wrapper; leave it out by ~env.wrappers.{name}"
+            yield f"{line}: should be a wrapper. Write ~env.wrappers.{name}."
         elif not (isinstance(node, Mapping) and isinstance(node.get("_target_"), str)):
-            yield f"{line}: should have _target_, the path of a wrapper, as gymnasium.wrappers.TimeLimit"
+            yield f"{line}: should have _target_, such as gymnasium.wrappers.TimeLimit."
         elif (target := node["_target_"]) in INSTEAD_OF:
-            yield f"env.wrappers.{name}._target_={target} {INSTEAD_OF[target]}"
+            yield f"env.wrappers.{name}._target_={target}: {INSTEAD_OF[target]}."
 
 
 def ill_named(values: Values) -> Iterator[str]:
@@ -69,15 +69,15 @@ def ill_named(values: Values) -> Iterator[str]:
     names = list(given) if whole else list(each)
     if not (whole or each) or not all(isinstance(name, str) and name for name in names):
         like = "[distance], or {distance: mean} for its mean or sum over an episode"
-        yield f"env.info_keys={show(given)}: should be a list of names of info, as {like}"
+        yield f"env.info_keys={show(given)}: should be a list of names in info. Write {like}."
     for name, how in each.items():
         if how not in FOLLOWED:
-            yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum"
+            yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum."
     for name in names:
         if taken := [f"{room}/{name}" for room in OWN_NUMBERS if name in OWN_NUMBERS[room].split()]:
             yield (
-                f"env.info_keys={show(given)}: {' and '.join(taken)} is a number of hydrl's own; let the "
-                f"task, or a wrapper, give {name} under another name"
+                f"env.info_keys={show(given)}: {' and '.join(taken)} is a metric of hydrl's own. Let the "
+                f"environment, or a wrapper, give {name} under another name."
             )
 
 
@@ -87,13 +87,13 @@ def unmet(values: Values) -> Iterator[str]:
         return
     if asked(values, "rnn"):
         yield (
-            "env.opponents: earlier policies are asked move by move and remember nothing; use rnn=null, "
-            "or env.opponents=null, which draws their moves at random"
+            "env.opponents: earlier policies are called move by move, without an RNN state. Use rnn=null, "
+            "or env.opponents=null, whose opponents act at random."
         )
     if asked(values, "workers"):
         yield (
-            "env.opponents: policies join them in the run's own process; use collector=single, or "
-            "env.opponents=null, which draws their moves at random"
+            "env.opponents: policies join them in the run's own process. Use collector=single, or "
+            "env.opponents=null, whose opponents act at random."
         )
 
 
@@ -103,14 +103,14 @@ def ill_timed(values: Values) -> Iterator[str]:
     if env["_target_"] == "torchrl.envs.VmasEnv" and (steps := env.get("max_steps")) is not None:
         yield (
             f"env.max_steps={steps}: VMAS calls its time limit a terminal state, from which nothing is "
-            f"bootstrapped; use transforms.step_counter.max_steps={steps}, which truncates"
+            f"bootstrapped. Use transforms.step_counter.max_steps={steps}, which truncates."
         )
 
 
 def lacking(values: Values) -> Iterator[str]:
     """Packages that are not installed, and a scenario that VMAS does not have."""
     if find(values, "eval.backend") == "ray" and importlib.util.find_spec("ray") is None:
-        yield "eval.backend=ray needs a package that is not installed; pip install 'hydrl[ray]'"
+        yield "eval.backend=ray: needs a package that is not installed. Run pip install 'hydrl[ray]'."
     for path, part in targets(values):
         if (package := NEEDED.get(str(part["_target_"]))) is None:
             continue
@@ -118,7 +118,7 @@ def lacking(values: Values) -> Iterator[str]:
             asked = env_named(values["task"], part) if path == "env" else path.replace(".", "=")
             asked = asked if "=" in asked else named(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
-            yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
+            yield f"{asked}: needs a package that is not installed. Run pip install 'hydrl{extra}'."
         elif package == "vmas":
             offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:
