@@ -57,6 +57,25 @@ def categorical(
     return make_network(env, head(env.action_spec_unbatched, mask=mask_key(env)), **net)
 
 
+def gaussian(
+    env: EnvBase, *, scale: ScaleKind = "independent", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+) -> ProbabilisticActor:
+    """A Gaussian without squashing for continuous actions; :func:`categorical` for discrete ones.
+
+    As in Stable-Baselines3 and CleanRL. Actions may lie outside the bounds:
+    :class:`hydrl.envs.transforms.ActionClipping` clips them on their way to the environment.
+
+    Args:
+        env: and the others as for :func:`tanh_normal`.
+        scale: see :func:`tanh_normal`.
+        scale_init: standard deviation at the start.
+    """
+    if action_kind(env) in ("discrete", "multi-discrete"):
+        return categorical(env, scale=scale, scale_init=scale_init, **net)
+    head = heads.gaussian(env.action_spec_unbatched, scale=scale, scale_init=scale_init)
+    return make_network(env, head, **net)
+
+
 def stochastic(
     env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
