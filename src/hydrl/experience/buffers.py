@@ -55,5 +55,5 @@ def in_its_own_unit(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayB
     """
     for each in env.transform:
         if buffer is not None and isinstance(each, ActionScaling):
-            buffer.append_transform(each.of_rows())
+            buffer.append_transform(each.for_rows())
     return buffer

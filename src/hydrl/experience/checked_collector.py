@@ -22,7 +22,7 @@ class FiniteCollector(Collector):
         """The policy that acts is the one that learns, unless it is on another device; opponents meet it."""
         self.update_policy_weights_()
         if (others := opponent_pool(self.env)) is not None:
-            others.meet(self.policy, self._frames, self.env)
+            others.maybe_add(self.policy, self._frames, self.env)
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, what one step hands to the next."""
