@@ -80,7 +80,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         check_env_specs(env)
     normaliser = partial(envs.normalizer_state, env)
 
-    buffer = buffers.of_task(build("buffer")(), env)
+    buffer = buffers.prepare_buffer(build("buffer")(), env)
     replay_buffer.require_memory(buffer, env, settings.steps_of_a_row)
 
     # The loss learns these networks; another part that was not chosen builds None.

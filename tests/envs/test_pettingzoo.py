@@ -11,7 +11,7 @@ from hydrl import envs, specs
 from hydrl.config.settings import check_groups
 from hydrl.envs import pettingzoo_env
 from hydrl.errors import UserError
-from hydrl.experience.minibatches import judge
+from hydrl.experience.minibatches import estimate_advantages
 from tests.conftest import loss_of, settings
 
 pytest.importorskip("pettingzoo")
@@ -181,7 +181,7 @@ def test_targets_end_where_each_agent_ends_and_what_comes_after_is_left_out(grou
         batch = env.rollout(5, parts["actor"], break_when_any_done=False)
         following = parts["critic"](batch["next"].clone())
         for each in loss.of_groups.values():
-            judge(batch, each)
+            estimate_advantages(batch, each)
     assert batch["next", "truncated"][:, 4].all()
     value, target = following[hunters, "state_value"], batch[hunters, "value_target"]
     for k, ends in enumerate((1, 3)):

@@ -76,8 +76,8 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
         device="cpu",
         sync=sync,
     )
-    assert not collector.steps
-    assert collector.restarts == "they are in processes of their own"
+    assert not collector.steps_env
+    assert collector.restart_reason == "they are in processes of their own"
     batches: list[TensorDictBase] = []
     changed: list[TensorDictBase] = []
     senders, since = senders_of(collector), set()
@@ -164,7 +164,7 @@ def single(
         seed=0,
         device="cpu",
     )
-    assert collector.steps
+    assert collector.steps_env
     return [batch.clone() for batch in islice(collector, 2)]
 
 

@@ -15,7 +15,7 @@ from torchrl.objectives import A2CLoss, ClipPPOLoss
 from hydrl import library_setup
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.errors import UserError
-from hydrl.experience.minibatches import judge
+from hydrl.experience.minibatches import estimate_advantages
 from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics, encoders
 from hydrl.networks.encoders import Encoder
@@ -358,7 +358,7 @@ def test_a_batch_of_pictures_is_judged_in_parts_to_the_same_advantages(loss, fun
 
     def advantages(**asked: int) -> torch.Tensor:
         batch = rows.clone()
-        judge(batch, make({"gamma": 0.9, "lmbda": 0.8, "average_gae": False, **asked}))
+        estimate_advantages(batch, make({"gamma": 0.9, "lmbda": 0.8, "average_gae": False, **asked}))
         return batch["advantage"]
 
     whole = advantages(num_chunks=1)

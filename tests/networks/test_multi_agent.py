@@ -13,7 +13,7 @@ from torchrl.modules import PopArtValueNorm
 from hydrl import envs, specs
 from hydrl.errors import DivergedError, UserError
 from hydrl.experience import collectors
-from hydrl.experience.multi_agent import as_read
+from hydrl.experience.multi_agent import fill_loss_keys
 from hydrl.losses.build import make_loss
 from hydrl.networks import multi_agent
 from tests.conftest import loss_of, settings
@@ -176,7 +176,7 @@ def played(algo, limit, *words):
     with torch.no_grad():
         rows = env.rollout(4, parts["actor"], break_when_any_done=False).reshape(-1)
     rows["agents", "action"] = torch.rand_like(rows["agents", "action"]) * 2 - 1
-    return as_read(rows, loss.tensor_keys), loss, parts
+    return fill_loss_keys(rows, loss.tensor_keys), loss, parts
 
 
 PAID = torch.tensor([1.0, 2.0])[:, None]

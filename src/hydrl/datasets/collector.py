@@ -19,8 +19,8 @@ from hydrl.envs.external_env import GymIO
 from hydrl.envs.gymnasium import gymnasium_env
 from hydrl.envs.normalization import fit_normalizer, normalizers
 from hydrl.errors import UserError
-from hydrl.experience.buffers import in_its_own_unit
-from hydrl.experience.episodes import EPISODE, Windows, has_episodes, whole_episodes
+from hydrl.experience.buffers import unscale_actions
+from hydrl.experience.episodes import EPISODE, EpisodeWindows, complete_episodes, has_episodes
 from hydrl.library_setup import warn_once
 from hydrl.networks.decision_transformer import DecisionTransformer
 from hydrl.specs import CONTEXT_KEYS
@@ -84,7 +84,7 @@ def rows_of(
     if sequence is not None:
         buffer = in_sequences(buffer, sequence, told)
         policy.apply(partial(shown_to, rows=buffer.storage[:]))
-    in_its_own_unit(buffer, env)  # the rows are in it, as a buffer keeps them
+    unscale_actions(buffer, env)  # the rows are in it, as a buffer keeps them
     if shown := [*standardising(env, buffer, told), *scales]:
         buffer.append_transform(AsShown(shown, env.device))
     buffer.read_from = checkpoint  # for the record of what a run learns from
@@ -140,10 +140,10 @@ def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer
             f"{told}: its rows do not say which step of an episode they are; collect with a "
             "StepCounter in transforms"
         )
-    rows = whole_episodes(rows)
+    rows = complete_episodes(rows)
     if not len(rows):
         raise UserError(f"{told}: no episode in it comes to its end, so that no return is known")
-    windows = Windows(rows[EPISODE], sequence)
+    windows = EpisodeWindows(rows[EPISODE], sequence)
     made = TensorDictReplayBuffer(storage=LazyTensorStorage(len(rows)), sampler=windows)
     made.extend(rows)
     return made
@@ -227,8 +227,8 @@ class DataSet:
         stop: not read; a batch takes no time.
     """
 
-    restarts: str | None = None
-    steps = False
+    restart_reason: str | None = None
+    steps_env = False
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class DataSet:
         """What is drawn next the random number generator decides."""
         return {}
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state`."""
 
     def shutdown(self) -> None:

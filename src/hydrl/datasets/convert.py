@@ -33,7 +33,7 @@ from hydrl.envs.spaces import is_image, is_vector
 from hydrl.envs.transforms import ActionMask, ActionScaling, CopyTensors, RunningNorm
 from hydrl.envs.transitions import action_entries
 from hydrl.errors import UserError
-from hydrl.experience.episodes import EPISODE, TO_GO
+from hydrl.experience.episodes import EPISODE, RETURN_TO_GO
 from hydrl.library_setup import warn_once
 from hydrl.specs import INFO, MASK, action_kind, choice_sizes
 
@@ -134,7 +134,7 @@ def fitting(columns: Columns, env: TransformedEnv, told: str, own: GymIO | None 
     after["step_count"] = torch.as_tensor(columns["steps"])
     before = {name: torch.zeros(count, dtype=torch.bool) for name in ("terminated", "truncated", "done")}
     before |= {"episode_reward": single(columns["returns"]), "step_count": after["step_count"] - 1}
-    before[TO_GO] = single(columns["to_go"])
+    before[RETURN_TO_GO] = single(columns["to_go"])
     rows.set(EPISODE, torch.as_tensor(columns["episodes"].astype(np.int32)))
     rows.update({name: each.unsqueeze(-1) for name, each in before.items()})
     rows["next"].update({name: each.unsqueeze(-1) for name, each in after.items()})

@@ -11,7 +11,7 @@ from torchrl.data import ReplayBuffer
 from hydrl.config.settings import Settings
 from hydrl.config.tree import find
 from hydrl.errors import UserError
-from hydrl.experience.frame_dedup import Frames
+from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.library_setup import warn_once
 from hydrl.run.checkpoint.resume import DATA, Origin
 
@@ -66,7 +66,7 @@ def described(read: Mapping[str, Any]) -> str:
 def digest_of(data: ReplayBuffer) -> str:
     """Of all rows in the environment's own units, with the pictures that lie beside them."""
     made = blake2b(digest_size=16)
-    beside = [each.buffer for each in data._transform if isinstance(each, Frames)]
+    beside = [each.buffer for each in data._transform if isinstance(each, FrameDedup)]
     for buffer in (data, *beside):
         rows: TensorDictBase = buffer.storage[:]
         for name, values in sorted(rows.items(True, True), key=lambda item: str(item[0])):

@@ -214,8 +214,8 @@ def make_wrapped_env(
         for space_name in ("observation_space", "action_space") if alone else ():
             if getattr(wrapped, space_name) != getattr(task, space_name):
                 raise UserError(
-                    f"{wrapper_key}.training_only=true: it makes another {space_name}, and the policy could not "
-                    "be evaluated without it; leave training_only out"
+                    f"{wrapper_key}.training_only=true: it makes another {space_name}, and the policy could "
+                    "not be evaluated without it; leave training_only out"
                 )
         task = wrapped
     return task

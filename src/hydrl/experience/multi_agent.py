@@ -1,4 +1,4 @@
-"""Rows of several agents, for losses that learn all of them together, or each by itself."""
+"""Multi-agent minibatches: rewards and done flags where a loss reads them."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from hydrl.library_setup import warn_once
 from hydrl.specs import ALIVE, sibling_key
 
 
-def as_read(rows: TensorDictBase, keys: Any) -> TensorDictBase:
-    """Rows ``[rows]`` in which rewards and ends stand where a loss reads them.
+def fill_loss_keys(rows: TensorDictBase, keys: Any) -> TensorDictBase:
+    """Rows ``[rows]`` with rewards and done flags under the keys that a loss reads.
 
-    An episode of all agents ends for each of them. Their reward together is the mean of their own.
+    Done flags of the team are copied to each agent. The team's reward is the mean of its agents' rewards.
 
     Args:
-        rows: changed in place and given back.
-        keys: of the loss, its ``tensor_keys``.
+        rows: changed in place and returned.
+        keys: the loss's ``tensor_keys``.
     """
     action, after = getattr(keys, "action", None), rows.get("next")
     if not any(isinstance(getattr(keys, name, None), tuple) for name in ("action", "done", "terminated")):

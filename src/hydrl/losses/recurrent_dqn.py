@@ -45,7 +45,7 @@ class RecurrentDQNLoss(DQNLoss):
         self.n_steps, self.rescale = n_steps, rescale
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over sequences ``[size, time]`` as :func:`hydrl.experience.sequences.unrolled` makes them.
+        """Over sequences ``[size, time]`` as :func:`hydrl.experience.sequences.prepare_sequences` makes them.
 
         Writes the absolute errors, ``[size, time, 1]``, by which they may be drawn.
         """

@@ -17,7 +17,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.data.utils import CloudpickleWrapper
 
 from hydrl.errors import RunError, UserError, WorkerError
-from hydrl.experience.forkserver import STOPPING, starting
+from hydrl.experience.forkserver import STOP_SIGNALS, worker_context
 from hydrl.library_setup import quieten_libraries, remember_missing_packages
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
 
@@ -52,7 +52,7 @@ class InAProcess:
     """
 
     def __init__(self, evaluate: PolicyEvaluator, stop: Callable[[], object] | None = None) -> None:
-        with starting(deaf_to=STOPPING) as context:  # which then ends it
+        with worker_context(blocked_signals=STOP_SIGNALS) as context:  # which then ends it
             self.pipe, theirs = context.Pipe()
             given = CloudpickleWrapper(to_send(evaluate)), torch.get_num_threads(), dict(os.environ)
             self.process = context.Process(target=answer, args=(theirs, *given), daemon=True)

@@ -17,7 +17,7 @@ import torch
 
 from hydrl.config.auto_values import compiler
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.experience.forkserver import keep_track
+from hydrl.experience.forkserver import start_resource_tracker
 from hydrl.library_setup import quieten_libraries, remember_missing_packages, seed_generators
 
 # Set by who asks the run of this process to end after the batch in hand, as from another thread.
@@ -39,7 +39,7 @@ def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cuda
         gc.enable()
     quieten_libraries()
     remember_missing_packages()
-    keep_track()  # before a buffer's lock starts it
+    start_resource_tracker()  # before a buffer's lock starts it
     chosen = choose_device(device)
     if cudagraph and not chosen.startswith("cuda"):
         raise UserError(

@@ -22,7 +22,7 @@ from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, Rou
 from torchrl.envs import EnvBase, Transform
 
 from hydrl.errors import UserError
-from hydrl.experience.frame_dedup import SPARE, Frames, frames_of, slots
+from hydrl.experience.frame_dedup import FRAMES_PER_ROW, FrameDedup, find_frame_dedup, slots
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint.archive import archives, crc, listed, span, tensor_bytes
 
@@ -108,7 +108,7 @@ class Memory:
                 raise UserError(f"buffer.{part}={name}: what it keeps cannot be saved; use a {kind.__name__}")
         self.buffer, self.run, self.folder, self.named = buffer, run, run / "checkpoints", named
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
-        self.pictures = frames_of(buffer) if buffer is not None else None
+        self.pictures = find_frame_dedup(buffer) if buffer is not None else None
         self.frames = Memory(self.pictures.buffer, run, "frames") if self.pictures is not None else None
         self.overwritten: Overwritten | None = None  # once a moment is to be kept
 
@@ -205,12 +205,12 @@ class Memory:
         storage = self.buffer.storage
         whole = self.pictures if "frames" not in told else None  # as older runs have them in their rows
         if self.frames is not None and self.pictures is not None and whole is None:
-            self.pictures.go_on(told["frames"]["state"])
+            self.pictures.load_state(told["frames"]["state"])
             self.frames.load(told["frames"], device, folder)
         for first, rows in read(folder or self.folder, told):
             found = rows.to(device) if storage.device == "auto" else rows
             if whole is not None:
-                found = torch.cat([whole.numbered(part) for part in found.split(WHOLE)])
+                found = torch.cat([whole.deduplicate(part) for part in found.split(WHOLE)])
             storage.set(slots(self.buffer, torch.arange(first, first + len(rows))), found)
         self.files = {} if folder or whole is not None else dict(told["files"])
 
@@ -231,7 +231,7 @@ class Memory:
         return f"{told} while it is saved; {free / 1e6:,.0f} MB are free"
 
 
-def row_bytes(env: EnvBase, pictures: Frames | None = None) -> float:
+def row_bytes(env: EnvBase, pictures: FrameDedup | None = None) -> float:
     """What a step of one environment takes, which is about what a row of a buffer does.
 
     Args:
@@ -244,7 +244,7 @@ def row_bytes(env: EnvBase, pictures: Frames | None = None) -> float:
         return whole
     stacks = sum(step.get(key).nbytes for key in pictures.keys) / envs
     numbers = 8 * pictures.stacked * len(pictures.keys)
-    return whole + 2 * (numbers - stacks) + SPARE * stacks / pictures.stacked
+    return whole + 2 * (numbers - stacks) + FRAMES_PER_ROW * stacks / pictures.stacked
 
 
 def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
@@ -270,7 +270,7 @@ def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) ->
     else:
         there = psutil.virtual_memory().total + psutil.swap_memory().total
         what, other = "of memory", ", or buffer=memmap, which lies on disk"
-    new, row = (steps + 1) // 2, steps * row_bytes(env, frames_of(buffer))
+    new, row = (steps + 1) // 2, steps * row_bytes(env, find_frame_dedup(buffer))
     if (wanted := row * storage.max_size) > there:
         raise UserError(
             f"buffer.storage.max_size={new * storage.max_size}: it would take {wanted / 1e6:,.0f} MB "

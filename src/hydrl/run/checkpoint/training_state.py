@@ -111,7 +111,7 @@ class TrainingState:
             return
         frames, books = self.snapshot.metadata["frames"], self.snapshot.states["books"]
         self.write(self.snapshot)
-        again = "" if self.collector.steps or not self.collector.restarts else " collected and"
+        again = "" if self.collector.steps_env or not self.collector.restart_reason else " collected and"
         self.record.say(
             f"broken off in a batch: saved as it stood after {frames:,} frames; those after it "
             f"are{again} learned from again when the run is resumed"
@@ -192,8 +192,8 @@ class TrainingState:
 
     def simulator(self) -> tuple[Any, str | None]:
         """Where the running episodes stand, or why that cannot be kept."""
-        if not self.collector.steps:
-            return None, self.collector.restarts
+        if not self.collector.steps_env:
+            return None, self.collector.restart_reason
         if self.restarts is not None:
             return None, self.restarts
         try:
@@ -203,19 +203,19 @@ class TrainingState:
 
     def rehearse(self) -> None:
         """Tries, before the first checkpoint is written, whether the running episodes can go on from it."""
-        if not self.collector.steps or self.rehearsal.tried or self.restarts is not None:
+        if not self.collector.steps_env or self.rehearsal.tried or self.restarts is not None:
             return
         standing = self.collector.state(running=True)
         try:
             self.rehearsal.before_saving(standing["carrier"])
-            self.collector.go_on(standing)
+            self.collector.load_state(standing)
         except NotCapturedError:  # nothing was stepped, and :meth:`simulator` says so
             return
         except CannotGoOnError as error:
             self.restarts, self.snapshot = str(error), None
             self.record.say(f"where this run is resumed the environments start anew: {error}")
             if self.rehearsal.stepped:
-                self.collector.go_on(standing | {"carrier": None})
+                self.collector.load_state(standing | {"carrier": None})
 
     def load(self, origin: Origin | None) -> None:
         """Puts a checkpoint's parts back, where there is one; the random number generators come last.
@@ -279,7 +279,7 @@ class TrainingState:
         if origin.forked:
             states = self.begin_fork(states, origin)
         self.rehearsal.first = states["books"].get("rehearsal")
-        self.collector.go_on(states["collector"])
+        self.collector.load_state(states["collector"])
         lost = self.put_back_simulator(states["collector"])
         self.collector.publish()
         GlobalRNGState().load_state_dict(states["rng"])
@@ -305,7 +305,7 @@ class TrainingState:
         try:
             self.rehearsal.before_loading(state["simulator"], state["carrier"])
         except CannotGoOnError as error:
-            self.collector.go_on(state | {"carrier": None})
+            self.collector.load_state(state | {"carrier": None})
             return str(error)
         return None
 
