@@ -14,6 +14,7 @@ from torch import nn
 from torchrl.envs import EnvBase
 
 from hydrl.nan_checks import check_finite
+from hydrl.networks.encoders import Encoder
 from hydrl.networks.heads import Head
 from hydrl.networks.layers import ActionValueLayers, Layers, Norm, init_weights
 from hydrl.networks.rnn import CRITIC_STATE, STATE_KEYS, RecurrentLayer
@@ -102,7 +103,7 @@ def find_shared_modules(
 
     Files of older runs name that in ``in_keys``.
     """
-    kinds = (MakeEncoder,) if "features" in in_keys else (MakeEncoder, RecurrentLayer)
+    kinds = (Encoder,) if "features" in in_keys else (Encoder, RecurrentLayer)
     found = [] if actor is None else [each for each in actor.modules() if isinstance(each, kinds)]
     for each in found:
         each.shared = True
@@ -120,7 +121,7 @@ def make_encoder_and_rnn(
     """What lies before the layers, and which entries these then read."""
     before: list[TensorDictModuleBase] = []
     if encoder is not None and (made := encoder(env, in_keys)) is not None:
-        before.append(MakeEncoder(materialise(made, env)))
+        before.append(Encoder(materialise(made, env)))
         in_keys = ["features"]
     if memory is not None:
         before.append(memory(in_keys, input_size(env, before, in_keys)))
