@@ -155,15 +155,17 @@ def of_policy(columns: Columns, own: GymIO, told: str) -> Columns:
     for column in outside[:2]:
         seen = of_networks(observed(columns, column), own, f"{told}: {column}")
         made |= {"/".join(filter(None, [column, name])): each for name, each in seen.items()}
-    return made | {"actions": counted_from_0(observed(columns, "actions"), own.acted, f"{told}: actions")}
+    return made | {
+        "actions": counted_from_0(observed(columns, "actions"), own.action_space, f"{told}: actions")
+    }
 
 
 def of_networks(seen: Columns, own: GymIO, told: str) -> Columns:
     """What is observed, by its entries' names, as the task's own spaces have it, for the networks."""
     made, alone = dict(seen), isinstance(own.task.observation_space, Dict)
-    if own.entry in made:
-        made[MASK] = made.pop(own.entry)
-    if own.entry and MASK in made and made[MASK].ndim > 2:  # of stacked frames, the newest last
+    if own.mask_entry in made:
+        made[MASK] = made.pop(own.mask_entry)
+    if own.mask_entry and MASK in made and made[MASK].ndim > 2:  # of stacked frames, the newest last
         made[MASK] = made[MASK][:, -1]
     names = []
     for name, (path, space) in own.entries.items():

@@ -164,9 +164,11 @@ def stepped(
         now = env.reset()
         while not all(lengths):
             acted = evaluator.actor(now)  # at random, too: a memory of the policy's is the task's to keep
-            before = [task.now for task in tasks]
+            before = [task.observation for task in tasks]
             now, following = env.step_and_maybe_reset(random_action(env, acted) if random else acted)
-            own.append([(seen, task.action, task.after) for seen, task in zip(before, tasks, strict=True)])
+            own.append(
+                [(seen, task.action, task.next_observation) for seen, task in zip(before, tasks, strict=True)]
+            )
             step = now.reshape(count).select(*kept, "action", strict=False).cpu().clone()
             after = now["next"].reshape(count).select(*kept, "terminated", "truncated", "done", strict=False)
             step.set("next", after.cpu().clone())
@@ -234,7 +236,7 @@ def of_policy(env: TransformedEnv, action: Tensor) -> Tensor:
     """Actions of a policy, ``[rows, ...]``, as the environment below its transforms takes them."""
     for each in env.transform:
         if isinstance(each, ActionScaling):
-            action = each.of_rows()._inv_apply_transform(action)
+            action = each.for_rows()._inv_apply_transform(action)
     one_hot = type(env.base_env.action_spec_unbatched) is OneHot  # and not several choices
     return action.argmax(-1) if one_hot else action
 

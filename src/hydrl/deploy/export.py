@@ -66,9 +66,9 @@ class Network(nn.Module):
 
     def __init__(self, settings: Settings, evaluator: PolicyEvaluator, form: GymIO) -> None:
         super().__init__()
-        self.form, self.taken, self.observe = form, form.acted, form.observe
+        self.form, self.taken, self.observe = form, form.action_space, form.observe
         self.seen = {name or "observation": space for name, (_, space) in form.entries.items()}
-        self.seen |= {MASK: MultiBinary(len(form.allowed.allowed))} if form.allowed else {}
+        self.seen |= {MASK: MultiBinary(len(form.mask_tracker.mask))} if form.mask_tracker else {}
         apart = isinstance(form.task.observation_space, Dict)
         self.names = [name or "pixels" for name in form.entries] if apart else []
         for space in self.seen.values():
@@ -127,7 +127,7 @@ class Network(nn.Module):
     def entries(self, given: Sequence[Tensor]) -> dict[str, Tensor]:
         """What is observed as the policy has it: by the task's own names, or all as one vector; a mask."""
         read = [adapt_input(each, space) for each, space in zip(given, self.seen.values(), strict=True)]
-        mask = {MASK: read.pop() != 0} if self.form.allowed else {}
+        mask = {MASK: read.pop() != 0} if self.form.mask_tracker else {}
         if self.names:
             return mask | dict(zip(self.names, read, strict=True))
         vector = torch.cat(read, -1) if len(read) > 1 else read[0]
@@ -191,7 +191,7 @@ def check(
 
     Args:
         network: as it will be written.
-        episodes: what is observed and allowed at each step of each, as :meth:`OwnForm.observed` gives it.
+        episodes: observations and action masks of each step, see :meth:`GymIO.sample_observations`.
         predict: the policy.
         reset: tells it that episodes begin.
 

@@ -160,7 +160,7 @@ class Policy:
                 "call reset() where episodes begin"
             )
         env = self.listening(tensordict.batch_size)
-        env.base_env.tell(tensordict)
+        env.base_env.set_observation(tensordict)
         if self.now is None:
             now = env.reset()
         else:
@@ -211,7 +211,7 @@ class Policy:
         path, form = export.exportable(path), self.own_form("export")
         network = export.Network(self.settings, self.evaluator, form)
         acting = Policy(self.settings, self.frames, self.evaluator)
-        episodes = form.observed(2, 4, 8)
+        episodes = form.sample_observations(2, 4, 8)
         said = export.described(self.settings, self.frames, network)
         with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
             export.check(network, episodes, acting.predict, acting.reset)
