@@ -287,7 +287,7 @@ def test_clipped_actions_reach_the_environment_in_bounds_and_are_learned_from_as
         trajectories.append(torch.stack(observations))
     torch.testing.assert_close(*trajectories)
     (transform,) = (each for each in clipped.transform if isinstance(each, ActionClipping))
-    rows, transform = TensorDict({"action": torch.tensor([[-3.0], [0.5], [7.0]])}), transform.of_rows()
+    rows, transform = TensorDict({"action": torch.tensor([[-3.0], [0.5], [7.0]])}), transform.for_rows()
     assert transform.inv(rows)["action"].flatten().tolist() == [-2.0, 0.5, 2.0]
     assert transform(rows)["action"].flatten().tolist() == [-3.0, 0.5, 7.0]
 

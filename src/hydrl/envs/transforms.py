@@ -400,10 +400,9 @@ class ActionScaling(envs.ActionScaling):
 
     def for_rows(self) -> "ActionScaling":
         """The same without an environment, for rows ``[rows, ...]`` of single ones."""
-<<<<<<< HEAD
-        made = type(self)(self.in_keys_inv)
-        made._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
-        return made
+        transform = type(self)(self.in_keys_inv)
+        transform._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
+        return transform
 
 
 class ActionClipping(ActionScaling):
@@ -421,8 +420,3 @@ class ActionClipping(ActionScaling):
     def _transform_leaf(self, leaf_spec: TensorSpec) -> TensorSpec:
         self._ensure_initialized()
         return leaf_spec.clone()  # bounded: random actions and squashed policies stay within
-=======
-        transform = ActionScaling(self.in_keys_inv)
-        transform._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
-        return transform
->>>>>>> main

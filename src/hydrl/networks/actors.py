@@ -13,7 +13,7 @@ from hydrl.networks.build import NetworkOptions, make_network
 from hydrl.networks.layers import noisy_layers
 from hydrl.specs import action_kind, mask_key
 
-ScaleKind = Literal["per_state", "independent"]
+ScaleKind = Literal["per_state", "log_std", "independent"]
 MIN_FLOATS = (
     8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
 )
@@ -26,9 +26,11 @@ def tanh_normal(
 
     Args:
         env: gives the action bounds and, by one reset, the size of the observation.
-        scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
-            ``independent``, one learned number an action dimension (Schulman et al. 2017).
-        scale_init: the Gaussian's deviation at the start, about, before it is squashed.
+        scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does;
+            ``log_std``, its logarithm computed by the network (Haarnoja et al. 2018); or ``independent``, one
+            learned number an action dimension (Schulman et al. 2017).
+        scale_init: the Gaussian's deviation at the start, about, before it is squashed; ``log_std`` begins
+            near 1.
         **net: what lies before, see :class:`hydrl.networks.build.NetworkOptions`.
     """
     warn_rounding(env)

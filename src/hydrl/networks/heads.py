@@ -34,7 +34,7 @@ from hydrl.errors import UserError
 from hydrl.networks.layers import ConcatSequential, Layers, activation_class
 from hydrl.specs import choice_sizes, nested_spec, sibling_key
 
-Scale = Literal["per_state", "independent"]
+Scale = Literal["per_state", "log_std", "independent"]
 MASKED_LOGIT = (
     -1e9
 )  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
@@ -99,8 +99,21 @@ def loc_and_scale(layers: MakeLayers, size: int, scale: Scale, scale_init: float
         return ConcatSequential(
             layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init))
         )
-    net, mapped = layers(2 * size), NormalParamExtractor(f"biased_softplus_{scale_init}")
+    net = layers(2 * size)
+    mapped = LogStd() if scale == "log_std" else NormalParamExtractor(f"biased_softplus_{scale_init}")
     return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
+
+
+class LogStd(nn.Module):
+    """Mean and standard deviation from a mean and a log standard deviation, which is clamped to -20..2.
+
+    As in SAC's published code (Haarnoja et al. 2018) and in Stable-Baselines3.
+    """
+
+    def forward(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """``[..., 2 * size]`` to twice ``[..., size]``."""
+        loc, log_std = parameters.chunk(2, -1)
+        return loc, log_std.clamp(-20, 2).exp()
 
 
 def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
