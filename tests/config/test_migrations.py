@@ -127,6 +127,8 @@ def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
             "actor._target_=hydrl.parts.networks.actors.tanh_normal",
             "actor._target_=hydrl.networks.actors.tanh_normal",
         ),
+        ("env.id=hydrl.parts.environments.t_maze:TMaze-v0", "env.id=hydrl.envs.toy_t_maze:TMaze-v0"),
+        ("data.path=hydrl.parts/x.npz", "data.path=hydrl.parts/x.npz"),
         ("~tuned", "~tuned"),
     ],
 )
@@ -173,6 +175,19 @@ def test_wandb_keeps_its_first_keys():
         "extra_learners": {"d": {"loss": {"compile_min_updates": 3, "compatible_with": {}}}},
     }
     assert old_config(config) == then | {"memory": {"_target_": new_name(RNN), "lstm": 3, "span": None}}
+
+
+def test_the_id_of_a_saved_environment_is_rewritten():
+    then = {
+        "env": {
+            "_target_": "hydrl.parts.environments.gymnasium_env",
+            "id": "hydrl.parts.environments.t_maze:T",
+        }
+    }
+    assert new_config(then)["env"] == {
+        "_target_": "hydrl.envs.gymnasium_env",
+        "id": "hydrl.envs.toy_t_maze:T",
+    }
 
 
 def test_rules_of_a_saved_run_are_rewritten():
