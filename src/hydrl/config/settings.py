@@ -426,7 +426,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
     Args:
         settings: the run's.
-        kind: what :func:`hydrl.envs.action_kind` says of the environment.
+        kind: what :func:`hydrl.specs.action_kind` says of the environment.
     """
     has = f"{env_named(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:

@@ -171,16 +171,16 @@ def to_policy_columns(columns: Columns, own: GymIO, label: str) -> Columns:
         inputs = to_network_inputs(column_entries(columns, column), own, f"{label}: {column}")
         converted |= {"/".join(filter(None, [column, name])): values for name, values in inputs.items()}
     return converted | {
-        "actions": encode_actions(column_entries(columns, "actions"), own.acted, f"{label}: actions")
+        "actions": encode_actions(column_entries(columns, "actions"), own.action_space, f"{label}: actions")
     }
 
 
 def to_network_inputs(observations: Columns, own: GymIO, label: str) -> Columns:
     """Observation columns by entry name, in the environment's own spaces, as network inputs."""
     inputs, alone = dict(observations), isinstance(own.task.observation_space, Dict)
-    if own.entry in inputs:
-        inputs[MASK] = inputs.pop(own.entry)
-    if own.entry and MASK in inputs and inputs[MASK].ndim > 2:  # of stacked frames, the newest last
+    if own.mask_entry in inputs:
+        inputs[MASK] = inputs.pop(own.mask_entry)
+    if own.mask_entry and MASK in inputs and inputs[MASK].ndim > 2:  # of stacked frames, the newest last
         inputs[MASK] = inputs[MASK][:, -1]
     names = []
     for name, (path, space) in own.entries.items():

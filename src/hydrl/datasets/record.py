@@ -166,11 +166,11 @@ def step_envs(
         now = env.reset()
         while not all(lengths):
             acted = evaluator.actor(now)  # for random actions too: it updates the RNN state
-            before = [task.now for task in tasks]
+            before = [task.observation for task in tasks]
             now, following = env.step_and_maybe_reset(random_action(env, acted) if random else acted)
             own.append(
                 [
-                    (observation, task.action, task.after)
+                    (observation, task.action, task.next_observation)
                     for observation, task in zip(before, tasks, strict=True)
                 ]
             )
@@ -250,7 +250,7 @@ def unscale_actions(env: TransformedEnv, action: Tensor) -> Tensor:
     """Policy actions ``[rows, ...]`` in the environment's own units; one-hot ones become integers."""
     for transform in env.transform:
         if isinstance(transform, ActionScaling):
-            action = transform.of_rows()._inv_apply_transform(action)
+            action = transform.for_rows()._inv_apply_transform(action)
     one_hot = type(env.base_env.action_spec_unbatched) is OneHot  # and not several choices
     return action.argmax(-1) if one_hot else action
 

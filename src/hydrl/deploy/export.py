@@ -66,9 +66,9 @@ class ExportedPolicy(nn.Module):
 
     def __init__(self, settings: Settings, evaluator: PolicyEvaluator, io: GymIO) -> None:
         super().__init__()
-        self.io, self.action_space, self.observe = io, io.acted, io.observe
+        self.io, self.action_space, self.observe = io, io.action_space, io.observe
         self.inputs = {name or "observation": space for name, (_, space) in io.entries.items()}
-        self.inputs |= {MASK: MultiBinary(len(io.allowed.allowed))} if io.allowed else {}
+        self.inputs |= {MASK: MultiBinary(len(io.mask_tracker.mask))} if io.mask_tracker else {}
         apart = isinstance(io.task.observation_space, Dict)
         self.names = [name or "pixels" for name in io.entries] if apart else []
         for space in self.inputs.values():
@@ -129,7 +129,7 @@ class ExportedPolicy(nn.Module):
         read = [
             adapt_input(values, space) for values, space in zip(inputs, self.inputs.values(), strict=True)
         ]
-        mask = {MASK: read.pop() != 0} if self.io.allowed else {}
+        mask = {MASK: read.pop() != 0} if self.io.mask_tracker else {}
         if self.names:
             return mask | dict(zip(self.names, read, strict=True))
         vector = torch.cat(read, -1) if len(read) > 1 else read[0]
@@ -195,7 +195,7 @@ def check_outputs(
 
     Args:
         network: the network to export.
-        episodes: observation and mask of each step, by :meth:`~hydrl.envs.external_env.GymIO.observed`.
+        episodes: observation and mask of each step, by :meth:`~hydrl.envs.external_env.GymIO.sample_observations`.
         predict: the policy's ``predict``.
         reset: the policy's ``reset``.
 

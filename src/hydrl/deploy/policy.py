@@ -156,7 +156,7 @@ class Policy:
                 "call reset() where episodes begin"
             )
         env = self.env_for(tensordict.batch_size)
-        env.base_env.tell(tensordict)
+        env.base_env.set_observation(tensordict)
         if self.now is None:
             now = env.reset()
         else:
