@@ -195,7 +195,7 @@ def check_outputs(
 
     Args:
         network: the network to export.
-        episodes: observation and mask of each step, by :meth:`~hydrl.envs.external_env.GymIO.sample_observations`.
+        episodes: observation and mask of each step, by ``GymIO.sample_observations``.
         predict: the policy's ``predict``.
         reset: the policy's ``reset``.
 

@@ -210,7 +210,7 @@ class Policy:
         path, io = export.check_export_path(path), self.gym_io("export")
         network = export.ExportedPolicy(self.settings, self.evaluator, io)
         acting = Policy(self.settings, self.frames, self.evaluator)
-        episodes = io.observed(2, 4, 8)
+        episodes = io.sample_observations(2, 4, 8)
         description = export.describe_policy(self.settings, self.frames, network)
         with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
             export.check_outputs(network, episodes, acting.predict, acting.reset)
