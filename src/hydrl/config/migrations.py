@@ -18,7 +18,7 @@ from hydrl.errors import UserError, print_lines
 
 ENCODER = "hydrl.networks.encoders.encoder"
 RNN = "hydrl.networks.rnn.RecurrentLayer"
-DATASET_COLLECTOR = "hydrl.datasets.collector.DataSet"
+DATASET_COLLECTOR = "hydrl.datasets.collector.DatasetCollector"
 RULES = ("compatible_with", "requires")
 
 
@@ -126,7 +126,7 @@ def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
         values = {
             **values,
             "collector": {key: value for key, value in collector.items() if key not in data},
-            "data": {"_target_": "hydrl.datasets.collector.rows_of", **data},
+            "data": {"_target_": "hydrl.datasets.collector.load_dataset", **data},
         }
     current = {}
     for key, value in values.items():
