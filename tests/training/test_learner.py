@@ -48,7 +48,7 @@ class Reward:
 
 WRITES = ",writes:{_target_:test_learner.Reward,scale:2.0}"
 JUDGE = (
-    "+before.judge={loss:{module:{_target_:test_learner.Judge},networks:{judge:value}},"
+    "+extra_learners.judge={loss:{module:{_target_:test_learner.Judge},networks:{judge:value}},"
     "optim:{_target_:torch.optim.SGD,lr:0.05},minibatches:{_target_:test_learner.Rows,times:5}"
 )
 SMALL = [
