@@ -80,9 +80,10 @@ def test_a_run_of_when_all_was_one_vector_compares_as_it_would_be_said_now():
 
 
 def test_data_that_a_collector_named_is_a_part_of_its_own():
-    target = "hydrl.datasets.collector.DataSet"
-    then = {"collector": {"_target_": target, "path": "a", "task": "t", "num_envs": 1}, "data": None}
-    data = {"_target_": "hydrl.datasets.collector.rows_of", "path": "a", "task": "t"}
+    target = "hydrl.datasets.collector.DatasetCollector"
+    old = "hydrl.run.dataset.DataSet"
+    then = {"collector": {"_target_": old, "path": "a", "task": "t", "num_envs": 1}, "data": None}
+    data = {"_target_": "hydrl.datasets.collector.load_dataset", "path": "a", "task": "t"}
     assert new_config(then) == {"collector": {"_target_": target, "num_envs": 1}, "data": data}
     own = {"collector": {"_target_": "mine.Collector", "path": "a"}}
     assert new_config(own) == own
@@ -127,6 +128,8 @@ def test_an_encoder_of_before_there_was_a_choice_scales_as_it_did():
             "actor._target_=hydrl.parts.networks.actors.tanh_normal",
             "actor._target_=hydrl.networks.actors.tanh_normal",
         ),
+        ("env.id=hydrl.parts.environments.t_maze:TMaze-v0", "env.id=hydrl.envs.toy_t_maze:TMaze-v0"),
+        ("data.path=hydrl.parts/x.npz", "data.path=hydrl.parts/x.npz"),
         ("~tuned", "~tuned"),
     ],
 )
@@ -173,6 +176,19 @@ def test_wandb_keeps_its_first_keys():
         "extra_learners": {"d": {"loss": {"compile_min_updates": 3, "compatible_with": {}}}},
     }
     assert old_config(config) == then | {"memory": {"_target_": new_name(RNN), "lstm": 3, "span": None}}
+
+
+def test_the_id_of_a_saved_environment_is_rewritten():
+    then = {
+        "env": {
+            "_target_": "hydrl.parts.environments.gymnasium_env",
+            "id": "hydrl.parts.environments.t_maze:T",
+        }
+    }
+    assert new_config(then)["env"] == {
+        "_target_": "hydrl.envs.gymnasium_env",
+        "id": "hydrl.envs.toy_t_maze:T",
+    }
 
 
 def test_rules_of_a_saved_run_are_rewritten():

@@ -33,13 +33,16 @@ OLD = {
 NEW = {
     "algo": "ppo",
     "compatible_with": {"actor": ["stochastic", "because"]},
-    "rnn": {"_target_": MIGRATIONS.new_name("hydrl.networks.rnn.Memory"), "limits": {"lstm": [1, 1000]}},
+    "rnn": {
+        "_target_": MIGRATIONS.new_name("hydrl.networks.rnn.Memory"),
+        "cell": "lstm",
+        "hidden_size": 64,
+        "limits": {"hidden_size": [1, 1000]},
+    },
     "eval": {"backend": "inline"},
     "transforms": {"clip": {"low": 0}, "scale": {"by": 2}},
     "target": None,
 }
-SIZE = MIGRATIONS.new_key("memory.lstm").partition(".")[2]
-NEW["rnn"][SIZE] = 64
 
 
 def test_a_renamed_configuration_is_the_same_and_rules_do_not_count():

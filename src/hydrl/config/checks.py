@@ -132,7 +132,7 @@ def of_others(values: Values) -> Iterator[str]:
     """Frames that another policy acted in, where probabilities are compared with the policy's own."""
     if not asked(values, "epochs"):
         return
-    if values["collector"]["_target_"] == "hydrl.datasets.collector.DataSet":
+    if values["collector"]["_target_"] == "hydrl.datasets.collector.DatasetCollector":
         yield (
             f"collector=dataset: algo={values['algo']} learns only from frames of its own policy. "
             "Use algo=bc, or another algorithm that learns from a dataset."

@@ -18,7 +18,7 @@ from hydrl.errors import UserError, print_lines
 
 ENCODER = "hydrl.networks.encoders.encoder"
 RNN = "hydrl.networks.rnn.RecurrentLayer"
-DATASET_COLLECTOR = "hydrl.datasets.collector.DataSet"
+DATASET_COLLECTOR = "hydrl.datasets.collector.DatasetCollector"
 RULES = ("compatible_with", "requires")
 
 
@@ -64,7 +64,7 @@ def new_word(word: str) -> str:
     options = table()["options"].get(key, {})
     if options:  # perhaps several, `a,b` or `choice(a,b)`
         value = re.sub(r"(?<![\w./-])[\w-]+(?![\w./-])", lambda name: options.get(name[0], name[0]), value)
-    elif "_target_" in word:
+    else:
         value = re.sub(r"(?<![\w./])hydrl\.[\w.]+", lambda name: new_name(name[0]), value)
     value = re.sub(r"(?<=\$\{)[\w.]+(?=\})", lambda name: new_key(name[0]), value)
     return f"{signs(word)}{key}{at}{new_key(package)}{equals}{value}"
@@ -126,7 +126,7 @@ def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
         values = {
             **values,
             "collector": {key: value for key, value in collector.items() if key not in data},
-            "data": {"_target_": "hydrl.datasets.collector.rows_of", **data},
+            "data": {"_target_": "hydrl.datasets.collector.load_dataset", **data},
         }
     current = {}
     for key, value in values.items():
@@ -136,8 +136,8 @@ def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
             current[name] = new_rules(value)
         else:
             current[name] = new_config(value, scale=scale, path=below)
-    if "_target_" in current:
-        current["_target_"] = new_name(current["_target_"])
+    if "_target_" in current:  # as an environment's id may be MODULE:NAME
+        current |= {key: new_name(current[key]) for key in ("_target_", "id") if key in current}
     return {"scale": scale, **current} if current.get("_target_") == ENCODER else current
 
 
@@ -212,12 +212,13 @@ def new_name(name: Any) -> Any:
     """The dotted name of a module, class or function of hydrl's as it is now; anything else as it is."""
     if not isinstance(name, str) or not name.startswith("hydrl."):
         return name
-    parts = name.split(".")
+    path, colon, rest = name.partition(":")
+    parts = path.split(".")
     for length in range(len(parts), 1, -1):
         if module := table()["modules"].get(".".join(parts[:length])):
             parts = [module, *parts[length:]]
             break
-    return new_path(".".join(parts))
+    return new_path(".".join(parts)) + colon + rest
 
 
 def new_class(module: str, path: str) -> tuple[str, str]:

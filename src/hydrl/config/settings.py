@@ -113,7 +113,7 @@ class Settings(Parts):
     @property
     def from_data(self) -> bool:
         """Whether frames are drawn from a data set, and none is collected."""
-        return self.collector["_target_"] == "hydrl.datasets.collector.DataSet"
+        return self.collector["_target_"] == "hydrl.datasets.collector.DatasetCollector"
 
     @property
     def steps_of_a_row(self) -> int:

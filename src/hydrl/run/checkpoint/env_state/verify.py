@@ -99,7 +99,7 @@ class Rehearsal:
             fresh = self.stand_elsewhere(twin)
             if first is not None:
                 load_simulator(twin, first["state"])
-                before = nullcontext() if others is None else others.as_they_were(first["opponents"])
+                before = nullcontext() if others is None else others.restored(first["opponents"])
                 with preserve_rng(), before:
                     GlobalRNGState().load_state_dict(first["rng"])
                     compare(first["expected"], play(twin, first["carrier"]))
