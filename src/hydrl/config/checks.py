@@ -106,7 +106,8 @@ def at_odds(values: Values) -> Iterator[str]:
     if steps > 1 and from_one_or_another(values) and not asked(values, "sequence"):
         yield (
             f"minibatches.n_steps={steps}: rewards are summed from batch to batch, and with "
-            "collector.sync=false a batch comes from one worker or another. Use collector=multi_sync or minibatches.n_steps=1."
+            "collector.sync=false a batch comes from one worker or another. Use collector=multi_sync or "
+            "minibatches.n_steps=1."
         )
     least, greatest = find(values, "actor.v_min"), find(values, "actor.v_max")
     if None not in (least, greatest) and least >= greatest:

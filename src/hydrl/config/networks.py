@@ -92,7 +92,7 @@ def forgetful(values: Values) -> Iterator[str]:
     if not asked(values, "sequence"):
         able = "minibatches.sequence=32" if asked(values, "epochs") else "minibatches=sequences"
         sizes = {key: rnn[key] for key in ("cell", "hidden_size") if key in rnn}
-        yield f"actor.rnn={show(sizes or rnn)} : an RNN learns from whole sequences. Use {able}."
+        yield f"actor.rnn={show(sizes or rnn)}: an RNN learns from whole sequences. Use {able}."
     if asked(values, "sequence") == 1:
         yield "minibatches.sequence=1: an RNN learns nothing from single steps. Use 2 or more."
     shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
