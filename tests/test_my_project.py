@@ -184,19 +184,19 @@ MISTAKES = {
     "+extra=1": "extra=1: no such key",
     "+compatible_with.actr=[net]": "compatible_with.actr=[net]: ",
     "action_spaces=[neither]": "action_spaces",
-    "critic=state_value": "critic=state_value does not fit algo=my_ppo; use critic=net",
-    "actor=stochastic": "actor=stochastic does not fit algo=my_ppo; use actor=net",
-    "actor._target_=my_nets.Net": "my_nets.Net is a class, but no TensorDictModuleBase; name one, or a "
+    "critic=state_value": "critic=state_value: does not go with algo=my_ppo. Use critic=net",
+    "actor=stochastic": "actor=stochastic: does not go with algo=my_ppo. Use actor=net",
+    "actor._target_=my_nets.Net": "my_nets.Net: this class is no TensorDictModuleBase. Name one, or a "
     "function that makes one when called as actor(env, …)",
     "critic._target_=my_nets.actor": "as the run does it, critic(env, actor, …): too many positional",
-    "loss.module._target_=my_nets.Net": "my_nets.Net is a class, but no LossModule",
-    "transforms.blind._target_=my_nets.Net": "my_nets.Net is a class, but no Transform",
-    "+env.wrappers.slip._target_=my_envs.Slippery": "env.wrappers.slip cannot be built by my_envs.Slippery "
+    "loss.module._target_=my_nets.Net": "my_nets.Net: this class is no LossModule",
+    "transforms.blind._target_=my_nets.Net": "my_nets.Net: this class is no Transform",
+    "+env.wrappers.slip._target_=my_envs.Slippery": "env.wrappers.slip._target_=my_envs.Slippery: the call "
     "as the run does it, wrapper(env, …): missing a required argument: 'share'",
     "+env.wrappers.slip._target_=my_envs.Slippery +env.wrappers.slip.shares=1": "my_envs.Slippery takes no "
     "shares. Write env.wrappers.slip.share=",
-    "+env.wrappers.slip._target_=my_envs.Corridor": "my_envs.Corridor is a class, but no Wrapper; name one",
-    "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor is a class, but no EnvBase; use env=gym "
+    "+env.wrappers.slip._target_=my_envs.Corridor": "my_envs.Corridor: this class is no Wrapper. Name one",
+    "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor: this class is no EnvBase. Use env=gym "
     "env.id=my_envs:Corridor-v0",
 }
 
@@ -229,10 +229,10 @@ def test_what_a_builder_gives_is_looked_at(project):
     line = settings(user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=line")
     kind = action_kind(make_env(line.build("env"), []))
     with pytest.raises(
-        UserError, match=r"algo=my_ppo acts in discrete action spaces and env=line has contin"
+        UserError, match=r"algo=my_ppo: acts in discrete action spaces, and env=line has contin"
     ):
         check_action_space(line, kind)
-    with pytest.raises(UserError, match="actor is a Net; wrap it in a TensorDictModule"):
+    with pytest.raises(UserError, match="actor: is a Net\. Wrap it in a TensorDictModule"):
         network("actor", lambda env: my_nets.Net(2, 8), env)
-    with pytest.raises(UserError, match=r"actor writes .* but not action"):
+    with pytest.raises(UserError, match=r"actor: writes .* but not action"):
         network("actor", lambda env: my_nets.critic(env, None, width=8), env)

@@ -75,16 +75,16 @@ def test_what_is_needed_of_another_key_can_be_set():
     [
         (
             "algo=crossq env=pendulum compile=true",
-            "compile=true does not work with critic.norm, which counts its batches; use compile=false",
+            "compile=true: does not go with critic.norm, which counts its batches. Use compile=false",
         ),
         (
             "algo=rainbow env=cartpole compile=true",
-            "does not work with DistributionalDQNLoss, which computes its target of single steps, with",
+            "does not go with DistributionalDQNLoss, which computes its target of single steps, with",
         ),
         (
             "algo=ppo env=hopper actor=tanh_normal layers@actor=batch_renorm",
-            "actor.norm standardises by the minibatch, by which the probability of an action that was taken "
-            "changes; use layers@actor=mlp",
+            "actor.norm: normalises over the minibatch, which changes the probability of the actions taken. "
+            "Use layers@actor=mlp",
         ),
     ],
 )
@@ -107,5 +107,5 @@ def test_a_run_never_writes_over_another(tmp_path):
     (tmp_path / ".hydra").mkdir()
     settings("env=cartpole", run_dir=tmp_path)  # a run that never came to save anything
     (tmp_path / "checkpoints" / "checkpoint-000000000010").mkdir()
-    with pytest.raises(UserError, match=f"holds a run already; go on with it by resume={tmp_path}"):
+    with pytest.raises(UserError, match=f"holds a run already\\. Resume it by resume={tmp_path}"):
         settings("env=cartpole", run_dir=tmp_path)

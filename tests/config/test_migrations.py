@@ -246,5 +246,5 @@ def test_an_import_by_an_old_name_is_an_error_that_names_the_new(statement, old,
     monkeypatch.syspath_prepend(tmp_path)
     module = f"my_old_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(f"{statement}\n")
-    with pytest.raises(UserError, match=f"cannot be imported: hydrl.{old} is now hydrl.{new}$"):
+    with pytest.raises(UserError, match=f"cannot be imported: hydrl.{old} is now hydrl.{new}.$"):
         imported("actor", f"{module}.net")

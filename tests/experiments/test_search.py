@@ -159,7 +159,7 @@ def test_a_search_draws_keys_of_the_parts_that_tuned_numbers_choose():
         ("optim.lr=interval(1", "cannot read optim.lr=interval"),
         ("search=base", "nothing is left to draw"),
         ("out=", "out= names no folder; write out=DIR"),
-        ("--config-dir=nosuch", "nosuch: there is no such folder; name one that holds actor/"),
+        ("--config-dir=nosuch", "nosuch: no such folder. Name one that holds actor/"),
         ("search=ppo", r"search.space.loss.module.clip_epsilon: Interpolation key .* not found"),
         (
             "algo=a2c",

@@ -90,6 +90,15 @@ MISTAKES: dict[str, list[str]] = {
     "algo=sac rnn=gru env=pendulum critic.encoder=shared": ["without an RNN", "use critic.encoder=own"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
+    # Options and values of other libraries.
+    "optim=rmsprop": ["Write optim._target_=torch.optim.RMSprop ~optim.fused.\n"],
+    "schedule=constant": ["Write schedule=null.\n"],
+    "total_frames=1e5": ["total_frames=1e5: should be an integer. Write total_frames=100_000.\n"],
+    "critic=q_value": ["critic=q_value: no such option. Try state_value.\n"],
+    "target_entropy=-3": ["only loss=cql", "which algo=ppo does not take.\n"],
+    "algo=sac env=pendulum target_entropy=-3": ["Write loss.module.target_entropy=-3.\n"],
+    "algo=dqn env=cartpole train_frequency=4": ["Write collector.frames_per_batch=4 (frames between "],
+    "algo=sac env=pendulum ent_coef=auto": ["Write loss.module.alpha_init=1.0 (the temperature is learned "],
     # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.
     "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net": [
         "actor.init=null: my_nets.actor takes no init, which tuned=ppo/cartpole sets; "
