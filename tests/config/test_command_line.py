@@ -19,7 +19,7 @@ from torchrl.envs import EnvBase
 
 import hydrl
 import train
-from hydrl.config import CONFIGS, command_line, tuned, user_dirs
+from hydrl.config import CONFIGS, command_line, hydra_errors, tuned, user_dirs
 from hydrl.config.command_line import read
 from hydrl.config.migrations import new_words
 from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
@@ -326,7 +326,7 @@ def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_n
 
 
 def test_nothing_typed_is_no_mistake():
-    command_line.check_options([])
+    hydra_errors.check_options([])
 
 
 def test_options_may_stand_anywhere(told: Told, trained: list[Settings]):
@@ -539,7 +539,7 @@ def test_help_lists_the_groups_and_their_choices_after_three_examples(told: Told
         ("--config-dir= seed=1", "--config-dir: no folder is named"),
         (
             "--config-name=mine",
-            "--config-name=mine: there is one root. Leave it out; --config-dir=DIR adds files of your own",
+            "--config-name=mine: there is one root. Leave it out; --config-dir=DIR adds your own files",
         ),
         ("--cfg jobs", "--cfg jobs: no such word. Write job, hydra or all"),
         ("seed=1 --cfg", "Write job, hydra or all"),
@@ -574,7 +574,7 @@ def test_what_hydra_would_answer_at_length_or_not_at_all(words: str, answer: str
     ],
 )
 def test_a_word_hydra_cannot_read_is_told_with_what_was_meant(word: str, answer: str):
-    assert answer in command_line.unreadable(word)
+    assert answer in hydra_errors.unreadable(word)
 
 
 FOLDERS = [
@@ -667,12 +667,12 @@ def test_ctrl_c_before_the_loop_says_so(capfd: pytest.CaptureFixture[str]):
             (f"{group}/mine", "optim: {lr: 1}", "does not begin with the line `# @package _global_`")
             for group in ("env", "algo", "tuned/ppo", "experiment", "debug")
         ),
-        ("env/mine", "# mine\n# @package _global_\ntask: mine", "write it above all else"),
+        ("env/mine", "# mine\n# @package _global_\ntask: mine", "Write it above all else"),
         ("env/mine", "# @package _globl_\ntask: mine", "does not begin with the line"),
         (
             "actor/mine",
             "# @package _global_\n_target_: a.b",
-            "_target_ is no key at the top level; leave out the",
+            "_target_ is no key at the top level. Leave out the",
         ),
         ("loss/mine", "# @package _global_\nmodule: {lmbda: 1}", "module is no key at the top level"),
     ],

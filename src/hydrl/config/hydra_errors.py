@@ -124,7 +124,7 @@ def translated(error: Exception, text: str, arguments: Sequence[str]) -> str:
     ):
         return f"{match[1]}{match[2]}: this is a group of keys. Set one of them, as {match[1]}.KEY=VALUE."
     if match := re.match(r"Error merging override (\S+)", text):
-        return f"{match[1]}: {error.__cause__ or text}."
+        return f"{match[1]}: {str(error.__cause__ or text).splitlines()[0]}."
     if match := re.match(r"Could not append to config\. An item is already at '(\S+)'\.", text):
         word = next((word for word in arguments if word.startswith(f"+{match[1]}=")), f"+{match[1]}=VALUE")
         return f"{word}: this key is there already. Write {word.lstrip('+')}."

@@ -193,7 +193,8 @@ def key_advice(key: str, value: str, values: Mapping[str, Any]) -> str:
     target = find(values, f"{group}._target_")
     is_bare = target and find(values, group).keys() == {"_target_"}  # its keys are in no file
     if text := advice_on_options(key, value, known, values):
-        return f"Write +{key}={value}" if (group == "env" or is_bare) and takes(target, name) else text
+        is_env_key = key.startswith("env.") and takes(find(values, "env._target_"), key.split(".")[1])
+        return f"Write +{key}={value}" if is_env_key or (is_bare and takes(target, name)) else text
     if near := near_words(key, value, known):
         return f"Write {one_of(near)}"
     if target and takes(target, name):
