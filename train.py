@@ -114,7 +114,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         closing(Record(settings, progress, metrics, clock, origin, source, data_read, classes)) as record,
         closing(make_looks(record, evaluate, stop.here)) as looks,
     ):
-        learns = {"actor": actor, **learner.parts, "exploration": exploration, "schedule": schedule}
+        learns = {"actor": actor, **learner.components, "exploration": exploration, "schedule": schedule}
         learns |= {f"before_{each.name}": each for each in learners[:-1]}
         state = TrainingState(record, env, collector, buffer, learns, make_worker_env, looks)
         with state.saved_if_cut_short(), stop.blamed():

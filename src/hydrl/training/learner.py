@@ -42,30 +42,39 @@ class Learner:
         writes: Callable[[TensorDictBase], None] | None = None,
     ) -> None:
         self.name = name
-        self.parts = {
+        self.components = {
             "loss": loss,
             "target": target,
             "optimizer": optimizer,
             "update": update,
             "minibatches": minibatches,
         }
-        self.optimizer, self.update, self.minibatches, self.writes = optimizer, update, minibatches, writes
+        self.optimizer, self.update, self.minibatches, self.write_batch = (
+            optimizer,
+            update,
+            minibatches,
+            writes,
+        )
 
     def learn(self, batch: TensorDictBase) -> list[TensorDictBase]:
         """All updates that a batch, ``[time]`` or ``[envs, time]``, leads to; the losses of each."""
-        losses = self.update.over(timed("time/sample", self.minibatches(batch)))
-        if self.writes is not None:
-            self.writes(batch)
+        losses = self.update.update_all(timed("time/sample", self.minibatches(batch)))
+        if self.write_batch is not None:
+            self.write_batch(batch)
         return losses
 
     def state_dict(self) -> dict[str, Any]:
         """That of all its parts."""
-        return {name: each.state_dict() for name, each in self.parts.items() if each is not None}
+        return {
+            name: component.state_dict()
+            for name, component in self.components.items()
+            if component is not None
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
         for name, own in state.items():
-            self.parts[name].load_state_dict(own)
+            self.components[name].load_state_dict(own)
 
 
 def make_learners(
@@ -86,22 +95,29 @@ def make_learners(
         buffer: what is collected; ``None`` where nothing is kept.
         data: what others collected, for minibatches that ask for it.
     """
-    made = []
-    for name, each in given.items():
-        build, told = each.build, each.loss
-        loss = make_loss(build("loss"), networks, action_spec, told.networks, told.keys, told.value_estimator)
+    learners = []
+    for name, options in given.items():
+        build, loss_options = options.build, options.loss
+        loss = make_loss(
+            build("loss"),
+            networks,
+            action_spec,
+            loss_options.networks,
+            loss_options.keys,
+            loss_options.value_estimator,
+        )
         target = build("target")(loss)
-        optimizer = build("optim")(parameter_groups(loss, told.param_groups))
-        update = Update(loss, optimizer, target, told.skip, told.every, **each.options)
+        optimizer = build("optim")(parameter_groups(loss, loss_options.param_groups))
+        update = Update(loss, optimizer, target, loss_options.skip, loss_options.every, **options.options)
         cut = build("minibatches")
         writes = build("writes")(networks)
         minibatches = bind_accepted(cut, data=data)(buffer, loss)
-        made.append(Learner(name, loss, target, optimizer, update, minibatches, writes))
-    return made
+        learners.append(Learner(name, loss, target, optimizer, update, minibatches, writes))
+    return learners
 
 
 def bind_accepted(make: Callable[..., Any], **offered: Any) -> Callable[..., Any]:
     """What makes a part, with those of the arguments ``offered`` that it takes."""
     return partial(
-        make, **{name: each for name, each in offered.items() if name in signature(make).parameters}
+        make, **{name: argument for name, argument in offered.items() if name in signature(make).parameters}
     )
