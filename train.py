@@ -61,7 +61,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.run.video import Camera
     from hydrl.training import Clock, Metrics, Progress, anneal, timed, train_mode
     from hydrl.training.evaluator import PolicyEvaluator, SeedStream
-    from hydrl.training.learner import bind_accepted, make_learners
+    from hydrl.training.learner import bind_accepted, learn, make_learners
 
     clock, build, score = Clock(), settings.build, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
@@ -128,7 +128,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with train_mode(parts.values()):
-                    *before, losses = (each.learn(batch) for each in learners)
+                    *before, losses = learn(learners, batch)
                 progress.learned(len(losses))
                 metrics.learned(batch, losses, *before)
                 anneal(schedule, exploration, batch.numel())
