@@ -102,7 +102,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
 
     evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
     evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=SeedStream.CLOSING)
-    progress = Progress(settings.batches, settings.frames_per_batch, score.solved_at, score.stop_when_solved)
+    progress = Progress(
+        settings.batches, settings.frames_per_batch, score.reward_threshold, score.stop_when_solved
+    )
     drawn_from = data if settings.from_data else None
     metrics = Metrics(learner.update, exploration, [each.name for each in learners[:-1]], drawn_from)
     camera = Camera(evaluate, settings)

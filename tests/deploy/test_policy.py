@@ -31,9 +31,9 @@ RUNS = {
     "frames": ["env=pendulum", "+transforms.stack._target_=torchrl.envs.CatFrames", *FRAMES],
     "lstm": ["env=cartpole_masked", "algo=recurrent_ppo"],
     "td3": ["env=pendulum", "algo=td3", "transforms=normalized", "eval.every_frames=9_999"],
-    "gru": ["env=cartpole_masked", "algo=recurrent_ppo", "memory=gru"],
+    "gru": ["env=cartpole_masked", "algo=recurrent_ppo", "rnn=gru"],
     "r2d2": ["env=cartpole_masked", "algo=r2d2"],
-    "sac gru": ["env=pendulum_masked", "algo=sac", "memory=gru"],
+    "sac gru": ["env=pendulum_masked", "algo=sac", "rnn=gru"],
     "running": ["env=inverted_double_pendulum", "transforms=running_norm"],
     "sac": ["env=pendulum", "algo=sac", "eval.every_frames=9_999"],
     "cartpole": ["env=cartpole"],
@@ -399,7 +399,7 @@ def test_what_is_not_gymnasium_s_acts_on_tensordicts(name, load):
     policy = load(name, trust=True)
     start = policy.env(num_envs=2).base_env.reset()
     acted = policy.act(start)
-    assert acted[policy.like.action_key].shape[0] == 2
+    assert acted[policy.example_env.action_key].shape[0] == 2
 
 
 def test_a_missing_extra_is_named(load, monkeypatch):

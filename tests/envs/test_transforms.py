@@ -29,7 +29,7 @@ from hydrl.envs.transforms import (
     RunningNorm,
     RunningRewardScaling,
     normalizer,
-    random_horizon,
+    random_truncation,
     reward_scaling,
 )
 from hydrl.errors import UserError
@@ -169,7 +169,7 @@ def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, st
     """Pendulum's end after 200 steps and never else."""
     make = partial(envs.make_env, partial(envs.gymnasium_env, "Pendulum-v1"))
     torch.manual_seed(0)
-    env = make([StepCounter, partial(random_horizon, 0.5)], num_envs=num_envs, seed=0)
+    env = make([StepCounter, partial(random_truncation, 0.5)], num_envs=num_envs, seed=0)
     check_env_specs(env)
     after = env.rollout(steps, break_when_any_done=False)["next"]
     done, cut = after["done"], after["cut_short"]
@@ -184,7 +184,7 @@ def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, st
 
 def test_where_only_beginnings_are_wanted_no_episode_is_longer():
     """Pendulum's would end after 200 steps."""
-    task, cut = partial(envs.gymnasium_env, "Pendulum-v1"), partial(random_horizon, 1.0, longest=30)
+    task, cut = partial(envs.gymnasium_env, "Pendulum-v1"), partial(random_truncation, 1.0, longest=30)
     torch.manual_seed(0)
     env = envs.make_env(task, [StepCounter, cut], num_envs=16, seed=0)
     after = env.rollout(300, break_when_any_done=False)["next"]
@@ -197,7 +197,7 @@ def test_where_only_beginnings_are_wanted_no_episode_is_longer():
 def test_environments_that_begin_together_end_their_first_episodes_apart():
     env = envs.make_env(
         partial(envs.gymnasium_env, "Pendulum-v1"),
-        [StepCounter, partial(random_horizon, 0.5)],
+        [StepCounter, partial(random_truncation, 0.5)],
         num_envs=8,
         seed=0,
     )
@@ -209,21 +209,21 @@ def test_environments_that_begin_together_end_their_first_episodes_apart():
 
 def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cut():
     task = partial(envs.gymnasium_env, "Pendulum-v1")
-    make = partial(envs.make_env, task, [StepCounter, partial(random_horizon, 0.5)], num_envs=4, seed=0)
+    make = partial(envs.make_env, task, [StepCounter, partial(random_truncation, 0.5)], num_envs=4, seed=0)
     actor = TensorDictModule(lambda seen: seen[..., :1] * 0, in_keys=["observation"], out_keys=["action"])
     played = make(policy=actor).rollout(250)
     assert played.shape[1] == 200
     assert "cut_short" not in played["next"]
-    assert random_horizon(None) is None
-    env = envs.make_env(Toy, [StepCounter, partial(random_horizon, 0.5)], num_envs=2, seed=0)
+    assert random_truncation(None) is None
+    env = envs.make_env(Toy, [StepCounter, partial(random_truncation, 0.5)], num_envs=2, seed=0)
     after = env.rollout(100, break_when_any_done=False)["next"]
     assert not after["cut_short"].any()
     assert set(after["step_count"][after["done"]].tolist()) == {2, 20}
 
 
 def test_episodes_are_counted_before_they_are_cut_and_statistics_may_come_later():
-    cut, norm = partial(random_horizon, 0.5), partial(normalizer, ["observation"], 100)
-    with pytest.raises(UserError, match="random_horizon needs the transform StepCounter before it"):
+    cut, norm = partial(random_truncation, 0.5), partial(normalizer, ["observation"], 100)
+    with pytest.raises(UserError, match="random_truncation needs the transform StepCounter before it"):
         envs.make_env(Toy, [cut], seed=0).reset()
     env = envs.make_env(Toy, [norm, StepCounter, cut], num_envs=2, seed=0)
     envs.init_normalizers(env, 100)

@@ -48,7 +48,7 @@ class Reward:
 
 WRITES = ",writes:{_target_:tests.training.test_learner.Reward,scale:2.0}"
 JUDGE = (
-    "+before.judge={loss:{module:{_target_:tests.training.test_learner.Judge},networks:{judge:value}},"
+    "+extra_learners.judge={loss:{module:{_target_:tests.training.test_learner.Judge},networks:{judge:value}},"
     "optim:{_target_:torch.optim.SGD,lr:0.05},minibatches:{_target_:tests.training.test_learner.Rows,times:5}"
 )
 SMALL = [
@@ -126,7 +126,7 @@ class NoveltyReward:
 
 
 NOVELTY = (
-    "+before.novelty={loss:{module:{_target_:tests.training.test_learner.Novelty},networks:{predictor:value}},"
+    "+extra_learners.novelty={loss:{module:{_target_:tests.training.test_learner.Novelty},networks:{predictor:value}},"
     "optim:{_target_:torch.optim.Adam,lr:0.01},writes:{_target_:tests.training.test_learner.NoveltyReward}}"
 )
 
@@ -175,13 +175,13 @@ def test_learners_of_shared_minibatches_resume_to_the_last_bit(run):
     [
         (
             JUDGE.replace("lr:0.05", "lrr:0.05") + "}",
-            r"before\.judge\.optim\.lrr=0\.05: torch\.optim\.SGD",
+            r"extra_learners\.judge\.optim\.lrr=0\.05: torch\.optim\.SGD",
         ),
         (JUDGE.replace("judge:value", "judge:nobody") + "}", "nobody"),
-        (JUDGE.replace("times:5", "sizes:5") + "}", r"before\.judge\.minibatches\.sizes=5"),
+        (JUDGE.replace("times:5", "sizes:5") + "}", r"extra_learners\.judge\.minibatches\.sizes=5"),
         (
             JUDGE + ",writes:{_target_:tests.training.test_learner.Reward}}",
-            r"before\.judge\.writes cannot be built",
+            r"extra_learners\.judge\.writes cannot be built",
         ),
     ],
 )

@@ -128,7 +128,7 @@ def of_others(values: Values) -> Iterator[str]:
     """Frames that another policy acted in, where probabilities are compared with the policy's own."""
     if not asked(values, "epochs"):
         return
-    if values["collector"]["_target_"] == "hydrl.datasets.collector.DataSet":
+    if values["collector"]["_target_"] == "hydrl.datasets.collector.DatasetCollector":
         yield (
             f"collector=dataset gives what others did, and algo={values['algo']} learns from its own "
             "policy's frames alone; use algo=bc, or another that learns from data"
@@ -148,8 +148,8 @@ def of_no_use(values: Values) -> Iterator[str]:
         yield f"eval.target_return={asked_for} is of algo=decision_transformer; use that, or leave it out"
     if (address := find(values, "eval.address")) is None:
         return
-    if find(values, "eval.mode") != "ray":
-        yield f"eval.address={address} is of eval.mode=ray; use that, or leave it out"
+    if find(values, "eval.backend") != "ray":
+        yield f"eval.address={address} is of eval.backend=ray; use that, or leave it out"
     if values["collector"]["_target_"] == ON_RAY:
         yield f"eval.address={address}: collector=ray has the cluster of both; use collector.address"
 

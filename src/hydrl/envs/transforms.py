@@ -267,7 +267,7 @@ class RunningRewardScaling(Transform):
         self.count = total
 
 
-def random_horizon(prob: float | None, longest: int | None = None) -> Transform | None:
+def random_truncation(prob: float | None, longest: int | None = None) -> Transform | None:
     """:class:`RandomHorizon`, or none where ``prob`` is ``None``."""
     return None if prob is None else RandomHorizon(prob, longest)
 
@@ -305,7 +305,7 @@ class RandomHorizon(RandomTruncationTransform):
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         if "step_count" not in tensordict_reset:
-            raise UserError("transforms.random_horizon needs the transform StepCounter before it")
+            raise UserError("transforms.random_truncation needs the transform StepCounter before it")
         begun = super()._reset(tensordict, tensordict_reset)
         return begun.set("cut_short", torch.zeros_like(begun.get("done")))
 

@@ -1,14 +1,15 @@
 """Memories: what a network keeps of the observations since an episode began."""
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import GRUModule, LSTMModule
 
-from hydrl.errors import UserError
 from hydrl.networks.layers import ConcatSequential
 from hydrl.networks.shared_encoder import SharedModule
 from hydrl.specs import RNN_STATE_KEYS
@@ -31,13 +32,11 @@ class RecurrentLayer(SharedModule):
     Args:
         in_keys: observation entries, or what an encoder makes of them.
         size: how many numbers these are together.
-        lstm: units of a long short-term memory (Hochreiter and Schmidhuber 1997).
-        gru: units of a gated recurrent one (Cho et al. 2014), in its place.
+        cell: ``lstm``, a long short-term memory (Hochreiter and Schmidhuber 1997), or ``gru``, gated
+            recurrent units (Cho et al. 2014).
+        hidden_size: units of the hidden state.
         span: steps, 2 or more, that it begins by keeping things for; ``None`` leaves PyTorch's own, a few.
         state: what its hidden state is called; an actor's and a critic's need two names.
-
-    Raises:
-        UserError: for none or both.
     """
 
     out_key = "memory"
@@ -47,25 +46,21 @@ class RecurrentLayer(SharedModule):
         in_keys: Sequence[NestedKey],
         size: int,
         *,
-        lstm: int | None = None,
-        gru: int | None = None,
+        cell: Literal["lstm", "gru"],
+        hidden_size: Annotated[int, Field(gt=0)],
         span: int | None = None,
         state: str = "recurrent_state",
     ) -> None:
-        units = {kind: size for kind, size in (("lstm", lstm), ("gru", gru)) if size}
-        if len(units) != 1:
-            raise UserError(f"memory.lstm={lstm} and memory.gru={gru}: give units to one of them")
-        ((kind, hidden),) = units.items()
-        states = [state + suffix for suffix in STATE_SUFFIXES[kind]]
-        cell = CELLS[kind](
+        states = [state + suffix for suffix in STATE_SUFFIXES[cell]]
+        module = CELLS[cell](
             input_size=size,
-            hidden_size=hidden,
+            hidden_size=hidden_size,
             in_keys=["joined", *states],
-            out_keys=["memory", *(("next", key) for key in states)],
+            out_keys=["memory", *(("next", name) for name in states)],
         )
         if span is not None:
-            init_forget_bias(getattr(cell, kind), hidden, span)
-        super().__init__(TensorDictModule(ConcatSequential(), in_keys=in_keys, out_keys=["joined"]), cell)
+            init_forget_bias(getattr(module, cell), hidden_size, span)
+        super().__init__(TensorDictModule(ConcatSequential(), in_keys=in_keys, out_keys=["joined"]), module)
 
 
 @torch.no_grad()

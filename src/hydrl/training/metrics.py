@@ -172,8 +172,8 @@ def step_metrics(batch: TensorDictBase) -> TensorDictBase:
 
     Returns:
         ``reward``, the mean of a step before any reward transform, ``cut_short``, how many episodes
-        ``random_horizon`` ended, and ``policy_lag``, how many newer policies there were by then; each where
-        it is known.
+        ``random_truncation`` ended, and ``policy_lag``, how many newer policies there were by then; each
+        where it is known.
     """
     known, (before, after) = TensorDict(), (batch.get(key, None) for key in RETURN)
     if before is not None and after is not None:
