@@ -21,6 +21,7 @@ from torchrl.data import OneHot, TensorSpec
 from torchrl.modules import (
     DistributionalDQNnet,
     DistributionalQValueActor,
+    IndependentNormal,
     ProbabilisticActor,
     QValueActor,
     TanhModule,
@@ -33,7 +34,7 @@ from hydrl.errors import UserError
 from hydrl.networks.layers import ConcatSequential, Layers, activation_class
 from hydrl.specs import choice_sizes, nested_spec, sibling_key
 
-Scale = Literal["per_state", "independent"]
+Scale = Literal["per_state", "log_std", "independent"]
 MASKED_LOGIT = (
     -1e9
 )  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
@@ -79,20 +80,40 @@ def tanh_normal(
         key: of the action; the parameters of the distribution stand beside it.
         scale: see :func:`hydrl.networks.actors.tanh_normal`, as ``scale_init``.
     """
-    size = spec.shape[-1]
+    bounds = {"low": spec.space.low, "high": spec.space.high}
+    net = partial(loc_and_scale, size=spec.shape[-1], scale=scale, scale_init=scale_init)
+    return distribution_head(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
 
-    def per_state(layers: MakeLayers) -> nn.Module:
-        net, mapped = layers(2 * size), NormalParamExtractor(f"biased_softplus_{scale_init}")
-        return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
 
-    def independent(layers: MakeLayers) -> nn.Module:
+def gaussian(
+    spec: TensorSpec, key: NestedKey = "action", *, scale: Scale = "independent", scale_init: float = 1.0
+) -> Head:
+    """A Gaussian without squashing, whatever the bounds; arguments as of :func:`tanh_normal`."""
+    net = partial(loc_and_scale, size=spec.shape[-1], scale=scale, scale_init=scale_init)
+    return distribution_head(net, ["loc", "scale"], spec, key, IndependentNormal, {})
+
+
+def loc_and_scale(layers: MakeLayers, size: int, scale: Scale, scale_init: float) -> nn.Module:
+    """Layers that end in the mean and the standard deviation of ``size`` action dimensions."""
+    if scale == "independent":
         return ConcatSequential(
             layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init))
         )
+    net = layers(2 * size)
+    mapped = LogStd() if scale == "log_std" else NormalParamExtractor(f"biased_softplus_{scale_init}")
+    return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
 
-    net = independent if scale == "independent" else per_state
-    bounds = {"low": spec.space.low, "high": spec.space.high}
-    return distribution_head(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
+
+class LogStd(nn.Module):
+    """Mean and standard deviation from a mean and a log standard deviation, which is clamped to -20..2.
+
+    As in SAC's published code (Haarnoja et al. 2018) and in Stable-Baselines3.
+    """
+
+    def forward(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """``[..., 2 * size]`` to twice ``[..., size]``."""
+        loc, log_std = parameters.chunk(2, -1)
+        return loc, log_std.clamp(-20, 2).exp()
 
 
 def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
