@@ -24,6 +24,7 @@ from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint import resume, warm_start
 from hydrl.run.logging.loggers import MetricsFile
 from hydrl.run.run_folder import summary
+from scripts.docs import results_page
 from tests.conftest import SMALL, settings, typed
 
 DQN = [*SMALL, "algo=dqn", "env=cartpole", "minibatches.warmup_frames=64", "minibatches.updates=1"]
@@ -176,7 +177,7 @@ def reported(run: Path) -> None:
 
 
 def kept(run: Path) -> None:
-    results.add(run.with_name("row.jsonl"), runs.read_run(run))
+    results_page.add_run(run.with_name("row.jsonl"), runs.read_run(run))
 
 
 def searched(run: Path) -> None:

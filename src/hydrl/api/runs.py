@@ -19,6 +19,7 @@ from omegaconf import DictConfig
 
 from hydrl.api import python_classes, training
 from hydrl.config import ROOT, command_line
+from hydrl.config.migrations import new_key
 from hydrl.config.overrides import choices_made, key_of, literal
 from hydrl.deploy.load import open_run
 from hydrl.deploy.policy import Policy, open_policy
@@ -190,7 +191,7 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         python_classes.take_present()
         cfg = command_line.in_python(typed, resume.expand)
         place = Path(cfg.run_dir)
-        python_classes.leave_out(cfg, [key_of(each) for each in typed])
+        python_classes.leave_out(cfg, [new_key(key_of(each)) for each in typed])
         if here := python_classes.here_only(choices_made()):
             refuse_workers(cfg, here)
             print(f"{', '.join(here)} is of this process, in which alone the run can be gone on with")

@@ -8,6 +8,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValidator, ValidationError
 
+from hydrl.config.migrations import new_config, new_word
 from hydrl.config.overrides import key_of
 from hydrl.config.schema import Role, keys
 from hydrl.errors import UserError
@@ -95,15 +96,16 @@ def read_run(folder: Path) -> RunResult:
         if values["solved_at_seconds"] is not None:
             values["solved_at_seconds"] -= start
         file = "config_resolved.yaml"
-        config = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        config = new_config(yaml.safe_load((folder / file).read_text(encoding="utf-8")))
         more = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
-            "threshold": config["eval"]["solved_at"],
+            "threshold": config["eval"]["reward_threshold"],
             "id": config.get("env", {}).get("id"),
         }
         file = ".hydra/overrides.yaml"
-        more["overrides"] = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        typed = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        more["overrides"] = [*map(new_word, typed)]
         return RunResult.model_validate(values | more)
     except UserError:
         raise

@@ -18,6 +18,7 @@ from optuna.distributions import (
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from hydrl.config.command_line import translate
+from hydrl.config.migrations import new_words, old_word
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.schema import Built, Role, Strict, keys
 from hydrl.config.settings import Settings, load
@@ -46,7 +47,7 @@ class SearchPlan(Strict, arbitrary_types_allowed=True):
     Attributes:
         overrides: overrides of every run.
         ranges: the searched ranges, as overrides.
-        space: distribution of each key, with a leading + if it needs one.
+        space: distribution of each key, with a leading + if it needs one; Optuna keeps old keys.
         settings: settings of a run with the current hyperparameters.
     """
 
@@ -71,7 +72,7 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     Raises:
         UserError: for an argument that neither the search nor ``train.py`` knows.
     """
-    named, others = split(with_paths(words))
+    named, others = split(with_paths(new_words(words)))
     use(named)
     if "out=" in others:
         raise UserError("out= names no folder; write out=DIR")
@@ -110,7 +111,7 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
         raise UserError(f"nothing is left to draw; add a range, as {RANGE_EXAMPLE}")
     present = settings.model_dump()
     space = {
-        override.get_key_element(): distribution(override, find(present, key))
+        old_word(override.get_key_element()): distribution(override, find(present, key))
         for key, override in ranges.items()
     }
     lines = [override.input_line for override in ranges.values()]

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from hydrl.config.migrations import old_word
 from hydrl.config.schema import Role, keys
 from hydrl.errors import print_lines, printable, printable_lines
 from hydrl.experiments.processes import ProcessPool, TrainingProcess, run_concurrently
@@ -47,8 +48,8 @@ def folder_name(overrides: Sequence[str], left_out: Sequence[str] = ()) -> str:
 
 
 def labels_of(overrides: Sequence[str]) -> dict[str, str]:
-    """Overrides that affect a run's result, by key."""
-    values = dict(override.lstrip("+~").partition("=")[::2] for override in overrides)
+    """Overrides that affect a run's result, by their old keys."""
+    values = dict(old_word(override.lstrip("+~")).partition("=")[::2] for override in overrides)
     unnamed = keys(Role.PROCESS, Role.RECORD)
     return {key: value for key, value in values.items() if re.split(r"[./]", key)[0] not in unnamed}
 
@@ -66,11 +67,8 @@ def common_overrides(folder: Path, overrides: Sequence[str]) -> list[str]:
     file = folder / COMMON_FILE
     if not file.is_file():
         begun = any(folder.glob("*.log")) or any(path.is_dir() for path in folder.glob("*"))
-        common = (
-            []
-            if begun
-            else [override for override in overrides if labels_of([override]).keys() - LABELS.keys()]
-        )
+        named = [override for override in overrides if labels_of([override]).keys() - LABELS.keys()]
+        common = [] if begun else named
         folder.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{override}\n" for override in common), encoding="utf-8")
     return file.read_text(encoding="utf-8").splitlines()

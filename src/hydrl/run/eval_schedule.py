@@ -158,6 +158,6 @@ class LooksBeside(Looks):
 
 
 def make_looks(record: Record, evaluate: PolicyEvaluator, stop: Callable[[], object]) -> Looks:
-    """Those of ``eval.mode``; arguments as of :class:`LooksBeside`."""
+    """Those of ``eval.backend``; arguments as of :class:`LooksBeside`."""
     there = record.settings.eval_backend(evaluate, stop=stop)
     return Looks(record, evaluate, stop) if there is None else LooksBeside(record, evaluate, there, stop)

@@ -23,7 +23,7 @@ def record(tmp_path):
 
 
 def open_record(folder) -> Record:
-    chosen = settings("env=cartpole", "~tuned", "eval.solved_at=100", "resume=auto", run_dir=folder)
+    chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
     metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
     return Record(chosen, Progress(9, 10, solved_at=100), metrics, Clock())
 

@@ -8,7 +8,7 @@ import torch
 from torchrl.envs import TransformedEnv
 
 from hydrl import specs
-from hydrl.config.migrations import renamed
+from hydrl.config.migrations import new_config
 from hydrl.config.settings import Settings
 from hydrl.losses.build import make_loss
 from hydrl.run.checkpoint.resume import Origin
@@ -35,7 +35,7 @@ def changed_states(
         states: those that were saved.
     """
     found = {}
-    then = built(Settings.of(renamed(origin.settings), dict(origin.settings)), env)
+    then = built(Settings.of(new_config(origin.settings), dict(origin.settings)), env)
     if origin.changes("loss"):
         networks = by_part(states["loss"], settings.loss.networks)
         learned = {id(value) for each in networks.values() for value in each.values()}

@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS, user_dirs
-from hydrl.config.migrations import renamed, with_encoders
+from hydrl.config.migrations import new_config, new_words, with_encoders
 from hydrl.config.overrides import as_typed, forks, key_of, plain, quoted, run_of
 from hydrl.config.schema import NETWORKS, InitFrom, Role, keys
 from hydrl.config.settings import Settings, check_stranger
@@ -205,15 +205,17 @@ def saved_overrides(run: Path) -> list[str]:
     refuse_links(run)
     if not file.is_file():
         raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml){meant(run)}")
+    parser = OverridesParser.create()
     try:
         found = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
-        parsed = OverridesParser.create().parse_overrides(found)
+        parser.parse_overrides(found)
     except Exception:  # whatever somebody may have put there
         raise UserError(f"resume={run}: its .hydra/overrides.yaml is not a list of overrides") from None
-    for text, override in zip(found, parsed, strict=True):
+    current = new_words(found)
+    for word, override in zip(current, parser.parse_overrides(current), strict=True):
         if not shapes_the_run(override):
-            raise UserError(f"resume={run}: its {file.name} holds {text}, which sets more than the run")
-    return found
+            raise UserError(f"resume={run}: its {file.name} holds {word}, which sets more than the run")
+    return current
 
 
 def shapes_the_run(override: Override) -> bool:
@@ -248,7 +250,7 @@ def origin(settings: Settings) -> Origin | None:
     if settings.resume == "auto" and not there:
         if (begun := run / "config_resolved.yaml").is_file():  # stopped before its first checkpoint
             with checkpoint.report_damage(begun):
-                check_begun(settings, renamed(OmegaConf.to_container(saved_yaml(begun))))
+                check_begun(settings, new_config(OmegaConf.to_container(saved_yaml(begun))))
         print_lines(f"nothing to resume in {run}; starting at the beginning")
         return None
     if named.suffix == ".torchrl":
@@ -265,7 +267,7 @@ def origin(settings: Settings) -> Origin | None:
             raise UserError(
                 f"total_frames={total} is less than the {frames} that {folder} has done; leave it out"
             )
-        changed = check_same(settings, renamed(metadata["settings"]), folder if fork else None)
+        changed = check_same(settings, new_config(metadata["settings"]), folder if fork else None)
         known = metadata["logger"] or {}
         run_ids = {"wandb": known} if isinstance(known, str) else known  # as older runs kept it
         restarts, memory = metadata["restarts"], metadata["memory"]
@@ -343,7 +345,7 @@ def check_same(
             continue
         if old is None and new == {}:  # a key that older runs had not, and nothing in it
             continue
-        if {"fits", "needs"} & {*key.split(".")}:  # what may be chosen at all, not what was
+        if {"compatible_with", "requires"} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
         moved = key == DATA and None not in (old, new)  # whether it is the same its digest tells
         free = moved or key.partition(".")[0] in FREE or key in MACHINES
@@ -392,7 +394,7 @@ def wanted(settings: Settings, start: Origin) -> str:
     trained, score = settings.batches * settings.frames_per_batch <= start.frames, settings.eval
     reached = written.get("eval/return_mean") if written.get("solved_at_frames") is not None else None
     reached = reached if isinstance(reached, int | float) else None  # a damaged one is written anew
-    wanted_least = score.solved_at if score.stop_when_solved else None
+    wanted_least = score.reward_threshold if score.stop_when_solved else None
     solved = reached is not None and wanted_least is not None and reached >= wanted_least
     ended = written.get("status") == "finished" and written.get("frames") == start.frames
     if not ended or not (trained or solved):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torchrl.envs import TransformedEnv
 
-from hydrl.config.migrations import renamed
+from hydrl.config.migrations import new_config
 from hydrl.config.overrides import run_of
 from hydrl.config.settings import Settings
 from hydrl.config.tree import find, show
@@ -106,7 +106,9 @@ def source(settings: Settings, origin: Origin | None) -> Source | None:
     source = Source(asks.run, run, frames, there, normaliser, settings.loss.networks, asks.parts)
     source.checkpoint, source.classes = archive, metadata.get("classes")
     source.exploring = exploring(settings.exploration or {}, settings.collector)
-    scales = [find(each, "actor.encoder.scale") for each in (renamed(metadata["settings"]), settings.shown)]
+    scales = [
+        find(each, "actor.encoder.scale") for each in (new_config(metadata["settings"]), settings.shown)
+    ]
     if isinstance(scales[0], str) and scales[0] != scales[1]:
         source.scale = scales[0]
     return source
@@ -189,7 +191,7 @@ def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
     if source is None:
         return
     # The tensors of the state are those that the networks and the loss's copies of them compute with.
-    here = by_part(learner.parts["loss"].state_dict(keep_vars=True), source.networks)
+    here = by_part(learner.components["loss"].state_dict(keep_vars=True), source.networks)
     seen_by = normalizer_state(env)
     able = [*here, *["normaliser"] * bool(seen_by)]
     require(source.asked, able, "this run")
