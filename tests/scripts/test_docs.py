@@ -73,3 +73,30 @@ def test_the_examples_in_contributing_stand_in_the_files_they_name():
 def code(line: str) -> str:
     """A line without its comment and indentation."""
     return line.partition("#")[0].strip()
+
+
+def test_every_test_that_reliability_names_exists():
+    files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"(test_\w+\.py)(?:::([\w…]+))?", page)
+    assert len(named) > 80
+    for file, test in named:
+        pattern = "def " + (test.replace("…", r"\w*") + r"\(" if test else "test_")
+        assert re.search(pattern, files.get(file, "")), f"{file}::{test}"
+
+
+def test_messages_name_pages_that_exist():
+    sources = [
+        path
+        for folder in ("src", "scripts", "configs")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    ]
+    sources = [path for path in sources if path.suffix in (".py", ".yaml")]
+    names = {
+        name
+        for path in sources
+        for name in re.findall(r"docs/[\w/]+\.(?:md|png|svg|ipynb)\b", path.read_text(encoding="utf-8"))
+    }
+    assert len(names) > 5
+    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
