@@ -61,7 +61,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.run.video import Camera
     from hydrl.training import Clock, Metrics, Progress, anneal, timed, train_mode
     from hydrl.training.evaluator import PolicyEvaluator, SeedStream
-    from hydrl.training.learner import bind_accepted, make_learners
+    from hydrl.training.learner import bind_accepted, learn, make_learners
 
     clock, build, score = Clock(), settings.build, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
@@ -116,7 +116,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
         closing(Record(settings, progress, metrics, clock, origin, source, data_read, classes)) as record,
         closing(make_looks(record, evaluate, stop.here)) as looks,
     ):
-        learns = {"actor": actor, **learner.parts, "exploration": exploration, "schedule": schedule}
+        learns = {"actor": actor, **learner.components, "exploration": exploration, "schedule": schedule}
         learns |= {f"before_{each.name}": each for each in learners[:-1]}
         state = TrainingState(record, env, collector, buffer, learns, make_worker_env, looks)
         with state.saved_if_cut_short(), stop.blamed():
@@ -130,7 +130,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with train_mode(parts.values()):
-                    *before, losses = (each.learn(batch) for each in learners)
+                    *before, losses = learn(learners, batch)
                 progress.learned(len(losses))
                 metrics.learned(batch, losses, *before)
                 anneal(schedule, exploration, batch.numel())
