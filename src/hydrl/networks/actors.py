@@ -137,7 +137,7 @@ def warn_rounding(env: EnvBase, key: NestedKey = "action") -> None:
     far = low.abs().maximum(high.abs())
     between = (high - low) / (far.nextafter(far * 2) - far)
     if (least := between.min()) < MIN_FLOATS:
-        a, b = (each[between.argmin()].item() for each in (low, high))
+        a, b = (bound[between.argmin()].item() for bound in (low, high))
         warn_once(
             f"an action lies between {a:,.10g} and {b:,.10g}, where float32 has {least:,.0f} numbers, too "
             "few for its probability; use other bounds in the task, as gymnasium.wrappers.RescaleAction does"
