@@ -165,7 +165,7 @@ def test_a_search_draws_keys_of_the_parts_that_tuned_numbers_choose():
         ("search=ppo", r"search.space.loss.module.clip_epsilon: Interpolation key .* not found"),
         (
             "algo=a2c",
-            "no ranges for algo=a2c; add search=base and .*or write conf/search/a2c.yaml",
+            "no ranges for algo=a2c\\. Add search=base and .*or write conf/search/a2c.yaml",
         ),
     ],
 )

@@ -38,7 +38,7 @@ def check_signatures(values: Values) -> None:
         ConfigError: for keys that no signature has, and wrong values.
         UserError: for data that nothing reads, or that is missing.
     """
-    mistakes = {}
+    mistakes: dict[str, str] = {}
     for path, node in targets(values):
         mistakes |= dict(check_target(path, node, values))
     if not mistakes:  # every target can be imported

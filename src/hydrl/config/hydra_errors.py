@@ -92,8 +92,8 @@ def translate(error: Exception, arguments: Sequence[str]) -> UserError:
         return ConfigError({match[1]: no_such_key(match[1], match[2], composed(arguments))})
     if match := re.match(r"Could not delete from config\. '(\S+)'", text):
         known = list(paths(composed(arguments)))
-        advice = instead(match[1], "", known).replace("Write ", "Write ~").replace("=", "")
-        return ConfigError({match[1]: f"~{match[1]}: no such key. {advice}."})
+        text = instead(match[1], "", known).replace("Write ", "Write ~").replace("=", "")
+        return ConfigError({match[1]: f"~{match[1]}: no such key. {text}."})
     return UserError(translated(error, text, arguments))
 
 
@@ -101,8 +101,8 @@ def translated(error: Exception, text: str, arguments: Sequence[str]) -> str:
     """See :func:`translate`; of what is no unknown key."""
     if match := re.match(r"Could not override '(\S+?)'\. Did you mean to override (?:one of )?(.+)\?", text):
         value = next((word for word in arguments if key_of(word) == match[1]), "").partition("=")[2]
-        offered = one_of(f"{group}={value}" for group in match[2].split(", "))
-        return f"{match[1]}={value}: no such group. Write {offered}."
+        groups = one_of(f"{group}={value}" for group in match[2].split(", "))
+        return f"{match[1]}={value}: no such group. Write {groups}."
     if match := re.search(r"(?:Multiple values for |not supported: '\++)([^\s.=]+)", text):
         return f"+{match[1]}: an option is chosen already. Leave out the +, as {match[1]}=OPTION."
     if text.startswith("Config group override must be"):

@@ -94,8 +94,8 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
         message = translate(error, chosen)
         if (lacking := re.match(r"search=(\w+):", str(message))) and "search" not in parsed:
             message = UserError(
-                f"search={lacking[1]}: there are no ranges for algo={lacking[1]}. Add search=base and "
-                f"ranges, as {RANGE_EXAMPLE}, or write conf/search/{lacking[1]}.yaml and add --config-dir=conf."
+                f"search={lacking[1]}: no ranges for algo={lacking[1]}. Add search=base and ranges, as "
+                f"{RANGE_EXAMPLE}, or write conf/search/{lacking[1]}.yaml and add --config-dir=conf."
             )
         raise message from None
     try:
