@@ -222,7 +222,7 @@ def test_pictures_of_another_size_are_refused(kept, run):
     [
         (
             ["~data"],
-            "minibatches needs data; add data=replay_buffer data.path=DIR, or use minibatches=replay",
+            "minibatches needs a dataset. Add data=replay_buffer data.path=DIR, or use minibatches=replay",
         ),
         (["minibatches.share=0.01"], "minibatches.share=0.01 of minibatches.size=32 leaves one of both out"),
         (

@@ -222,7 +222,7 @@ def test_the_script_writes_a_file_for_other_programs(trained, tmp_path):
         (["run=nowhere", "stream=-1"], "stream=-1: give 0 or more"),
         (["run=nowhere", "video=maybe"], "'maybe' is not a valid bool"),
         (["run=${nothing}"], "'nothing' not found"),
-        (["nowhere"], "nowhere: write key=value"),
+        (["nowhere"], "nowhere: no value. Write KEY=VALUE"),
     ],
 )
 def test_mistakes_are_told_in_a_line(words, message):

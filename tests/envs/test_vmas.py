@@ -43,7 +43,7 @@ def test_what_vmas_does_not_have_is_told(run):
         UserError, match=r"^env\.scenario_kwargs: \{'n_agent': 4\} passed but not used by the s"
     ):
         run("algo=mappo", "env=vmas", "env.scenario=balance", "+env.scenario_kwargs.n_agent=4")
-    with pytest.raises(UserError, match=r"continuous actions; add \+env\.continuous_actions=false, or use "):
+    with pytest.raises(UserError, match=r"continuous actions\. Add \+env\.continuous_actions=false\. Use "):
         run("algo=qmix", "env=vmas", "env.scenario=balance")
 
 

@@ -159,9 +159,9 @@ MISTAKES = {
     "or a function that makes one when called as wrapper(env, …)",
     "+env.wrappers.x._target_=gymnasium.wrappers.vector.ClipReward": "this class is no Wrapper",
     "+env.wrappers.x.min=3": "env.wrappers.x={min: 3}: should have _target_",
-    "+env.wrappers.x=null": "leave it out by ~env.wrappers.x",
+    "+env.wrappers.x=null": "Write ~env.wrappers.x.",
     "+env.wrappers=[{_target_:gymnasium.wrappers.TimeLimit}]": "should be wrappers by names of yours",
-    "+env.wrappers.x._target_=gymnasium.wrappers.NormalizeObservation": "use transforms=running_norm",
+    "+env.wrappers.x._target_=gymnasium.wrappers.NormalizeObservation": "Use transforms=running_norm",
     "+env.wrappers.x._target_=gymnasium.wrappers.ClipReward +env.wrappers.x.training_only=1": "env.wrappers."
     "x.training_only=1: should be true or false",
     "+env.observe=[0]": f"env.observe=[0]: env.id={TASK} takes observe too, and here it is a key of hydrl's",

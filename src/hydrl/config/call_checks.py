@@ -251,7 +251,8 @@ def near_names(path: str, name: str, cause: BaseException) -> str:
     first, _, rest = name.partition(".")
     modules = [file.stem for file in Path().glob("*.py")]
     modules += [file.parent.name for file in Path().glob("*/__init__.py")]
-    if not there and (near := difflib.get_close_matches(first, modules, 1, 0.8)):
+    is_unknown = isinstance(cause, ModuleNotFoundError) and cause.name == first
+    if is_unknown and (near := difflib.get_close_matches(first, modules, 1, 0.8)):
         start = "Write" if {"", os.getcwd()} & set(sys.path) else "Start with PYTHONPATH=. and write"
         return f". {start} {path}._target_={near[0]}.{rest}"
     if isinstance(cause, ModuleNotFoundError) and name.startswith(f"{cause.name}."):
