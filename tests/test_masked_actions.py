@@ -430,7 +430,7 @@ def test_a_target_is_of_the_best_that_is_allowed_next(double):
 
 def test_entropy_and_divergence_are_of_the_allowed_and_have_gradients():
     spec = allowing().action_spec_unbatched
-    actor = heads.categorical(spec, mask="action_mask").over(lambda size: nn.Linear(2, size), ["seen"])
+    actor = heads.categorical(spec, mask="action_mask").build(lambda size: nn.Linear(2, size), ["seen"])
     mask = torch.tensor([[True] * 3 + [False] * 5, [True] + [False] * 7])
     rows = TensorDict({"seen": torch.randn(2, 2), "action_mask": mask}, [2])
     one = actor.get_dist(rows)

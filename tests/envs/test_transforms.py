@@ -25,6 +25,7 @@ from hydrl import envs
 from hydrl.envs import normalization
 from hydrl.envs.transforms import (
     CLIP,
+    ActionClipping,
     ActionScaling,
     RunningNorm,
     RunningRewardScaling,
@@ -269,3 +270,40 @@ def test_scaled_actions_fill_the_bounds_and_never_pass_them():
             torch.testing.assert_close(given, bound)
             assert ((given >= low) & (given <= high)).all()
     assert ((high + low) / 2 + (high - low) / 2 > high).any()  # where nothing holds them
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_clipped_actions_reach_the_environment_in_bounds_and_are_learned_from_as_drawn(num_envs):
+    make = partial(envs.gymnasium_env, "Pendulum-v1")
+    plain, clipped = (envs.make_env(make, each, num_envs=num_envs, seed=0) for each in ([], [ActionClipping]))
+    actions = torch.linspace(-5, 5, 20).reshape(-1, 1)
+    trajectories = []
+    for env, bound in ((plain, 2.0), (clipped, 9.0)):
+        env.set_seed(0)
+        step, observations = env.reset(), []
+        for action in actions.clamp(-bound, bound):
+            step = env.step_mdp(env.step(step.set("action", action.expand(*env.batch_size, 1))))
+            observations.append(step["observation"])
+        trajectories.append(torch.stack(observations))
+    torch.testing.assert_close(*trajectories)
+    (transform,) = (each for each in clipped.transform if isinstance(each, ActionClipping))
+    rows, transform = TensorDict({"action": torch.tensor([[-3.0], [0.5], [7.0]])}), transform.for_rows()
+    assert transform.inv(rows)["action"].flatten().tolist() == [-2.0, 0.5, 2.0]
+    assert transform(rows)["action"].flatten().tolist() == [-3.0, 0.5, 7.0]
+
+
+def test_a_gaussian_policy_is_not_squashed_and_knows_the_probability_of_what_it_drew():
+    env = envs.make_env(partial(envs.gymnasium_env, "Pendulum-v1"), [ActionClipping], num_envs=4, seed=0)
+    torch.manual_seed(0)
+    actor = actors.gaussian(env, num_cells=[8], activation="Tanh", scale_init=3.0, init="orthogonal")
+    with set_exploration_type(ExplorationType.RANDOM):
+        batch = env.rollout(200, actor, break_when_any_done=False)
+    action = batch["action"]
+    assert (action.abs() > 2).float().mean().item() == pytest.approx(0.505, abs=0.05)  # beyond 2/3 deviations
+    normal = torch.distributions.Normal(batch["loc"], batch["scale"])
+    torch.testing.assert_close(batch["action_log_prob"], normal.log_prob(action).sum(-1))
+    assert [name for name, _ in actor.named_parameters() if "state_independent_scale" in name]
+    greedy = TensorDict({"observation": torch.randn(5, 3)}, [5])
+    with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+        acted = actor(greedy)
+    torch.testing.assert_close(acted["action"], acted["loc"])

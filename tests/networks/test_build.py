@@ -118,7 +118,7 @@ def test_a_head_knows_nothing_of_what_lies_before_it():
         return nn.Linear(4, outputs)
 
     head = heads.tanh_normal(spec, scale="independent")
-    acting = head.over(build, ["anything"])
+    acting = head.build(build, ["anything"])
     assert asked == [spec.shape[-1]]
     assert acting.in_keys == ["anything"]
     assert [*acting.out_keys] == ["loc", "scale", "action", "action_log_prob"]

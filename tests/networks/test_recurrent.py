@@ -185,7 +185,7 @@ def test_what_has_no_memory_costs_its_environments_nothing():
     make_env = partial(envs.make_env, Toy, [StepCounter])
     actor = actors.stochastic(make_env(seed=0), **NETWORK)
     env = make_env(seed=0, policy=actor)
-    assert [type(each).__name__ for each in env.transform] == ["RewardSum", "StepCounter", "CopiedTensors"]
+    assert [type(each).__name__ for each in env.transform] == ["RewardSum", "StepCounter", "CopyTensors"]
     assert isinstance(actor[0], TensorDictModule)
     with pytest.raises(UserError, match=r"in_keys=\['memory'\]: the environment gives observation"):
         critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})

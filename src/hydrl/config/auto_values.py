@@ -81,6 +81,11 @@ def sequence(*, _root_: DictConfig) -> int | None:
     return max((each for each in range(1, MOST + 1) if together % each == 0), default=MOST)
 
 
+def fraction_of_frames(fraction: float, *, _root_: DictConfig) -> int:
+    """So many of the run's frames, ``${fraction_of_frames:0.1}`` in YAML for a tenth of ``total_frames``."""
+    return round(fraction * _root_.total_frames)
+
+
 def discount(*, _root_: DictConfig) -> float:
     """A discount for tasks that nobody tuned, ``${discount:}`` in YAML.
 

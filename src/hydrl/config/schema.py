@@ -199,7 +199,7 @@ class ExtraLearner(Strict):
 
     loss: Loss
     optim: Built
-    minibatches: Built
+    minibatches: Built | None = None  # null: those of the run's own loss
     target: Built | None = None
     writes: Annotated[Built | None, Row("networks")] = None  # called with the batch that was learned from
 

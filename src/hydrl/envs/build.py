@@ -1,7 +1,7 @@
-"""One maker per choice under one stack of transforms, seeded before anything looks at it."""
+"""The one builder of environments: a base environment under its transforms, seeded before any reset."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -20,17 +20,19 @@ from torchrl.envs import (
     Transform,
     TransformedEnv,
 )
+from torchrl.envs.utils import check_env_specs
 from torchrl.modules.utils import get_env_transforms_from_module
 
 from hydrl.envs.action_masks import NOT_DISCRETE
 from hydrl.envs.checked_env import copy_kwargs, is_env_error
+from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env
-from hydrl.envs.normalization import load_normalizer
+from hydrl.envs.normalization import init_normalizers, load_normalizer, normalizer_state
 from hydrl.envs.pettingzoo import pettingzoo_env
 from hydrl.envs.transforms import ActionMask, CopyTensors, MeanAgentReturn
 from hydrl.errors import RunError, UserError
 from hydrl.library_setup import warn_of_mujoco, warn_once
-from hydrl.specs import AGENTS, MASK, mask_keys, needs_episode_starts
+from hydrl.specs import AGENTS, MASK, action_kind, mask_keys, needs_episode_starts
 
 MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[..., Transform | None]
@@ -47,27 +49,26 @@ def make_env(
     render: str | None = None,
     policy: TensorDictModuleBase | None = None,
 ) -> TransformedEnv:
-    """An environment under its transforms.
+    """Builds an environment under its transforms.
 
     Args:
         make: builds the base environment.
-        transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
-            where none is named, because returns are reported raw; what builds ``None`` is left out. The
-            return of several agents, which all else reads as ``episode_reward``, is the mean of theirs; what
-            each of several groups of them has come to is told beside it.
+        transforms: builders, applied in order; ``RewardSum`` always comes first, so that returns are raw, and
+            is added if missing. Builders that return ``None`` are left out. With several agents
+            ``episode_reward`` is the mean of their returns, and each group's own mean is logged beside it.
         num_envs: environments stepped together.
         device: where the tensors live.
-        normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
-            normalisers then use these statistics instead of collecting their own.
-        seed: seeds the environment here, before anything can reset it.
-        render: how a Gymnasium task is drawn: by ``rgb_array`` its ``render()`` gives a picture, by ``human``
-            it opens a window.
-        policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
-            of episodes there. What is for training alone is left out.
+        normaliser: the state of another environment's normalizers (see :func:`normalizer_state`), which are
+            then loaded instead of initialised.
+        seed: seeds the environment before anything can reset it.
+        render: a Gymnasium render mode: ``rgb_array`` returns images, ``human`` opens a window.
+        policy: of an evaluation. Adds the transforms it needs, as an RNN's primers, and leaves out whatever
+            is for training alone.
     """
-    if policy is not None and isinstance(make, partial) and make.func is gymnasium_env:
-        make = for_evaluation(make)
-    base = make_base_env(make, num_envs, device, render)
+    family = find_family(make)
+    if policy is not None:
+        make = family.for_evaluation(make)
+    base = family.make(make, num_envs, device, render)
     left_out = () if policy is None else RandomTruncationTransform
     built = [
         transform
@@ -81,7 +82,7 @@ def make_env(
     stack[1:1] = mask_transforms(base, make)  # before whatever takes statistics of random frames
     if paid := [key for key in base.reward_keys if isinstance(key, tuple)]:
         stack.insert(1, MeanAgentReturn([(*key[:-1], f"episode_{key[-1]}") for key in paid]))
-    if getattr(make, "func", make) is not gymnasium_env:  # whose tasks are handed copies already
+    if not family.copies_arrays:
         stack.append(CopyTensors())
     if policy is not None and needs_episode_starts(policy):
         stack.append(get_env_transforms_from_module(policy))
@@ -95,14 +96,14 @@ def make_env(
 
 @contextmanager
 def explain_spec_errors(target: str) -> Iterator[None]:
-    """Names the environment where the block fails because it does not keep to its own specs.
+    """Explains errors in the block that come from an environment violating its own specs.
 
     Args:
-        target: the dotted name of what makes it. What hydrl's own makers give fails with a traceback, as
-            does the environment's own code.
+        target: the dotted name of its maker. Errors of hydrl's own makers and of the environment's own code
+            keep their traceback.
 
     Raises:
-        UserError: in place of an error of TorchRL's, as for a game whose players take turns.
+        UserError: in place of an error of TorchRL's, as for a game in which players take turns.
     """
     try:
         yield
@@ -120,7 +121,7 @@ def explain_spec_errors(target: str) -> Iterator[None]:
 
 
 def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
-    """What lets random actions be allowed ones, where an environment that ``make`` built says which are."""
+    """Transforms that keep random actions valid, if the environment gives action masks."""
     maker: Any = getattr(make, "func", make)
     id = getattr(make, "keywords", {}).get("id")
     named = f"env.id={id}" if id else getattr(type(base), "label", maker.__name__)
@@ -132,40 +133,133 @@ def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
 
 
 def build_transforms(base: EnvBase, transform: MakeTransform) -> list[Transform]:
-    """What a builder makes of its transform: none, one or several; one that asks for ``env`` is told it."""
+    """Builds a transform, if any, as a list; builders with a parameter ``env`` get the base environment."""
     built = transform(env=base) if "env" in signature(transform).parameters else transform()
     if built is None:
         return []
     return [*built.transforms] if type(built) is Compose else [built]
 
 
-def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
-    """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``.
+class EnvFamily:
+    """What a run asks of a family of environments; this one is for any TorchRL environment class.
 
-    One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
+    A family of one's own subclasses it in the file of its maker, ``env._target_``, which names it by an
+    attribute: ``make_prompts.env_family = Prompts()``.
+
+    Attributes:
+        copies_arrays: whether its environments share no memory with their own code already.
     """
-    mujoco.set_mju_user_warning(warn_of_mujoco)  # else it writes MUJOCO_LOG.TXT into the working folder
+
+    copies_arrays = False
+
+    def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
+        """Builds ``num_envs`` environments without transforms.
+
+        Args:
+            make: the maker with its keywords. One with a parameter ``num_envs``, as VMAS, steps all itself.
+            num_envs: environments stepped together.
+            device: where the tensors live.
+            render: a render mode, see :func:`make_env`.
+        """
+        mujoco.set_mju_user_warning(warn_of_mujoco)  # else it writes MUJOCO_LOG.TXT into the working folder
+        maker: Any = getattr(make, "func", make)
+        is_class = isinstance(maker, type)
+        constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's signature
+        if "num_envs" in signature(constructor).parameters:
+            env = build_env(make, num_envs=num_envs, device=device)
+            agents = [*getattr(env, "group_map", {}).values()]
+            if len(agents) == 1 and AGENTS not in env.group_map:  # as VMAS' football has agent_blue_0 alone
+                env.close()
+                env = build_env(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
+            return env
+        build_one = partial(build_env, make, device=device)
+        return build_one() if num_envs == 1 else SteadySerialEnv(num_envs, build_one)
+
+    def for_evaluation(self, make: MakeEnv) -> MakeEnv:
+        """The maker without what is for training alone."""
+        return make
+
+    def action_kind(self, env: EnvBase) -> str:
+        """The kind of its actions, see :func:`hydrl.specs.action_kind`."""
+        return action_kind(env)
+
+    def prepare(
+        self,
+        env: TransformedEnv,
+        seed: int,
+        init_frames: int | None,
+        statistics: dict[str, Any] | None,
+        target: str,
+    ) -> Callable[[], dict[str, Any]]:
+        """Seeds a training environment, gives its normalizers their statistics, and checks it.
+
+        Args:
+            env: as it is built; nothing has reset it.
+            seed: of the environment.
+            init_frames: random frames from which normalizers take statistics.
+            statistics: of a checkpoint, to use instead.
+            target: see :func:`explain_spec_errors`.
+
+        Returns:
+            A function that returns the statistics of its normalizers, see :func:`normalizer_state`.
+
+        Raises:
+            UserError: if the environment does not keep to its specs.
+        """
+        env.set_seed(seed)
+        with explain_spec_errors(target):
+            init_normalizers(env, init_frames, statistics)
+            self.check(env)
+        return partial(normalizer_state, env)
+
+    def check(self, env: TransformedEnv) -> None:
+        """Raises if an environment does not keep to its specs."""
+        check_env_specs(env)
+
+    def evaluate(self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
+        """Plays one episode in each environment, see :func:`hydrl.envs.evaluation.play_episodes`."""
+        return play_episodes(env, actor, max_steps=max_steps)
+
+
+class GymnasiumFamily(EnvFamily):
+    """Gymnasium's environments: also Atari, MinAtar, the DeepMind Control Suite and self-play."""
+
+    copies_arrays = True
+
+    def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
+        """Builds the environments, with a render mode if one is given."""
+        make = partial(make, render_mode=render) if render else make
+        return super().make(make, num_envs, device)
+
+    def for_evaluation(self, make: MakeEnv) -> MakeEnv:
+        """The maker without opponents and wrappers that are for training alone."""
+        return for_evaluation(make) if isinstance(make, partial) else make
+
+
+class PettingZooFamily(EnvFamily):
+    """PettingZoo's environments of several agents that act at once."""
+
+    def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
+        """Builds the environments, with a render mode if one is given."""
+        make = partial(make, render_mode=render) if render else make
+        return super().make(make, num_envs, device)
+
+
+FAMILIES: dict[Any, EnvFamily] = {gymnasium_env: GymnasiumFamily(), pettingzoo_env: PettingZooFamily()}
+
+
+def find_family(make: MakeEnv) -> EnvFamily:
+    """The family of the environments that a maker, maybe a partial of one, builds."""
     maker: Any = getattr(make, "func", make)
-    if maker in (gymnasium_env, pettingzoo_env) and render:
-        make = partial(make, render_mode=render)
-    is_class = isinstance(maker, type)
-    constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
-    if "num_envs" in signature(constructor).parameters:
-        env = build_env(make, num_envs=num_envs, device=device)
-        agents = [*getattr(env, "group_map", {}).values()]
-        if len(agents) == 1 and AGENTS not in env.group_map:  # as VMAS' football has agent_blue_0 alone
-            env.close()
-            env = build_env(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
-        return env
-    one = partial(build_env, make, device=device)
-    return one() if num_envs == 1 else SteadySerialEnv(num_envs, one)
+    family = FAMILIES.get(maker) if isinstance(maker, Hashable) else None
+    return family or getattr(maker, "env_family", None) or EnvFamily()
 
 
 def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:
-    """An environment from a copy of its configuration, which it may change as it likes.
+    """Builds one base environment from a copy of its keywords, which it may change.
 
     Raises:
-        UserError: for a task of Gymnasium's, which is made by its id, or keywords that VMAS passes over.
+        UserError: for a ``gymnasium.Env``, or keywords that VMAS ignores.
     """
     if isinstance(make, partial):
         make = partial(make.func, *make.args, **copy_kwargs(make.keywords))
@@ -185,9 +279,10 @@ def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:
 
 
 class SteadySerialEnv(SerialEnv):
-    """Leaves PyTorch its number of threads: closing, TorchRL's takes more, and these round sums differently.
+    """``SerialEnv`` that leaves PyTorch's number of threads alone when it closes.
 
-    One that nobody closed closes when it is collected, and that may be in the middle of a later run.
+    TorchRL's raises it, and more threads round sums differently. An environment nobody closed is closed by
+    the garbage collector, maybe in the middle of a later run.
     """
 
     def close(self, *, raise_if_closed: bool = True) -> None:

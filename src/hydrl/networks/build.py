@@ -84,12 +84,12 @@ def make_network(
     if not of_the_actor and encoder != "shared":
         before, read = make_encoder_and_rnn(env, in_keys, encoder, rnn)
     size = input_size(env, before, read) if norm or not before else 0
-    if head.of_actions:
+    if head.takes_action:
         read, size = [*read, "action"], size + env.action_spec_unbatched.shape[-1]
-    layers = (ActionValueLayers if head.of_actions and norm is None else Layers)(
+    layers = (ActionValueLayers if head.takes_action and norm is None else Layers)(
         num_cells, activation, norm, size
     )
-    whole = materialise(head.over(layers, read, before), env)
+    whole = materialise(head.build(layers, read, before), env)
     init_weights(
         whole[-1] if of_the_actor else whole, init, head.gain
     )  # what is shared is the actor's to draw
@@ -104,12 +104,12 @@ def find_shared_modules(
     Files of older runs name that in ``in_keys``.
     """
     kinds = (Encoder,) if "features" in in_keys else (Encoder, RecurrentLayer)
-    found = [] if actor is None else [each for each in actor.modules() if isinstance(each, kinds)]
-    for each in found:
-        each.shared = True
-    if not found or {*in_keys} & {*SHARED_KEYS}:
-        return found, in_keys
-    return found, ["memory" if isinstance(found[-1], RecurrentLayer) else "features"]
+    modules = [] if actor is None else [module for module in actor.modules() if isinstance(module, kinds)]
+    for module in modules:
+        module.shared = True
+    if not modules or {*in_keys} & {*SHARED_KEYS}:
+        return modules, in_keys
+    return modules, ["memory" if isinstance(modules[-1], RecurrentLayer) else "features"]
 
 
 def make_encoder_and_rnn(
@@ -120,8 +120,8 @@ def make_encoder_and_rnn(
 ) -> tuple[list[TensorDictModuleBase], list[str]]:
     """What lies before the layers, and which entries these then read."""
     before: list[TensorDictModuleBase] = []
-    if encoder is not None and (made := encoder(env, in_keys)) is not None:
-        before.append(Encoder(materialise(made, env)))
+    if encoder is not None and (built := encoder(env, in_keys)) is not None:
+        before.append(Encoder(materialise(built, env)))
         in_keys = ["features"]
     if rnn is not None:
         before.append(rnn(in_keys, input_size(env, before, in_keys)))
@@ -139,8 +139,8 @@ def input_size(env: EnvBase, before: Sequence[TensorDictModuleBase], in_keys: Se
         return total_size(env.observation_spec, in_keys)
     written = initial_observation(env)
     with torch.no_grad():
-        for each in before:
-            written = each.to(env.device).eval()(written)
+        for module in before:
+            written = module.to(env.device).eval()(written)
     return sum(written[key].shape[-1] for key in in_keys)
 
 

@@ -19,7 +19,7 @@ STATE_SUFFIXES = {"lstm": ("_h", "_c"), "gru": ("",)}  # of a hidden state
 CRITIC_STATE = "critic_state"
 # What they read beside the observation; the environment's InitTracker and primers write it, but for a
 # critic's hidden state, which nobody keeps: in each sequence it begins with zeros.
-STATE_KEYS = ("is_init", *RNN_STATE_KEYS, *(CRITIC_STATE + each for each in ("_h", "_c", "")))
+STATE_KEYS = ("is_init", *RNN_STATE_KEYS, *(CRITIC_STATE + suffix for suffix in ("_h", "_c", "")))
 
 
 class RecurrentLayer(SharedModule):
@@ -39,7 +39,7 @@ class RecurrentLayer(SharedModule):
         state: what its hidden state is called; an actor's and a critic's need two names.
     """
 
-    made = "memory"
+    out_key = "memory"
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ def init_forget_bias(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
     what was seen a hundred steps before. The gates' biases are ``log(u)``, with u drawn evenly from 1 to
     ``span - 1`` (Tallec & Ollivier 2018, "Can recurrent neural networks warp time?").
     """
-    kept = torch.empty(units).uniform_(1, span - 1).log()
+    log_span = torch.empty(units).uniform_(1, span - 1).log()
     lstm = isinstance(cell, nn.LSTM)
     # PyTorch has an LSTM's gates as input, forget, cell, output, and a GRU's as reset, update, new.
-    gates = {0: -kept, 1: kept} if lstm else {1: kept}
+    gates = {0: -log_span, 1: log_span} if lstm else {1: log_span}
     for place, bias in gates.items():
         part = slice(place * units, (place + 1) * units)
         cell.get_parameter("bias_ih_l0")[part], cell.get_parameter("bias_hh_l0")[part] = bias, 0.0

@@ -70,7 +70,7 @@ def film(
 
             write(first)
             played = env.rollout(
-                evaluator.longest(env), evaluator.actor, draw, auto_reset=False, tensordict=start
+                evaluator.step_limit(env), evaluator.actor, draw, auto_reset=False, tensordict=start
             )
             write(picture(env))  # of the end, where TorchRL calls nothing
     return told(played)
@@ -124,7 +124,7 @@ def watch(
                 raise no_window(env, " ".join(str(error).split())) from error
             seed_generators(seed)
             with set_exploration_type(ExplorationType.DETERMINISTIC):
-                played = env.rollout(evaluator.longest(env), evaluator.actor, leave_if_closed)
+                played = env.rollout(evaluator.step_limit(env), evaluator.actor, leave_if_closed)
             yield told(played)
 
 

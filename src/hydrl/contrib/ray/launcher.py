@@ -15,7 +15,7 @@ from hydrl.config.schema import Strict
 from hydrl.config.suggestions import explain
 from hydrl.contrib.ray.cluster import begin, gone, hear, say
 from hydrl.errors import UserError
-from hydrl.experiments.processes import Training, Trainings
+from hydrl.experiments.processes import ProcessPool, TrainingProcess
 
 KILLED = -15  # as if by SIGTERM, where a run is ended before its machine has room for it
 
@@ -39,7 +39,7 @@ class Member:
     """An actor of Ray's: a run on the machine where there was room for it.
 
     Args:
-        arguments, folder, cores: as of :class:`~hydrl.experiments.processes.Training`.
+        arguments, folder, cores: as of :class:`~hydrl.experiments.processes.TrainingProcess`.
         place: the working directory, and where Python looks for parts of one's own.
     """
 
@@ -47,7 +47,7 @@ class Member:
         os.chdir(place[0])
         os.environ["PYTHONPATH"] = place[1]
         hear()
-        self.run = Training(arguments, folder, cores)
+        self.run = TrainingProcess(arguments, folder, cores)
 
     def place(self) -> tuple[str, str]:
         """Node and address, once it is there."""
@@ -62,12 +62,12 @@ class Member:
         self.run.stop()
 
 
-class RemoteTraining(Training):
+class RemoteTraining(TrainingProcess):
     """A run that a :class:`Member` has.
 
     Args:
         begin: the member's own ``remote``.
-        arguments, folder, cores: as of :class:`~hydrl.experiments.processes.Training`.
+        arguments, folder, cores: as of :class:`~hydrl.experiments.processes.TrainingProcess`.
     """
 
     def __init__(self, begin: Any, arguments: Sequence[str], folder: Path, cores: int) -> None:
@@ -117,8 +117,8 @@ class RemoteTraining(Training):
                 ray.kill(self.member)
 
 
-class Remote(Trainings):
-    """Runs side by side on a cluster; see :class:`~hydrl.experiments.processes.Trainings`.
+class Remote(ProcessPool):
+    """Runs side by side on a cluster; see :class:`~hydrl.experiments.processes.ProcessPool`.
 
     Args:
         limit: so many at a time.
@@ -130,7 +130,7 @@ class Remote(Trainings):
         self.cores = max(1, int(each["num_cpus"]))
         self.begin = ray.remote(max_concurrency=2, **each)(Member).remote  # stopped while it is waited for
 
-    def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> Training:
+    def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> TrainingProcess:
         """Starts a run, whose output goes to ``FOLDER.log``."""
         self.started.append(RemoteTraining(self.begin, arguments, folder.resolve(), self.cores))
         return self.started[-1]

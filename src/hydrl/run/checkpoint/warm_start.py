@@ -191,7 +191,7 @@ def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
     if source is None:
         return
     # The tensors of the state are those that the networks and the loss's copies of them compute with.
-    here = by_part(learner.parts["loss"].state_dict(keep_vars=True), source.networks)
+    here = by_part(learner.components["loss"].state_dict(keep_vars=True), source.networks)
     seen_by = normalizer_state(env)
     able = [*here, *["normaliser"] * bool(seen_by)]
     require(source.asked, able, "this run")
