@@ -46,7 +46,6 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     rendering.prepare("eval.video", wanted=settings.eval.video)  # before anything below imports MuJoCo
     # Imported here so that a typo is answered at once, and not after PyTorch's seconds.
     from tensordict.nn import TensorDictSequential
-    from torchrl.envs.utils import check_env_specs
 
     from hydrl import envs, specs
     from hydrl.datasets.digest import record_data
@@ -72,13 +71,10 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     # The environment is seeded before anything resets it; its random frames fix the normaliser.
     make_env = partial(envs.make_env, build("env"), settings.transform_builders, device=device)
     env = make_env(num_envs=settings.num_envs)
-    check_action_space(settings, specs.action_kind(env))
+    family, known = envs.find_family(build("env")), resume.normaliser(origin)
+    check_action_space(settings, family.action_kind(env))
     check_groups(settings, [*specs.agent_groups(env)], alike=specs.are_alike(env))
-    env.set_seed(seed)
-    with envs.explain_spec_errors(settings.env["_target_"]):
-        envs.init_normalizers(env, settings.init_stats_frames, resume.normaliser(origin))
-        check_env_specs(env)
-    normaliser = partial(envs.normalizer_state, env)
+    normaliser = family.prepare(env, seed, settings.init_stats_frames, known, settings.env["_target_"])
 
     buffer = buffers.prepare_buffer(build("buffer")(), env)
     replay_buffer.require_memory(buffer, env, settings.steps_of_a_row)
@@ -100,7 +96,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     collect = bind_accepted(build("collector"), data=data)
     make_collector = partial(collect, env, make_worker_env, policy, seed=seed, device=device)
 
-    evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
+    evaluate = PolicyEvaluator(
+        make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps, play=family.evaluate
+    )
     evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=SeedStream.CLOSING)
     progress = Progress(
         settings.batches, settings.frames_per_batch, score.reward_threshold, score.stop_when_solved
