@@ -216,7 +216,8 @@ MISTAKES = {
     "env.info_keys=[1]": "env.info_keys=[1]: should be a list of names",
     "+env.info_keys={distance:max}": "env.info_keys.distance=max: should be last, mean or sum",
     "+env.info_keys=[episodes]": "train/episodes and eval/episodes is a metric of hydrl's own",
-    "env=custom env._target_=torchrl.envs.PendulumEnv +env.info_keys=[a] ~env.id": "env.info_keys=[a]: this key is for Gymnasium environments",
+    "env=custom env._target_=torchrl.envs.PendulumEnv +env.info_keys=[a] ~env.id": "env.info_keys=[a]: this "
+    "key is for Gymnasium environments",
     "env.info_key=[a]": "env.info_key=[a]: no such key",
 }
 

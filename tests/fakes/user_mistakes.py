@@ -18,8 +18,8 @@ MISTAKES: dict[str, list[str]] = {
     "+buffer.storage.max_sise=9": ["buffer.storage.max_sise=9", "buffer.storage.max_size"],
     "optim.lr=null": ["optim.lr=null"],
     "algo=mappo env=vmas env.scenario=balance +env.max_steps=20": [
-        "env.max_steps=20: VMAS calls its time limit a terminal state, from which nothing is",
-        "Use transforms.step_counter.max_steps=20, which truncates.\n",
+        "env.max_steps=20",
+        "transforms.step_counter.max_steps truncates",
     ],
     "collector.num_envs=null": ["collector.num_envs=null"],
     "minibatches.size=null": ["minibatches.size=null"],
@@ -423,7 +423,7 @@ MISTAKES: dict[str, list[str]] = {
         "collector=rpc: no such option",
         "workers along time, so that advantages cross from one to the next; use collector=ray.\n",
     ],
-    "+collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync or collector=multi_async"],
+    "+collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync and collector=multi_async"],
     "buffer.storage=3": ["buffer.storage=3: should be a group of keys"],
     "buffer.storage=null": ["buffer.storage=null: should be a group of keys"],
     "algo=dqn env=cartpole +buffer.sampler={_target_:torchrl.data.replay_buffers.PrioritizedSliceSampler}": [
@@ -453,8 +453,7 @@ MISTAKES: dict[str, list[str]] = {
         "Use env=vmas env.scenario=balance.\n",
     ],
     "algo=ppo env=cartpole collector=dataset data=npz data.path=set": [
-        "collector=dataset: algo=ppo learns only from frames of its own policy",
-        "Use algo=bc, or another algorithm that learns from a dataset.\n",
+        "collector=dataset: does not go with minibatches=epochs, which learns from frames of its own policy alone",
     ],
     "algo=rainbow env=cartpole minibatches=mixed minibatches.n_steps=1 data=npz data.path=set": [
         "minibatches=mixed: does not go with algo=rainbow. Use minibatches=replay data=null.\n"
@@ -553,9 +552,9 @@ MISTAKES: dict[str, list[str]] = {
         "collector.address=ray://head:10001: should be HOST:PORT"
     ],
     "eval.backend=ray eval.address=ray://head:10001": ["eval.address=ray://head:10001: should be HOST:PORT"],
-    "eval.address=auto": ["eval.address=auto: is of eval.backend=ray. Use that, or leave it out.\n"],
+    "eval.address=auto": ["eval.address=auto: is of eval.backend=ray"],
     "collector=ray eval.backend=ray eval.address=auto": [
-        "eval.address=auto: collector=ray has the cluster of both. Use collector.address.\n"
+        "collector=ray, which has the cluster of both, collector.address"
     ],
     "collector=ray collector.num_cpus=-1": ["collector.num_cpus=-1: should be greater than or equal to 0"],
     "collector=ray transforms=running_norm": [
@@ -596,11 +595,11 @@ MISTAKES: dict[str, list[str]] = {
         "rnn=gru: does not go with DDPGLoss, which is here to compare with; of its kind td3 learns",
         "Use rnn=null.\n",
     ],
-    "algo=ppo collector.init_random_frames=1024": ["init_random_frames=1024: ", "init_random_frames=0"],
-    "algo=recurrent_ppo minibatches.sequence=null": [
-        "actor.rnn={cell: lstm, hidden_size: 64}: an RNN learns from whole sequences",
-        "Use minibatches.sequence=32.\n",
+    "algo=ppo collector.init_random_frames=1024": [
+        "init_random_frames=1024: does not go with minibatches=epochs",
+        "init_random_frames=0",
     ],
+    "algo=recurrent_ppo minibatches.sequence=null": ["whole sequences. Use minibatches.sequence=32"],
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48: does not divide both minibatches.size=64 and the 256 steps of each",
         "Use minibatches.sequence=32.\n",

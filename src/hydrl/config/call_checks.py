@@ -19,10 +19,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, words
-from hydrl.config.schema import GYMNASIUM, WRAPPERS, Part, Values, row_of
+from hydrl.config.schema import RULES, WRAPPERS, Part, Values, row_of
 from hydrl.config.signatures import accepted_parameters, gymnasium_parameters, required_keywords, targets
 from hydrl.config.suggestions import explain, instead, without_copies
-from hydrl.config.tree import find, paths, show
+from hydrl.config.tree import content, find, paths, show, target_of
 from hydrl.config.user_dirs import setter
 from hydrl.errors import ConfigError, UserError
 
@@ -104,7 +104,7 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
     if reason:
         yield f"{path}._target_", f"{line}: {reason}."
         return
-    own_sampler = "hydrl.experience.buffers.PrioritizedSampler"
+    own_sampler = find(content("/buffer/prioritized"), "sampler._target_")
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         yield f"{path}._target_", f"{line}: its priorities cannot be saved. Use buffer=prioritized."
         return
@@ -120,7 +120,7 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
     if mistakes := dict(check_class(path, name, target, way)):
         yield from mistakes.items()
         return
-    own = {key for key in node if not key.startswith("_") and key != "requires"}
+    own = {key for key in node if not key.startswith("_") and key not in RULES}
     if path.endswith("loss.module"):
         loss = path.removesuffix(".module")
         networks = {key: Any for key in parameters if "network" in key or key in keywords}
@@ -181,8 +181,8 @@ def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended:
         parameters: of its target.
         open_ended: whether that takes any other.
     """
-    if node["_target_"] != GYMNASIUM:
-        ours = accepted_parameters(get_object(GYMNASIUM))[0].keys() - {"num_envs", "device"}
+    if node["_target_"] != (gymnasium_env := target_of("env/gym")):
+        ours = accepted_parameters(get_object(gymnasium_env))[0].keys() - {"num_envs", "device"}
         for key in sorted(ours & own - parameters.keys()) if not open_ended else ():
             advice = "Write a transform instead" if key == "wrappers" else "Leave it out"
             yield (
@@ -276,7 +276,7 @@ def check_keys(
     for key, value in (find(values, path) or {}).items():
         if key in kinds and not isinstance(value, Mapping):
             yield from check_value(f"{path}.{key}", kinds[key], values)
-        elif key not in kinds and not open_ended and not key.startswith("_") and key != "requires":
+        elif key not in kinds and not open_ended and not key.startswith("_") and key not in RULES:
             unknown.append(f"{path}.{key}")
     typed = set(map(key_of, words()))
     leftover = [key for key in unknown if key not in typed and (setter(key) or f"{path}._target_" in typed)]

@@ -10,19 +10,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hydrl.config.call_checks import check_signatures, check_value
-from hydrl.config.compatibility import in_need, unfit, unheard
+from hydrl.config.compatibility import incompatible, mislabelled, unheard, unmet_requirements
 from hydrl.config.networks import forgetful, from_one_or_another, ill_read, standardised
 from hydrl.config.overrides import choices_made, forks, key_of, words
 from hydrl.config.ranges import RANGES, too_large
 from hydrl.config.schema import ASKED, NETWORKS, Part, Values, asked
 from hydrl.config.suggestions import missing, without_copies
-from hydrl.config.tasks import ill_named, ill_timed, ill_wrapped, lacking, unmet
+from hydrl.config.tasks import ill_named, ill_wrapped, lacking
 from hydrl.config.tree import content, find, show
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.config.user_dirs import sources
 from hydrl.errors import ConfigError, UserError
-
-ON_RAY = "hydrl.contrib.ray.collector.ray_collector"
 
 
 def check(values: Values) -> None:
@@ -43,15 +41,14 @@ def check(values: Values) -> None:
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
     for rule in (
-        in_need,
-        unfit,
+        unmet_requirements,
+        incompatible,
+        mislabelled,
         too_large,
         begun_from,
-        ill_timed,
         ill_wrapped,
         ill_named,
         ill_read,
-        unmet,
         at_odds,
     ):
         for message in rule(values):
@@ -89,13 +86,7 @@ def at_odds(values: Values) -> Iterator[str]:
     if (values["resume"] is None or fork) and started:  # a run never writes over another
         there = f"hydra.run.dir={folder}: holds a run already"
         yield f"{there}. Resume it by {shlex.quote(f'resume={folder}')}, or choose another folder."
-    collector, module = values["collector"], values["loss"]["module"]
-    workers, single = asked(values, "workers"), "sync" not in collector
-    if workers and single and collector["_target_"] == "hydrl.experience.collectors.make_collector":
-        yield (
-            f"collector.num_workers={workers}: collector=single collects in this process. "
-            "Use collector=multi_sync or collector=multi_async."
-        )
+    module, workers = values["loss"]["module"], asked(values, "workers")
     if workers and any(map(running, values["transforms"].values())):
         yield (
             "transforms: running statistics of observations or rewards would stay in the workers. "
@@ -117,7 +108,6 @@ def at_odds(values: Values) -> Iterator[str]:
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         gamma = module["gamma"]
         yield f"loss.module.gamma={gamma}: no such key. Write loss.value_estimator.gamma={gamma}."
-    yield from of_others(values)
     yield from of_no_use(values)
     yield from standardised(values)
     yield from unheard(values)
@@ -129,34 +119,14 @@ def at_odds(values: Values) -> Iterator[str]:
     yield from lacking(values)
 
 
-def of_others(values: Values) -> Iterator[str]:
-    """Frames that another policy acted in, where probabilities are compared with the policy's own."""
-    if not asked(values, "epochs"):
-        return
-    if values["collector"]["_target_"] == "hydrl.datasets.collector.DatasetCollector":
-        yield (
-            f"collector=dataset: algo={values['algo']} learns only from frames of its own policy. "
-            "Use algo=bc, or another algorithm that learns from a dataset."
-        )
-    if frames := find(values, "collector.init_random_frames"):
-        yield (
-            f"collector.init_random_frames={frames}: this algorithm learns only from frames of its own "
-            "policy. Use collector.init_random_frames=0."
-        )
-
-
 def of_no_use(values: Values) -> Iterator[str]:
     """A return that no actor is asked for, and a cluster for evaluations that are not played on one."""
     if (asked_for := find(values, "eval.target_return")) is not None and "target_return" not in values[
         "actor"
     ]:
         yield f"eval.target_return={asked_for}: is of algo=decision_transformer. Use that, or leave it out."
-    if (address := find(values, "eval.address")) is None:
-        return
-    if find(values, "eval.backend") != "ray":
+    if (address := find(values, "eval.address")) is not None and find(values, "eval.backend") != "ray":
         yield f"eval.address={address}: is of eval.backend=ray. Use that, or leave it out."
-    if values["collector"]["_target_"] == ON_RAY:
-        yield f"eval.address={address}: collector=ray has the cluster of both. Use collector.address."
 
 
 def running(transform: Part) -> bool:
