@@ -243,10 +243,10 @@ def near_names(path: str, name: str, cause: BaseException) -> str:
         return ""
     module, _, attribute = name.rpartition(".")
     try:
-        there = vars(get_object(module))
+        names = [name for name in vars(get_object(module)) if name[0] != "_"]
     except Exception:
-        there = {}
-    if near := difflib.get_close_matches(attribute, [each for each in there if each[0] != "_"], 1):
+        names = []
+    if near := difflib.get_close_matches(attribute, names, 1):
         return f". Write {path}._target_={module}.{near[0]}"
     first, _, rest = name.partition(".")
     modules = [file.stem for file in Path().glob("*.py")]

@@ -1,4 +1,4 @@
-"""The command line around Hydra: a user's mistake is a line or two and exit code 2, never a traceback."""
+"""The command line around Hydra: a user's mistake is one message and exit code 2, never a traceback."""
 
 import atexit
 import errno
@@ -55,18 +55,18 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
     def work() -> None:
         if "--version" in sys.argv[1:]:
             return print(f"hydrl {version('hydrl')}")
-        with translated(lambda: sys.argv[1:]):
-            sys.argv[1:] = understood(sys.argv[1:], expand)
+        with translated_errors(lambda: sys.argv[1:]):
+            sys.argv[1:] = prepare_words(sys.argv[1:], expand)
             if not COMPLETION & set(sys.argv):
                 sys.argv += tuned.beside(sys.argv[1:])
             with stopped_early():
                 main()
 
-    return told(work)
+    return exit_code(work)
 
 
-def understood(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]) -> list[str]:
-    """The words that Hydra reads, of those that were typed, found to be none that it would misread.
+def prepare_words(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]) -> list[str]:
+    """The words that Hydra reads, checked for what it would misread.
 
     Args:
         words: as they were typed.
@@ -85,8 +85,8 @@ def understood(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]
 
 
 @contextmanager
-def translated(words: Callable[[], Sequence[str]]) -> Iterator[None]:
-    """What Hydra complains of, in one line.
+def translated_errors(words: Callable[[], Sequence[str]]) -> Iterator[None]:
+    """Turns Hydra's errors into one message.
 
     Args:
         words: gives those that it reads, as they are by then.
@@ -127,11 +127,11 @@ def script(main: Callable[[list[str]], None], usage: str | None) -> int:
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(as_typed(usage or ""))
         return 0
-    return told(lambda: main(sys.argv[1:]))
+    return exit_code(lambda: main(sys.argv[1:]))
 
 
-def told(work: Callable[[], None]) -> int:
-    """Calls ``work`` and tells in a line what it raises that is no defect; the exit code."""
+def exit_code(work: Callable[[], None]) -> int:
+    """The exit code of ``work``; a user's mistake or a failed run is printed as one message."""
     try:
         work()
     except (UserError, RunError) as error:
@@ -146,7 +146,7 @@ def told(work: Callable[[], None]) -> int:
 
 
 def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
-    """Makes a function Hydra's job: a failure is told here, as Hydra would tell it at length.
+    """Makes a function Hydra's job, whose failures are printed as one message instead of Hydra's traceback.
 
     Raises:
         SystemExit: with the exit code of a failure.
@@ -154,7 +154,7 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
 
     @wraps(train)
     def wrapper(cfg: DictConfig) -> None:
-        keep_what_was_typed()
+        drop_added_words()
         try:
             train(cfg)
         except (UserError, RunError) as error:
@@ -180,8 +180,8 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
     return wrapper
 
 
-def keep_what_was_typed() -> None:
-    """Takes out of the words that Hydra has, which are those that a run folder keeps, what nobody typed."""
+def drop_added_words() -> None:
+    """Removes what nobody typed from Hydra's overrides, which the run folder keeps."""
     hydra = HydraConfig.get()
     words = cast(list[str], OmegaConf.to_container(hydra.overrides.task, resolve=False))
     with read_write(hydra):
@@ -189,51 +189,51 @@ def keep_what_was_typed() -> None:
 
 
 def in_python(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]) -> DictConfig:
-    """What Hydra makes of the words of a run that begins in somebody else's process.
+    """Hydra's configuration for a run inside another program, as a notebook.
 
-    Hydra then knows of the run as if it had begun it. Arguments as of :func:`understood`.
+    HydraConfig is set as if Hydra had started it. Arguments as of :func:`prepare_words`.
 
     Raises:
         UserError: for words that are for the shell, or that Hydra cannot compose.
     """
     read = list(words)
-    with translated(lambda: read):
+    with translated_errors(lambda: read):
         named, others = user_dirs.split(read)
-        if option := next((each for each in others if each[:1] == "-"), None):
+        if option := next((word for word in others if word[:1] == "-"), None):
             raise UserError(
                 f"{option}: options are for the command line, but for --config-dir=DIR. Leave it out."
             )
-        read[:] = understood([*([user_dirs.searchpath(named)] if named else []), *others], expand)
+        read[:] = prepare_words([*([user_dirs.searchpath(named)] if named else []), *others], expand)
         read += tuned.beside(read)
         cfg = tuned.composed(read, return_hydra_config=True)
         HydraConfig.instance().set_config(deepcopy(cfg))  # the choices made, for what is told of the folder
         with read_write(cfg), open_dict(cfg):
             cfg.hydra.runtime.output_dir = os.path.abspath(cfg.hydra.run.dir)
     HydraConfig.instance().set_config(cfg)
-    keep_what_was_typed()
+    drop_added_words()
     with read_write(cfg), open_dict(cfg):
         del cfg["hydra"]
     return cfg
 
 
 def remember_folders(arguments: Sequence[str]) -> None:
-    """Keeps in mind which folders there are already, for :func:`remove_unused_folder`."""
+    """Remembers which folders exist, for :func:`remove_unused_folder`."""
     named = [
-        each.partition("=")[2] for each in arguments if key_of(each) in ("hydra.run.dir", "hydra.sweep.dir")
+        word.partition("=")[2] for word in arguments if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir")
     ]
     _stood.clear()
-    for folder in (Path.cwd(), *(Path(plain(each)).absolute() for each in named)):
-        _stood.update(each for each in (folder, *folder.parents) if each.is_dir())
+    for folder in (Path.cwd(), *(Path(plain(name)).absolute() for name in named)):
+        _stood.update(parent for parent in (folder, *folder.parents) if parent.is_dir())
 
 
 def remove_unused_folder() -> None:
-    """Takes away the empty folder that Hydra made for a run which did not begin, and those it lies in."""
+    """Removes the empty folder of a run that did not begin, and those that Hydra made around it."""
     folder = Path(HydraConfig.get().runtime.output_dir)
-    for each in (folder, *folder.parents):
-        if each in _stood:
+    for parent in (folder, *folder.parents):
+        if parent in _stood:
             return
         try:
-            each.rmdir()
+            parent.rmdir()
         except OSError:  # it holds something
             return
 
@@ -247,16 +247,16 @@ def stopped_early() -> Iterator[None]:
         os.write(2, b"\nstopped before the first batch; nothing new was saved\n")
         raise Interrupted(signum)
 
-    previous = {each: signal.signal(each, end) for each in (signal.SIGINT, signal.SIGTERM)}
+    previous = {signum: signal.signal(signum, end) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 def complain(message: str, code: int = 2) -> int:
-    """Prints what is no defect, as a user's mistake; the exit code for it."""
+    """Prints an error message; returns the exit code."""
     print_lines(f"error: {as_typed(message)}", sys.stderr)
     return code
 
