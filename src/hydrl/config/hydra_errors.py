@@ -34,7 +34,6 @@ OPTIONS |= dict.fromkeys(["-h", "-m", "-r", "--shell-completion", "-sc", "--pack
 OPTIONS |= dict.fromkeys(["--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"], "")
 OPTIONS |= dict.fromkeys(["--info", "-i"], "|all|config|defaults|defaults-tree|plugins|searchpath")
 OPTIONS |= dict.fromkeys(["--cfg", "-c"], "job|hydra|all")
-DASHES, QUOTES = "\u2010\u2011\u2012\u2013\u2014\u2212", "\u2018\u2019\u201c\u201d"  # as web pages have them
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 
 
@@ -198,10 +197,6 @@ def check_options(arguments: Sequence[str]) -> None:
     """
     for word, following in pairwise([*arguments, ""]):
         key, equals, value = word.partition("=")
-        if key[:1] in (*DASHES,) or (key[:1] == "-" and set(key) & set(DASHES)):
-            name = key.strip(DASHES + "-")
-            meant = f"{'-' if len(name) < 3 else '--'}{name}{equals}{value}"
-            raise UserError(f"{word}: its dash is not that of the keyboard. Write {meant}.")
         if key[:1] != "-":
             continue
         if key not in OPTIONS:
@@ -245,8 +240,6 @@ def unreadable(word: str) -> str:
     if re.fullmatch(r"[+~]*[\w./@-]+", key):
         if advice(key, value):
             return no_such_key(key, value, {})
-        if set(value) & set(QUOTES):
-            return f"{line}the keyboard's quotes or none, '{key}={re.sub(f'[{QUOTES}]', '', value)}'."
         if numbers := re.fullmatch(r"[\[({][\d\s,;]*[\])}]?", value) and re.findall(r"\d+", value):
             return f"{line}'{key}=[{','.join(numbers)}]'."
         has_bracket = re.search(r"\w.*[][=#(){}'\"]|[][=#(){}'\"].*\w", value)
