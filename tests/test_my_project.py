@@ -170,17 +170,17 @@ def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(pr
 
 # What is added to algo=my_ppo env=corridor, and what the answer holds.
 MISTAKES = {
-    "+loss.module.flatt=1": "loss.module.flatt=1: my_losses.FlatLoss takes no flatt. Write loss.module.flat?",
+    "+loss.module.flatt=1": "loss.module.flatt=1: my_losses.FlatLoss takes no flatt. Write loss.module.flat=1.",
     "+loss.extra=1": "loss.extra=1: no such key",
     "+loss.keys.my_key=a": "loss.keys.my_key=a: no such key",
-    "+loss.networks.other=actor": "my_losses.FlatLoss takes no other; loss.networks has actor_network, "
+    "+loss.networks.other=actor": "my_losses.FlatLoss takes no other. loss.networks has actor_network, "
     "critic_network",
     "+actor.widthh=1": "actor.widthh=1: my_nets.actor takes no widthh. Write actor.width=1.",
-    "+actor.num_cells=[3]": "actor.num_cells=[3]: my_nets.actor takes no num_cells; actor has width",
+    "+actor.num_cells=[3]": "actor.num_cells=[3]: my_nets.actor takes no num_cells. actor has width",
     "+critic.init=null": "critic.init=null: my_nets.critic takes no init",
     "+transforms.blind.shar=1": "transforms.blind.shar=1: my_transforms.Blind takes no shar. Write "
-    "transforms.blind.share?",
-    "+env.longer=3": "env.longer=3: my_envs:Corridor-v0 takes no longer; ",
+    "transforms.blind.share=1.",
+    "+env.longer=3": "env.longer=3: my_envs:Corridor-v0 takes no longer. ",
     "+extra=1": "extra=1: no such key",
     "+compatible_with.actr=[net]": "compatible_with.actr=[net]: ",
     "action_spaces=[neither]": "action_spaces",
@@ -188,11 +188,11 @@ MISTAKES = {
     "actor=stochastic": "actor=stochastic: does not go with algo=my_ppo. Use actor=net",
     "actor._target_=my_nets.Net": "my_nets.Net: this class is no TensorDictModuleBase. Name one, or a "
     "function that makes one when called as actor(env, …)",
-    "critic._target_=my_nets.actor": "as the run does it, critic(env, actor, …): too many positional",
+    "critic._target_=my_nets.actor": "the call critic(env, actor, …) fails: too many positional",
     "loss.module._target_=my_nets.Net": "my_nets.Net: this class is no LossModule",
     "transforms.blind._target_=my_nets.Net": "my_nets.Net: this class is no Transform",
     "+env.wrappers.slip._target_=my_envs.Slippery": "env.wrappers.slip._target_=my_envs.Slippery: the call "
-    "as the run does it, wrapper(env, …): missing a required argument: 'share'",
+    "wrapper(env, …) fails: missing a required argument: 'share'",
     "+env.wrappers.slip._target_=my_envs.Slippery +env.wrappers.slip.shares=1": "my_envs.Slippery takes no "
     "shares. Write env.wrappers.slip.share=",
     "+env.wrappers.slip._target_=my_envs.Corridor": "my_envs.Corridor: this class is no Wrapper. Name one",
@@ -232,7 +232,7 @@ def test_what_a_builder_gives_is_looked_at(project):
         UserError, match=r"algo=my_ppo: acts in discrete action spaces, and env=line has contin"
     ):
         check_action_space(line, kind)
-    with pytest.raises(UserError, match="actor: is a Net\. Wrap it in a TensorDictModule"):
+    with pytest.raises(UserError, match=r"actor: is a Net\. Wrap it in a TensorDictModule"):
         network("actor", lambda env: my_nets.Net(2, 8), env)
     with pytest.raises(UserError, match=r"actor: writes .* but not action"):
         network("actor", lambda env: my_nets.critic(env, None, width=8), env)
