@@ -80,7 +80,7 @@ def test_the_page_says_how_each_part_is_called():
 
 
 def test_the_page_lists_the_keys_that_no_task_is_given():
-    table = PAGE.partition("Keys under `env` that are hydrl's own")[2].partition("\n\nAll others")[0]
+    table = PAGE.partition("These keys under `env` are hydrl's own")[2].partition("\n\nAll others")[0]
     said = [each for row in table.splitlines()[4:] for each in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert {*said} == {"_target_", *signature(gymnasium_env).parameters} - {"kwargs"}
 
