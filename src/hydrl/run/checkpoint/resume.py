@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from hydrl.config import CONFIGS, user_dirs
 from hydrl.config.migrations import new_config, new_words, with_encoders
 from hydrl.config.overrides import as_typed, forks, key_of, plain, quoted, run_of
-from hydrl.config.schema import NETWORKS, InitFrom, Role, keys
+from hydrl.config.schema import NETWORKS, RULES, InitFrom, Role, keys
 from hydrl.config.settings import Settings, check_stranger
 from hydrl.config.tree import find, paths, show
 from hydrl.errors import UserError, print_lines
@@ -345,7 +345,7 @@ def check_same(
             continue
         if old is None and new == {}:  # a key that older runs had not, and nothing in it
             continue
-        if {"compatible_with", "requires"} & {*key.split(".")}:  # what may be chosen at all, not what was
+        if {*RULES} & {*key.split(".")}:  # what may be chosen at all, not what was
             continue
         moved = key == DATA and None not in (old, new)  # whether it is the same its digest tells
         free = moved or key.partition(".")[0] in FREE or key in MACHINES
