@@ -200,7 +200,7 @@ def picture(env: EnvBase) -> np.ndarray:
 def task_of(env: EnvBase) -> str:
     """The id of a Gymnasium task, or the name of another's class."""
     base = env.base_env
-    return getattr(getattr(base, "spec", None), "id", getattr(base, "named", type(base).__name__))
+    return getattr(getattr(base, "spec", None), "id", getattr(base, "label", type(base).__name__))
 
 
 @contextmanager
