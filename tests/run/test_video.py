@@ -26,7 +26,7 @@ from hydrl.networks import actors
 from hydrl.networks.rnn import Memory
 from hydrl.run import process, rendering
 from hydrl.run.checkpoint import archive
-from hydrl.run.video import film, watch
+from hydrl.run.video import record_episode, watch
 from hydrl.training import Episodes, Evaluator
 from tests.conftest import HANGING, saved, start
 from tests.fakes.envs import Toy
@@ -130,7 +130,7 @@ def still(env: str | partial, **kwargs):
 
 def shoot(parts, path, max_steps):
     """Films what :func:`played` or :func:`still` give."""
-    return film(Evaluator(*parts, seed=0, max_steps=max_steps), path, 0, Episodes.TRAINING)
+    return record_episode(Evaluator(*parts, seed=0, max_steps=max_steps), path, 0, Episodes.TRAINING)
 
 
 def frames(path: Path) -> list[np.ndarray]:
@@ -150,7 +150,7 @@ def test_it_is_an_episode_of_the_policy_and_browsers_play_it(id, build, size, fp
     evaluate = Evaluator(*played(id, build), seed=3, max_steps=20)
     evaluation = evaluate(100, 1, Episodes.LATER)
     path = tmp_path / "film.mp4"
-    made = film(evaluate, path, 100, Episodes.LATER)
+    made = record_episode(evaluate, path, 100, Episodes.LATER)
     cut = bool(evaluation.cut_episodes)
     assert made == (evaluation.returns[0].item(), evaluation.lengths[0].item(), cut)
     assert cut == (id == "HalfCheetah-v5")

@@ -30,7 +30,7 @@ from hydrl.run.checkpoint import resume
 from hydrl.run.logging.console import closing_rows
 from hydrl.run.process import choose_device
 from hydrl.run.run_folder import metric_rows, require_run, summary
-from hydrl.run.video import film
+from hydrl.run.video import record_episode
 from hydrl.training import Evaluator
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Run:
         """
         path = self.folder / f"video-{checkpoint}.mp4"
         with self._opened(checkpoint, device, filming=True) as (frames, evaluator):
-            _, steps, cut = film(evaluator, path, frames, stream)
+            _, steps, cut = record_episode(evaluator, path, frames, stream)
         if cut:
             print(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
         return path

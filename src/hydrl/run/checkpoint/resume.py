@@ -25,7 +25,7 @@ from hydrl.config.settings import Settings, check_stranger
 from hydrl.config.suggestions import find, paths, show
 from hydrl.errors import UserError, print_lines
 from hydrl.run.checkpoint import archive as checkpoint
-from hydrl.run.run_folder import lock, meant, refuse_links, saved_yaml, summary
+from hydrl.run.run_folder import lock, newest_run_hint, refuse_links, saved_yaml, summary
 
 # What a resumed run may change.
 FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
@@ -204,7 +204,7 @@ def saved_overrides(run: Path) -> list[str]:
     file = run / ".hydra" / "overrides.yaml"
     refuse_links(run)
     if not file.is_file():
-        raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml){meant(run)}")
+        raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml){newest_run_hint(run)}")
     try:
         found = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
         parsed = OverridesParser.create().parse_overrides(found)

@@ -23,7 +23,7 @@ from hydrl.envs.normalization import load_normaliser
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint.resume import Origin
-from hydrl.run.run_folder import meant, refuse_links
+from hydrl.run.run_folder import newest_run_hint, refuse_links
 from hydrl.specs import is_picture
 from hydrl.training.learner import Learner
 
@@ -90,7 +90,7 @@ def source(settings: Settings, origin: Origin | None) -> Source | None:
     named, run = Path(asks.run), run_of(asks.run)
     refuse_links(run)
     if not checkpoint.archives(run):
-        raise UserError(f"init_from={asks.run}: no run with a checkpoint lies there{meant(run)}")
+        raise UserError(f"init_from={asks.run}: no run with a checkpoint lies there{newest_run_hint(run)}")
     try:
         archive = named if named != run else checkpoint.find(run, str(asks.checkpoint), or_last=True)
         metadata = checkpoint.verify(archive)
