@@ -59,8 +59,9 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     from hydrl.run.eval_schedule import make_looks
     from hydrl.run.logging.run_logger import Record
     from hydrl.run.video import Camera
-    from hydrl.training import Clock, Episodes, Evaluator, Metrics, Progress, anneal, learning, timed
-    from hydrl.training.learner import given_to, make_learners
+    from hydrl.training import Clock, Metrics, Progress, anneal, timed, train_mode
+    from hydrl.training.evaluator import PolicyEvaluator, SeedStream
+    from hydrl.training.learner import bind_accepted, make_learners
 
     clock, build, score = Clock(), settings.build, settings.eval
     seed = origin.env_seed if origin else settings.seed  # what a checkpoint restores, it restores over this
@@ -72,22 +73,22 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     make_env = partial(envs.make_env, build("env"), settings.transform_builders, device=device)
     env = make_env(num_envs=settings.num_envs)
     check_action_space(settings, specs.action_kind(env))
-    check_groups(settings, [*specs.groups(env)], alike=specs.are_alike(env))
+    check_groups(settings, [*specs.agent_groups(env)], alike=specs.are_alike(env))
     env.set_seed(seed)
-    with envs.keeping_to_specs(settings.env["_target_"]):
-        envs.initialise_normalisers(env, settings.init_stats_frames, resume.normaliser(origin))
+    with envs.explain_spec_errors(settings.env["_target_"]):
+        envs.init_normalizers(env, settings.init_stats_frames, resume.normaliser(origin))
         check_env_specs(env)
-    normaliser = partial(envs.normaliser_state, env)
+    normaliser = partial(envs.normalizer_state, env)
 
-    buffer = buffers.of_task(build("buffer")(), env)
+    buffer = buffers.prepare_buffer(build("buffer")(), env)
     replay_buffer.require_memory(buffer, env, settings.steps_of_a_row)
 
     # The loss learns these networks; another part that was not chosen builds None.
     actor, action_spec = build("actor")(env), specs.action_spec(env)
     parts = {part: actor if part == "actor" else build(part)(env, actor) for part in settings.networks}
-    exploration = specs.exploring(build("exploration"), env, actor)
+    exploration = specs.make_exploration(build("exploration"), env, actor)
     policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    data = given_to(build("data"), make_env=make_env)(env, actor)  # what others have collected
+    data = bind_accepted(build("data"), make_env=make_env)(env, actor)  # what others have collected
     warn_of_other_env(data, settings)
     data_read = record_data(data, settings, origin)
     classes = record_classes(settings, origin, source)
@@ -96,11 +97,11 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
     warm_start.take(source, env, learner)
     schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
-    collect = given_to(build("collector"), data=data)
+    collect = bind_accepted(build("collector"), data=data)
     make_collector = partial(collect, env, make_worker_env, policy, seed=seed, device=device)
 
-    evaluate = Evaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
-    evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=Episodes.CLOSING)
+    evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
+    evaluate_closing = partial(evaluate, episodes=score.final_episodes, drawn=SeedStream.CLOSING)
     progress = Progress(settings.batches, settings.frames_per_batch, score.solved_at, score.stop_when_solved)
     drawn_from = data if settings.from_data else None
     metrics = Metrics(learner.update, exploration, [each.name for each in learners[:-1]], drawn_from)
@@ -126,7 +127,7 @@ def train(settings: Settings, origin: resume.Origin | None = None) -> None:
                 state.remember()
                 batch = next(batches)
                 progress.collected(batch.numel())
-                with learning(parts.values()):
+                with train_mode(parts.values()):
                     *before, losses = (each.learn(batch) for each in learners)
                 progress.learned(len(losses))
                 metrics.learned(batch, losses, *before)

@@ -42,7 +42,7 @@ from hydrl.run import process
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint.replay_buffer import read
 from hydrl.run.logging.loggers import MetricsFile
-from hydrl.training.evaluator import Episodes, Evaluation, Evaluator
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -298,10 +298,10 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def call(training: dict[int, float], closing: dict[int, float]) -> None:
         def play(self, frames, episodes, drawn):
-            mean = (training if drawn == Episodes.TRAINING else closing)[frames]
+            mean = (training if drawn == SeedStream.TRAINING else closing)[frames]
             return Evaluation(torch.full((episodes,), mean), torch.ones(episodes))
 
-        monkeypatch.setattr(Evaluator, "play", play)
+        monkeypatch.setattr(PolicyEvaluator, "play", play)
 
     return call
 

@@ -15,13 +15,13 @@ import torch
 from hydrl import envs, specs
 from hydrl.config import CONFIGS
 from hydrl.config.settings import algorithms, check_action_space
-from hydrl.config.suggestions import choices, find
+from hydrl.config.tree import choices, find
 from hydrl.deploy.load import open_run
 from hydrl.errors import UserError
 from hydrl.experiments import report, runs
 from hydrl.run.checkpoint import archive
 from hydrl.run.video import record_episode
-from hydrl.training import Episodes
+from hydrl.training import SeedStream
 from tests.conftest import batches_digested, data_of, digest, killed, logged, saved, settings, start
 
 ALGORITHMS = choices(CONFIGS / "algo")
@@ -116,7 +116,7 @@ def test_the_rebuilt_policy_repeats_the_closing_evaluation(algo, finished):
     folder, _ = finished(algo)
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
-        played = evaluator(frames, 2, Episodes.CLOSING)
+        played = evaluator(frames, 2, SeedStream.CLOSING)
     assert played.mean == json.loads((folder / "summary.json").read_text())["eval/return_mean"]
 
 
@@ -162,8 +162,8 @@ def test_a_film_is_of_the_policy_that_was_trained(algo, finished, tmp_path):
     folder, _ = finished(algo)
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
-        played = evaluator(frames, 1, Episodes.CLOSING)
-        value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
+        played = evaluator(frames, 1, SeedStream.CLOSING)
+        value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
     assert value == pytest.approx(played.mean, rel=1e-4)
     assert steps == played.lengths.item()
     assert (tmp_path / "film.mp4").stat().st_size > 1_000

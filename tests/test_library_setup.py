@@ -19,7 +19,7 @@ def test_a_missing_pandas_is_remembered_and_one_that_is_there_is_left_alone(monk
 
 def test_a_line_is_told_once(capsys):
     for text in ("of one", "of one", "of another"):
-        library_setup.tell(text)
+        library_setup.warn_once(text)
     assert capsys.readouterr().err == "warning: of one\nwarning: of another\n"
 
 

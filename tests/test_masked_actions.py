@@ -27,7 +27,7 @@ from hydrl.envs import gymnasium_env, make_env
 from hydrl.errors import UserError
 from hydrl.networks import actors, heads
 from hydrl.run.run_folder import summary
-from hydrl.specs import exploring
+from hydrl.specs import make_exploration
 from tests.conftest import batches_digested, digest, killed, logged, loss_of, saved, settings
 from tests.fakes.probe_envs import offline, small
 
@@ -373,11 +373,11 @@ def test_what_cannot_heed_a_mask_is_refused_before_the_run():
     with pytest.raises(
         UserError, match=re.escape("actor reads observation, and not action_mask, which says")
     ):
-        exploring(EGreedyModule, env, deaf)
+        make_exploration(EGreedyModule, env, deaf)
     with pytest.raises(UserError, match="exploration: Identity takes no action_mask_key"):
-        exploring(lambda spec: nn.Identity(), env, heeding)
-    assert exploring(lambda *_, **__: None, env, heeding) is None
-    assert exploring(EGreedyModule, env, heeding).action_mask_key == "action_mask"
+        make_exploration(lambda spec: nn.Identity(), env, heeding)
+    assert make_exploration(lambda *_, **__: None, env, heeding) is None
+    assert make_exploration(EGreedyModule, env, heeding).action_mask_key == "action_mask"
 
 
 def allowing(num_envs: int = 1, **keys: object) -> EnvBase:
@@ -433,7 +433,7 @@ def test_entropy_and_divergence_are_of_the_allowed_and_have_gradients():
     plain = torch.distributions.Categorical(logits=rows["logits"][0, :3])
     torch.testing.assert_close(one.entropy(), torch.stack([plain.entropy(), torch.tensor(0.0)]))
     torch.testing.assert_close(one.probs[0, :3], plain.probs)
-    other = heads.allowed(rows["logits"].detach() + torch.randn(2, 8), mask, one_hot=True)
+    other = heads.masked_categorical(rows["logits"].detach() + torch.randn(2, 8), mask, one_hot=True)
     apart = torch.distributions.kl_divergence(other, one)
     theirs = torch.distributions.Categorical(logits=other.logits[0, :3])
     torch.testing.assert_close(

@@ -14,8 +14,8 @@ VARIABLE = "import os; print(os.environ.get('GOMP_SPINCOUNT'))"
 # As workers and the process that evaluates are begun: copies of one that has imported PyTorch.
 COPIED = f"""
 import hydrl, torchrl.collectors
-from hydrl.experience.forkserver import starting
-with starting(deaf_to=set()) as context:
+from hydrl.experience.forkserver import worker_context
+with worker_context(blocked_signals=set()) as context:
     copy = context.Process(target=exec, args=({VARIABLE!r},))
     copy.start()
     copy.join()

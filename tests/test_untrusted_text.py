@@ -81,7 +81,7 @@ def passed_over(name: str, place: Path) -> None:
     archive.write_text(name.encode("utf-8", "replace").decode())
     assert not [*checkpoint.readable([archive])]
     complain(name)
-    library_setup.tell(f"{name} {place}")
+    library_setup.warn_once(f"{name} {place}")
     console.say(name)
 
 

@@ -23,7 +23,7 @@ from hydrl import envs, specs
 from hydrl.config.settings import load
 from hydrl.config.tuned import composed
 from hydrl.experience import buffers
-from hydrl.experience.frame_dedup import frames_of
+from hydrl.experience.frame_dedup import find_frame_dedup
 from hydrl.run import process
 from hydrl.training.learner import make_learners
 
@@ -64,9 +64,9 @@ def main(buffer: str, transitions: int, folder: Path, times: int = 100) -> None:
     settings = load(composed([f"run_dir={folder}", *chosen]))
     env = envs.make_env(settings.build("env"), settings.transform_builders, num_envs=8, seed=0)
     actor = settings.build("actor")(env)
-    kept = buffers.of_task(settings.build("buffer")(), env)
+    kept = buffers.prepare_buffer(settings.build("buffer")(), env)
     assert kept is not None
-    frames = frames_of(kept)
+    frames = find_frame_dedup(kept)
     assert frames is not None
     (learner,) = make_learners(settings.learners, {"actor": actor}, specs.action_spec(env), kept, None)
     with torch.no_grad():

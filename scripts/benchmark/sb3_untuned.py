@@ -16,7 +16,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
 
-from hydrl.training.evaluator import Episodes, episode_seed
+from hydrl.training.evaluator import SeedStream, episode_seed
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -25,7 +25,7 @@ def main(arguments: argparse.Namespace) -> None:
     env = VecNormalize(make_vec_env(arguments.id, seed=arguments.seed))
     model = PPO("MlpPolicy", env, seed=arguments.seed, device="cpu")
     model.learn(arguments.frames)
-    starts = episode_seed(arguments.seed, model.num_timesteps, Episodes.CLOSING)
+    starts = episode_seed(arguments.seed, model.num_timesteps, SeedStream.CLOSING)
     played = make_vec_env(arguments.id, n_envs=arguments.episodes, seed=starts)
     played.reset()  # as TorchRL does where it seeds; the evaluation's own reset then draws the same starts
     evaluation = VecNormalize(played, training=False, norm_reward=False)

@@ -67,9 +67,9 @@ def train(*words: str, folder: str | Path | None = None, **keys: Any) -> Run:
         KeyboardInterrupt: where it was stopped before its first batch.
     """
     began = time.monotonic()  # before PyTorch is imported, which the run's seconds hold
-    from hydrl.api import runs as interactive
+    from hydrl.api import runs as api
 
-    return interactive.train(*words, folder=folder, began=began, **keys)
+    return api.train(*words, folder=folder, began=began, **keys)
 
 
 def stop() -> bool:
@@ -89,9 +89,9 @@ def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
     Raises:
         UserError: if there is no such folder.
     """
-    from hydrl.api import runs as interactive
+    from hydrl.api import runs as api
 
-    return interactive.runs(place, trust=trust)
+    return api.runs(place, trust=trust)
 
 
 def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Run]:
@@ -109,6 +109,6 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
         UserError: for what only this process has.
         RunError: if not all have finished.
     """
-    from hydrl.api import runs as interactive
+    from hydrl.api import runs as api
 
-    return interactive.sweep(*words, folder=folder, **keys)
+    return api.sweep(*words, folder=folder, **keys)

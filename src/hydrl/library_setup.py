@@ -13,13 +13,13 @@ import torch
 
 from hydrl.errors import print_lines
 
-TOLD: set[str] = set()  # lines that were told
+WARNED: set[str] = set()  # lines that were told
 
 
-def tell(text: str) -> None:
+def warn_once(text: str) -> None:
     """Says once a process what a user should know and need not mend; a worker's run has said it."""
-    if text not in TOLD and parent_process() is None:
-        TOLD.add(text)
+    if text not in WARNED and parent_process() is None:
+        WARNED.add(text)
         print_lines(f"warning: {text}", sys.stderr)
 
 

@@ -24,9 +24,9 @@ from torchrl.modules import GRUModule, LSTMModule
 from hydrl.errors import UserError
 
 # What an actor's memory reads beside observations; primers write zeros where episodes begin.
-UNREAD = "what has no encoder"
-HIDDEN = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
-CONTEXT = ("context", "context_steps")  # what a decision transformer keeps of the steps before, likewise
+NO_ENCODER = "what has no encoder"
+RNN_STATE_KEYS = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
+CONTEXT_KEYS = ("context", "context_steps")  # what a decision transformer keeps of the steps before, likewise
 INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
 LAG = ("collector", "policy_lag")  # entry that says of each frame how many newer policies there were by then
 MASK = "action_mask"  # entry that says of each action whether it is allowed, beside the action
@@ -45,20 +45,20 @@ def action_spec(env: EnvBase) -> TensorSpec:
     return spec[next(iter(keys))] if len(keys) == 1 else spec
 
 
-def groups(env: EnvBase) -> dict[str, TensorSpec]:
+def agent_groups(env: EnvBase) -> dict[str, TensorSpec]:
     """What the agents of each group do, ``[agents, ...]``, by the group's name; one agent has no group."""
     base, spec = env.base_env if isinstance(env, TransformedEnv) else env, action_spec(env)
     keys = [key for key in base.action_keys if isinstance(key, tuple)]
     return {key[0]: spec[key] if isinstance(spec, Composite) else spec for key in keys}
 
 
-def one_group(env: EnvBase) -> TensorSpec:
+def single_group_spec(env: EnvBase) -> TensorSpec:
     """What agents do who are all alike.
 
     Raises:
         UserError: where they are in several groups.
     """
-    if len(found := groups(env)) > 1:
+    if len(found := agent_groups(env)) > 1:
         raise UserError(
             f"agents are in the groups {' and '.join(found)}, and this network is of one; use "
             "actor=multi_agent"
@@ -73,17 +73,17 @@ def are_alike(env: EnvBase) -> bool:
     entries = [key for key in seen.keys(True, True) if isinstance(key, tuple)]
     kinds = [
         (spec[0], {key[1:]: (seen[key].shape[1:], seen[key].dtype) for key in entries if key[0] == group})
-        for group, spec in groups(env).items()
+        for group, spec in agent_groups(env).items()
     ]
     return all(each == kinds[0] for each in kinds)
 
 
-def of_group(key: NestedKey, group: str) -> NestedKey:
+def group_key(key: NestedKey, group: str) -> NestedKey:
     """An entry that a configuration names of ``agents``, as a group has it."""
     return (group, *key[1:]) if isinstance(key, tuple) and key[0] == AGENTS else key
 
 
-def network_of(networks: Any, part: str, group: str) -> Any:
+def group_network(networks: Any, part: str, group: str) -> Any:
     """A group's network among those of several groups in a row, of which each writes entries of its own.
 
     Raises:
@@ -100,14 +100,14 @@ def action_kind(env: EnvBase) -> str:
 
     It resets nothing.
     """
-    if of_agents := groups(env):
-        return f"multi-agent {' and '.join(sorted({*map(kind_of, of_agents.values())}))}"
-    return kind_of(action_spec(env), agents=0)
+    if of_agents := agent_groups(env):
+        return f"multi-agent {' and '.join(sorted({*map(action_kind_of, of_agents.values())}))}"
+    return action_kind_of(action_spec(env), agents=0)
 
 
-def kind_of(spec: TensorSpec, agents: int = 1) -> str:
+def action_kind_of(spec: TensorSpec, agents: int = 1) -> str:
     """The kind of actions of one agent, or of the alike ones of a group, ``[agents, ...]``."""
-    if options(spec) and len(spec.shape) == 1 + agents:
+    if choice_sizes(spec) and len(spec.shape) == 1 + agents:
         kind = "multi-discrete"
     elif isinstance(spec, MultiOneHot) or (type(spec) is OneHot and len(spec.shape) > 1 + agents):
         kind = "one-hot multi-discrete"
@@ -120,7 +120,7 @@ def kind_of(spec: TensorSpec, agents: int = 1) -> str:
     return kind
 
 
-def options(spec: TensorSpec) -> list[int]:
+def choice_sizes(spec: TensorSpec) -> list[int]:
     """How many options each of several choices has, integers ``[..., choices]``; none for other actions."""
     choices = spec.shape[-1] if len(spec.shape) else 0
     if isinstance(spec, MultiCategorical):
@@ -130,12 +130,12 @@ def options(spec: TensorSpec) -> list[int]:
     return [spec.space.n] * choices if several else []
 
 
-def beside(key: NestedKey, name: str) -> NestedKey:
+def sibling_key(key: NestedKey, name: str) -> NestedKey:
     """The entry ``name`` that stands where ``key`` does, of the same agents."""
     return (*key[:-1], name) if isinstance(key, tuple) else name
 
 
-def within(spec: TensorSpec, key: NestedKey) -> TensorSpec:
+def nested_spec(spec: TensorSpec, key: NestedKey) -> TensorSpec:
     """A spec as libraries read the size of one agent's entry off it: in a group, ``[agents]``.
 
     One of a single agent stays as it is.
@@ -162,7 +162,7 @@ def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
     if mask not in base.observation_spec.keys(True, True):
         return None
     spec = base.full_action_spec_unbatched[action]
-    if options(spec) and len(spec.shape) == 1 + agents:
+    if choice_sizes(spec) and len(spec.shape) == 1 + agents:
         return mask if isinstance(spec, MultiCategorical) and not agents else None
     return mask if type(spec) in (OneHot, Categorical) else None
 
@@ -183,7 +183,7 @@ def random_action(env: EnvBase, now: TensorDictBase) -> TensorDictBase:
     return now.update(spec.rand())
 
 
-def exploring(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBase) -> Any:
+def make_exploration(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBase) -> Any:
     """What explores in an environment, by a builder of it; where actions may be forbidden, among the others.
 
     Raises:
@@ -192,7 +192,7 @@ def exploring(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBas
     spec, masks = action_spec(env), [*mask_keys(env).values()]
     key, *others = env.action_keys
     if "action_key" in signature(make).parameters and isinstance(key, tuple) and not others:
-        make, spec = partial(make, action_key=key), within(spec, key)
+        make, spec = partial(make, action_key=key), nested_spec(spec, key)
     if not masks:
         return make(spec)
     instead = "env.action_mask=false, of a task of Gymnasium's, lets them be tried"
@@ -216,7 +216,7 @@ def has_room(low: Any, high: Any) -> bool:
     return bool((span.isfinite() & (span > 0)).all())
 
 
-def seen(env: EnvBase) -> list[NestedKey]:
+def observation_keys(env: EnvBase) -> list[NestedKey]:
     """The observation entries that networks read where nobody names them: all that a Gymnasium task shows.
 
     Of others it is ``observation``, or ``pixels`` where there is none.
@@ -232,10 +232,10 @@ def seen(env: EnvBase) -> list[NestedKey]:
     return [key for key in own if key in given]
 
 
-def vectors(env: EnvBase) -> list[NestedKey]:
-    """Those of :func:`seen` that are vectors of floats."""
+def vector_keys(env: EnvBase) -> list[NestedKey]:
+    """Those of :func:`observation_keys` that are vectors of floats."""
     spec = env.observation_spec
-    return [key for key in seen(env) if key not in spec.keys(True, True) or is_vector(spec, key)]
+    return [key for key in observation_keys(env) if key not in spec.keys(True, True) or is_vector(spec, key)]
 
 
 def is_vector(spec: Composite, key: NestedKey) -> bool:
@@ -243,7 +243,7 @@ def is_vector(spec: Composite, key: NestedKey) -> bool:
     return spec[key].dtype.is_floating_point and len(spec[key].shape) == spec.ndim + 1
 
 
-def is_picture(spec: Composite, key: NestedKey) -> bool:
+def is_image(spec: Composite, key: NestedKey) -> bool:
     """Whether it is one picture, ``[C, H, W]``."""
     return len(spec[key].shape) == spec.ndim + 3
 
@@ -259,7 +259,7 @@ def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
         if key not in given:
             raise UserError(f"in_keys={in_keys}: the environment gives {', '.join(map(str, given))}")
         kind, shape = spec[key].dtype, list(spec[key].shape)
-        if is_picture(spec, key):
+        if is_image(spec, key):
             continue
         if not kind.is_floating_point or len(shape) <= spec.ndim:
             raise UserError(
@@ -276,14 +276,14 @@ def require_vectors(spec: Composite, in_keys: Sequence[NestedKey], reader: str) 
     """
     require_entries(spec, in_keys)
     for key in in_keys:
-        if is_picture(spec, key):
+        if is_image(spec, key):
             size = " x ".join(map(str, spec[key].shape[spec.ndim :]))
-            advice = "; use encoder=auto, or critic.encoder=own" if reader == UNREAD else ""
+            advice = "; use encoder=auto, or critic.encoder=own" if reader == NO_ENCODER else ""
             line = f"in_keys={in_keys}: {key} is a picture of {size}, and {reader} reads vectors"
             raise UserError(f"{line}{advice}")
 
 
-def size_of(spec: Composite, in_keys: Sequence[NestedKey], reader: str = UNREAD) -> int:
+def total_size(spec: Composite, in_keys: Sequence[NestedKey], reader: str = NO_ENCODER) -> int:
     """How many numbers the observation entries have together.
 
     Raises:
@@ -293,7 +293,7 @@ def size_of(spec: Composite, in_keys: Sequence[NestedKey], reader: str = UNREAD)
     return sum(spec[key].shape[-1] for key in in_keys)
 
 
-def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
+def needs_episode_starts(policy: TensorDictModuleBase) -> bool:
     """Whether it must be told where episodes begin, as a memory and Ornstein-Uhlenbeck noise must.
 
     TorchRL then adds what it needs to an environment: ``InitTracker``, and primers of hidden states.
@@ -301,29 +301,29 @@ def restarts_with_episodes(policy: TensorDictModuleBase) -> bool:
     return "is_init" in policy.in_keys or any(hasattr(each, "is_init_key") for each in policy.modules())
 
 
-def task_of(env: EnvBase) -> Any:
+def first_gym_env(env: EnvBase) -> Any:
     """The first of the Gymnasium tasks below an environment; ``None`` where there are none."""
     base = env.base_env if isinstance(env, TransformedEnv) else env
     tasks = base._env if isinstance(base, GymWrapper) else None
     return getattr(tasks, "envs", [tasks])[0]
 
 
-def opponents(env: EnvBase) -> Any:
+def opponent_pool(env: EnvBase) -> Any:
     """Earlier policies that play in it, see :mod:`hydrl.envs.self_play`; ``None`` without any."""
-    task = task_of(env)
+    task = first_gym_env(env)
     known = task is not None and task.has_wrapper_attr("opponents")
     return task.get_wrapper_attr("opponents") if known else None
 
 
-def pictures(env: TransformedEnv) -> tuple[list[NestedKey], int]:
+def stacked_images(env: TransformedEnv) -> tuple[list[NestedKey], int]:
     """The observation entries that are pictures of bytes, ``[k * C, H, W]``, and how many frames each is of.
 
     One where nothing says that they are stacked, or not all are of as many.
     """
     spec = env.observation_spec
-    keys = [key for key in spec.keys(True, True) if spec[key].dtype == torch.uint8 and is_picture(spec, key)]
+    keys = [key for key in spec.keys(True, True) if spec[key].dtype == torch.uint8 and is_image(spec, key)]
     found = [each.N for each in env.transform if isinstance(each, CatFrames) and each.dim == -3]
-    if (task := task_of(env)) is not None:
+    if (task := first_gym_env(env)) is not None:
         found += [task.get_wrapper_attr("stack_size")] if task.has_wrapper_attr("stack_size") else []
     whole = [each for each in found if all(spec[key].shape[-3] % each == 0 for key in keys)]
     return keys, whole[0] if whole else 1

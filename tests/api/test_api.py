@@ -32,7 +32,7 @@ import hydrl
 from hydrl.api import python_classes, runs, training
 from hydrl.config.overrides import literal
 from hydrl.errors import RunError, UserError
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 from hydrl.run import process, rendering
 from hydrl.run.checkpoint import archive, training_state
 from tests.conftest import HANGING, ROOT, SMALL, SMALL_PPO, killed, logged, typed
@@ -290,8 +290,8 @@ def test_two_functions_of_one_name_are_refused():
 
 def test_each_run_of_a_process_says_what_the_one_before_it_said(trained, tmp_path, capsys):
     for name in ("one", "two"):
-        tell("a column is not there")
-        tell("a column is not there")
+        warn_once("a column is not there")
+        warn_once("a column is not there")
         hydrl.train(*CARTPOLE, folder=tmp_path / name, total_frames=64)
         assert capsys.readouterr().err.count("a column is not there") == 1
 
@@ -453,10 +453,10 @@ while True:
 SWEEPER = """
 import sys
 from pathlib import Path
-from hydrl import interactive
+from hydrl.api import runs
 
-interactive.ROOT = Path(sys.argv[1])
-interactive.sweep("algo=ppo", folder=interactive.ROOT / "sweep")
+runs.ROOT = Path(sys.argv[1])
+runs.sweep("algo=ppo", folder=runs.ROOT / "sweep")
 """
 
 

@@ -8,7 +8,8 @@ from hydrl.config.describe import chosen
 from hydrl.config.ranges import LIMITS, RANGES
 from hydrl.config.schema import ASKED, NETWORKS, Parts
 from hydrl.config.settings import algorithms
-from hydrl.config.suggestions import CALLED, choices, find, paths
+from hydrl.config.suggestions import CALLED
+from hydrl.config.tree import choices, find, paths
 from hydrl.errors import UserError
 from tests.conftest import data_of, settings
 

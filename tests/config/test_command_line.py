@@ -23,7 +23,7 @@ from hydrl.config import CONFIGS, command_line, tuned, user_dirs
 from hydrl.config.command_line import read
 from hydrl.config.overrides import as_hydra_reads, key_of, spelled_out, with_paths
 from hydrl.config.settings import Settings
-from hydrl.config.suggestions import choices
+from hydrl.config.tree import choices
 from hydrl.errors import DivergedError, Interrupted, UserError
 from hydrl.run.checkpoint import resume
 from tests.conftest import ROOT, composed, settings, with_choices

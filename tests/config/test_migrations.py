@@ -13,7 +13,7 @@ EARLIER = [
     "hydrl.parts.encoders.BatchRenorm",
     "hydrl.envs.gymnasium_env",
     "hydrl.parts.minibatches.Epochs",
-    "hydrl.envs.transforms.normaliser",
+    "hydrl.envs.transforms.normalizer",
 ]
 
 
@@ -36,7 +36,7 @@ def test_other_values_stay_as_they_are():
 
 def test_a_memory_of_earlier_is_the_part_that_it_became():
     found = renamed({"actor": {"memory": {"gru": 5}, "num_cells": [8]}})
-    memory = {"_target_": "hydrl.networks.rnn.Memory", "_partial_": True, "gru": 5}
+    memory = {"_target_": "hydrl.networks.rnn.RecurrentLayer", "_partial_": True, "gru": 5}
     assert found == {"actor": {"memory": memory, "num_cells": [8]}}
 
 

@@ -29,7 +29,7 @@ def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
     assert chosen.minibatches["sequence"] == FRESH.get(algo, 32)
     assert chosen.steps_of_a_row == (1 if algo in FRESH else 32)
     target = chosen.minibatches["_target_"].rpartition(".")[2]
-    assert target == ("Epochs" if algo in FRESH else "Sequences")
+    assert target == ("Epochs" if algo in FRESH else "SequenceReplay")
     loss = chosen.loss.module["_target_"].rpartition(".")[2]
     assert (loss == "RecurrentDQNLoss") == ("dqn" in algo or algo == "r2d2")
 

@@ -8,11 +8,11 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
 
-from hydrl.config import CONFIGS, suggestions
+from hydrl.config import CONFIGS, tree
 from hydrl.config.schema import Role, keys
 from hydrl.config.settings import Settings, algorithms, check_action_space, load
 from hydrl.config.signatures import accepted_parameters, targets
-from hydrl.config.suggestions import find, paths
+from hydrl.config.tree import find, paths
 from hydrl.envs import make_env
 from hydrl.errors import UserError
 from tests.conftest import composed, data_of, needs_vmas, settings
@@ -79,7 +79,7 @@ def fitting(group: str, choice: str) -> list[str]:
     """The algorithms that a choice may fit: those that say so, or else those that do not say."""
     if group in ("algo", "layers", "memory", "data"):
         return [WITH.get(choice, choice if group == "algo" else "crossq")]
-    fits = {algo: suggestions.content(f"/algo/{algo}")["fits"] for algo in algorithms()}
+    fits = {algo: tree.content(f"/algo/{algo}")["fits"] for algo in algorithms()}
     saying = [algo for algo, each in fits.items() if choice in each.get(group, [])]
     return saying or [algo for algo, each in fits.items() if group not in each]
 

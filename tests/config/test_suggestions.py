@@ -1,6 +1,7 @@
 import pytest
 
-from hydrl.config.suggestions import instead, no_such_choice, no_such_key, paths, show
+from hydrl.config.suggestions import instead, no_such_choice, no_such_key
+from hydrl.config.tree import paths, show
 from tests.conftest import settings
 
 VALUES = {

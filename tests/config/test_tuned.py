@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from hydrl.config import command_line
 from hydrl.config.overrides import spelled_out
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import resume
 from tests.config.test_command_line import main

@@ -285,14 +285,14 @@ def test_an_address_where_no_cluster_is_is_told_at_once(monkeypatch: pytest.Monk
 def seeded(make: Any, num_envs: int) -> TransformedEnv:
     torch.manual_seed(0)
     env = make(num_envs=num_envs, seed=0)
-    envs.initialise_normalisers(env, 100)
+    envs.init_normalizers(env, 100)
     return env
 
 
 def on_ray(env: TransformedEnv, make: Any, policy: nn.Module, **given: Any) -> clusters.RayWorkers:
     options = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": env.numel(), "seed": 3}
     options |= {"num_collectors": 2, "num_cpus": 0.5, "num_gpus": 0, "address": None, "device": "cpu"}
-    make = partial(make, num_envs=env.numel(), normaliser=envs.normaliser_state(env))
+    make = partial(make, num_envs=env.numel(), normaliser=envs.normalizer_state(env))
     return clusters.ray_collector(env, make, policy, worker_timeout=HANGING, **options | given)
 
 
@@ -305,7 +305,7 @@ def collected(kind: str) -> list[TensorDictBase]:
     noise = EGreedyModule(spec, eps_init=1.0, eps_end=0.0, annealing_num_steps=9)
     policy = TensorDictSequential(actor, noise)
     if kind == "multi_sync":
-        of = partial(make, num_envs=2, normaliser=envs.normaliser_state(env))
+        of = partial(make, num_envs=2, normaliser=envs.normalizer_state(env))
         given = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": 2, "seed": 3, "device": "cpu"}
         collector = collectors.make_collector(env, of, policy, num_workers=2, sync=True, **given)
     else:

@@ -98,7 +98,7 @@ def test_rewards_that_were_scaled_are_in_the_tasks_unit_again(kept, run, seen):
 
 
 def test_rewards_that_were_clipped_are_said_to_be(kept, run, capsys, monkeypatch):
-    monkeypatch.setattr(library_setup, "TOLD", set())
+    monkeypatch.setattr(library_setup, "WARNED", set())
     data = kept(*SAC, *scaled("RewardClipping", "clamp_min=-1.0", "clamp_max=1.0"))
     run(*IQL, f"data.path={data}")
     told = f"data.path={data}: its rewards are as transforms.reward_scaling of that run left them"
@@ -313,7 +313,7 @@ def test_a_checkpoint_from_before_digests_goes_on_and_says_that_it_has_none(kept
     monkeypatch.setattr(hydrl.run.checkpoint.archive, "save", save_as_before)
     run(*words)
     monkeypatch.undo()
-    monkeypatch.setattr(library_setup, "TOLD", set())
+    monkeypatch.setattr(library_setup, "WARNED", set())
     run(*words, "total_frames=1_024", "resume=auto")
     said = capsys.readouterr().err
     assert said.count("does not record which rows of data.path the run began with") == 1

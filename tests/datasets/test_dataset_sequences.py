@@ -8,7 +8,7 @@ import hydrl
 from hydrl import envs
 from hydrl.datasets.collector import rows_of
 from hydrl.errors import UserError
-from hydrl.experience.episodes import Episodes
+from hydrl.experience.episodes import EpisodeCounter
 from hydrl.experience.minibatches import Replay
 from tests.conftest import saved, settings
 
@@ -64,7 +64,7 @@ def test_what_is_drawn_are_steps_of_an_episode_one_after_another(folder):
 
 
 def test_what_an_older_run_kept_is_single_transitions(run, monkeypatch):
-    monkeypatch.setattr(Episodes, "numbered", lambda self, batch: batch)
+    monkeypatch.setattr(EpisodeCounter, "add_episode_ids", lambda self, batch: batch)
     older = run(*SAC)
     with pytest.raises(UserError, match=f"^data.path={older}: an older run kept it"):
         drawn(older, 5)
@@ -73,7 +73,7 @@ def test_what_an_older_run_kept_is_single_transitions(run, monkeypatch):
 
 def test_a_run_of_an_older_version_goes_on_as_it_was(run, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(Episodes, "numbered", lambda self, batch: batch)
+        patch.setattr(EpisodeCounter, "add_episode_ids", lambda self, batch: batch)
         patch.setattr(Replay, "state_dict", lambda self: {})
         run(*SAC, "total_frames=72", "anneal_frames=264")
     folder = run(*SAC, "resume=auto")

@@ -18,8 +18,8 @@ from hydrl.datasets import record as played
 from hydrl.datasets.collector import rows_of
 from hydrl.deploy import export
 from hydrl.deploy.load import open_run
-from hydrl.envs.external_env import OwnForm
-from hydrl.envs.transitions import action_entries, arranged, flat, paths
+from hydrl.envs.external_env import GymIO
+from hydrl.envs.transitions import action_entries, entry_paths, flat_arrays, nest_arrays
 from hydrl.errors import UserError
 from hydrl.run.video import record_episode
 from tests.conftest import SMALL, SMALL_PPO, settings
@@ -63,7 +63,7 @@ def rows(made, column: str, space, entries) -> list:
     """The values of a space, row by row."""
     there = files.observed(made, column)
     arrays = {path: there.get("", there.get(name)) for name, (path, _) in entries.items()}
-    nested = arranged(space, arrays)
+    nested = nest_arrays(space, arrays)
     return [*iterate(batch_space(space, len(made["rewards"])), nested)]
 
 
@@ -80,9 +80,9 @@ def check(made, kind: str, record) -> None:
     """Each row is what a task gave and took, in its spaces."""
     seen, acted = KINDS[kind]
     values = [
-        rows(made, "observations", seen, paths(seen)),
+        rows(made, "observations", seen, entry_paths(seen)),
         rows(made, "actions", acted, action_entries(acted)),
-        rows(made, files.NEXT, seen, paths(seen)),
+        rows(made, files.NEXT, seen, entry_paths(seen)),
     ]
     assert len(values[0]) == 16
     for space, column in zip((seen, acted, seen), values, strict=True):
@@ -139,9 +139,9 @@ def test_what_was_written_is_learned_as_the_same_options_and_the_networks_see_th
     else:
         minari_sets.save(str(place), made, about, chosen)
     data, env = read(chosen, place, form)
-    own = OwnForm(chosen.build("env"), env.base_env.action_spec_unbatched, "test")
+    own = GymIO(chosen.build("env"), env.base_env.action_spec_unbatched, "test")
     seen, acted = KINDS[kind]
-    for place, each in enumerate(rows(made, "observations", seen, paths(seen))):
+    for place, each in enumerate(rows(made, "observations", seen, entry_paths(seen))):
         for name, value in own.read(each).items():
             assert torch.equal(data[name][place].float(), value.float()), name
     for place, each in enumerate(rows(made, "actions", acted, action_entries(acted))):
@@ -259,9 +259,9 @@ def test_a_file_gives_actions_of_the_task_s_own_space_as_predict_does(kind, suff
     seen, acted = KINDS[kind]
     policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
     play = runner(policy.export(tmp_path / f"policy.{suffix}"))
-    entries, drawn = [space for _, space in paths(seen).values()], [seen.sample() for _ in range(8)]
+    entries, drawn = [space for _, space in entry_paths(seen).values()], [seen.sample() for _ in range(8)]
     rows = concatenate(seen, drawn, create_empty_array(seen, 8))
-    given = [*flat(rows, seen).values()]
+    given = [*flat_arrays(rows, seen).values()]
     action, *_ = play(*(each.astype(export.kind(space)) for each, space in zip(given, entries, strict=True)))
     expected = np.stack([policy.predict(each) for each in drawn])
     assert action.shape == (8, *acted.shape)

@@ -30,7 +30,7 @@ def wrapped(tmp_path_factory):
 
 
 def said(run, capsys, monkeypatch, *words):
-    monkeypatch.setattr(library_setup, "TOLD", set())
+    monkeypatch.setattr(library_setup, "WARNED", set())
     capsys.readouterr()
     run("algo=bc", *SMALL, *words, folder=token_hex(4))
     return capsys.readouterr().err

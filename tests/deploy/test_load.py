@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 
 from hydrl.deploy.load import open_run, read_settings
 from hydrl.errors import UserError
-from hydrl.training.evaluator import Episodes
+from hydrl.training.evaluator import SeedStream
 from tests.conftest import SMALL, settings, start, typed
 from train import train
 
@@ -65,7 +65,7 @@ def alone(*words: str, script: str) -> subprocess.CompletedProcess[str]:
 def test_the_rebuilt_policy_plays_the_run_s_own_episodes_to_the_last_bit(finished):
     summary = json.loads((finished / "summary.json").read_text())
     _, frames, evaluator = open_run(finished, checkpoint="last", device="cpu", trust=False)
-    again = evaluator(frames, summary["eval/episodes"], Episodes.CLOSING)
+    again = evaluator(frames, summary["eval/episodes"], SeedStream.CLOSING)
     assert frames == summary["frames"]
     assert again.mean == summary["eval/return_mean"]
     assert again.std == summary["eval/return_std"]
@@ -77,18 +77,18 @@ def test_the_rebuilt_policy_repeats_an_evaluation_of_the_training_to_the_last_bi
     assert [row["frames"] for row in rows] == ["128", "256"]
     for row in rows:
         _, frames, evaluator = open_run(finished, checkpoint=row["frames"], device="cpu", trust=False)
-        again = evaluator(frames, int(row["eval/episodes"]), Episodes.TRAINING)
+        again = evaluator(frames, int(row["eval/episodes"]), SeedStream.TRAINING)
         assert frames == int(row["frames"])
         assert (again.mean, again.std) == (float(row["eval/return_mean"]), float(row["eval/return_std"]))
 
 
 def test_it_plays_with_the_run_s_normaliser_not_one_of_its_own(finished):
     _, frames, evaluator = open_run(finished, checkpoint="last", device="cpu", trust=False)
-    true = evaluator.play(frames, 4, Episodes.LATER).returns
+    true = evaluator.play(frames, 4, SeedStream.LATER).returns
     for statistics in evaluator.normaliser().values():
         for value in statistics.values():
             value.add_(10)
-    assert not torch.equal(evaluator.play(frames, 4, Episodes.LATER).returns, true)
+    assert not torch.equal(evaluator.play(frames, 4, SeedStream.LATER).returns, true)
 
 
 def test_the_script_scores_a_run_and_writes_it_down(trained, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import hydrl
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.deploy.load import read_settings
 from hydrl.run.checkpoint import archive as checkpoint
 from tests.conftest import SMALL_PPO, logged, settings, typed

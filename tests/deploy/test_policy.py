@@ -20,7 +20,7 @@ from tensordict import TensorDict
 import hydrl
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.resume import origin
-from hydrl.training.evaluator import Episodes, episode_seed
+from hydrl.training.evaluator import SeedStream, episode_seed
 from tests.conftest import ROOT, settings
 from train import train
 
@@ -113,8 +113,8 @@ def draw(policy, *shape: int) -> np.ndarray:
 )
 def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last_bit(name, many, load):
     policy = load(name)
-    wanted = policy.evaluator(policy.frames, many, Episodes.LATER)
-    seed = episode_seed(policy.evaluator.seed, policy.frames, Episodes.LATER)
+    wanted = policy.evaluator(policy.frames, many, SeedStream.LATER)
+    seed = episode_seed(policy.evaluator.seed, policy.frames, SeedStream.LATER)
     tasks = [gymnasium.make(policy.settings.env["id"]) for _ in range(many)]
     for place, task in enumerate(tasks):
         task.reset(seed=seed + place)

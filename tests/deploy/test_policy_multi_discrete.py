@@ -13,7 +13,7 @@ import hydrl
 from hydrl.deploy.load import open_run
 from hydrl.errors import UserError
 from hydrl.run.video import record_episode
-from hydrl.training.evaluator import Episodes, episode_seed
+from hydrl.training.evaluator import SeedStream, episode_seed
 from tests.conftest import SMALL_PPO, settings
 from tests.deploy.test_policy import runner
 from tests.fakes.multi_discrete import SPACES
@@ -58,8 +58,8 @@ def task(space: str) -> gymnasium.Env:
 def test_predict_returns_what_the_plain_task_takes_and_earns_what_the_evaluation_says(space, load):
     """One observation or many; the task itself refuses an action of another shape, kind or range."""
     policy, plain = load(space), task(space)
-    seed = episode_seed(policy.evaluator.seed, policy.frames, Episodes.LATER)
-    wanted = policy.evaluator(policy.frames, 1, Episodes.LATER)
+    seed = episode_seed(policy.evaluator.seed, policy.frames, SeedStream.LATER)
+    wanted = policy.evaluator(policy.frames, 1, SeedStream.LATER)
     plain.reset(seed=seed)
     seen, earned, ended = plain.reset()[0], np.float32(0), False
     while not ended:
@@ -113,6 +113,6 @@ def test_no_file_is_written_of_actions_in_a_dictionary(load, tmp_path):
 
 def test_a_film_is_of_the_policy_that_was_trained(folder, tmp_path):
     _, frames, evaluator = open_run(folder("grid"), checkpoint="last", device="cpu", trust=True)
-    wanted = evaluator(frames, 1, Episodes.CLOSING)
-    value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, Episodes.CLOSING)
+    wanted = evaluator(frames, 1, SeedStream.CLOSING)
+    value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
     assert (value, steps) == (pytest.approx(wanted.mean, rel=1e-4), 5)

@@ -35,7 +35,9 @@ def load(tmp_path_factory):
     def call(name: str) -> Policy:
         if name not in folders:
             folders[name] = tmp_path_factory.mktemp(name) / "run"
-            train(settings(*SHORT, f"env.id=pictures:{name}", *RUNS[name], run_dir=folders[name]))
+            train(
+                settings(*SHORT, f"env.id=tests.fakes.pixel_envs:{name}", *RUNS[name], run_dir=folders[name])
+            )
         return hydrl.load(folders[name], trust=True)
 
     return call
@@ -137,7 +139,7 @@ def test_a_file_takes_what_the_task_shows_and_acts_as_predict_does(name, suffix,
 def test_an_input_of_a_file_is_read_as_in_a_run(space):
     env = Dot()
     env.observation_space, drawn = space, [space.sample() for _ in range(4)]
-    adapted, expected = spaces.adapted(env), []
+    adapted, expected = spaces.adapt_spaces(env), []
     for each in drawn:
         env.show = lambda each=each: each
         observation = adapted.reset()[0]

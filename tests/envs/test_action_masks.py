@@ -15,10 +15,10 @@ from torchrl.envs import EnvBase, ObservationNorm
 from torchrl.envs.utils import check_env_specs
 
 from hydrl import library_setup
-from hydrl.envs import gymnasium_env, initialise_normalisers, make_env
+from hydrl.envs import gymnasium_env, init_normalizers, make_env
 from hydrl.errors import UserError
 from hydrl.run.checkpoint.env_state.verify import play
-from hydrl.specs import mask_key, seen
+from hydrl.specs import mask_key, observation_keys
 from tests.fakes import masked_envs
 
 PLACES = ["info", "entry", "method"]
@@ -31,7 +31,7 @@ def env_of(says: str = "info", num_envs: int = 1, transforms=(), **words):
 
 @pytest.fixture(autouse=True)
 def _untold(monkeypatch):
-    monkeypatch.setattr(library_setup, "TOLD", set())
+    monkeypatch.setattr(library_setup, "WARNED", set())
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
@@ -40,7 +40,7 @@ def test_it_is_found_and_carried_and_random_actions_are_allowed_ones(says, num_e
     """The task raises where a forbidden one is taken."""
     env = env_of(says, num_envs, start=2)
     check_env_specs(env)
-    assert (mask_key(env), seen(env)) == ("action_mask", ["observation"])
+    assert (mask_key(env), observation_keys(env)) == ("action_mask", ["observation"])
     rows = env.rollout(70, break_when_any_done=False).reshape(num_envs, -1)
     now, after, ended = rows["action_mask"], rows["next", "action_mask"], rows["next", "done"].squeeze(-1)
     assert (now.sum(-1) == 3).all()
@@ -55,7 +55,7 @@ def test_it_is_found_and_carried_and_random_actions_are_allowed_ones(says, num_e
 
 def test_random_frames_of_a_normaliser_and_steps_below_the_transforms_are_allowed_ones():
     env = env_of("entry", 2, [lambda: ObservationNorm(in_keys=["observation"])])
-    initialise_normalisers(env, 100)
+    init_normalizers(env, 100)
     start = env.reset()
     play(env, start.to_dict())
     assert env.transform[-1].scale.isfinite().all()
@@ -65,7 +65,7 @@ def test_random_frames_of_a_normaliser_and_steps_below_the_transforms_are_allowe
 def test_false_lets_forbidden_actions_be_tried_and_says_so(says, capsys):
     env = env_of(says, action_mask=False)
     assert mask_key(env) is None
-    assert seen(env) == (["mask", "observation"] if says == "entry" else ["observation"])
+    assert observation_keys(env) == (["mask", "observation"] if says == "entry" else ["observation"])
     with pytest.raises(masked_envs.ForbiddenError):
         env.rollout(20)
     (line,) = capsys.readouterr().err.splitlines()
@@ -189,7 +189,7 @@ def test_of_several_choices_each_has_its_own_options(says, num_envs):
     make = partial(gymnasium_env, id="tests.fakes.masked_envs:Both-v0", says=says)
     env = make_env(make, [], num_envs=num_envs, seed=0)
     check_env_specs(env)
-    assert (mask_key(env), seen(env)) == ("action_mask", ["observation"])
+    assert (mask_key(env), observation_keys(env)) == ("action_mask", ["observation"])
     rows = env.rollout(100, break_when_any_done=False).reshape(-1)
     first, second = rows["action_mask"].split([3, 4], -1)
     assert (first.sum(-1) == 2).all()

@@ -15,7 +15,7 @@ from torchrl.envs import GymWrapper
 from hydrl import library_setup
 from hydrl.envs import atari, make_env
 from hydrl.envs.atari import EpisodicLife
-from hydrl.envs.gymnasium import as_evaluated, gymnasium_env, wrapped_task
+from hydrl.envs.gymnasium import for_evaluation, gymnasium_env, make_wrapped_env
 from hydrl.errors import UserError
 from hydrl.run.video import steps_per_second
 from tests.conftest import settings
@@ -85,13 +85,13 @@ def test_an_episode_of_training_is_a_life_and_the_game_goes_on_behind_a_no_op():
 
 def test_lives_are_asked_of_games_that_have_them():
     with pytest.raises(UserError, match=r"env.wrappers.life cannot be put around .* lives"):
-        wrapped_task("CartPole-v1", {"life": partial(EpisodicLife)})
+        make_wrapped_env("CartPole-v1", {"life": partial(EpisodicLife)})
 
 
 @needs_atari
 def test_a_game_begins_with_frames_in_which_nothing_is_done():
     words = keywords("ALE/Breakout-v5")
-    task, begun = wrapped_task(**words), []
+    task, begun = make_wrapped_env(**words), []
     for seed in range(6):
         stack, _ = task.reset(seed=seed)
         alone = raw("ALE/Breakout-v5")
@@ -110,7 +110,7 @@ def test_a_game_begins_with_frames_in_which_nothing_is_done():
 
 @needs_atari
 def test_an_action_is_held_for_four_frames_and_the_larger_of_the_last_two_is_shown():
-    task = wrapped_task(**keywords("ALE/SpaceInvaders-v5", "env.wrappers.preprocessing.noop_max=0"))
+    task = make_wrapped_env(**keywords("ALE/SpaceInvaders-v5", "env.wrappers.preprocessing.noop_max=0"))
     assert steps_per_second(GymWrapper(task)) == 60 / 4
     alone = raw("ALE/SpaceInvaders-v5")
     before, _ = task.reset(seed=3)
@@ -136,7 +136,7 @@ def test_an_episode_ends_with_a_life_in_training_and_with_the_game_in_evaluation
     make = settings("algo=ppo", "env=atari", "env.id=ALE/Breakout-v5").build("env")
 
     def lives_at_the_end(keywords: dict) -> tuple[int, int]:
-        task = wrapped_task(**keywords)
+        task = make_wrapped_env(**keywords)
         task.reset(seed=0)
         for step in range(1_000):
             *_, terminated, truncated, _ = task.step(FIRE)
@@ -144,7 +144,7 @@ def test_an_episode_ends_with_a_life_in_training_and_with_the_game_in_evaluation
                 return task.unwrapped.ale.lives(), step
         raise AssertionError(truncated)
 
-    (left, after), (none, later) = map(lives_at_the_end, (make.keywords, as_evaluated(make).keywords))
+    (left, after), (none, later) = map(lives_at_the_end, (make.keywords, for_evaluation(make).keywords))
     assert (left, none) == (4, 0)
     assert later > 2 * after
 
@@ -162,7 +162,7 @@ def test_returns_are_the_game_s_score_and_what_is_learned_from_is_its_sign():
     env.set_seed(seed)
     torch.manual_seed(0)
     played = env.rollout(150, auto_cast_to_device=False)
-    task = wrapped_task(**chosen.build("env").keywords)
+    task = make_wrapped_env(**chosen.build("env").keywords)
     task.reset(seed=seed), task.reset()  # set_seed resets it, and so does the rollout
     score = sum(task.step(int(action.argmax()))[1] for action in played["action"])
     assert {*played["next", "reward"].flatten().tolist()} == {0.0, 1.0}
@@ -189,7 +189,7 @@ def test_environments_begin_otherwise_by_their_seeds_and_alike_by_the_same():
 
 @needs_atari
 def test_the_emulator_s_limit_truncates():
-    task = wrapped_task(**keywords("ALE/Pong-v5", "+env.max_num_frames_per_episode=400"))
+    task = make_wrapped_env(**keywords("ALE/Pong-v5", "+env.max_num_frames_per_episode=400"))
     task.reset(seed=0)
     ends = [task.step(NOOP)[2:4] for _ in range(100)]
     assert ends.index((False, True)) <= 99
@@ -256,12 +256,12 @@ def test_frames_are_never_skipped_twice():
     with pytest.raises(
         UserError, match="it skips frames, and ALE/Pong-v5 skips them too; use env=atari, or "
     ):
-        wrapped_task("ALE/Pong-v5", given)
+        make_wrapped_env("ALE/Pong-v5", given)
 
 
 @needs_atari
 def test_a_game_as_it_comes_is_told_with_what_it_is_by_the_protocol(capsys, monkeypatch):
-    monkeypatch.setattr(library_setup, "TOLD", set())
+    monkeypatch.setattr(library_setup, "WARNED", set())
     for _ in range(2):
         gymnasium_env("ALE/Pong-v5").close()
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]

@@ -14,9 +14,9 @@ import hydrl
 import hydrl.training.metrics
 from hydrl import envs, library_setup
 from hydrl.config import CONFIGS
-from hydrl.config.suggestions import choices
+from hydrl.config.tree import choices
 from hydrl.envs import gymnasium_env, make_env
-from hydrl.envs.checked_env import CopiedTask
+from hydrl.envs.checked_env import CheckedEnv
 from hydrl.errors import UserError
 from tests.conftest import logged, saved, settings
 from tests.fakes import array_sharing_envs
@@ -204,7 +204,7 @@ def test_what_breaks_gymnasium_s_word_is_a_line(what, num_envs):
 
 
 def test_bytes_are_taken_from_what_is_whole_and_within_them():
-    task = CopiedTask(array_sharing_envs.Odd(), "it")
+    task = CheckedEnv(array_sharing_envs.Odd(), "it")
     for given in (np.array([3, 255]), np.array([3.0, 255.0]), [3, 255]):
         assert task.array(given, np.uint8, (2,)).tolist() == [3, 255]
     assert task.array(np.array([True, False]), np.uint8, (2,)).tolist() == [1, 0]
@@ -222,7 +222,7 @@ TOLD = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", TOLD)
 def test_what_may_be_meant_is_told_once(what, capsys, monkeypatch):
-    monkeypatch.setattr(library_setup, "TOLD", set())
+    monkeypatch.setattr(library_setup, "WARNED", set())
     for num_envs in (2, 1):
         env = make_env(partial(ODD, what=what), [], num_envs=num_envs, seed=0)
         env.rollout(12, break_when_any_done=False)
@@ -238,7 +238,7 @@ def test_a_mask_of_actions_that_are_no_choice_is_told(capsys, monkeypatch):
             super().__init__(device)
             self.observation_spec["action_mask"] = Binary(3, (3,))
 
-    monkeypatch.setattr(library_setup, "TOLD", set())
+    monkeypatch.setattr(library_setup, "WARNED", set())
     make_env(Masked, [])
     told = capsys.readouterr().err
     assert (
@@ -286,7 +286,7 @@ def test_what_was_constant_in_the_random_frames_is_not_multiplied_by_millions(va
         "algo=a2c", "transforms=normalized", "env=gym", "env.id=CartPole-v1", "init_stats_frames=400"
     )
     env = make_env(partial(gymnasium_env, "Late-v0"), chosen.transform_builders, num_envs=num_envs, seed=0)
-    envs.initialise_normalisers(env, 400)
+    envs.init_normalizers(env, 400)
     assert env.rollout(4)["observation"][..., 0].abs().max() < 1e-3
     for task in getattr(env.base_env._env, "envs", [env.base_env._env]):
         task.unwrapped.moved = 1.0

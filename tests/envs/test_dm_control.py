@@ -25,7 +25,7 @@ KEPT = ["cartpole-swingup", "ball_in_cup-catch", "walker-walk", "reacher-easy"] 
 @pytest.fixture(scope="module")
 def installed() -> None:
     try:
-        dm_control.loaded(SWINGUP)
+        dm_control.load_env(SWINGUP)
     except UserError as error:
         pytest.skip(str(error))
 
@@ -198,7 +198,7 @@ def test_pictures_that_cannot_be_drawn_are_a_line(drawn, monkeypatch):
     with pytest.raises(UserError, match=r"^env\.pixels=0: should be 1 or more$"):
         dm_control.make(SWINGUP, pixels=0)
     monkeypatch.setattr(
-        dm_control.ControlTask,
+        dm_control.ControlEnv,
         "picture",
         lambda *_: (_ for _ in ()).throw(RuntimeError("No OpenGL rendering backend is available.")),
     )

@@ -25,7 +25,7 @@ from torchrl.envs.utils import check_env_specs
 
 from hydrl import envs, specs
 from hydrl.config import CONFIGS
-from hydrl.envs.spaces import adapted
+from hydrl.envs.spaces import adapt_spaces
 from hydrl.errors import UserError
 from tests.conftest import SMALL, needs_vmas, settings, typed
 from tests.fakes.envs import Toy
@@ -56,7 +56,7 @@ def configured(*overrides: str, num_envs: int = 1) -> TransformedEnv:
     torch.manual_seed(0)
     chosen = settings(*overrides)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=num_envs, seed=0)
-    envs.initialise_normalisers(env, 64)
+    envs.init_normalizers(env, 64)
     return env
 
 
@@ -174,7 +174,7 @@ def test_a_fallen_pole_terminates_and_is_not_truncated(num_envs):
 def test_normalised_random_data_is_standard(id, num_envs):
     torch.manual_seed(0)
     env = gym(id, OBSERVATION_NORM, num_envs=num_envs)
-    envs.initialise_normalisers(env, 3_000)
+    envs.init_normalizers(env, 3_000)
     data = env.rollout(4_000 // num_envs, break_when_any_done=False)["observation"].flatten(0, -2)
     assert data.mean(0).abs().max() < 0.35
     assert (data.std(0) - 1).abs().max() < 0.35
@@ -190,7 +190,7 @@ def test_several_envs_are_standardised_by_their_pooled_mean_and_deviation(standa
             return {"observation": torch.tensor([10.0 + 10 * (steps % 2), 7.0, 7.0])}
 
     env = envs.make_env(Fixed, [partial(OBSERVATION_NORM, standard_normal=standard_normal)], num_envs=2)
-    envs.initialise_normalisers(env, 400)
+    envs.init_normalizers(env, 400)
     data = env.rollout(2)["observation"]
     deviation = torch.tensor([10.0, 20.0]).repeat(200).std().item()
     assert data[0, :, 0].tolist() == pytest.approx([-5 / deviation, 5 / deviation], abs=1e-3)
@@ -200,7 +200,7 @@ def test_several_envs_are_standardised_by_their_pooled_mean_and_deviation(standa
 def test_one_observation_norm_over_two_entries_is_refused():
     env = envs.make_env(Toy, [partial(ObservationNorm, in_keys=["observation", "other"])])
     with pytest.raises(UserError, match="ObservationNorm of its own"):
-        envs.initialise_normalisers(env, 10)
+        envs.init_normalizers(env, 10)
 
 
 @pytest.mark.parametrize(
@@ -210,14 +210,14 @@ def test_one_observation_norm_over_two_entries_is_refused():
 def test_loaded_statistics_give_identical_observations_and_stay(norm, trained, other):
     torch.manual_seed(0)
     source = gym("CartPole-v1", norm, num_envs=trained, seed=0)
-    envs.initialise_normalisers(source, 100)
+    envs.init_normalizers(source, 100)
     source.rollout(40, break_when_any_done=False)
-    state = envs.normaliser_state(source)
+    state = envs.normalizer_state(source)
     copied = {key: {name: value.clone() for name, value in each.items()} for key, each in state.items()}
 
     target = gym("CartPole-v1", norm, num_envs=other, seed=5)
-    envs.load_normaliser(target, state)
-    envs.load_normaliser(source, state)
+    envs.load_normalizer(target, state)
+    envs.load_normalizer(source, state)
     raw = 3 * torch.randn(other, 4) + 1
     assert torch.allclose(normalise(source, raw[:1], trained), normalise(target, raw[:1], other), atol=1e-6)
     assert not torch.allclose(normalise(target, raw, other), raw)
@@ -225,7 +225,7 @@ def test_loaded_statistics_give_identical_observations_and_stay(norm, trained, o
 
     for env in (source, target):
         env.rollout(30, break_when_any_done=False)
-        for key, statistics in envs.normaliser_state(env).items():
+        for key, statistics in envs.normalizer_state(env).items():
             for name, value in statistics.items():
                 assert torch.equal(value, copied[key][name]), name
 
@@ -242,9 +242,9 @@ def test_running_statistics_move_with_training_until_frozen():
     torch.manual_seed(0)
     env = gym("CartPole-v1", VEC_NORM_V2, num_envs=2)
     env.rollout(5, break_when_any_done=False)
-    (before,) = envs.normaliser_state(env).values()
+    (before,) = envs.normalizer_state(env).values()
     env.rollout(50, break_when_any_done=False)
-    (after,) = envs.normaliser_state(env).values()
+    (after,) = envs.normalizer_state(env).values()
     loc, count = (next(key for key in after if key.startswith(name)) for name in ("loc", "count"))
     assert after[count] - before[count] >= 100
     assert not torch.equal(after[loc], before[loc])
@@ -524,7 +524,7 @@ def test_entries_that_are_no_vectors_of_floats_are_refused(key):
     with pytest.raises(
         UserError, match=rf"^in_keys=\['{key}'\]: {key} is torch\..* vectors of floats are read"
     ):
-        envs.initialise_normalisers(env, 10)
+        envs.init_normalizers(env, 10)
 
 
 class Words(gymnasium.Space):
@@ -548,7 +548,7 @@ def test_a_space_of_one_s_own_is_refused_in_a_line(inside):
     with pytest.raises(
         TypeError, match=r"^its observations are .*Words\(\).*, of no fixed size; a wrapper may"
     ):
-        adapted(env)
+        adapt_spaces(env)
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])

@@ -16,9 +16,9 @@ from hydrl.envs import gymnasium as tasks
 from hydrl.envs import make_env
 from hydrl.errors import UserError
 from hydrl.experiments import search_space
-from hydrl.library_setup import TOLD
+from hydrl.library_setup import WARNED
 from hydrl.run.run_folder import summary
-from hydrl.training.evaluator import play
+from hydrl.training.evaluator import play_episodes
 from tests.conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, typed
 
 TASK = f"{__name__}:toys/Steps-v0"
@@ -92,22 +92,22 @@ def test_what_is_missing_where_it_counts_is_not_known():
 
 
 def test_success_is_followed_without_being_named(monkeypatch):
-    monkeypatch.setattr(tasks, "TRIED", {})
+    monkeypatch.setattr(tasks, "PROBED", {})
     found = lambda *words: [*made(*words).observation_spec.get("episode_info", {}).keys()]  # noqa: E731
     assert found() == found("+env.at_end=true") == ["is_success"]
     assert found("+env.info_keys=[height]") == ["is_success", "height"]
     assert found("+env.info_keys={is_success:mean}") == ["is_success"]
     assert found("+env.info_keys=[]") == []
-    monkeypatch.setattr(tasks, "wrapped_task", None)  # nothing is made to look
-    assert tasks.succeeding("CartPole-v1") == []
+    monkeypatch.setattr(tasks, "make_wrapped_env", None)  # nothing is made to look
+    assert tasks.find_success_keys("CartPole-v1") == []
 
 
 def test_a_trial_draws_from_nothing_of_the_run(monkeypatch):
-    monkeypatch.setattr(tasks, "TRIED", {})
+    monkeypatch.setattr(tasks, "PROBED", {})
     chosen = settings(*SMALL, *OWN)
     torch.manual_seed(0), np.random.seed(0)
     before = torch.get_rng_state(), np.random.get_state()[1]
-    assert tasks.succeeding(TASK, at_end=True) == ["is_success"]
+    assert tasks.find_success_keys(TASK, at_end=True) == ["is_success"]
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()
     seen = [make_env(chosen.build("env"), [], seed=3).rollout(20)["observation"] for _ in range(2)]
@@ -115,9 +115,9 @@ def test_a_trial_draws_from_nothing_of_the_run(monkeypatch):
 
 
 def test_success_told_of_too_late_to_be_found_is_said(monkeypatch, capsys):
-    monkeypatch.setattr(tasks, "TRIED", {})
-    monkeypatch.setattr(tasks, "TRIAL", 3)
-    TOLD.clear()
+    monkeypatch.setattr(tasks, "PROBED", {})
+    monkeypatch.setattr(tasks, "PROBE_STEPS", 3)
+    WARNED.clear()
     env = made("+env.at_end=true")
     env.rollout(LENGTH)
     assert "gives is_success in info; env.info_keys=[is_success] logs it" in capsys.readouterr().err
@@ -189,7 +189,7 @@ def test_those_that_were_cut_count_as_they_stand():
     env = made("+env.info_keys={height:sum}", num_envs=2, seed=0)
     acts = lambda now: now.set("action", torch.tensor([[1, 0]] * 2))  # noqa: E731
     acts.modules = list
-    evaluation = play(env, acts, max_steps=3)
+    evaluation = play_episodes(env, acts, max_steps=3)
     assert (evaluation.cut_episodes, evaluation.info["height"].tolist()) == (2, [1 + 2 + 3 + 60.0] * 2)
     unknown = type(evaluation)(torch.zeros(3), torch.ones(3), info={"is_success": torch.tensor([1, nan, 0])})
     assert unknown.metrics()["eval/is_success"] == 0.5

@@ -11,7 +11,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from torchrl.envs import EnvBase
 
 from hydrl.envs import gymnasium_env
-from hydrl.envs.external_env import OwnForm
+from hydrl.envs.external_env import GymIO
 from hydrl.errors import UserError
 from tests.fakes.pixel_envs import Dot
 
@@ -41,11 +41,11 @@ class Shows(Dot):
 gymnasium.register("Shows-v0", Shows)
 
 
-def of_task(space: str) -> tuple[OwnForm, EnvBase]:
+def of_task(space: str) -> tuple[GymIO, EnvBase]:
     """How a task is read that shows what the space of that name draws, and the run's own environment."""
     make = partial(gymnasium_env, id="Shows-v0", space=space)
     env = make()
-    return OwnForm(make, env.action_spec_unbatched, "predict"), env
+    return GymIO(make, env.action_spec_unbatched, "predict"), env
 
 
 @pytest.mark.parametrize("name", SPACES)

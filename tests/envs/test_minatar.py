@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hydrl.envs import gymnasium_env, make_env, minatar
-from hydrl.envs.gymnasium import wrapped_task
+from hydrl.envs.gymnasium import make_wrapped_env
 from hydrl.errors import UserError
 from tests.conftest import settings
 
@@ -23,7 +23,7 @@ def keywords(id: str, *words: str) -> dict:
 
 @needs_minatar
 def test_a_brick_pays_one_and_a_missed_ball_ends_the_game():
-    task = wrapped_task(**keywords(BREAKOUT, "env.sticky=0"))
+    task = make_wrapped_env(**keywords(BREAKOUT, "env.sticky=0"))
     first, _ = task.reset(seed=0)
     assert first.shape == (10, 10, 4)
     assert first[9, 4, 0]  # the paddle
@@ -49,7 +49,7 @@ def test_an_episode_is_its_seed_s_alone(game):
                 break
         return found
 
-    task, fresh = (wrapped_task(**keywords(f"MinAtar/{game}-v1", "env.sticky=0.9")) for _ in range(2))
+    task, fresh = (make_wrapped_env(**keywords(f"MinAtar/{game}-v1", "env.sticky=0.9")) for _ in range(2))
     task.reset(seed=1)
     task.step(1)  # which the first steps of the next episode must not take
     actions = [0, 2, 0, 1] * 20
@@ -59,17 +59,17 @@ def test_an_episode_is_its_seed_s_alone(game):
 
 @needs_minatar
 def test_a_sticky_action_is_the_one_before():
-    always = wrapped_task(**keywords(BREAKOUT, "env.sticky=0.999999"))
+    always = make_wrapped_env(**keywords(BREAKOUT, "env.sticky=0.999999"))
     always.reset(seed=0)
     assert always.step(2)[0][9, 4, 0]  # none was before
-    never = wrapped_task(**keywords(BREAKOUT, "env.sticky=0"))
+    never = make_wrapped_env(**keywords(BREAKOUT, "env.sticky=0"))
     never.reset(seed=0)
     assert never.step(2)[0][9, 5, 0]
 
 
 @needs_minatar
 def test_an_episode_that_goes_on_is_truncated():
-    task = wrapped_task(**keywords("MinAtar/Freeway-v1", "env.max_episode_steps=50"))
+    task = make_wrapped_env(**keywords("MinAtar/Freeway-v1", "env.max_episode_steps=50"))
     task.reset(seed=0)
     ends = [task.step(0)[2:4] for _ in range(50)]
     assert ends == [(False, False)] * 49 + [(False, True)]

@@ -11,7 +11,7 @@ from hydrl import envs, specs
 from hydrl.config.settings import check_groups
 from hydrl.envs import pettingzoo_env
 from hydrl.errors import UserError
-from hydrl.experience.minibatches import judge
+from hydrl.experience.minibatches import estimate_advantages
 from tests.conftest import loss_of, settings
 
 pytest.importorskip("pettingzoo")
@@ -54,16 +54,25 @@ def test_agents_that_are_alike_are_one_group_and_their_tasks_go_by_their_seeds(c
 
 def test_groups_are_by_name_or_as_they_are_asked_for():
     env = made(TAG)
-    assert {group: spec.shape[0] for group, spec in specs.groups(env).items()} == {"adversary": 3, "agent": 1}
+    assert {group: spec.shape[0] for group, spec in specs.agent_groups(env).items()} == {
+        "adversary": 3,
+        "agent": 1,
+    }
     after = env.rollout(3)["next"]
     mean = torch.cat([after[group, "episode_reward"] for group in ("adversary", "agent")], -2).mean(-2)
     assert torch.equal(after["episode_reward"], mean)
     own = after["episode_info", "adversary/return"]
     assert torch.equal(own, after["adversary", "episode_reward"].mean(-2))
-    assert [*specs.groups(made(SPREAD, group_map="one_group_per_agent"))] == ["agent_0", "agent_1", "agent_2"]
+    assert [*specs.agent_groups(made(SPREAD, group_map="one_group_per_agent"))] == [
+        "agent_0",
+        "agent_1",
+        "agent_2",
+    ]
     named = {"left": ["agent_1"], "right": ["agent_0", "agent_2"]}
-    assert [*specs.groups(made(SPREAD, group_map=named))] == ["left", "right"]
-    assert [*specs.groups(made(SPREAD, group_map={"team": ["agent_0", "agent_1", "agent_2"]}))] == ["agents"]
+    assert [*specs.agent_groups(made(SPREAD, group_map=named))] == ["left", "right"]
+    assert [*specs.agent_groups(made(SPREAD, group_map={"team": ["agent_0", "agent_1", "agent_2"]}))] == [
+        "agents"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +91,7 @@ def test_what_learns_one_group_refuses_several(algo, continuous):
     chosen = settings(f"algo={algo}", "env=pettingzoo", f"env.id={TAG}")
     told = f"^algo={algo} learns one group of agents, and env.id={TAG} has adversary and agent; "
     with pytest.raises(UserError, match=f"{told}use algo=mappo or algo=ippo$"):
-        check_groups(chosen, [*specs.groups(env)], alike=specs.are_alike(env))
+        check_groups(chosen, [*specs.agent_groups(env)], alike=specs.are_alike(env))
     with pytest.raises(UserError, match=r"in the groups adversary and agent, .* use actor=multi_agent"):
         chosen.build("critic")(env, chosen.build("actor")(env))
 
@@ -90,7 +99,7 @@ def test_what_learns_one_group_refuses_several(algo, continuous):
 def test_agents_that_are_alike_are_offered_one_group():
     env, chosen = made(SPREAD, group_map="one_group_per_agent"), settings("algo=qmix", "env=simple_spread")
     with pytest.raises(UserError, match=r"algo=ippo, or env\.group_map=all_in_one_group$"):
-        check_groups(chosen, [*specs.groups(env)], alike=specs.are_alike(env))
+        check_groups(chosen, [*specs.agent_groups(env)], alike=specs.are_alike(env))
     assert not specs.are_alike(made(TAG))
     check_groups(settings("algo=mappo", "env=simple_tag"), ["adversary", "agent"], alike=False)
     check_groups(chosen, ["agents"], alike=True)
@@ -110,7 +119,11 @@ def test_agents_that_are_alike_are_offered_one_group():
         ("mpe2/simple_spred_v3", {}, r"no such game; use mpe2/simple_spread_v3"),
         ("classic/tictactoe_v3", {}, r"players take turns; write env=self_play env\.id=classic/tictactoe_v3"),
         (SPREAD, {"cycles": 3}, "could not be made: .*unexpected keyword argument 'cycles'"),
-        ("tests.fakes.pettingzoo_env:Hint", {}, "could not be made: module 'hunts' has no attribute 'Hint'"),
+        (
+            "tests.fakes.pettingzoo_env:Hint",
+            {},
+            "could not be made: module 'tests.fakes.pettingzoo_env' has no attribute 'Hint'",
+        ),
         ("hunters:Hunt", {}, "could not be made: No module named 'hunters'; put it beside"),
         ("tests.fakes.envs:Team", {"num_agents": 3}, "could not be made"),
         ("collections:Counter", {}, "made a Counter, and no task of PettingZoo's. One of your own is"),
@@ -163,12 +176,12 @@ def test_targets_end_where_each_agent_ends_and_what_comes_after_is_left_out(grou
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
     parts = {part: chosen.build(part)(env) for part in ("actor", "critic")}
     loss = loss_of(chosen, specs.action_spec(env), **parts)
-    hunters, prey = specs.groups(env)
+    hunters, prey = specs.agent_groups(env)
     with torch.no_grad():
         batch = env.rollout(5, parts["actor"], break_when_any_done=False)
         following = parts["critic"](batch["next"].clone())
         for each in loss.of_groups.values():
-            judge(batch, each)
+            estimate_advantages(batch, each)
     assert batch["next", "truncated"][:, 4].all()
     value, target = following[hunters, "state_value"], batch[hunters, "value_target"]
     for k, ends in enumerate((1, 3)):

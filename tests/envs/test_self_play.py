@@ -27,7 +27,7 @@ PLAYERS = ["player_1", "player_2"]
 LINES = [{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {0, 3, 6}, {1, 4, 7}, {2, 5, 8}, {0, 4, 8}, {2, 4, 6}]
 
 
-class Scripted(self_play.Opponents):
+class Scripted(self_play.OpponentPool):
     """Makes the moves of a list."""
 
     def __init__(self, moves):
@@ -176,7 +176,7 @@ def acting_by(number):
 
 
 def test_the_newest_policies_are_played_against_and_a_checkpoint_has_them():
-    others, rng = self_play.Opponents(every_frames=100, size=2, newest=0.5), np.random.default_rng(0)
+    others, rng = self_play.OpponentPool(every_frames=100, size=2, newest=0.5), np.random.default_rng(0)
     plain = TransformedEnv(Toy())
     assert others.drawn(rng) is None
     for frames in (50, 120, 180, 450, 500):  # 120, 450 and 500 are the first past a multiple
@@ -185,7 +185,7 @@ def test_the_newest_policies_are_played_against_and_a_checkpoint_has_them():
     assert kept == [450, 500]
     drawn = [others.drawn(rng) for _ in range(1_000)]
     assert 0.7 < np.mean(drawn) < 0.8  # half of all, and half of the others
-    again = self_play.Opponents(every_frames=100, size=2, newest=0.5)
+    again = self_play.OpponentPool(every_frames=100, size=2, newest=0.5)
     again.load_state_dict(others.state_dict(), acting_by(0), plain)
     assert [each.module.bias[0].item() for each in again.policies] == kept
     again.meet(acting_by(1), 560, plain)
@@ -225,12 +225,12 @@ def test_an_earlier_policy_sees_a_game_by_the_statistics_that_it_had(fixed):
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
     seen, logits = (torch.arange(36) % 2).float(), []
     with closing(env):
-        envs.initialise_normalisers(env, chosen.init_stats_frames)
-        actor, others = chosen.build("actor")(env), specs.opponents(env)
+        envs.init_normalizers(env, chosen.init_stats_frames)
+        actor, others = chosen.build("actor")(env), specs.opponent_pool(env)
         for frames in (1, 2):
             env.rollout(16, break_when_any_done=False)  # running statistics move meanwhile
             others.meet(actor, frames, env)
-            first, second, *_ = envs.normaliser_state(env)["0"].values()
+            first, second, *_ = envs.normalizer_state(env)["0"].values()
             if fixed:
                 read = seen * second + first
             else:
@@ -238,7 +238,7 @@ def test_an_earlier_policy_sees_a_game_by_the_statistics_that_it_had(fixed):
                 read = ((seen - first) / deviation).clamp(-10, 10)
             given = {"observation": read, "action_mask": torch.ones(4, dtype=torch.bool)}
             logits.append(actor(TensorDict(given))["logits"])
-        again = self_play.Opponents(1, 10, 0.5)
+        again = self_play.OpponentPool(1, 10, 0.5)
         again.load_state_dict(others.state_dict(), actor, env)
     shown = TensorDict({**given, "observation": seen})
     for policies in (others.policies, again.policies):
@@ -268,7 +268,7 @@ def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_mov
     chosen = settings("algo=ppo", *words)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
     with closing(env):
-        actor, others = chosen.build("actor")(env), specs.opponents(env)
+        actor, others = chosen.build("actor")(env), specs.opponent_pool(env)
         others.newest = 1.0
         for frames in (0, 20_000):  # against moves drawn at random, and against a policy
             others.meet(actor, frames, env)
@@ -296,7 +296,7 @@ def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_mov
         ),
         (
             ["env.id=tests.fakes.turn_game:Nym"],
-            r"tests.fakes.turn_game:Nym could not be made: module 'games' has no attribute 'Nym'$",
+            r"Nym could not be made: module 'tests.fakes.turn_game' has no attribute 'Nym'$",
         ),
         (
             ["env.id=tests.fakes.turn_game:Nim", "+env.stonez=3"],

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from hydrl import library_setup
 from hydrl.envs import gymnasium_env, make_env, spaces
 from hydrl.errors import UserError
-from hydrl.specs import seen
+from hydrl.specs import observation_keys
 from tests.fakes.pixel_envs import Dot, Scene
 
 BYTES = np.uint8
@@ -19,7 +19,7 @@ def shown_by(space: gymnasium.Space, value: object, observe: list[int] | None = 
     """What a run observes of a task of that space when it gives the value."""
     task = Dot()
     task.observation_space, task.show = space, lambda: value
-    return spaces.adapted(task, observe).reset(seed=0)[0]
+    return spaces.adapt_spaces(task, observe).reset(seed=0)[0]
 
 
 COUNT = np.arange(5 * 6 * 3).reshape(5, 6, 3).astype(BYTES)
@@ -39,7 +39,7 @@ def test_a_picture_of_numbers_keeps_its_bounds_in_a_space_of_its_own():
     """Saved simulations know which objects are the same, and were saved with a space of its own."""
     task = Dot()
     task.observation_space = Box(-3, 65_000, (5, 6, 3), np.int32)
-    adapted = spaces.adapted(task)
+    adapted = spaces.adapt_spaces(task)
     own, shown = adapted.observation_space["pixels"], adapted.env.observation_space["pixels"]
     assert (own.low.min(), own.high.max(), own.dtype) == (-3, 65_000, np.float32)
     assert own is not shown
@@ -57,7 +57,7 @@ def test_a_picture_of_numbers_keeps_its_bounds_in_a_space_of_its_own():
     ],
 )
 def test_stacked_pictures_that_are_read_as_a_vector_are_told(shape, kind, told, capsys):
-    library_setup.TOLD.clear()
+    library_setup.WARNED.clear()
     shown_by(Box(0, 255, shape, kind), np.zeros(shape, kind))
     assert ("stacked pictures that are not uint8" in capsys.readouterr().err) is told
 
@@ -116,13 +116,13 @@ def test_places_are_hidden_in_one_vector_or_picture_alone():
         shown_by(space, COUNT, [3])
     several = r"observe=\[0\] is for one vector or picture, and it shows camera, goal, speed"
     with pytest.raises(TypeError, match=several):
-        spaces.adapted(Scene(), [0])
+        spaces.adapt_spaces(Scene(), [0])
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_rows_hold_what_was_shown_and_networks_read_all_of_it(num_envs):
     env = make_env(gymnasium_env_of("Scene-v0"), [], num_envs=num_envs, seed=0)
-    assert seen(env) == ["camera", "goal", "speed"]
+    assert observation_keys(env) == ["camera", "goal", "speed"]
     rows = env.rollout(8, break_when_any_done=False)
     camera, following = rows["camera"], rows["next", "camera"]
     assert (camera.dtype, camera.shape[-3:]) == (torch.uint8, (3, 40, 40))
@@ -139,14 +139,14 @@ def gymnasium_env_of(name: str):
     """A maker of one of the tasks that show pictures."""
     from functools import partial
 
-    return partial(gymnasium_env, f"pictures:{name}")
+    return partial(gymnasium_env, f"tests.fakes.pixel_envs:{name}")
 
 
 def test_pictures_alone_leave_a_normaliser_nothing_to_do_and_vectors_beside_them_are_standardised():
-    from hydrl.envs.transforms import normaliser
+    from hydrl.envs.transforms import normalizer
 
     def builders(env=None):
-        return normaliser(None, None, env=env)
+        return normalizer(None, None, env=env)
 
     alone = make_env(gymnasium_env_of("Dot-v0"), [builders], seed=0)
     assert [type(each).__name__ for each in alone.transform] == ["RewardSum"]

@@ -24,11 +24,11 @@ from torchrl.envs.utils import check_env_specs
 from hydrl import envs
 from hydrl.envs import normalization
 from hydrl.envs.transforms import (
-    LIMIT,
+    CLIP,
     ActionScaling,
     RunningNorm,
     RunningRewardScaling,
-    normaliser,
+    normalizer,
     random_horizon,
     reward_scaling,
 )
@@ -78,7 +78,7 @@ def test_a_return_begins_anew_with_its_episode_and_what_is_far_out_is_cut_off():
     assert transform.discounted[:, 0].tolist() == [0, 0]
     calm = RunningRewardScaling()
     rewards(calm, torch.zeros(1_000, 2))
-    assert rewards(calm, torch.tensor([[9.0, -9.0]])).tolist() == [[LIMIT, -LIMIT]]
+    assert rewards(calm, torch.tensor([[9.0, -9.0]])).tolist() == [[CLIP, -CLIP]]
 
 
 def test_rewards_are_scaled_by_the_running_deviation_of_the_learner_s_returns_or_by_a_number():
@@ -101,13 +101,13 @@ def test_the_statistics_of_training_go_into_a_state_and_out_again():
 
 
 def test_returns_stay_raw_and_an_evaluation_leaves_the_statistics_of_training_alone():
-    stack = [partial(normaliser, ["observation"], None), RunningRewardScaling]
+    stack = [partial(normalizer, ["observation"], None), RunningRewardScaling]
     make = partial(envs.make_env, Toy, stack, num_envs=2)
     env = make(seed=0)
     first = env.rollout(8, break_when_any_done=False)
     assert torch.equal(first["next", "episode_reward"][:, 0], env.base_env.rollout(1)["next", "reward"][:, 0])
     before = {name: each.clone() for name, each in env.state_dict().items() if torch.is_tensor(each)}
-    other = make(seed=1, normaliser=envs.normaliser_state(env))
+    other = make(seed=1, normaliser=envs.normalizer_state(env))
     other.rollout(8, break_when_any_done=False)
     after = env.state_dict()
     assert before
@@ -115,17 +115,17 @@ def test_returns_stay_raw_and_an_evaluation_leaves_the_statistics_of_training_al
 
 
 def test_observations_are_standardised_by_random_frames_or_by_running_ones_within_a_limit():
-    assert isinstance(normaliser(["observation"], 100), ObservationNorm)
-    running = partial(normaliser, ["observation"], None)
+    assert isinstance(normalizer(["observation"], 100), ObservationNorm)
+    running = partial(normalizer, ["observation"], None)
     env = envs.make_env(Toy, [running], num_envs=2, seed=0)
-    (norm,) = normalization.normalisers(env)
+    (norm,) = normalization.normalizers(env)
     assert isinstance(norm, RunningNorm)
     env.rollout(50, break_when_any_done=False)
     far = TensorDict(
         {"observation": torch.full((2, *env.observation_spec["observation"].shape[1:]), 1e9)}, [2]
     )
     norm.freeze()
-    assert norm._step(far, far)["observation"].unique().tolist() == [LIMIT]
+    assert norm._step(far, far)["observation"].unique().tolist() == [CLIP]
 
 
 def test_observations_that_never_change_are_standardised_to_nothing():
@@ -149,8 +149,8 @@ def test_running_statistics_take_in_each_observation_once_and_stand_still_in_tim
     assert plain["next", "done"].any(-2).all()  # each is reset many times, and they are not together
     begun = plain["observation"][..., 0] == 0
     taken = torch.cat([plain["observation"][begun], plain["next", "observation"].flatten(0, -2)])
-    env = make([partial(normaliser, ["observation"], None, settle=0.75, over=240)])
-    (norm,) = normalization.normalisers(env)
+    env = make([partial(normalizer, ["observation"], None, settle=0.75, over=240)])
+    (norm,) = normalization.normalizers(env)
     env.rollout(40, **play)
     assert norm.seen == len(taken) == plain.numel() + begun.sum()
     assert norm.loc["observation"].tolist() == pytest.approx(taken.mean(0).tolist(), rel=1e-5)
@@ -222,11 +222,11 @@ def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cu
 
 
 def test_episodes_are_counted_before_they_are_cut_and_statistics_may_come_later():
-    cut, norm = partial(random_horizon, 0.5), partial(normaliser, ["observation"], 100)
+    cut, norm = partial(random_horizon, 0.5), partial(normalizer, ["observation"], 100)
     with pytest.raises(UserError, match="random_horizon needs the transform StepCounter before it"):
         envs.make_env(Toy, [cut], seed=0).reset()
     env = envs.make_env(Toy, [norm, StepCounter, cut], num_envs=2, seed=0)
-    envs.initialise_normalisers(env, 100)
+    envs.init_normalizers(env, 100)
     check_env_specs(env)
 
 

@@ -72,5 +72,5 @@ def test_one_group_is_called_agents_whatever_its_agents_are():
     chosen = settings("algo=ippo", "env=vmas", "env.scenario=football")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2)
     with closing(env):
-        assert [*specs.groups(env)] == ["agents"]
+        assert [*specs.agent_groups(env)] == ["agents"]
         assert env.base_env.group_map == {"agents": [f"agent_blue_{k}" for k in range(3)]}

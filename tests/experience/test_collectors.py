@@ -39,7 +39,7 @@ def maker(actions: str = "continuous", **toy: Any) -> Callable[..., TransformedE
 def seeded(make: Callable[..., TransformedEnv], num_envs: int) -> TransformedEnv:
     torch.manual_seed(0)
     env = make(num_envs=num_envs, seed=0)
-    envs.initialise_normalisers(env, 100)
+    envs.init_normalizers(env, 100)
     return env
 
 
@@ -66,7 +66,7 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
     policy = policy_of(env)
     collector = collectors.make_collector(
         env,
-        partial(make, num_envs=num_envs, normaliser=envs.normaliser_state(env)),
+        partial(make, num_envs=num_envs, normaliser=envs.normalizer_state(env)),
         policy,
         frames_per_batch=160,
         init_random_frames=0,
@@ -76,8 +76,8 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
         device="cpu",
         sync=sync,
     )
-    assert not collector.steps
-    assert collector.restarts == "they are in processes of their own"
+    assert not collector.steps_env
+    assert collector.restart_reason == "they are in processes of their own"
     batches: list[TensorDictBase] = []
     changed: list[TensorDictBase] = []
     senders, since = senders_of(collector), set()
@@ -164,7 +164,7 @@ def single(
         seed=0,
         device="cpu",
     )
-    assert collector.steps
+    assert collector.steps_env
     return [batch.clone() for batch in islice(collector, 2)]
 
 
@@ -242,7 +242,7 @@ def test_worker_batches_have_time_last_and_unbroken(name, shape, request):
 @pytest.mark.parametrize("name", [ONE_EACH, "synchronous_vectors"])
 def test_every_worker_normalises_with_the_parent_s_statistics(name, request):
     collected = request.getfixturevalue(name)
-    (statistics,) = envs.normaliser_state(collected.env).values()
+    (statistics,) = envs.normalizer_state(collected.env).values()
     for batch in collected.batches:
         raw = (batch["observation"] - statistics["loc"]) / statistics["scale"]
         assert torch.allclose(raw[..., 0], batch["step_count"][..., 0].float(), atol=1e-4)
@@ -298,7 +298,7 @@ def test_what_goes_to_a_worker_survives_pickling():
     chosen = settings("env=cartpole", "algo=ppo")
     make = partial(envs.make_env, chosen.build("env"), chosen.transform_builders)
     env = seeded(make, 2)
-    make = partial(make, num_envs=2, normaliser=envs.normaliser_state(env))
+    make = partial(make, num_envs=2, normaliser=envs.normalizer_state(env))
     again = pickle.loads(pickle.dumps(partial(collectors.worker_env, make, seed=5)))()
     assert torch.equal(again.reset()["observation"], make(seed=5).reset()["observation"])
 

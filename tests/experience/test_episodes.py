@@ -5,7 +5,14 @@ import torch
 from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 
-from hydrl.experience.episodes import EPISODE, TO_GO, Episodes, Windows, has_episodes, whole_episodes
+from hydrl.experience.episodes import (
+    EPISODE,
+    RETURN_TO_GO,
+    EpisodeCounter,
+    EpisodeWindows,
+    complete_episodes,
+    has_episodes,
+)
 
 
 def stepped(*lines: list[tuple[float, bool]]) -> TensorDict:
@@ -18,31 +25,40 @@ def stepped(*lines: list[tuple[float, bool]]) -> TensorDict:
 
 
 def test_an_episode_has_one_number_from_batch_to_batch_and_each_environment_its_own():
-    episodes = Episodes()
-    first = episodes.numbered(
+    episodes = EpisodeCounter()
+    first = episodes.add_episode_ids(
         stepped([(0, False), (1, True), (0, False)], [(5, False), (6, False), (7, False)])
     )
     assert first[EPISODE].tolist() == [[0, 0, 1], [2, 2, 2]]
     assert first[EPISODE].dtype == torch.int32  # four bytes a row
-    second = episodes.numbered(stepped([(1, False), (2, True)], [(8, True), (0, False)]))
+    second = episodes.add_episode_ids(stepped([(1, False), (2, True)], [(8, True), (0, False)]))
     assert second[EPISODE].tolist() == [[1, 1], [2, 3]]
-    after = episodes.numbered(stepped([(0, False)], [(1, False)]))
+    after = episodes.add_episode_ids(stepped([(0, False)], [(1, False)]))
     assert after[EPISODE].tolist() == [[4], [3]]
 
 
 def test_what_does_not_follow_what_was_seen_last_is_another_episode():
-    episodes = Episodes()
-    episodes.numbered(stepped([(0, False), (1, False)]))
-    assert episodes.numbered(stepped([(7, False), (8, False)]))[EPISODE].tolist() == [[1, 1]]  # of another
-    assert episodes.numbered(stepped([(9, False)], [(9, False)]))[EPISODE].tolist() == [[2], [3]]  # of more
+    episodes = EpisodeCounter()
+    episodes.add_episode_ids(stepped([(0, False), (1, False)]))
+    assert episodes.add_episode_ids(stepped([(7, False), (8, False)]))[EPISODE].tolist() == [
+        [1, 1]
+    ]  # of another
+    assert episodes.add_episode_ids(stepped([(9, False)], [(9, False)]))[EPISODE].tolist() == [
+        [2],
+        [3],
+    ]  # of more
 
 
 def test_numbers_go_on_where_they_stood():
-    episodes, other = Episodes(), Episodes()
-    episodes.numbered(stepped([(0, False), (1, False)]))
+    episodes, other = EpisodeCounter(), EpisodeCounter()
+    episodes.add_episode_ids(stepped([(0, False), (1, False)]))
     other.load_state_dict(episodes.state_dict())
     batch = stepped([(2, True), (0, False)])
-    assert other.numbered(batch)[EPISODE].tolist() == episodes.numbered(batch)[EPISODE].tolist() == [[0, 1]]
+    assert (
+        other.add_episode_ids(batch)[EPISODE].tolist()
+        == episodes.add_episode_ids(batch)[EPISODE].tolist()
+        == [[0, 1]]
+    )
 
 
 def test_rows_of_older_runs_have_none():
@@ -62,9 +78,17 @@ def kept() -> TensorDict:
 
 
 def test_whole_episodes_stand_together_with_what_they_returned_from_each_row_on():
-    rows = whole_episodes(kept())
+    rows = complete_episodes(kept())
     assert rows[EPISODE].tolist() == [4, 4, 4, 7, 7, 7, 7]  # the ninth is under way
-    assert rows[TO_GO].flatten().tolist() == [3, 2, 1, 4, 3, 2, 1]  # of the fourth two rows were written over
+    assert rows[RETURN_TO_GO].flatten().tolist() == [
+        3,
+        2,
+        1,
+        4,
+        3,
+        2,
+        1,
+    ]  # of the fourth two rows were written over
     assert rows["episode_reward"].flatten().tolist() == [2, 3, 4, 0, 1, 2, 3]
 
 
@@ -72,12 +96,14 @@ def test_an_episode_that_was_cut_short_has_no_known_return():
     rows = kept()
     rows["next", "cut_short"] = torch.zeros(10, 1, dtype=torch.bool)
     rows["next", "cut_short"][4] = True
-    assert whole_episodes(rows)[EPISODE].unique().tolist() == [7]
+    assert complete_episodes(rows)[EPISODE].unique().tolist() == [7]
 
 
 def test_pieces_lie_within_an_episode_and_are_drawn_alike():
     episode = torch.tensor([0] * 6 + [1] * 2 + [2] * 3, dtype=torch.int32)
-    buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(11), sampler=Windows(episode, 3), batch_size=3)
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(11), sampler=EpisodeWindows(episode, 3), batch_size=3
+    )
     buffer.extend(TensorDict({"row": torch.arange(11)}, [11]))
     torch.manual_seed(0)
     drawn = buffer.sample(3 * 6_000)

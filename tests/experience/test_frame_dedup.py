@@ -17,12 +17,12 @@ from torchrl.envs import CatFrames, ToTensorImage
 import hydrl.run.checkpoint.replay_buffer
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.errors import UserError
-from hydrl.experience.buffers import PrioritizedSampler, of_task
-from hydrl.experience.frame_dedup import Frames, frames_of
+from hydrl.experience.buffers import PrioritizedSampler, prepare_buffer
+from hydrl.experience.frame_dedup import FrameDedup, find_frame_dedup
 from hydrl.experience.minibatches import Replay
 from hydrl.run.checkpoint import archive
 from hydrl.run.checkpoint.replay_buffer import Memory
-from hydrl.specs import pictures
+from hydrl.specs import stacked_images
 
 LOSS = SimpleNamespace(
     value_estimator=SimpleNamespace(gamma=torch.tensor(0.9)),
@@ -81,7 +81,7 @@ def kept_in(storage, buffer=ReplayBuffer, keys=("pixels",), stacked=4):
     """A replay memory that keeps each frame once; whole stacks where no ``keys`` are pictures."""
     sampler = {} if buffer is ReplayBuffer else {"sampler": PrioritizedSampler(storage.max_size, 0.6, 0.4)}
     made = buffer(storage=storage, **sampler)
-    return made.append_transform(Frames(made.storage, keys, stacked)) if keys else made
+    return made.append_transform(FrameDedup(made.storage, keys, stacked)) if keys else made
 
 
 def replay(buffer, **numbers):
@@ -155,7 +155,7 @@ def test_on_disk_it_is_the_same_and_one_memory_of_frames_stays_when_it_grows(tmp
         for name, keys in {"whole": (), "once": ("pixels",)}.items()
     ]
     compare(*map(replay, pair), batches(20, longest=2))
-    capacity = frames_of(pair[1]).buffer.storage.max_size
+    capacity = find_frame_dedup(pair[1]).buffer.storage.max_size
     assert capacity > 80
     assert [each.name for each in (tmp_path / "once").glob("frames-*")] == [f"frames-{capacity}"]
 
@@ -166,7 +166,7 @@ def test_each_frame_is_kept_once():
         drawn(memory, batch, 0)
         for stacks in (batch["pixels"], batch["next", "pixels"]):
             seen |= {tuple(frame) for frame in stacks.reshape(-1, 9).tolist()}
-    frames = frames_of(memory.buffer).buffer
+    frames = find_frame_dedup(memory.buffer).buffer
     assert frames.write_count == len(seen) > 420
     assert frames.storage.get(slice(None))["pixels"].shape == (len(seen), 1, 3, 3)
     assert memory.buffer.storage.get(0)["pixels"].dtype == torch.int64
@@ -179,7 +179,7 @@ def test_frames_that_no_row_needs_make_room_and_none_else():
         memory = replay(kept_in(LazyTensorStorage(600)), warmup_frames=1_000)
         for batch in batches(150, envs=2, time=5, longest=longest):
             drawn(memory, batch, 0)
-        frames = frames_of(memory.buffer).buffer
+        frames = find_frame_dedup(memory.buffer).buffer
         assert frames.write_count > 2 * frames.storage.max_size
         sizes[longest] = frames.storage.max_size
     assert sizes[10_000] == 630
@@ -250,7 +250,7 @@ def test_what_goes_on_from_a_checkpoint_is_what_was_never_stopped(longest, kind,
         if at % 4 == 3:
             state = saved(memory, tmp_path)
             memory, stopped = gone_on(state, tmp_path, stopped, empty())
-    ours, theirs = (frames_of(each.buffer) for each in (unbroken, stopped))
+    ours, theirs = (find_frame_dedup(each.buffer) for each in (unbroken, stopped))
     assert ours.state() == theirs.state()
     assert same(ours.buffer.storage.get(slice(None)), theirs.buffer.storage.get(slice(None)))
     assert 105 < ours.buffer.storage.max_size < ours.buffer.write_count / 2
@@ -340,13 +340,13 @@ STACK = partial(gymnasium.wrappers.FrameStackObservation, stack_size=3)
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_what_is_a_picture_and_of_how_many_frames_the_environment_says(task, transforms, expected, num_envs):
     env = make_env(partial(gymnasium_env, **task), transforms, num_envs=num_envs)
-    keys, stacked = pictures(env)
+    keys, stacked = stacked_images(env)
     assert (keys, stacked if keys else 1) == expected
-    buffer = of_task(ReplayBuffer(storage=LazyTensorStorage(1_000)), env)
-    assert (frames_of(buffer) is not None) == bool(keys)
+    buffer = prepare_buffer(ReplayBuffer(storage=LazyTensorStorage(1_000)), env)
+    assert (find_frame_dedup(buffer) is not None) == bool(keys)
     assert len(buffer.transform) == len(keys)  # nothing where all are vectors
     dealt = ReplayBuffer(storage=LazyTensorStorage(10), sampler=SamplerWithoutReplacement())
-    assert frames_of(of_task(dealt, env)) is None
+    assert find_frame_dedup(prepare_buffer(dealt, env)) is None
 
 
 def test_the_room_that_is_asked_for_counts_each_frame_once():
@@ -354,10 +354,10 @@ def test_the_room_that_is_asked_for_counts_each_frame_once():
         gymnasium_env, "tests.fakes.pixel_envs:Dot-v0", channels=None, size=84, wrappers={"stack": STACK}
     )
     env = make_env(make, [], num_envs=2)
-    buffer = of_task(ReplayBuffer(storage=LazyTensorStorage(1_000)), env)
+    buffer = prepare_buffer(ReplayBuffer(storage=LazyTensorStorage(1_000)), env)
     size = 84 * 84
     whole, once = (
-        hydrl.run.checkpoint.replay_buffer.row_bytes(env, each) for each in (None, frames_of(buffer))
+        hydrl.run.checkpoint.replay_buffer.row_bytes(env, each) for each in (None, find_frame_dedup(buffer))
     )
     assert whole - once == pytest.approx(6 * size - 1.05 * size - 2 * 3 * 8)
     assert once < 1.07 * size

@@ -10,12 +10,12 @@ from gymnasium.spaces import Box, Dict, Discrete
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage
 from torchrl.envs import CatTensors, DoubleToFloat, RewardScaling, RewardSum, SignTransform, StepCounter
 
-from hydrl.envs import gymnasium_env, initialise_normalisers, make_env
+from hydrl.envs import gymnasium_env, init_normalizers, make_env
 from hydrl.envs.toy_goals import BitFlip, PointReach
 from hydrl.envs.transforms import RunningRewardScaling
 from hydrl.errors import UserError
-from hydrl.experience.buffers import of_task
-from hydrl.experience.hindsight import goals_of, hindsight
+from hydrl.experience.buffers import prepare_buffer
+from hydrl.experience.hindsight import find_hindsight, hindsight
 from tests.conftest import settings
 
 ENVS, TIME = 3, 7
@@ -70,7 +70,7 @@ def configured(*words):
     """The environment of a run on bits, of whose normaliser nothing is asked."""
     chosen = settings("algo=dqn", "env=bit_flip", "~tuned", "buffer=hindsight", *words)
     env = make_env(chosen.build("env"), chosen.transform_builders, seed=0)
-    initialise_normalisers(env, 64)
+    init_normalizers(env, 64)
     return env
 
 
@@ -87,9 +87,9 @@ def batches(env, count, time=TIME):
 
 def filled(env, fresh, size=10_000, ratio=0.8, strategy="future", storage=LazyTensorStorage):
     """A memory in which batches were stored as ``minibatches=replay`` does."""
-    buffer = of_task(hindsight(storage(size), ratio, strategy), env)
+    buffer = prepare_buffer(hindsight(storage(size), ratio, strategy), env)
     for batch in fresh:
-        buffer.extend(goals_of(buffer).numbered(batch).reshape(-1))
+        buffer.extend(find_hindsight(buffer).add_row_ids(batch).reshape(-1))
     return buffer
 
 

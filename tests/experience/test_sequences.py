@@ -13,11 +13,11 @@ from torchrl.modules import set_recurrent_mode
 
 from hydrl import envs
 from hydrl.experience.buffers import PrioritizedSampler
-from hydrl.experience.sequences import LEARNED, Sequences, unrolled
+from hydrl.experience.sequences import LOSS_MASK, SequenceReplay, prepare_sequences
 from hydrl.losses.build import make_loss
 from hydrl.losses.recurrent_dqn import RecurrentDQNLoss
 from hydrl.networks import actors
-from hydrl.networks.rnn import Memory
+from hydrl.networks.rnn import RecurrentLayer
 from tests.fakes.envs import Toy
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
@@ -35,7 +35,7 @@ def acted(kind="lstm", num_envs=3, time=90):
         [partial(StepCounter, max_steps=5)],
     )
     actor = actors.q_value(
-        make_env(num_envs=num_envs, seed=0), **NETWORK, memory=partial(Memory, **{kind: 7})
+        make_env(num_envs=num_envs, seed=0), **NETWORK, memory=partial(RecurrentLayer, **{kind: 7})
     )
     for each in actor.parameters():
         each.data.mul_(3)  # a memory that counts
@@ -68,12 +68,12 @@ def sequences(loss=None, sampler=None, **changes):
     buffer = kind(storage=LazyTensorStorage(200), sampler=sampler or SamplerWithoutReplacement())
     keys = SimpleNamespace(priority="td_error")
     loss = loss or SimpleNamespace(in_keys=READ, tensor_keys=keys)
-    return Sequences(buffer, loss, **NUMBERS | changes)
+    return SequenceReplay(buffer, loss, **NUMBERS | changes)
 
 
 def all_of(cut):
     """All sequences that it keeps, as a loss is given them."""
-    return unrolled(cut.buffer[:], READ, cut.burn_in)
+    return prepare_sequences(cut.buffer[:], READ, cut.burn_in)
 
 
 def in_pieces(batch):
@@ -109,7 +109,7 @@ def test_burn_in_and_what_an_end_cut_short_are_not_learned_from():
     _, batch = acted()
     cut = in_pieces(batch)
     rows = all_of(cut)
-    learned = rows[LEARNED][..., 0]
+    learned = rows[LOSS_MASK][..., 0]
     for row, told in zip(rows, learned, strict=True):
         known = row["is_init"][:, 0].cumsum(0) > 0
         for t in range(8):
@@ -127,7 +127,7 @@ def test_sequences_are_of_one_environment_each_begins_in_the_middle_of_the_one_b
     begins = cut.buffer[:]["frame"][:, 0]
     assert sorted(begins.tolist()) == sorted(whole.buffer[:]["frame"][:, 0].tolist())
     assert sorted(begins.tolist()) == [90 * env + 4 * k for env in range(3) for k in range(21)]
-    assert cut.left["frame"].tolist() == batch["frame"][:, 84:].tolist()
+    assert cut.waiting["frame"].tolist() == batch["frame"][:, 84:].tolist()
 
 
 def test_what_waits_is_in_the_state():
@@ -150,7 +150,7 @@ def test_a_sequence_has_one_priority():
     for drawn in cut(batch):
         minibatch = drawn.set("td_error", errors[drawn["index"][:, 0]])  # as a loss does
     index = minibatch["index"][:, 0]
-    rows = zip(index, errors[index][..., 0], minibatch[LEARNED][..., 0], strict=True)
+    rows = zip(index, errors[index][..., 0], minibatch[LOSS_MASK][..., 0], strict=True)
     for index, error, learned in rows:
         counted = error[learned]
         priority = 0.9 * counted.max() + 0.1 * counted.mean()
@@ -207,7 +207,7 @@ def test_r2d2_regresses_on_what_is_worked_out_by_hand(n_steps):
         each.data.div_(0.8)
     targets = by_hand(rows, *values, n_steps)
     said = (values[0][:, :-1] * rows["action"]).sum(-1)
-    learned = rows[LEARNED][..., 0]
+    learned = rows[LOSS_MASK][..., 0]
     rows["priority_weight"] = torch.rand(rows.shape)
     weight = rows["priority_weight"] * learned
     expected = ((said - targets).square() * weight).sum() / weight.sum()

@@ -353,12 +353,12 @@ def group(session: int) -> list[psutil.Process]:
 
 
 def test_a_process_that_goes_on_starting_others_is_ended_with_all_of_them():
-    before = worker_collectors.descendants()
+    before = worker_collectors.child_processes()
     forks = subprocess.Popen([sys.executable, "-c", FORKS], start_new_session=True)
     try:
-        while len(worker_collectors.descendants() - before) < 20:
+        while len(worker_collectors.child_processes() - before) < 20:
             time.sleep(0.001)
-        worker_collectors.end_new(before)
+        worker_collectors.kill_new_processes(before)
         forks.wait()
         assert gone(group(forks.pid))
     finally:
@@ -382,7 +382,7 @@ class Fake:
         self.is_shut_down = True
 
 
-class FakeWorkers(worker_collectors.Watched, Fake):
+class FakeWorkers(worker_collectors.WorkerWatchdog, Fake):
     pass
 
 

@@ -320,7 +320,7 @@ def test_wrong_words_are_told_in_a_line(tmp_path, words, said):
 
 def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
-    for name in ("scores", "figures", "report"):
+    for name in ("statistics", "figures", "report"):
         monkeypatch.delitem(sys.modules, f"hydrl.experiments.{name}", raising=False)
     monkeypatch.delattr("hydrl.experiments.report", raising=False)
     with pytest.raises(UserError, match=r"pip install 'hydrl\[report\]'"):

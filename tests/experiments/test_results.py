@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
 from hydrl.config.settings import algorithms
-from hydrl.config.suggestions import choices
+from hydrl.config.tree import choices
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.experiments import algorithms as page_of_algorithms
 from hydrl.experiments import processes, results, runs

@@ -27,7 +27,7 @@ from optuna.trial import TrialState
 
 from hydrl.config import CONFIGS
 from hydrl.config.settings import builder
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.errors import RunError, UserError
 from hydrl.experiments import processes, search, search_space, search_storage
 from hydrl.run.run_folder import unlock

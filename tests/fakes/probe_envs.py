@@ -16,7 +16,7 @@ from torchrl.objectives import LossModule
 
 import hydrl.training.learner
 from hydrl.config.settings import algorithms
-from hydrl.config.suggestions import content, find
+from hydrl.config.tree import content, find
 from hydrl.experience.minibatches import Epochs
 from tests.conftest import data_of, settings
 
@@ -107,7 +107,8 @@ def cases() -> Iterator[tuple[str, str]]:
 def overrides_of(algo: str, actions: str, task: str) -> list[str]:
     """A run of a case on a task, which is an id here and its arguments, as ``"Probe-v0 kind=both"``."""
     id, *arguments = task.split()
-    words = [f"algo={algo}", "env=gym", f"env.id=probes:{id}", f"+env.actions={actions}", "transforms=plain"]
+    words = [f"algo={algo}", "env=gym", f"env.id={__name__}:{id}", f"+env.actions={actions}"]
+    words += ["transforms=plain"]
     return [
         *words,
         *(f"+env.{each}" for each in arguments),

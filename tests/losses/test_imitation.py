@@ -9,7 +9,7 @@ from torchrl.objectives import GAILLoss
 
 from hydrl.errors import UserError
 from hydrl.experience.minibatches import Epochs
-from hydrl.losses.imitation import Pairs, Reward, paid
+from hydrl.losses.imitation import ExpertMinibatches, ImitationReward, imitation_reward
 from hydrl.training.update import Update
 from tests.conftest import logged, saved, settings
 
@@ -30,16 +30,24 @@ GAIL += ["before.discriminator.minibatches.updates=3", "before.discriminator.min
 
 def test_forms_of_the_reward_by_hand():
     likely = torch.tensor([0.25, 0.5, 0.8])
-    assert paid(likely, "positive").tolist() == pytest.approx([math.log(4 / 3), math.log(2), math.log(5)])
-    assert paid(likely, "negative").tolist() == pytest.approx([-math.log(4), -math.log(2), math.log(0.8)])
-    assert paid(likely, "signed").tolist() == pytest.approx([-math.log(3), 0, math.log(4)], abs=1e-6)
-    assert paid(torch.tensor([0.0, 1.0]), "signed").tolist() == pytest.approx([-13.8, 13.8], abs=0.1)
+    assert imitation_reward(likely, "positive").tolist() == pytest.approx(
+        [math.log(4 / 3), math.log(2), math.log(5)]
+    )
+    assert imitation_reward(likely, "negative").tolist() == pytest.approx(
+        [-math.log(4), -math.log(2), math.log(0.8)]
+    )
+    assert imitation_reward(likely, "signed").tolist() == pytest.approx(
+        [-math.log(3), 0, math.log(4)], abs=1e-6
+    )
+    assert imitation_reward(torch.tensor([0.0, 1.0]), "signed").tolist() == pytest.approx(
+        [-13.8, 13.8], abs=0.1
+    )
 
 
 def test_an_expert_and_the_policy_are_told_apart_and_ppo_learns_from_what_that_pays(run, monkeypatch):
     expert = run(*EXPERT, folder="expert")
     pairs, read, likely, task = [], [], [], []
-    update, epochs, reward = Update.__call__, Epochs.__call__, Reward.__call__
+    update, epochs, reward = Update.__call__, Epochs.__call__, ImitationReward.__call__
 
     def updated(self, minibatch):
         if "collector_action" in minibatch:
@@ -56,7 +64,7 @@ def test_an_expert_and_the_policy_are_told_apart_and_ppo_learns_from_what_that_p
         return epochs(self, batch)
 
     monkeypatch.setattr(Update, "__call__", updated)
-    monkeypatch.setattr(Reward, "__call__", judged)
+    monkeypatch.setattr(ImitationReward, "__call__", judged)
     monkeypatch.setattr(Epochs, "__call__", learned)
     folder = run(*GAIL, f"data.path={expert}")
 
@@ -91,4 +99,4 @@ def test_what_an_expert_did_not_show_is_told():
 
     data = TensorDict({"pixels": torch.zeros(4, 1), "action": torch.zeros(4, 1)}, [4])
     with pytest.raises(UserError, match=r"^data has no observation"):
-        Pairs(None, Keys(), data=data, updates=1, size=2)
+        ExpertMinibatches(None, Keys(), data=data, updates=1, size=2)

@@ -13,7 +13,7 @@ from hydrl import envs
 from hydrl.errors import UserError
 from hydrl.losses.build import make_loss, parameter_groups
 from hydrl.networks import heads
-from hydrl.training.update import learning
+from hydrl.training.update import train_mode
 from tests.conftest import loss_of, settings
 
 
@@ -21,7 +21,7 @@ def built(*overrides: str):
     """The configured loss over the configured networks of a small Pendulum."""
     chosen = settings("~tuned", "actor.num_cells=[8]", "critic.num_cells=[8]", *overrides)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, seed=0)
-    envs.initialise_normalisers(env, 100)
+    envs.init_normalizers(env, 100)
     parts = {part: chosen.build(part)(env) for part in ("actor", "critic", "value")}
     return chosen, env, parts, loss_of(chosen, env, **parts)
 
@@ -135,7 +135,7 @@ def c51(v_min: float = 0.0, v_max: float = 2.0, atoms: int = 3, gamma: float = 0
     )
     net = nn.Sequential(nn.Linear(1, 2 * atoms, bias=False), nn.Unflatten(-1, (atoms, 2)))
     spec = OneHot(2)
-    actor = DistributionalQValueActor(net, heads.support(v_min, v_max, atoms), spec=spec)
+    actor = DistributionalQValueActor(net, heads.make_support(v_min, v_max, atoms), spec=spec)
     return loss_of(chosen, spec, actor=actor)
 
 
@@ -200,7 +200,7 @@ def test_an_update_learns_how_much_noise_there_is_and_values_and_target_have_the
     loss, batch = loss_of(chosen, env, actor=actor), env.rollout(8, break_when_any_done=False).reshape(-1)
     params = [each for name, each in loss.named_parameters() if "sigma" in name]
     assert params
-    with learning([actor]):
+    with train_mode([actor]):
         drawn = torch.stack([loss(batch.clone())["loss"] for _ in range(3)])
         gradients = torch.autograd.grad(drawn[0], params)
         assert len(drawn.unique()) == 3

@@ -10,7 +10,7 @@ from hydrl.envs import gymnasium_env, make_env
 from hydrl.losses.build import make_loss
 from hydrl.losses.sac_shared_encoder import SACLoss
 from hydrl.networks import actors, critics, encoders
-from hydrl.networks.encoders import Features
+from hydrl.networks.encoders import Encoder
 
 NET = {"num_cells": [8], "activation": "ReLU"}
 NETWORKS = {"actor_network": "actor", "qvalue_network": "critic"}
@@ -28,7 +28,7 @@ def pair():
     actor = actors.tanh_normal(env, **NET, encoder=encoders.encoder)
     apart = made(env, objectives.SACLoss, deepcopy(actor), encoders.encoder)
     once = made(env, SACLoss, actor, "shared")
-    (features,) = (each for each in actor.modules() if isinstance(each, Features))
+    (features,) = (each for each in actor.modules() if isinstance(each, Encoder))
     for each in once.target_encoder_params.values(True, True):
         each.data.add_(torch.randn_like(each), alpha=0.1)
     for kind in ("", "target_"):

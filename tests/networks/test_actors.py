@@ -78,7 +78,7 @@ def test_bounds_between_which_float32_loses_the_probability_of_an_action_are_tol
     low, high, told, monkeypatch, capsys
 ):
     """An update's probability of a stored action is, before the first step, that of when it was drawn."""
-    monkeypatch.setattr(library_setup, "TOLD", set())
+    monkeypatch.setattr(library_setup, "WARNED", set())
     monkeypatch.setitem(ACTIONS, "continuous", lambda: Bounded(low, high, shape=(1,)))
     actor = build("independent", toy("continuous"), init="orthogonal", scale_init=0.6)
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
@@ -184,11 +184,11 @@ def test_the_greatest_return_falls_on_the_last_atom():
     """As TorchRL's projection computes it: a float32 beyond is a row too far, or an IndexError."""
     for v_min, v_max in ((-10.0, 10.0), (-10.0, 200.0), (-0.1, 0.6), (-21.0, 0.2), (0.0, 1.0)):
         for atoms in range(2, 202):
-            returns = heads.support(v_min, v_max, atoms)
+            returns = heads.make_support(v_min, v_max, atoms)
             least, greatest = returns.min().item(), returns.max().item()
             assert (returns[-1] - least) / ((greatest - least) / (atoms - 1)) <= atoms - 1
             assert (least, greatest) == pytest.approx((v_min, v_max), rel=1e-5)
-    assert torch.equal(heads.support(-10.0, 10.0, 51), torch.linspace(-10, 10, 51))
+    assert torch.equal(heads.make_support(-10.0, 10.0, 51), torch.linspace(-10, 10, 51))
 
 
 @pytest.mark.parametrize("name", GREEDY)
@@ -283,7 +283,7 @@ def test_no_config_states_the_size_of_an_observation_or_action():
 def test_the_configured_actor_fits_any_task(task):
     chosen = settings(f"env={task}", "algo=ppo", "actor.num_cells=[7]", "critic.num_cells=[5]")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
-    envs.initialise_normalisers(env, 32)
+    envs.init_normalizers(env, 32)
     actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
     observations = env.observation_spec["observation"].shape[-1]
     outputs = {"half_cheetah": 6, "cartpole": 2}[task]  # deviations are parameters of their own

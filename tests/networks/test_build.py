@@ -13,7 +13,7 @@ from hydrl import envs
 from hydrl.errors import UserError
 from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics, heads
-from hydrl.networks.rnn import Memory
+from hydrl.networks.rnn import RecurrentLayer
 from tests.fakes.envs import Toy
 
 NET = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
@@ -70,7 +70,7 @@ def test_a_critic_reads_the_actor_s_encoder_and_the_loss_learns_it_once():
 def test_a_memory_keeps_features_and_a_norm_knows_how_many_it_reads():
     env = toy()
     norm = partial(nn.BatchNorm1d)
-    actor = actors.tanh_normal(env, **NET, encoder=squares, memory=partial(Memory, gru=7), norm=norm)
+    actor = actors.tanh_normal(env, **NET, encoder=squares, memory=partial(RecurrentLayer, gru=7), norm=norm)
     (cell,) = (each for each in actor.modules() if isinstance(each, nn.GRU))
     assert (cell.input_size, cell.hidden_size) == (15, 7)
     norms = [each.num_features for each in actor.modules() if isinstance(each, nn.BatchNorm1d)]
@@ -110,7 +110,7 @@ def test_what_is_not_asked_for_is_not_there():
 @pytest.mark.parametrize("units", [{}, {"lstm": 3, "gru": 3}])
 def test_a_memory_is_of_one_kind(units):
     with pytest.raises(UserError, match="give units to one of them"):
-        Memory(["observation"], 3, **units)
+        RecurrentLayer(["observation"], 3, **units)
 
 
 def test_a_head_knows_nothing_of_what_lies_before_it():

@@ -7,7 +7,7 @@ from torchrl.envs.utils import step_mdp
 
 from hydrl import envs
 from hydrl.errors import UserError
-from hydrl.specs import CONTEXT
+from hydrl.specs import CONTEXT_KEYS
 from tests.conftest import settings
 
 pytest.importorskip("transformers")
@@ -65,7 +65,7 @@ def test_it_acts_by_the_return_it_is_asked_for(made):
     assert not torch.allclose(actor(now.clone())["action"], first)
     actor.target_return.fill_(-300)
     assert torch.equal(actor(now.clone())["action"], first)
-    assert step_mdp(env.step(actor(now.clone())))[CONTEXT[1]].item() == 1
+    assert step_mdp(env.step(actor(now.clone())))[CONTEXT_KEYS[1]].item() == 1
 
 
 def test_nobody_says_what_to_reach_and_it_is_what_one_in_ten_of_the_data_did():

@@ -15,10 +15,10 @@ from torchrl.objectives import A2CLoss, ClipPPOLoss
 from hydrl import library_setup
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.errors import UserError
-from hydrl.experience.minibatches import judge
+from hydrl.experience.minibatches import estimate_advantages
 from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics, encoders
-from hydrl.networks.encoders import Features
+from hydrl.networks.encoders import Encoder
 from tests.fakes.pixel_envs import Dot
 
 NET = {"num_cells": [8], "activation": "ReLU"}
@@ -27,7 +27,7 @@ NET = {"num_cells": [8], "activation": "ReLU"}
 def shows(size: int = 12, channels: int | None = 3, name: str = "Dot-v0"):
     """An environment that shows pictures of that size."""
     more = {} if name == "Scene-v0" else {"channels": channels}
-    return make_env(partial(gymnasium_env, f"pictures:{name}", size=size, **more), [], seed=0)
+    return make_env(partial(gymnasium_env, f"tests.fakes.pixel_envs:{name}", size=size, **more), [], seed=0)
 
 
 def built(reader: str, size: int, colours: int | None = None, **options: object) -> nn.Module:
@@ -161,7 +161,7 @@ def test_each_channel_is_scaled_by_its_own_bounds_and_one_without_is_left():
     ],
 )
 def test_a_picture_without_bounds_is_read_as_it_is_and_a_line_says_so(kind, low, high, capsys):
-    library_setup.TOLD.clear()
+    library_setup.WARNED.clear()
     env = any_picture(kind, low, high)
     seen = env.reset()
     assert torch.equal(of_bytes(env)(seen)["features"], flat(seen))
@@ -189,7 +189,7 @@ def test_before_there_was_a_choice_whole_numbers_alone_were_scaled():
 @pytest.mark.parametrize(("reader", "last"), [("cnn", True), ("impala", True), ("minatar", False)])
 def test_several_convolutions_read_channels_side_by_side_to_the_same_numbers(reader, last):
     module = built(reader, 40, 3)
-    picture = next(each for each in module.modules() if isinstance(each, encoders.Picture))
+    picture = next(each for each in module.modules() if isinstance(each, encoders.ImageEncoder))
     strides = []
     kernel = next(each for each in module.modules() if isinstance(each, nn.Conv2d))
     kernel.register_forward_pre_hook(lambda _, given: strides.append(given[0].stride()))
@@ -261,7 +261,7 @@ def test_orthogonal_weights_reach_the_convolutions():
 
 def test_noise_is_for_what_follows_an_encoder():
     actor = actors.q_value(shows(), **NET, encoder=encoders.encoder, noisy=0.5)
-    (features,) = (each for each in actor.modules() if isinstance(each, Features))
+    (features,) = (each for each in actor.modules() if isinstance(each, Encoder))
     assert [type(each) for each in features.modules() if isinstance(each, nn.Linear)] == [nn.Linear]
     assert "NoisyLinear" in {type(each).__name__ for each in actor.modules()}
 
@@ -280,7 +280,7 @@ def test_a_shared_encoder_reads_once_and_its_gradient_is_that_of_both(loss, func
     actor = actors.categorical(env, **NET, encoder=encoders.encoder)
     critic = critics.state_value(env, actor, **NET, encoder="shared")
     module = loss(actor, critic, functional=functional)
-    (features,) = {each for each in [*actor.modules(), *critic.modules()] if isinstance(each, Features)}
+    (features,) = {each for each in [*actor.modules(), *critic.modules()] if isinstance(each, Encoder)}
     rows, readings = rows_of(env), []
     features.module[0].register_forward_hook(lambda *_: readings.append(1))
 
@@ -312,7 +312,7 @@ def test_weights_that_changed_and_rows_that_did_are_read_anew():
     env = shows()
     actor = actors.categorical(env, **NET, encoder=encoders.encoder)
     critics.state_value(env, actor, **NET, encoder="shared")
-    (features,) = (each for each in actor.modules() if isinstance(each, Features))
+    (features,) = (each for each in actor.modules() if isinstance(each, Encoder))
     rows = rows_of(env)
     first = features(rows.select("pixels"))["features"]
     assert features(rows.select("pixels"))["features"] is first
@@ -353,12 +353,12 @@ def test_a_batch_of_pictures_is_judged_in_parts_to_the_same_advantages(loss, fun
     networks = {"actor_network": "actor", "critic_network": "critic"}
     make = partial(make_loss, partial(loss, functional=functional), parts, env.action_spec, networks, {})
     rows, read = rows_of(env, 48).reshape(16, 3), list[int]()
-    features = next(each for each in actor.modules() if isinstance(each, Features))
+    features = next(each for each in actor.modules() if isinstance(each, Encoder))
     features.register_forward_pre_hook(lambda _, given: read.append(given[0].numel()))
 
     def advantages(**asked: int) -> torch.Tensor:
         batch = rows.clone()
-        judge(batch, make({"gamma": 0.9, "lmbda": 0.8, "average_gae": False, **asked}))
+        estimate_advantages(batch, make({"gamma": 0.9, "lmbda": 0.8, "average_gae": False, **asked}))
         return batch["advantage"]
 
     whole = advantages(num_chunks=1)

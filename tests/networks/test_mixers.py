@@ -11,7 +11,7 @@ from torchrl.envs import StepCounter
 
 from hydrl import envs, specs
 from hydrl.errors import UserError
-from hydrl.experience.multi_agent import as_read
+from hydrl.experience.multi_agent import fill_loss_keys
 from hydrl.networks import mixers, multi_agent
 from tests.conftest import SMALL, loss_of, settings
 from tests.fakes.envs import Team
@@ -179,16 +179,16 @@ def test_targets_are_of_all_agents_together_or_of_each_and_a_time_limit_bootstra
         else:
             paid = paid.mean(-2)  # of the team
         expected = (said - paid - GAMMA * runs * later).square().mean()
-    torch.testing.assert_close(loss(as_read(rows, loss.tensor_keys))["loss"], expected)
+    torch.testing.assert_close(loss(fill_loss_keys(rows, loss.tensor_keys))["loss"], expected)
 
 
 def test_each_agent_s_end_is_that_of_all_and_their_reward_the_mean_of_their_own(capsys, monkeypatch):
-    monkeypatch.setattr("hydrl.library_setup.TOLD", set())
+    monkeypatch.setattr("hydrl.library_setup.WARNED", set())
     env = team(short=2, long=2)
     rows = env.rollout(4, break_when_any_done=False).reshape(-1)
     keys = type("Keys", (), {"done": ("agents", "done"), "terminated": ("agents", "terminated")})
     keys.reward, keys.action = "reward", ("agents", "action")
-    read = as_read(rows, keys)["next"]
+    read = fill_loss_keys(rows, keys)["next"]
     assert read["agents", "terminated"].shape == (16, 3, 1)
     assert torch.equal(read["agents", "terminated"].sum(-2), 3 * read["terminated"])
     assert read["terminated"].sum() == 8
@@ -201,7 +201,9 @@ def test_each_agent_explores_by_itself():
     chosen = settings("algo=qmix", "env=custom", "env._target_=tests.fakes.envs.Team", "+env.actions=integer")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=400, seed=0)
     actor = chosen.build("actor")(env)
-    explore = specs.exploring(partial(chosen.build("exploration"), eps_init=0.6, eps_end=0.6), env, actor)
+    explore = specs.make_exploration(
+        partial(chosen.build("exploration"), eps_init=0.6, eps_end=0.6), env, actor
+    )
     torch.manual_seed(0)
     with torch.no_grad():
         greedy = actor(env.reset())

@@ -13,7 +13,7 @@ from torchrl.modules import PopArtValueNorm
 from hydrl import envs, specs
 from hydrl.errors import DivergedError, UserError
 from hydrl.experience import collectors
-from hydrl.experience.multi_agent import as_read
+from hydrl.experience.multi_agent import fill_loss_keys
 from hydrl.losses.build import make_loss
 from hydrl.networks import multi_agent
 from tests.conftest import loss_of, settings
@@ -176,7 +176,7 @@ def played(algo, limit, *words):
     with torch.no_grad():
         rows = env.rollout(4, parts["actor"], break_when_any_done=False).reshape(-1)
     rows["agents", "action"] = torch.rand_like(rows["agents", "action"]) * 2 - 1
-    return as_read(rows, loss.tensor_keys), loss, parts
+    return fill_loss_keys(rows, loss.tensor_keys), loss, parts
 
 
 PAID = torch.tensor([1.0, 2.0])[:, None]
@@ -264,11 +264,11 @@ def test_normalisers_read_nested_entries_as_yaml_says_them(name):
     overrides = [f"transforms={choice}", "transforms.normalize.in_keys=[[agents,observation]]"]
     chosen = settings("algo=mappo", "env=custom", "env._target_=tests.fakes.envs.Team", *overrides)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
-    envs.initialise_normalisers(env, 400)
+    envs.init_normalizers(env, 400)
     steps = env.rollout(200, break_when_any_done=False)[OBSERVATION][..., 0]
     assert abs(steps.mean().item()) < 0.3
     assert 0.7 < steps.std().item() < 1.3
     start = env.reset()[OBSERVATION]
-    known = envs.normaliser_state(env)
+    known = envs.normalizer_state(env)
     other = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, normaliser=known)
     assert torch.equal(other.reset()[OBSERVATION][..., 0], start[:2, :, 0])

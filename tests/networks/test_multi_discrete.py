@@ -11,7 +11,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl import envs
 from hydrl.networks import actors, heads
-from hydrl.networks.heads import independent
+from hydrl.networks.heads import independent_categoricals
 from tests.conftest import loss_of, settings
 from tests.fakes.envs import Toy
 
@@ -21,7 +21,7 @@ SIZES = [2, 1, 5, 3]
 @pytest.fixture
 def table():
     """What the head knows of ``SIZES``."""
-    made = heads.several(MultiCategorical(SIZES)).whole.keywords["distribution_kwargs"]
+    made = heads.multi_categorical(MultiCategorical(SIZES)).whole.keywords["distribution_kwargs"]
     assert made["places"].shape == (4, 5)
     return made
 
@@ -38,7 +38,7 @@ def drawn(*shape: int) -> torch.Tensor:
 def test_log_probability_entropy_and_divergence_are_the_sums_over_the_choices(table):
     torch.manual_seed(0)
     ours, theirs = drawn(6, 4), drawn(6, 4)
-    dist, other = independent(ours, **table), independent(theirs, **table)
+    dist, other = independent_categoricals(ours, **table), independent_categoricals(theirs, **table)
     action = dist.sample()
     assert action.shape == (6, 4, 4)
     pairs = [*zip(by_hand(ours), by_hand(theirs), strict=True)]
@@ -54,7 +54,7 @@ def test_gradients_of_the_divergence_are_finite_and_those_by_hand_in_both_direct
     torch.manual_seed(0)
     logits = [drawn(8), drawn(8)]
     found, expected = [], []
-    for made, into in ((partial(independent, **table), found), (by_hand, expected)):
+    for made, into in ((partial(independent_categoricals, **table), found), (by_hand, expected)):
         one, other = map(made, reversed(logits) if turned else logits)
         pairs = zip(one, other, strict=True) if isinstance(one, list) else [(one, other)]
         into += torch.autograd.grad(sum(kl_divergence(*pair).sum() for pair in pairs), logits)
@@ -66,7 +66,7 @@ def test_gradients_of_the_divergence_are_finite_and_those_by_hand_in_both_direct
 def test_each_option_is_drawn_as_often_as_it_is_likely_and_none_that_is_not_there(table):
     torch.manual_seed(0)
     logits = torch.randn(sum(SIZES))
-    action = independent(logits, **table).sample((20_000,))
+    action = independent_categoricals(logits, **table).sample((20_000,))
     for choice, (dist, size) in enumerate(zip(by_hand(logits), SIZES, strict=True)):
         often = action[:, choice].bincount(minlength=size) / len(action)
         assert torch.allclose(often, dist.probs, atol=0.02)

@@ -16,8 +16,8 @@ from hydrl.errors import UserError
 from hydrl.experience.minibatches import Epochs
 from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics
-from hydrl.networks.rnn import Memory
-from hydrl.training.evaluator import Evaluator
+from hydrl.networks.rnn import RecurrentLayer
+from hydrl.training.evaluator import PolicyEvaluator
 from tests.fakes.envs import Toy
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
@@ -29,7 +29,7 @@ def recurrent(kind="lstm", num_envs=3, time=40):
     torch.manual_seed(0)
     toy = partial(Toy, short=2, long=9, actions="one_hot")
     make_env = partial(envs.make_env, toy, [partial(StepCounter, max_steps=6)])
-    memory = partial(Memory, **{kind: 7})
+    memory = partial(RecurrentLayer, **{kind: 7})
     actor = actors.stochastic(make_env(num_envs=num_envs, seed=0), **NETWORK, memory=memory)
     env = make_env(num_envs=num_envs, seed=0, policy=actor)
     critic = critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})
@@ -127,7 +127,7 @@ def test_a_shared_memory_runs_once_and_its_gradient_is_that_of_both(kind):
     actor, critic, batch = recurrent(kind)
     loss = ppo(actor, critic)
     (minibatch,) = minibatches(loss, size=120)(batch)
-    (memory,) = {each for each in [*actor.modules(), *critic.modules()] if isinstance(each, Memory)}
+    (memory,) = {each for each in [*actor.modules(), *critic.modules()] if isinstance(each, RecurrentLayer)}
     runs = []
     memory.module[-1].register_forward_hook(lambda *_: runs.append(1))
 
@@ -157,7 +157,7 @@ def test_evaluation_remembers():
 
     cell.register_forward_hook(look)
     make_env = partial(envs.make_env, partial(Toy, short=6, long=6, actions="one_hot"), [StepCounter])
-    Evaluator(make_env, actor, dict, seed=0, max_steps=4)(0, episodes=2)
+    PolicyEvaluator(make_env, actor, dict, seed=0, max_steps=4)(0, episodes=2)
     assert not given[0].any()
     for before, now in zip(returned[:-1], given[1:], strict=True):
         assert before.abs().sum() > 0
@@ -169,7 +169,7 @@ def test_actors_that_draw_take_a_memory_over_several_entries(builder):
     kind = "continuous" if builder == "tanh_normal" else "integer"
     make_env = partial(envs.make_env, partial(Toy, actions=kind), [StepCounter], num_envs=2)
     network = {**NETWORK, "num_cells": [8, 6], "in_keys": ["observation", "observation"]}
-    actor = getattr(actors, builder)(make_env(seed=0), **network, memory=partial(Memory, gru=5))
+    actor = getattr(actors, builder)(make_env(seed=0), **network, memory=partial(RecurrentLayer, gru=5))
     (cell,) = (each for each in actor.modules() if isinstance(each, nn.GRU))
     assert (cell.input_size, cell.hidden_size) == (6, 5)
     env = make_env(seed=0, policy=actor)
@@ -216,7 +216,7 @@ def test_v_trace_weighs_what_was_acted_by_a_memory_as_acted():
 def test_with_a_span_an_error_reaches_what_was_seen_a_hundred_steps_before(kind):
     def reached(**span):
         torch.manual_seed(0)
-        cell = getattr(Memory(["observation"], 3, **{kind: 32}, **span)[-1], kind)
+        cell = getattr(RecurrentLayer(["observation"], 3, **{kind: 32}, **span)[-1], kind)
         seen = torch.zeros(1, 100, 3, requires_grad=True)
         out, _ = cell(seen + torch.eye(100)[0].reshape(1, 100, 1))
         out[0, -1].sum().backward()

@@ -11,8 +11,8 @@ from torchrl.envs import TransformedEnv
 
 import hydrl.training
 from hydrl.errors import Interrupted
-from hydrl.experience.checked_collector import FiniteCollector
-from hydrl.experience.worker_collectors import Watched
+from hydrl.experience.checked_collector import CheckedCollector
+from hydrl.experience.worker_collectors import WorkerWatchdog
 from hydrl.run.checkpoint import archive, training_state
 from hydrl.run.logging.run_logger import Record
 from hydrl.training.metrics import Metrics
@@ -78,7 +78,7 @@ class Points:
     def __init__(self, patch: pytest.MonkeyPatch, at: int | None = None) -> None:
         self.at, self.count, self.collecting, self.in_batch = at, 0, False, False
         self.begun: list[int] = []  # points before each batch
-        rollout = FiniteCollector.rollout
+        rollout = CheckedCollector.rollout
 
         def collect(collector, *args, **kwargs):
             self.collecting = self.in_batch = True
@@ -87,13 +87,13 @@ class Points:
             finally:
                 self.collecting = False
 
-        patch.setattr(FiniteCollector, "rollout", collect)
+        patch.setattr(CheckedCollector, "rollout", collect)
         only = lambda: self.collecting  # noqa: E731 - not those of an evaluation
         self.around(patch, TransformedEnv, "step_and_maybe_reset", only)
         for owner, name in ((ReplayBuffer, "extend"), (Update, "__call__"), (Metrics, "learned")):
             self.around(patch, owner, name)
         self.around(patch, hydrl.training, "anneal")
-        self.around(patch, FiniteCollector, "publish", lambda: self.in_batch)
+        self.around(patch, CheckedCollector, "publish", lambda: self.in_batch)
         self.around(patch, Record, "write_row", lambda: self.in_batch)
         save = training_state.TrainingState.remember
 
@@ -227,7 +227,7 @@ def test_workers_collect_a_batch_again_that_is_broken_off(run, monkeypatch, caps
     half = run(*words, "total_frames=128", "anneal_frames=256", folder="half")
     sent = []
 
-    def publish(self, *args, send=Watched.update_policy_weights_, **kwargs):
+    def publish(self, *args, send=WorkerWatchdog.update_policy_weights_, **kwargs):
         sent.append(None)
         if len(sent) == 3:
             raise Interrupted(signal.SIGTERM)
@@ -236,7 +236,7 @@ def test_workers_collect_a_batch_again_that_is_broken_off(run, monkeypatch, caps
     with monkeypatch.context() as patch:
         patch.setattr(training_state, "AGE", 0.0)
         patch.setattr(training_state, "SHARE", 0)
-        patch.setattr(Watched, "update_policy_weights_", publish)
+        patch.setattr(WorkerWatchdog, "update_policy_weights_", publish)
         with pytest.raises(Interrupted):
             run(*words, folder="stopped")
     assert "learned from again" in capsys.readouterr().out.replace("\n", " ")

@@ -23,11 +23,11 @@ from torchrl.envs import DoubleToFloat, ObservationNorm, StepCounter
 from hydrl import envs
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.networks import actors
-from hydrl.networks.rnn import Memory
+from hydrl.networks.rnn import RecurrentLayer
 from hydrl.run import process, rendering
 from hydrl.run.checkpoint import archive
 from hydrl.run.video import record_episode, watch
-from hydrl.training import Episodes, Evaluator
+from hydrl.training import PolicyEvaluator, SeedStream
 from tests.conftest import HANGING, saved, start
 from tests.fakes.envs import Toy
 from tests.run.logging.test_loggers import needs_trackio, trackio_rows
@@ -116,9 +116,9 @@ def played(id: str, build=actors.tanh_normal, **kwargs):
         (DoubleToFloat, norm, StepCounter),
     )
     env = make_env(seed=0)
-    envs.initialise_normalisers(env, 50)
+    envs.init_normalizers(env, 50)
     actor = build(env, num_cells=[64, 64], activation="Tanh", in_keys=["observation"])
-    return make_env, actor, partial(envs.normaliser_state, env)
+    return make_env, actor, partial(envs.normalizer_state, env)
 
 
 def still(env: str | partial, **kwargs):
@@ -130,7 +130,7 @@ def still(env: str | partial, **kwargs):
 
 def shoot(parts, path, max_steps):
     """Films what :func:`played` or :func:`still` give."""
-    return record_episode(Evaluator(*parts, seed=0, max_steps=max_steps), path, 0, Episodes.TRAINING)
+    return record_episode(PolicyEvaluator(*parts, seed=0, max_steps=max_steps), path, 0, SeedStream.TRAINING)
 
 
 def frames(path: Path) -> list[np.ndarray]:
@@ -143,14 +143,14 @@ def frames(path: Path) -> list[np.ndarray]:
     [
         pytest.param("HalfCheetah-v5", actors.tanh_normal, (480, 480), 20, marks=needs_egl),
         ("CartPole-v1", actors.categorical, (600, 400), 25),
-        ("CartPole-v1", partial(actors.categorical, memory=partial(Memory, lstm=8)), (600, 400), 25),
+        ("CartPole-v1", partial(actors.categorical, memory=partial(RecurrentLayer, lstm=8)), (600, 400), 25),
     ],
 )
 def test_it_is_an_episode_of_the_policy_and_browsers_play_it(id, build, size, fps, tmp_path):
-    evaluate = Evaluator(*played(id, build), seed=3, max_steps=20)
-    evaluation = evaluate(100, 1, Episodes.LATER)
+    evaluate = PolicyEvaluator(*played(id, build), seed=3, max_steps=20)
+    evaluation = evaluate(100, 1, SeedStream.LATER)
     path = tmp_path / "film.mp4"
-    made = record_episode(evaluate, path, 100, Episodes.LATER)
+    made = record_episode(evaluate, path, 100, SeedStream.LATER)
     cut = bool(evaluation.cut_episodes)
     assert made == (evaluation.returns[0].item(), evaluation.lengths[0].item(), cut)
     assert cut == (id == "HalfCheetah-v5")
@@ -257,14 +257,14 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
 
 
 def watched(parts, episodes=3, max_steps=9):
-    return list(watch(Evaluator(*parts, seed=0, max_steps=max_steps), 0, episodes, Episodes.LATER))
+    return list(watch(PolicyEvaluator(*parts, seed=0, max_steps=max_steps), 0, episodes, SeedStream.LATER))
 
 
 def test_a_window_shows_the_episodes_that_are_scored_and_the_task_draws_itself(monkeypatch):
     monkeypatch.setattr(Window, "drawn", [])
     parts = still("Window-v0")
     shown = watched(parts)
-    scored = Evaluator(*parts, seed=0, max_steps=9)(0, 3, Episodes.LATER)
+    scored = PolicyEvaluator(*parts, seed=0, max_steps=9)(0, 3, SeedStream.LATER)
     assert [each[0] for each in shown] == pytest.approx(scored.returns.tolist())
     assert len({each[0] for each in shown}) == 3
     assert [each[1:] for each in shown] == [(4, False)] * 3

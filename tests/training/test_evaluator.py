@@ -22,7 +22,7 @@ from hydrl import envs
 from hydrl.envs.time_limits import episode_limit
 from hydrl.experience import collectors
 from hydrl.networks import actors
-from hydrl.training.evaluator import Episodes, Evaluation, Evaluator
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
 from tests.fakes.envs import Toy
 
 NETWORK = {"num_cells": [8], "activation": "Tanh", "in_keys": ["observation"]}
@@ -48,10 +48,10 @@ def toys(*transforms, **toy):
     return partial(envs.make_env, partial(Toy, **toy), transforms)
 
 
-def evaluator(make_env, actor=None, env=None, seed=0, max_steps=1_000) -> Evaluator:
+def evaluator(make_env, actor=None, env=None, seed=0, max_steps=1_000) -> PolicyEvaluator:
     """One that plays with the statistics of ``env``."""
-    normaliser = partial(envs.normaliser_state, env) if env else dict
-    return Evaluator(make_env, actor or Still().module, normaliser, seed=seed, max_steps=max_steps)
+    normaliser = partial(envs.normalizer_state, env) if env else dict
+    return PolicyEvaluator(make_env, actor or Still().module, normaliser, seed=seed, max_steps=max_steps)
 
 
 def pendulum(num_envs=1, norm=NORMS["ObservationNorm"], seed=0):
@@ -63,7 +63,7 @@ def pendulum(num_envs=1, norm=NORMS["ObservationNorm"], seed=0):
         (DoubleToFloat, norm, StepCounter),
     )
     env = make_env(num_envs=num_envs, seed=seed)
-    envs.initialise_normalisers(env, 100)
+    envs.init_normalizers(env, 100)
     return env, make_env, actors.tanh_normal(env, **NETWORK)
 
 
@@ -165,12 +165,12 @@ def test_as_many_episodes_as_asked_for(episodes):
 def test_seed_frames_and_the_set_drawn_from_fix_the_episodes():
     env, make_env, actor = pendulum()
 
-    def returns(seed=0, frames=100, drawn=Episodes.TRAINING):
+    def returns(seed=0, frames=100, drawn=SeedStream.TRAINING):
         return evaluator(make_env, actor, env, seed=seed)(frames, 2, drawn).returns.tolist()
 
     first = returns()
     assert first == returns()
-    others = [returns(frames=200), returns(drawn=Episodes.CLOSING), returns(seed=1)]
+    others = [returns(frames=200), returns(drawn=SeedStream.CLOSING), returns(seed=1)]
     assert len({tuple(each) for each in [first, *others]}) == 4
 
 
@@ -203,16 +203,16 @@ def test_returns_are_raw_under_a_scaled_reward():
 def test_it_observes_through_the_statistics_training_has_now(norm):
     make_env, actor = toys(NORMS[norm]), Still()
     env = make_env(num_envs=2, seed=0)
-    envs.initialise_normalisers(env, 50)
+    envs.init_normalizers(env, 50)
     evaluate = evaluator(make_env, actor.module, env)
     for frames in range(2):
         env.rollout(30, break_when_any_done=False)
-        state = envs.normaliser_state(env)
+        state = envs.normalizer_state(env)
         actor.starts.clear()
         evaluate(frames, episodes=1)
         expected = start_of_an_episode(env.transform[1])
         assert actor.starts[0][[0, 2]].tolist() == pytest.approx(expected, abs=1e-5)
-    after = envs.normaliser_state(env)
+    after = envs.normalizer_state(env)
     assert all(torch.equal(after[key][name], value) for key in state for name, value in state[key].items())
 
 
@@ -258,7 +258,7 @@ def test_training_goes_on_as_if_there_had_been_no_evaluation(norm, num_envs):
             if evaluating:
                 evaluate(frames, episodes=2)
         assert all(torch.equal(value, weights[name]) for name, value in actor.state_dict().items())
-        return batches, envs.normaliser_state(env)
+        return batches, envs.normalizer_state(env)
 
     (plain, statistics), (evaluated, same) = train(False), train(True)
     for ours, theirs in zip(plain, evaluated, strict=True):

@@ -81,10 +81,10 @@ def test_a_run_trains_on_the_gpu(name, run, parts):
 
 
 def test_evaluation_leaves_the_gpu_s_random_generator_as_it_was():
-    from hydrl.training.evaluator import untouched_randomness
+    from hydrl.training.evaluator import preserve_rng
 
     before = torch.cuda.get_rng_state()
-    with untouched_randomness():
+    with preserve_rng():
         torch.rand(10, device="cuda")
     assert torch.equal(torch.cuda.get_rng_state(), before)
 

@@ -88,7 +88,7 @@ def test_loss_metrics_are_means_named_after_the_terms():
 def test_the_policy_s_entropy_is_logged_beside_the_loss_s_term_of_it():
     chosen = settings("algo=ppo", "env=cartpole", "~tuned", "loss.module.entropy_coeff=0.25")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0)
-    envs.initialise_normalisers(env, 100)
+    envs.init_normalizers(env, 100)
     actor, critic = chosen.build("actor")(env), chosen.build("critic")(env)
     loss = loss_of(chosen, env, actor=actor, critic=critic)
     with torch.no_grad():

@@ -14,7 +14,7 @@ from hydrl import envs
 from hydrl.errors import DivergedError, UserError
 from hydrl.experience.minibatches import Epochs
 from hydrl.networks import actors, critics
-from hydrl.training.update import Update, learning, make_gradients
+from hydrl.training.update import Update, make_gradients, train_mode
 from tests.conftest import loss_of, settings
 from tests.fakes.envs import Toy
 
@@ -384,7 +384,7 @@ def twenty_updates(overrides: list[str], device="cpu", make=Update, **options) -
     chosen = settings("~tuned", "actor.num_cells=[8]", "optim.lr=1e-2", *overrides)
     torch.manual_seed(0)
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=4, seed=0, device=device)
-    envs.initialise_normalisers(env, 100)
+    envs.init_normalizers(env, 100)
     actor = chosen.build("actor")(env)
     loss = loss_of(chosen, env, actor=actor, critic=chosen.build("critic")(env, actor))
     optimizer, target = chosen.build("optim")(loss.parameters()), chosen.build("target")(loss)
@@ -479,7 +479,12 @@ READINGS = [(*each, task) for each in [("shared", 1), ("own", 2)] for task in ("
     ],
 )
 def test_a_shared_encoder_reads_once_in_one_compiled_graph_too(encoder, readings, task):
-    words = [*PICTURES, f"env.id=pictures:{task}-v0", f"critic.encoder={encoder}", "actor.num_cells=[8]"]
+    words = [
+        *PICTURES,
+        f"env.id=tests.fakes.pixel_envs:{task}-v0",
+        f"critic.encoder={encoder}",
+        "actor.num_cells=[8]",
+    ]
     chosen = settings("~tuned", "algo=ppo", "critic.num_cells=[8]", *words)
     env = envs.make_env(chosen.build("env"), [], num_envs=4, seed=0)
     actor = chosen.build("actor")(env)
@@ -559,6 +564,6 @@ def test_a_term_that_there_is_not_is_refused():
 
 def test_networks_learn_in_train_mode_and_act_in_eval_mode_even_where_an_update_fails():
     network = nn.Sequential(nn.Dropout(0.5)).eval()
-    with pytest.raises(ZeroDivisionError), learning([network]):
+    with pytest.raises(ZeroDivisionError), train_mode([network]):
         assert 1 / (not network[0].training)
     assert not network[0].training

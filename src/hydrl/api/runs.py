@@ -23,7 +23,7 @@ from hydrl.config.overrides import choices_made, key_of, literal
 from hydrl.deploy.load import open_run
 from hydrl.deploy.policy import Policy, open_policy
 from hydrl.errors import Interrupted, RunError, UserError, printable
-from hydrl.experience.forkserver import TO_END_WITH_PARENT
+from hydrl.experience.forkserver import END_WITH_PARENT
 from hydrl.library_setup import quieten_libraries
 from hydrl.run import rendering
 from hydrl.run.checkpoint import resume
@@ -31,7 +31,7 @@ from hydrl.run.logging.console import closing_rows
 from hydrl.run.process import choose_device
 from hydrl.run.run_folder import metric_rows, require_run, summary
 from hydrl.run.video import record_episode
-from hydrl.training import Evaluator
+from hydrl.training import PolicyEvaluator
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -134,7 +134,7 @@ class Run:
     @contextmanager
     def _opened(
         self, checkpoint: str | int, device: str, *, filming: bool = False
-    ) -> Iterator[tuple[int, Evaluator]]:
+    ) -> Iterator[tuple[int, PolicyEvaluator]]:
         """The frames that a policy was trained for and what plays it; the process is left as it was found."""
         with training.as_found():
             python_classes.take_present()
@@ -276,7 +276,7 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
     command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *typed]
     plain = {key: each for key, each in os.environ.items() if key != "FORCE_COLOR"}  # a notebook sets it
     process = subprocess.Popen(
-        [*command, f"hydra.sweep.dir={literal(place, 'folder')}"], env=plain, preexec_fn=TO_END_WITH_PARENT
+        [*command, f"hydra.sweep.dir={literal(place, 'folder')}"], env=plain, preexec_fn=END_WITH_PARENT
     )
     try:
         code = process.wait()

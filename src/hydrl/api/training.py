@@ -13,11 +13,11 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 
 from hydrl.errors import UserError
-from hydrl.library_setup import TOLD
+from hydrl.library_setup import WARNED
 from hydrl.run import run_folder
 from hydrl.run.process import asked_to_stop
 from hydrl.training import timers
-from hydrl.training.evaluator import untouched_randomness
+from hydrl.training.evaluator import preserve_rng
 
 LOGGERS = ("torchrl", "torch.utils.cpp_extension")  # whose levels `quieten_libraries` sets
 _one = threading.Lock()
@@ -34,7 +34,7 @@ def begun(since: float | None = None) -> Iterator[None]:
         raise UserError("another run is under way in this process; wait for it, or end it with hydrl.stop()")
     try:
         asked_to_stop.clear()
-        TOLD.clear()  # a run says what it has to say, whatever one before it said
+        WARNED.clear()  # a run says what it has to say, whatever one before it said
         timers.begin(since)
         with as_found():
             yield
@@ -63,7 +63,7 @@ def as_found() -> Iterator[None]:
     threads, floats = torch.get_num_threads(), torch.get_default_dtype()
     levels = {name: logging.getLogger(name).level for name in LOGGERS}
     with ExitStack() as left, warnings.catch_warnings():
-        left.enter_context(untouched_randomness())
+        left.enter_context(preserve_rng())
         gc.enable()
         try:
             yield

@@ -15,8 +15,9 @@ from hydrl.config.overrides import choices_made, forks, key_of, words
 from hydrl.config.ranges import RANGES, too_large
 from hydrl.config.schema import ASKED, NETWORKS, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one
-from hydrl.config.suggestions import content, find, missing, show
+from hydrl.config.suggestions import missing
 from hydrl.config.tasks import ill_named, ill_timed, ill_wrapped, lacking, unmet
+from hydrl.config.tree import content, find, show
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.config.user_dirs import sources
 from hydrl.errors import UserError

@@ -30,14 +30,13 @@ from hydrl.config.suggestions import (
     CALLED,
     INSTEAD,
     NEEDED_GROUPS,
-    choices,
     instead,
     missing,
     no_such_choice,
     no_such_key,
-    paths,
     unresolved,
 )
+from hydrl.config.tree import choices, paths
 from hydrl.errors import Interrupted, RunError, UserError, print_lines
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)

@@ -7,7 +7,7 @@ from hydrl.config.describe import chosen, named, use
 from hydrl.config.overrides import choices_made
 from hydrl.config.schema import NETWORKS, Values
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import choices, choices_with, content, find, show
+from hydrl.config.tree import choices, choices_with, content, find, show
 
 
 def unfit(values: Values) -> Iterator[str]:

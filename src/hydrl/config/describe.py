@@ -6,7 +6,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.overrides import choices_made
 from hydrl.config.schema import WITHIN, Part
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import choices, content
+from hydrl.config.tree import choices, content
 
 
 def use(group: str, able: Sequence[str | None]) -> str:

@@ -22,7 +22,7 @@ def renamed(values: Any, *, scale: str = "bytes") -> Any:
     if not isinstance(values, dict):
         return values
     if set(values) in ({"lstm"}, {"gru"}):  # a memory, before it was a part
-        return {"_target_": "hydrl.networks.rnn.Memory", "_partial_": True, **values}
+        return {"_target_": "hydrl.networks.rnn.RecurrentLayer", "_partial_": True, **values}
     if "path" in (collector := set_of(values)):  # a set of data, before that was a part
         named = {key: each for key, each in collector.items() if key in ("path", "task")}
         left = {key: each for key, each in collector.items() if key not in named}
@@ -87,7 +87,7 @@ def now_of(module: str, path: str) -> tuple[str, str]:
 
 def renamed_path(name: str) -> str:
     """``name`` with its class or function renamed, where that stands in the table."""
-    for old, new in table()["names"].items():
+    for old, new in sorted(table()["names"].items(), key=lambda names: -len(names[0])):  # methods first
         if name == old or name.startswith(f"{old}."):
             return new + name.removeprefix(old)
     return name

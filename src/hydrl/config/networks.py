@@ -7,7 +7,7 @@ from hydrl.config.migrations import ENCODER
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import find, show
+from hydrl.config.tree import find, show
 
 # Keys of an encoder that are no entries.
 KEYS = ("reader", "features", "channels", "scale")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from hydrl.config.schema import ASKED, Part, Values, asked
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 
 Part = dict[str, Any]
 Values = Mapping[str, Any]

@@ -28,7 +28,8 @@ from hydrl.config.migrations import ENCODER, renamed
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import choices, content, explain, find, unresolved
+from hydrl.config.suggestions import explain, unresolved
+from hydrl.config.tree import choices, content, find
 from hydrl.config.trust import check_addresses, check_trust
 from hydrl.errors import UserError
 

@@ -18,7 +18,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import GYMNASIUM, WRAPPERS, Part, Values, row_of
-from hydrl.config.suggestions import explain, find, instead, paths, show
+from hydrl.config.suggestions import explain, instead
+from hydrl.config.tree import find, paths, show
 from hydrl.config.user_dirs import setter
 from hydrl.errors import UserError
 

@@ -2,21 +2,17 @@
 
 import difflib
 import inspect
-import json
-import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
-from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from hydra.utils import get_object
-from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import choices_made
+from hydrl.config.tree import choices, choices_with, find, paths, show
 
 # What pydantic says in the terms of Python.
 SHOULD = {
@@ -227,30 +223,6 @@ def unresolved(error: OmegaConfBaseException) -> str:
     return f"{error.full_key}: {text}" if error.full_key else text
 
 
-def show(value: Any) -> str:
-    """A value as one would type it, cut where it gets long."""
-    text = repr(value) if isinstance(value, float) else json.dumps(value).replace('"', "")
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def paths(values: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted path of every key in nested dictionaries."""
-    if isinstance(values, Mapping):
-        for key, value in values.items():
-            yield f"{prefix}{key}"
-            yield from paths(value, f"{prefix}{key}.")
-
-
-def find(values: Any, path: str) -> Any:
-    """The value at a dotted path, or ``None``."""
-    for part in path.split(".") if path else ():
-        try:
-            values = values[int(part) if isinstance(values, list) else part]
-        except (LookupError, TypeError, ValueError):
-            return None
-    return values
-
-
 def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
     """Names a wrong key and the right ones.
 
@@ -333,33 +305,6 @@ def instead(key: str, known: list[str], *, elsewhere: bool = True) -> str:
     if not group and len(known) > 30:
         return "; python train.py --cfg job prints all"
     return f"; {group or 'the top level'} has {', '.join(each for each in beside if each[0] != '_')}"
-
-
-def choices(group: Path) -> list[str]:
-    """The names a group of ``configs/`` offers; a folder inside it is part of the name."""
-    return sorted(str(file.relative_to(group).with_suffix("")) for file in group.rglob("*.yaml"))
-
-
-@cache
-def content(choice: PurePosixPath | str, folders: tuple[Path, ...] = (CONFIGS,)) -> dict[str, Any]:
-    """What the file of a choice, ``/group/name``, says, over what it is made from; read once."""
-    file = next((each for folder in folders if (each := Path(f"{folder}{choice}.yaml")).is_file()), None)
-    own = cast(DictConfig, OmegaConf.load(file or os.devnull))
-    made_from = [each for each in own.pop("defaults", []) if isinstance(each, str)]
-    below = [content(PurePosixPath(choice).parent / each, folders) for each in made_from]
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(*below, own)))
-
-
-def choices_with(key: str, value: Any = None) -> list[str]:
-    """The choices, as they are typed, that have a dotted ``key``, and this ``value`` for it."""
-    group, _, within = key.partition(".")
-    found = []
-    for each in choices(CONFIGS / group) if within else []:
-        said = content(f"/{group}/{each}")
-        said = said.get(group, said)  # where it sets keys of other groups, too
-        if within in paths(said) and value in (None, find(said, within)):
-            found.append(f"{group}={each}")
-    return found
 
 
 def no_such_choice(group: str, choice: str, offered: list[str]) -> str:

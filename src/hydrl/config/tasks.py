@@ -7,7 +7,8 @@ from pathlib import Path
 from hydrl.config.describe import env_named, named
 from hydrl.config.schema import GYMNASIUM, Values, asked
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import find, no_such_choice, show
+from hydrl.config.suggestions import no_such_choice
+from hydrl.config.tree import find, show
 
 # Packages of the extras in pyproject.toml that a part cannot do without.
 NEEDED = {

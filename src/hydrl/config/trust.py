@@ -8,7 +8,7 @@ from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import key_of
-from hydrl.config.suggestions import show
+from hydrl.config.tree import show
 from hydrl.config.user_dirs import sources
 from hydrl.errors import UserError
 

@@ -24,7 +24,7 @@ from yaml import YAMLError
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import key_of, spelled_out
 from hydrl.config.signatures import accepted_parameters
-from hydrl.config.suggestions import content, find, paths
+from hydrl.config.tree import content, find, paths
 from hydrl.config.user_dirs import folders, searchpath, split
 
 NOBODY_CHOSE = "auto"  # in place of a choice, in configs/train.yaml

@@ -12,7 +12,7 @@ from yaml import YAMLError
 
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import choices_made, key_of, quoted
-from hydrl.config.suggestions import content, paths
+from hydrl.config.tree import content, paths
 from hydrl.errors import UserError
 
 WHOLE = "# @package _global_"  # a file that begins so sets keys of the top level

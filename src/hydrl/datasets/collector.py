@@ -15,16 +15,16 @@ from torchrl.envs import ObservationNorm, Transform, TransformedEnv
 from hydrl.datasets import files
 from hydrl.datasets.convert import FORMAT, about, check_task, check_transforms, fitting, scales_of
 from hydrl.datasets.from_run import kept, standardised
-from hydrl.envs.external_env import OwnForm
+from hydrl.envs.external_env import GymIO
 from hydrl.envs.gymnasium import gymnasium_env
-from hydrl.envs.normalization import fit, normalisers
+from hydrl.envs.normalization import fit_normalizer, normalizers
 from hydrl.errors import UserError
-from hydrl.experience.buffers import in_its_own_unit
-from hydrl.experience.episodes import EPISODE, Windows, has_episodes, whole_episodes
-from hydrl.library_setup import tell
+from hydrl.experience.buffers import unscale_actions
+from hydrl.experience.episodes import EPISODE, EpisodeWindows, complete_episodes, has_episodes
+from hydrl.library_setup import warn_once
 from hydrl.networks.decision_transformer import DecisionTransformer
-from hydrl.specs import CONTEXT
-from hydrl.training.evaluator import untouched_randomness
+from hydrl.specs import CONTEXT_KEYS
+from hydrl.training.evaluator import preserve_rng
 
 Kind = Literal["run", "minari", "h5", "npz"]
 
@@ -84,7 +84,7 @@ def rows_of(
     if sequence is not None:
         buffer = in_sequences(buffer, sequence, told)
         policy.apply(partial(shown_to, rows=buffer.storage[:]))
-    in_its_own_unit(buffer, env)  # the rows are in it, as a buffer keeps them
+    unscale_actions(buffer, env)  # the rows are in it, as a buffer keeps them
     if shown := [*standardising(env, buffer, told), *scales]:
         buffer.append_transform(AsShown(shown, env.device))
     buffer.read_from = checkpoint  # for the record of what a run learns from
@@ -92,13 +92,13 @@ def rows_of(
     return buffer
 
 
-def own_form(make_env: Any, env: TransformedEnv) -> OwnForm | None:
+def own_form(make_env: Any, env: TransformedEnv) -> GymIO | None:
     """How a Gymnasium task itself sees and acts; ``None`` of others."""
     make: Any = make_env.args[0] if isinstance(make_env, partial) else None
     if getattr(make, "func", None) is not gymnasium_env:
         return None
-    with untouched_randomness():
-        return OwnForm(make, env.base_env.action_spec_unbatched, "data")
+    with preserve_rng():
+        return GymIO(make, env.base_env.action_spec_unbatched, "data")
 
 
 def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str, Any]:
@@ -116,7 +116,7 @@ def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str, Any
             "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
         )
     for name in left:
-        tell(f"{told}: its rewards are as transforms.{name} of that run left them")
+        warn_once(f"{told}: its rewards are as transforms.{name} of that run left them")
     return buffer, bool(left), str(archive.absolute()), settings.get("env")
 
 
@@ -140,10 +140,10 @@ def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer
             f"{told}: its rows do not say which step of an episode they are; collect with a "
             "StepCounter in transforms"
         )
-    rows = whole_episodes(rows)
+    rows = complete_episodes(rows)
     if not len(rows):
         raise UserError(f"{told}: no episode in it comes to its end, so that no return is known")
-    windows = Windows(rows[EPISODE], sequence)
+    windows = EpisodeWindows(rows[EPISODE], sequence)
     made = TensorDictReplayBuffer(storage=LazyTensorStorage(len(rows)), sampler=windows)
     made.extend(rows)
     return made
@@ -162,7 +162,7 @@ def check_read(env: TransformedEnv, policy: TensorDictModuleBase, rows: TensorDi
         UserError: for an entry that is not there, or of another shape or kind.
     """
     step = env.fake_tensordict().reshape(-1)[0]
-    read = [key for key in policy.in_keys if key not in (*CONTEXT, "is_init")]
+    read = [key for key in policy.in_keys if key not in (*CONTEXT_KEYS, "is_init")]
     for entry in ("action", *read, *(("next", each) for each in read)):
         wanted, found = step.get(entry), rows.get(entry, None)
         if found is None or (found.shape[1:], found.dtype) != (wanted.shape, wanted.dtype):
@@ -178,14 +178,14 @@ def standardising(env: TransformedEnv, buffer: ReplayBuffer, told: str) -> list[
     Raises:
         UserError: for running ones, which nothing would run along.
     """
-    found = normalisers(env)
+    found = normalizers(env)
     for each in found:
         if not isinstance(each, ObservationNorm):
             raise UserError(
                 f"{told}: running statistics of observations stand still with data; use "
                 "transforms=normalized init_stats_frames=1_000, which takes them from it"
             )
-        fit(each, buffer.storage[:].get(each.in_keys[0]).to(each.loc.device))
+        fit_normalizer(each, buffer.storage[:].get(each.in_keys[0]).to(each.loc.device))
     return found
 
 
@@ -227,8 +227,8 @@ class DataSet:
         stop: not read; a batch takes no time.
     """
 
-    restarts: str | None = None
-    steps = False
+    restart_reason: str | None = None
+    steps_env = False
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class DataSet:
         """What is drawn next the random number generator decides."""
         return {}
 
-    def go_on(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state`."""
 
     def shutdown(self) -> None:

@@ -28,19 +28,19 @@ from torchrl.envs import (
 )
 
 from hydrl.datasets.files import NEXT, Columns, ends, observed
-from hydrl.envs.external_env import OwnForm, as_read
-from hydrl.envs.spaces import is_picture, is_vector
-from hydrl.envs.transforms import ActionMask, ActionScaling, CopiedTensors, RunningNorm
+from hydrl.envs.external_env import GymIO, adapt_input
+from hydrl.envs.spaces import is_image, is_vector
+from hydrl.envs.transforms import ActionMask, ActionScaling, CopyTensors, RunningNorm
 from hydrl.envs.transitions import action_entries
 from hydrl.errors import UserError
-from hydrl.experience.episodes import EPISODE, TO_GO
-from hydrl.library_setup import tell
-from hydrl.specs import INFO, MASK, action_kind, options
+from hydrl.experience.episodes import EPISODE, RETURN_TO_GO
+from hydrl.library_setup import warn_once
+from hydrl.specs import INFO, MASK, action_kind, choice_sizes
 
 REWARDS = (RewardScaling, RewardClipping, SignTransform, BinarizeReward)  # row by row
 # These change no number of an observation, or are followed here.
 FOLLOWED = (
-    *(RewardSum, StepCounter, DoubleToFloat, ActionScaling, CopiedTensors, InitTracker),
+    *(RewardSum, StepCounter, DoubleToFloat, ActionScaling, CopyTensors, InitTracker),
     *(RandomTruncationTransform, ObservationNorm, RunningNorm, ActionMask),
     *REWARDS,
 )
@@ -90,7 +90,7 @@ def scales_of(env: TransformedEnv) -> list[Transform]:
     return [each for each in env.transform if isinstance(each, REWARDS)]
 
 
-def fitting(columns: Columns, env: TransformedEnv, told: str, own: OwnForm | None = None) -> TensorDictBase:
+def fitting(columns: Columns, env: TransformedEnv, told: str, own: GymIO | None = None) -> TensorDictBase:
     """Transitions as rows ``[rows]`` of the task below ``env``, in its own units.
 
     Args:
@@ -108,7 +108,7 @@ def fitting(columns: Columns, env: TransformedEnv, told: str, own: OwnForm | Non
     shown = [each for each in spec.keys(True, True) if INFO not in (each, each[0])]
     columns = of_policy(columns, own, told) if own else columns
     for name in sorted({*observed(columns)} - {"", *map(name_of, shown)}):
-        tell(f"{told}: the task does not show observations/{name}, which is left out")
+        warn_once(f"{told}: the task does not show observations/{name}, which is left out")
     for key in shown:
         for column in ("observations", NEXT):
             values = entry(
@@ -134,17 +134,17 @@ def fitting(columns: Columns, env: TransformedEnv, told: str, own: OwnForm | Non
     after["step_count"] = torch.as_tensor(columns["steps"])
     before = {name: torch.zeros(count, dtype=torch.bool) for name in ("terminated", "truncated", "done")}
     before |= {"episode_reward": single(columns["returns"]), "step_count": after["step_count"] - 1}
-    before[TO_GO] = single(columns["to_go"])
+    before[RETURN_TO_GO] = single(columns["to_go"])
     rows.set(EPISODE, torch.as_tensor(columns["episodes"].astype(np.int32)))
     rows.update({name: each.unsqueeze(-1) for name, each in before.items()})
     rows["next"].update({name: each.unsqueeze(-1) for name, each in after.items()})
     for each in env.transform:
         if isinstance(each, ActionMask):
-            heed(rows, each.in_keys[1], told, options(task.action_spec_unbatched))
+            heed(rows, each.in_keys[1], told, choice_sizes(task.action_spec_unbatched))
     return rows
 
 
-def of_policy(columns: Columns, own: OwnForm, told: str) -> Columns:
+def of_policy(columns: Columns, own: GymIO, told: str) -> Columns:
     """Values in a task's own spaces as the policy has them; those of another shape are left as they are.
 
     Raises:
@@ -158,7 +158,7 @@ def of_policy(columns: Columns, own: OwnForm, told: str) -> Columns:
     return made | {"actions": counted_from_0(observed(columns, "actions"), own.acted, f"{told}: actions")}
 
 
-def of_networks(seen: Columns, own: OwnForm, told: str) -> Columns:
+def of_networks(seen: Columns, own: GymIO, told: str) -> Columns:
     """What is observed, by its entries' names, as the task's own spaces have it, for the networks."""
     made, alone = dict(seen), isinstance(own.task.observation_space, Dict)
     if own.entry in made:
@@ -193,10 +193,10 @@ def numbers_of(values: np.ndarray, space: Space, told: str) -> np.ndarray:
             values.reshape(-1, *space.shape), space.n if space.shape == () else space.nvec, told, start
         )
         values = values.reshape(-1, *space.shape).astype(np.int64)
-    if is_picture(space):
+    if is_image(space):
         values = values.astype(np.uint8) if space.dtype == np.bool_ else values
-        return as_read(torch.as_tensor(values), space).numpy()
-    return as_read(torch.as_tensor(values), space).numpy().astype(np.float32)
+        return adapt_input(torch.as_tensor(values), space).numpy()
+    return adapt_input(torch.as_tensor(values), space).numpy().astype(np.float32)
 
 
 def counted_from_0(taken: Columns, space: Space, told: str) -> np.ndarray:
@@ -318,7 +318,7 @@ def action(values: np.ndarray, spec: TensorSpec, kind: str, told: str) -> Tensor
             torch.eye(count, dtype=spec.dtype)[chosen] if isinstance(spec, OneHot) else chosen.to(spec.dtype)
         )
     if kind == "multi-discrete":
-        sizes = options(spec)
+        sizes = choice_sizes(spec)
         if values.shape[1:] != (len(sizes),):
             has = list(values.shape[1:])
             raise UserError(f"{told} has rows of shape {has}, and the task takes {len(sizes)} choices")

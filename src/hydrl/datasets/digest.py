@@ -9,10 +9,10 @@ from tensordict import TensorDictBase
 from torchrl.data import ReplayBuffer
 
 from hydrl.config.settings import Settings
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.errors import UserError
-from hydrl.experience.frame_dedup import Frames
-from hydrl.library_setup import tell
+from hydrl.experience.frame_dedup import FrameDedup
+from hydrl.library_setup import warn_once
 from hydrl.run.checkpoint.resume import DATA, Origin
 
 
@@ -41,12 +41,12 @@ def record_data(
         return now
     then = origin.data
     if not isinstance(then, Mapping):
-        tell(
+        warn_once(
             f"the checkpoint is of an earlier version and does not record which rows of {DATA} the run began "
             f"with; it goes on with {described(now)}"
         )
     elif then.get("digest") != now["digest"] and origin.forked:
-        tell(f"the fork learns from {described(now)}; {origin.folder} learned from {described(then)}")
+        warn_once(f"the fork learns from {described(now)}; {origin.folder} learned from {described(then)}")
     elif then.get("digest") != now["digest"]:
         again = then.get("checkpoint")
         restored = f"name {DATA}={again}, if it is still there" if again else "restore the first"
@@ -66,7 +66,7 @@ def described(read: Mapping[str, Any]) -> str:
 def digest_of(data: ReplayBuffer) -> str:
     """Of all rows in the environment's own units, with the pictures that lie beside them."""
     made = blake2b(digest_size=16)
-    beside = [each.buffer for each in data._transform if isinstance(each, Frames)]
+    beside = [each.buffer for each in data._transform if isinstance(each, FrameDedup)]
     for buffer in (data, *beside):
         rows: TensorDictBase = buffer.storage[:]
         for name, values in sorted(rows.items(True, True), key=lambda item: str(item[0])):

@@ -9,7 +9,7 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer
 
 from hydrl.datasets import files
 from hydrl.errors import UserError
-from hydrl.experience.frame_dedup import Frames
+from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint.replay_buffer import Memory, read
 
@@ -63,8 +63,8 @@ def kept_rows(
     buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
     buffer.extend(rows)
     if "frames" in told:
-        frames = Frames(buffer.storage, (), 1)
-        frames.go_on(told["frames"]["state"])
+        frames = FrameDedup(buffer.storage, (), 1)
+        frames.load_state(told["frames"]["state"])
         pictures = Memory(frames.buffer, archive.parent.parent, "frames")
         pictures.load(told["frames"], torch.device("cpu"), archive.parent)
         buffer.append_transform(frames)

@@ -15,7 +15,7 @@ from hydrl.config.settings import Settings
 from hydrl.datasets.convert import ABOUT
 from hydrl.datasets.files import NEXT, Columns, ends, imported, observed
 from hydrl.datasets.record import own_spaces
-from hydrl.envs.transitions import action_entries, arranged, paths
+from hydrl.envs.transitions import action_entries, entry_paths, nest_arrays
 from hydrl.errors import UserError
 from hydrl.run.atomic_files import atomically
 from hydrl.specs import MASK
@@ -80,7 +80,7 @@ def episodes(made: Columns, own: tuple[Space, Space, str | None] | None) -> Iter
         infos = {MASK: shown.pop(MASK)} if beside else None
         yield EpisodeBuffer(
             id=number,
-            observations=nested(own[0], shown, paths(own[0], own[2])) if own else shown.get("", shown),
+            observations=nested(own[0], shown, entry_paths(own[0], own[2])) if own else shown.get("", shown),
             actions=nested(own[1], taken, action_entries(own[1])) if own else taken[""],
             infos=infos,
             rewards=made["rewards"][begin:end].astype(np.float64),
@@ -93,7 +93,7 @@ def episodes(made: Columns, own: tuple[Space, Space, str | None] | None) -> Iter
 def nested(space: Space, columns: Columns, entries: Mapping[str, tuple[tuple, Space]]) -> Any:
     """Columns by their entries' names as a space has them; that of the only one may have no name."""
     only = columns.get("")
-    return arranged(
+    return nest_arrays(
         space, {path: only if only is not None else columns[name] for name, (path, _) in entries.items()}
     )
 

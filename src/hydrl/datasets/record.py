@@ -25,20 +25,20 @@ from hydrl.datasets.files import NEXT, Columns
 from hydrl.envs.time_limits import episode_limit
 from hydrl.envs.transforms import ActionScaling
 from hydrl.envs.transitions import (
-    Transitions,
+    TransitionRecorder,
     action_entries,
-    batch,
-    flat,
-    keepers,
-    keeping,
+    entry_paths,
+    find_recorders,
+    flat_arrays,
     mask_entry,
-    paths,
+    record_transitions,
+    stack_values,
 )
 from hydrl.errors import SaveError, UserError
 from hydrl.library_setup import seed_generators
 from hydrl.run.atomic_files import atomically
 from hydrl.specs import INFO, MASK, random_action
-from hydrl.training.evaluator import Evaluator, episode_seed, without_log_probabilities
+from hydrl.training.evaluator import PolicyEvaluator, episode_seed, without_log_probabilities
 
 SIDE_BY_SIDE = 8  # environments at most
 RAW = "raw_"  # what names of copies begin with
@@ -60,7 +60,7 @@ def copied(env: EnvBase) -> RenameTransform:
 
 def play(
     settings: Settings,
-    evaluator: Evaluator,
+    evaluator: PolicyEvaluator,
     trained: int,
     *,
     frames: int,
@@ -110,7 +110,7 @@ def play(
 
 
 def episodes(
-    settings: Settings, evaluator: Evaluator, frames: int, *, seed: int, sampled: bool, random: bool
+    settings: Settings, evaluator: PolicyEvaluator, frames: int, *, seed: int, sampled: bool, random: bool
 ) -> Columns:
     """Those of :func:`play`, by the policy alone or all at random.
 
@@ -121,7 +121,7 @@ def episodes(
     count = min(SIDE_BY_SIDE, frames)
     seed_generators(seed)
     env = envs.make_env(
-        keeping(settings.build("env")),
+        record_transitions(settings.build("env")),
         [copied, *settings.transform_builders],
         num_envs=count,
         device=str(evaluator.make_env.keywords["device"]),
@@ -133,7 +133,7 @@ def episodes(
         share = -(-frames // count)
         steps, own, lengths = stepped(env, evaluator, share, sampled=sampled, random=random)
         made = as_columns(env, torch.cat([steps[:length, place] for place, length in enumerate(lengths)]))
-        if keepers(env.base_env):
+        if find_recorders(env.base_env):
             in_order = [taken[place] for place, length in enumerate(lengths) for taken in own[:length]]
             made = in_own_spaces(env.base_env, in_order) | made
         last = np.cumsum(lengths) - 1
@@ -147,7 +147,7 @@ def episodes(
 
 @torch.no_grad()
 def stepped(
-    env: TransformedEnv, evaluator: Evaluator, share: int, *, sampled: bool, random: bool
+    env: TransformedEnv, evaluator: PolicyEvaluator, share: int, *, sampled: bool, random: bool
 ) -> tuple[TensorDictBase, list[list[Transition]], list[int]]:
     """Steps ``[time, envs]``, and how many of each environment's count: ``share`` and on to an end.
 
@@ -155,7 +155,7 @@ def stepped(
     not known.
     """
     kept = [RAW + name_of(key) for key in (*converted(env.base_env), env.base_env.reward_keys[0])]
-    tasks, own = keepers(env.base_env), list[list[Transition]]()
+    tasks, own = find_recorders(env.base_env), list[list[Transition]]()
     count, longest = env.numel(), episode_limit(env)
     steps: list[TensorDictBase] = []
     lengths, begun = [0] * count, torch.zeros(count, dtype=torch.int64)
@@ -183,28 +183,28 @@ def stepped(
 
 def converted(env: EnvBase) -> list[NestedKey]:
     """What is written as it is observed here: all, or what a task says beside its own observation."""
-    if not (tasks := keepers(env)):
+    if not (tasks := find_recorders(env)):
         return entries(env)
-    return [key for key in entries(env) if key == MASK and key not in paths(*shown_by(env, tasks[0]))]
+    return [key for key in entries(env) if key == MASK and key not in entry_paths(*shown_by(env, tasks[0]))]
 
 
-def shown_by(env: EnvBase, task: Transitions) -> tuple[Space, str | None]:
+def shown_by(env: EnvBase, task: TransitionRecorder) -> tuple[Space, str | None]:
     """What a task itself shows, and the entry of it that is a mask of actions."""
     return task.observation_space, mask_entry(env)
 
 
 def in_own_spaces(env: EnvBase, rows: list[Transition]) -> Columns:
     """Rows of steps as columns in the spaces of the task itself."""
-    task = keepers(env)[0]
+    task = find_recorders(env)[0]
     before, actions, after = ([row[place] for row in rows] for place in range(3))
     seen, entry = shown_by(env, task)
-    names = paths(seen, entry)
+    names = entry_paths(seen, entry)
     alone = len(names) == 1 and not converted(env)
     made: Columns = {}
     for column, values in (("observations", before), (NEXT, after)):
-        arrays = flat(batch(values, seen), seen)
+        arrays = flat_arrays(stack_values(values, seen), seen)
         made |= {column if alone else f"{column}/{name}": arrays[path] for name, (path, _) in names.items()}
-    arrays = flat(batch(actions, task.action_space), task.action_space)
+    arrays = flat_arrays(stack_values(actions, task.action_space), task.action_space)
     taken = action_entries(task.action_space)
     return made | {
         "/".join(filter(None, ["actions", name])): arrays[path] for name, (path, _) in taken.items()
@@ -225,7 +225,7 @@ def as_columns(env: TransformedEnv, rows: TensorDictBase) -> Columns:
             place = column if len(entries(env.base_env)) == 1 else f"{column}/{name_of(key)}"
             made[place] = of[RAW + name_of(key)]
     made |= {"terminals": terminal, "timeouts": limits}
-    if not keepers(env.base_env):
+    if not find_recorders(env.base_env):
         made = {"actions": of_policy(env, rows["action"]), **made}
     return {name: each.numpy() for name, each in made.items()}
 
@@ -244,8 +244,8 @@ def own_spaces(settings: Settings) -> tuple[Space, Space, str | None] | None:
 
     ``None`` where it is none of Gymnasium's.
     """
-    env = envs.make_env(keeping(settings.build("env")), [])
-    tasks = keepers(env.base_env)
+    env = envs.make_env(record_transitions(settings.build("env")), [])
+    tasks = find_recorders(env.base_env)
     found = (*shown_by(env.base_env, tasks[0]), tasks[0].action_space) if tasks else None
     env.close()
     return (found[0], found[2], found[1]) if found else None
@@ -265,11 +265,11 @@ def described(space: Space) -> dict[str, Any]:
 
 def specs(settings: Settings) -> dict[str, Any]:
     """What a run's task shows and takes, by the names of columns, as plain data."""
-    env = envs.make_env(keeping(settings.build("env")), [])
+    env = envs.make_env(record_transitions(settings.build("env")), [])
     try:
-        if not (tasks := keepers(env.base_env)):
+        if not (tasks := find_recorders(env.base_env)):
             return of_specs(env.base_env)
-        shown = paths(*shown_by(env.base_env, tasks[0]))
+        shown = entry_paths(*shown_by(env.base_env, tasks[0]))
         told = {f"observations/{name}": described(each) for name, (_, each) in shown.items()}
         beside = of_specs(env.base_env)
         told |= {place: beside[place] for key in converted(env.base_env) if (place := f"observations/{key}")}

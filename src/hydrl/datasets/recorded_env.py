@@ -6,9 +6,9 @@ from typing import Any
 from torchrl.data import ReplayBuffer
 
 from hydrl.config.settings import Settings
-from hydrl.config.suggestions import find, paths, show
+from hydrl.config.tree import find, paths, show
 from hydrl.errors import printable
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 from hydrl.run.checkpoint.resume import DATA
 
 REPORTED = ("_target_", "info_keys")  # what the task's name says, and what changes no row
@@ -21,7 +21,7 @@ def warn_of_other_env(data: ReplayBuffer | None, settings: Settings) -> None:
         recorded, now = as_played(recorded), as_played(now)
     if isinstance(recorded, Mapping) and (differences := compare_envs(recorded, now)):
         told = printable("; ".join(differences))
-        tell(
+        warn_once(
             f"{DATA}={find(settings.shown, DATA)} was recorded in the same environment under other settings: "
             f"{told}; its observations, actions and rewards are taken as they are"
         )

@@ -20,12 +20,12 @@ from torchrl.modules import GRUModule, LSTMModule
 from torchrl.modules.utils import get_primers_from_module
 
 from hydrl.config.settings import Settings
-from hydrl.envs.external_env import OwnForm, as_read
-from hydrl.envs.spaces import at, is_picture
-from hydrl.envs.transforms import ActionScaling, alone, read_by
+from hydrl.envs.external_env import GymIO, adapt_input
+from hydrl.envs.spaces import get_path, is_image
+from hydrl.envs.transforms import ActionScaling, detach_transform, transforms_read_by
 from hydrl.errors import UserError
 from hydrl.specs import MASK
-from hydrl.training.evaluator import Evaluator, untouched_randomness
+from hydrl.training.evaluator import PolicyEvaluator, preserve_rng
 
 
 def exportable(path: str | Path) -> Path:
@@ -64,7 +64,7 @@ class Network(nn.Module):
         UserError: for spaces of other kinds than these, and for stacked frames.
     """
 
-    def __init__(self, settings: Settings, evaluator: Evaluator, form: OwnForm) -> None:
+    def __init__(self, settings: Settings, evaluator: PolicyEvaluator, form: GymIO) -> None:
         super().__init__()
         self.form, self.taken, self.observe = form, form.acted, form.observe
         self.seen = {name or "observation": space for name, (_, space) in form.entries.items()}
@@ -76,7 +76,7 @@ class Network(nn.Module):
                 raise UserError(f"export writes no policy that observes a {space}; use predict")
         if isinstance(self.taken, Dict | Tuple):
             raise UserError(f"export writes no policy whose actions are a {self.taken}; use predict")
-        with untouched_randomness():
+        with preserve_rng():
             env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
             actor = settings.build("actor")(env)
             env.close()
@@ -90,12 +90,12 @@ class Network(nn.Module):
                 "predict, or train with a memory in their place, memory=lstm, or with "
                 "gymnasium.wrappers.FrameStackObservation in env.wrappers"
             )
-        transforms = read_by(actor, env)
+        transforms = transforms_read_by(actor, env)
         self.scalings = [each for each in env.transform if isinstance(each, ActionScaling)]
         self.inside = [f"observe {self.observe}"] if self.observe else []
         before, after = ([type(each).__name__ for each in side] for side in (transforms, self.scalings))
         self.inside += [*before, "actor", *after]
-        standing = list(map(alone, transforms))
+        standing = list(map(detach_transform, transforms))
         step_by_step(actor)
         self.layers = nn.ModuleList([*standing, actor]).eval().float().requires_grad_(False)
         for each in self.modules():
@@ -106,7 +106,7 @@ class Network(nn.Module):
 
     def begin(self, seen: Any, mask: np.ndarray | None) -> list[Tensor]:
         """The inputs where episodes begin: observed, ``[batch, *shape]``, allowed, and zeros of memory."""
-        given = [at(seen, path) for path, _ in self.form.entries.values()]
+        given = [get_path(seen, path) for path, _ in self.form.entries.values()]
         given += [] if mask is None else [mask]
         zeros = [torch.zeros(len(given[0]), *shape) for shape in self.memory.values()]
         kinds = map(kind, self.seen.values())
@@ -126,7 +126,7 @@ class Network(nn.Module):
 
     def entries(self, given: Sequence[Tensor]) -> dict[str, Tensor]:
         """What is observed as the policy has it: by the task's own names, or all as one vector; a mask."""
-        read = [as_read(each, space) for each, space in zip(given, self.seen.values(), strict=True)]
+        read = [adapt_input(each, space) for each, space in zip(given, self.seen.values(), strict=True)]
         mask = {MASK: read.pop() != 0} if self.form.allowed else {}
         if self.names:
             return mask | dict(zip(self.names, read, strict=True))
@@ -214,7 +214,7 @@ def check(
 
 def kind(space: Space) -> str:
     """The numbers that a file has for a space: a picture's own, else one kind of each."""
-    if is_picture(space) and space.dtype.kind in "biu":
+    if is_image(space) and space.dtype.kind in "biu":
         return str(space.dtype)
     return "int64" if isinstance(space, Discrete | MultiDiscrete) else "float32"
 

@@ -21,7 +21,7 @@ from hydrl.run.checkpoint.archive import find, frames_of, load
 from hydrl.run.checkpoint.user_classes import record_classes, warn_of_changed
 from hydrl.run.run_folder import UNREADABLE, refuse_links, require_run
 from hydrl.specs import mask_key
-from hydrl.training.evaluator import Evaluator
+from hydrl.training.evaluator import PolicyEvaluator
 
 BUILT = ("env", "transforms", "encoder", "memory", "actor")  # of a run, to play its policy
 
@@ -65,7 +65,7 @@ def open_run(
     trust: bool,
     or_last: bool = False,
     untrained: Sequence[str] = (),
-) -> tuple[Settings, int, Evaluator]:
+) -> tuple[Settings, int, PolicyEvaluator]:
     """Rebuilds the policy of ``run`` from a checkpoint: ``best``, ``last`` or a number of frames.
 
     A run without evaluations has no best one; with ``or_last`` its last is then taken, with a warning. Groups
@@ -101,5 +101,5 @@ def open_run(
     return (
         settings,
         frames_of(archive),
-        Evaluator(make_env, actor, known, seed=settings.seed, max_steps=limit),
+        PolicyEvaluator(make_env, actor, known, seed=settings.seed, max_steps=limit),
     )

@@ -15,12 +15,12 @@ from hydrl.config.describe import env_named
 from hydrl.config.settings import Settings
 from hydrl.deploy import export
 from hydrl.deploy.load import open_run
-from hydrl.envs.external_env import OwnForm, Told
-from hydrl.envs.pettingzoo import AgentsForm
+from hydrl.envs.external_env import ExternalEnv, GymIO
+from hydrl.envs.pettingzoo import PettingZooIO
 from hydrl.errors import UserError, printable
 from hydrl.library_setup import quieten_libraries
 from hydrl.run.process import choose_device
-from hydrl.training.evaluator import Evaluator, untouched_randomness, without_log_probabilities
+from hydrl.training.evaluator import PolicyEvaluator, preserve_rng, without_log_probabilities
 
 
 class Policy:
@@ -41,13 +41,13 @@ class Policy:
         settings: the run's.
     """
 
-    def __init__(self, settings: Settings, frames: int, evaluator: Evaluator) -> None:
+    def __init__(self, settings: Settings, frames: int, evaluator: PolicyEvaluator) -> None:
         self.settings, self.frames, self.evaluator = settings, frames, evaluator
         self.actor = evaluator.actor.requires_grad_(False)
         self.like = self.env()
         remembering = any(isinstance(each, CatFrames) for each in self.like.transform)
-        self.remembers = remembering or specs.restarts_with_episodes(self.actor)
-        self.form: OwnForm | AgentsForm | None = None
+        self.remembers = remembering or specs.needs_episode_starts(self.actor)
+        self.form: GymIO | PettingZooIO | None = None
         self.told: TransformedEnv = None
         self.now: TensorDictBase | None = None  # the last observation and action; none where episodes begin
         self.begins = torch.zeros((), dtype=torch.bool)
@@ -113,16 +113,16 @@ class Policy:
         if self.form is None:
             make: Any = self.settings.build("env")
             of_agents = make.func is envs.pettingzoo_env
-            self.form = AgentsForm(make) if of_agents else self.own_form("predict")
+            self.form = PettingZooIO(make) if of_agents else self.own_form("predict")
         given = self.form.read(observation, mask)
         if reward is not None:
             given.set("reward", of_steps(reward, given.shape))
         acted = self.act(given, deterministic)
-        if isinstance(self.form, AgentsForm):
+        if isinstance(self.form, PettingZooIO):
             return self.form.write(acted)
         return self.form.write(acted[self.like.action_key].cpu())
 
-    def own_form(self, asking: str) -> OwnForm:
+    def own_form(self, asking: str) -> GymIO:
         """How the run's Gymnasium task sees and acts.
 
         Raises:
@@ -131,13 +131,13 @@ class Policy:
         make: Any = self.settings.build("env")
         if make.func is not envs.gymnasium_env:
             env = env_named(self.settings.task, self.settings.env)
-            if asking == "export" and specs.groups(self.like):
+            if asking == "export" and specs.agent_groups(self.like):
                 raise UserError(f"{env} has several agents, and their policies are not exported")
             raise UserError(
                 f"{asking} is for Gymnasium's tasks, and {env} is none"
                 + "; use act or env" * (asking != "export")
             )
-        return OwnForm(make, self.like.base_env.action_spec_unbatched, asking)
+        return GymIO(make, self.like.base_env.action_spec_unbatched, asking)
 
     @torch.no_grad()
     def act(self, tensordict: TensorDictBase, deterministic: bool = True) -> TensorDictBase:
@@ -181,7 +181,7 @@ class Policy:
                     f"observations came as {list(self.told.batch_size)} environments and now as "
                     f"{list(batch_size)}; call reset() where other episodes begin"
                 )
-            told, normaliser = Told(self.like.base_env, batch_size), self.evaluator.normaliser()
+            told, normaliser = ExternalEnv(self.like.base_env, batch_size), self.evaluator.normaliser()
             builders = self.settings.transform_builders
             self.told = envs.make_env(lambda device: told, builders, normaliser=normaliser, policy=self.actor)
             self.now = None
@@ -229,6 +229,6 @@ def open_policy(run: str | Path, checkpoint: str | int, device: str, trust: bool
     """See :func:`hydrl.load`."""
     quieten_libraries()
     chosen = choose_device(device)
-    with untouched_randomness():
+    with preserve_rng():
         opened = open_run(Path(run), checkpoint=str(checkpoint), device=chosen, trust=trust, or_last=True)
         return Policy(*opened)

@@ -12,16 +12,16 @@ from torchrl.data import Binary
 from torchrl.envs.gym_like import BaseInfoDictReader
 
 from hydrl.errors import UserError
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 from hydrl.specs import MASK
 
 # Where a task says which actions are allowed: an entry of its dictionary or of `info`, or a method; its name.
-Place = tuple[Literal["entry", "info", "method"], str]
-Asked = str | Literal[False] | None
-NO_CHOICE = "they are no choices"
+MaskSource = tuple[Literal["entry", "info", "method"], str]
+MaskSetting = str | Literal[False] | None
+NOT_DISCRETE = "they are no choices"
 
 
-class Allowed(gymnasium.Wrapper):
+class MaskTracker(gymnasium.Wrapper):
     """Knows after each step which actions are allowed; an entry that says so is no longer observed.
 
     Args:
@@ -37,7 +37,7 @@ class Allowed(gymnasium.Wrapper):
         UserError: for a task that shows nothing else.
     """
 
-    def __init__(self, env: gymnasium.Env, place: Place, named: str, actions: int) -> None:
+    def __init__(self, env: gymnasium.Env, place: MaskSource, named: str, actions: int) -> None:
         super().__init__(env)
         self.place, self.named = place, named
         self.allowed = np.ones(actions, bool)
@@ -74,21 +74,23 @@ class Allowed(gymnasium.Wrapper):
             given = np.ones_like(self.allowed)
         if kind == "entry" and np.shape(given)[1:] == self.allowed.shape:  # stacked frames, the newest last
             given = given[-1]
-        self.allowed = truth_values(given, len(self.allowed), f"{self.named} gave {in_words(self.place)}")
+        self.allowed = parse_mask(
+            given, len(self.allowed), f"{self.named} gave {describe_source(self.place)}"
+        )
         if kind != "entry":
             return observation
         return {name: each for name, each in observation.items() if name != key}
 
 
 class MaskReader(BaseInfoDictReader):
-    """Gives TorchRL what :class:`Allowed` knows, as the entry ``action_mask``, ``[..., actions]``.
+    """Gives TorchRL what :class:`MaskTracker` knows, as the entry ``action_mask``, ``[..., actions]``.
 
     Args:
         tasks: one, or those of a vector.
         batch_size: ``[]``, or ``[num_envs]``.
     """
 
-    def __init__(self, tasks: Sequence[Allowed], batch_size: torch.Size) -> None:
+    def __init__(self, tasks: Sequence[MaskTracker], batch_size: torch.Size) -> None:
         self.tasks, self.shape = tasks, (*batch_size, len(tasks[0].allowed))
 
     def __call__(self, info_dict: dict[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
@@ -102,10 +104,10 @@ class MaskReader(BaseInfoDictReader):
         return {MASK: Binary(self.shape[-1], self.shape, dtype=torch.bool)}
 
 
-def masked(
-    env: gymnasium.Env, asked: Asked, named: str, actions: int, at_reset: Callable[[], Collection[str]]
+def track_mask(
+    env: gymnasium.Env, asked: MaskSetting, named: str, actions: int, at_reset: Callable[[], Collection[str]]
 ) -> gymnasium.Env:
-    """The task in :class:`Allowed`, where it says what is allowed and that can be heeded.
+    """The task in :class:`MaskTracker`, where it says what is allowed and that can be heeded.
 
     Args:
         env: the task in its wrappers.
@@ -119,7 +121,7 @@ def masked(
     """
     if isinstance(asked, str) and not actions:
         raise UserError(f"env.action_mask={asked}: {named} has {env.action_space} actions; leave it out")
-    place = place_of(env, asked, at_reset if actions and asked is not False else list)
+    place = find_mask_source(env, asked, at_reset if actions and asked is not False else list)
     if place is None and isinstance(asked, str):
         seen = env.observation_space
         there = sorted({*at_reset(), *(seen.spaces if isinstance(seen, Dict) else ())})
@@ -128,12 +130,14 @@ def masked(
             f"{'are ' + ', '.join(there) if there else 'is none'}"
         )
     if place is not None and (asked is False or not actions):
-        tell_of_mask(named, place, "env.action_mask=false" if asked is False else NO_CHOICE)
+        warn_mask_ignored(named, place, "env.action_mask=false" if asked is False else NOT_DISCRETE)
         return env
-    return env if place is None else Allowed(env, place, named, actions)
+    return env if place is None else MaskTracker(env, place, named, actions)
 
 
-def place_of(env: gymnasium.Env, asked: Asked, at_reset: Callable[[], Collection[str]]) -> Place | None:
+def find_mask_source(
+    env: gymnasium.Env, asked: MaskSetting, at_reset: Callable[[], Collection[str]]
+) -> MaskSource | None:
     """Where a task says what is allowed: in what it shows, by Stable-Baselines3's method, or in ``info``."""
     key, seen = asked if isinstance(asked, str) else MASK, env.observation_space
     if isinstance(seen, Dict) and key in seen.spaces:
@@ -144,18 +148,20 @@ def place_of(env: gymnasium.Env, asked: Asked, at_reset: Callable[[], Collection
     return ("info", key) if key in at_reset() else None
 
 
-def in_words(place: Place) -> str:
+def describe_source(place: MaskSource) -> str:
     """A place as one writes it."""
     kind, key = place
     return {"entry": f"its observation's {key}", "info": f"info['{key}']", "method": f"{key}()"}[kind]
 
 
-def tell_of_mask(named: str, place: Place, why: str) -> None:
+def warn_mask_ignored(named: str, place: MaskSource, why: str) -> None:
     """Says that forbidden actions are tried, and why."""
-    tell(f"{named} says by {in_words(place)} which actions are forbidden, and they are tried: {why}")
+    warn_once(
+        f"{named} says by {describe_source(place)} which actions are forbidden, and they are tried: {why}"
+    )
 
 
-def truth_values(given: Any, actions: int, said: str) -> np.ndarray:
+def parse_mask(given: Any, actions: int, said: str) -> np.ndarray:
     """What is allowed, ``[actions]``.
 
     Args:

@@ -6,14 +6,14 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import StickyAction
 
-from hydrl.envs.optional import check_id, check_share, imported
+from hydrl.envs.optional import check_id, check_probability, require_package
 from hydrl.errors import UserError
 
-INSTEAD = {
+OTHER_KEYS = {
     "frameskip": "env.wrappers.preprocessing.frame_skip, which skips them once",
     "repeat_action_probability": "env.sticky",
 }
-SPEED = 60  # frames a second of the console's; its package says 30
+FPS = 60  # frames a second of the console's; its package says 30
 # Which of a game is played, and what the emulator lists those by.
 VARIANTS = {"mode": "getAvailableModes", "difficulty": "getAvailableDifficulties"}
 
@@ -31,16 +31,16 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
         UserError: for a game or a variant that there is not, a keyword that is called otherwise here, or
             where a package is not installed.
     """
-    imported("cv2", "atari")  # which Gymnasium's AtariPreprocessing makes pictures smaller with
-    package = imported("ale_py", "atari")
+    require_package("cv2", "atari")  # which Gymnasium's AtariPreprocessing makes pictures smaller with
+    package = require_package("ale_py", "atari")
     check_id(id, [each for each in gymnasium.registry if each.startswith("ALE/")])
-    for key in kwargs.keys() & INSTEAD:
-        raise UserError(f"env.{key}={kwargs[key]}: use {INSTEAD[key]}")
-    check_share("env.sticky", sticky)
+    for key in kwargs.keys() & OTHER_KEYS:
+        raise UserError(f"env.{key}={kwargs[key]}: use {OTHER_KEYS[key]}")
+    check_probability("env.sticky", sticky)
     package.ALEInterface.setLoggerMode(package.LoggerMode.Error)  # else the first one prints who made it
     check_variant(id, kwargs)
     task = gymnasium.make(id, frameskip=1, repeat_action_probability=0.0, **kwargs)
-    task.metadata = {**task.metadata, "render_fps": SPEED}
+    task.metadata = {**task.metadata, "render_fps": FPS}
     # Of the emulator's own the state does not say which action is held, and a resumed run would hold another.
     return StickyAction(task, sticky) if sticky else task
 

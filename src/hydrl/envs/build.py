@@ -22,15 +22,15 @@ from torchrl.envs import (
 )
 from torchrl.modules.utils import get_env_transforms_from_module
 
-from hydrl.envs.action_masks import NO_CHOICE
-from hydrl.envs.checked_env import copies, is_of_the_task
-from hydrl.envs.gymnasium import as_evaluated, gymnasium_env
-from hydrl.envs.normalization import load_normaliser
+from hydrl.envs.action_masks import NOT_DISCRETE
+from hydrl.envs.checked_env import copy_kwargs, is_env_error
+from hydrl.envs.gymnasium import for_evaluation, gymnasium_env
+from hydrl.envs.normalization import load_normalizer
 from hydrl.envs.pettingzoo import pettingzoo_env
-from hydrl.envs.transforms import ActionMask, CopiedTensors, ReturnOfAgents
+from hydrl.envs.transforms import ActionMask, CopyTensors, MeanAgentReturn
 from hydrl.errors import RunError, UserError
-from hydrl.library_setup import tell, warn_of_mujoco
-from hydrl.specs import AGENTS, MASK, mask_keys, restarts_with_episodes
+from hydrl.library_setup import warn_of_mujoco, warn_once
+from hydrl.specs import AGENTS, MASK, mask_keys, needs_episode_starts
 
 MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[..., Transform | None]
@@ -66,30 +66,32 @@ def make_env(
             of episodes there. What is for training alone is left out.
     """
     if policy is not None and isinstance(make, partial) and make.func is gymnasium_env:
-        make = as_evaluated(make)
+        make = for_evaluation(make)
     base = make_base_env(make, num_envs, device, render)
     left_out = () if policy is None else RandomTruncationTransform
-    made = [each for part in transforms for each in made_for(base, part) if not isinstance(each, left_out)]
+    made = [
+        each for part in transforms for each in build_transforms(base, part) if not isinstance(each, left_out)
+    ]
     stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
-    stack[1:1] = masks(base, make)  # before whatever takes statistics of random frames
+    stack[1:1] = mask_transforms(base, make)  # before whatever takes statistics of random frames
     if paid := [key for key in base.reward_keys if isinstance(key, tuple)]:
-        stack.insert(1, ReturnOfAgents([(*key[:-1], f"episode_{key[-1]}") for key in paid]))
+        stack.insert(1, MeanAgentReturn([(*key[:-1], f"episode_{key[-1]}") for key in paid]))
     if getattr(make, "func", make) is not gymnasium_env:  # whose tasks are handed copies already
-        stack.append(CopiedTensors())
-    if policy is not None and restarts_with_episodes(policy):
+        stack.append(CopyTensors())
+    if policy is not None and needs_episode_starts(policy):
         stack.append(get_env_transforms_from_module(policy))
     env = TransformedEnv(base, Compose(*stack))
     if normaliser is not None:
-        load_normaliser(env, normaliser)
+        load_normalizer(env, normaliser)
     if seed is not None:
         env.set_seed(seed)
     return env
 
 
 @contextmanager
-def keeping_to_specs(target: str) -> Iterator[None]:
+def explain_spec_errors(target: str) -> Iterator[None]:
     """Names the environment where the block fails because it does not keep to its own specs.
 
     Args:
@@ -104,7 +106,7 @@ def keeping_to_specs(target: str) -> Iterator[None]:
     except (UserError, RunError):
         raise
     except Exception as error:
-        if target.startswith("hydrl.") or is_of_the_task(error):
+        if target.startswith("hydrl.") or is_env_error(error):
             raise
         reason = " ".join(str(error).split())
         raise UserError(
@@ -114,7 +116,7 @@ def keeping_to_specs(target: str) -> Iterator[None]:
         ) from error
 
 
-def masks(base: EnvBase, make: MakeEnv) -> list[Transform]:
+def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
     """What lets random actions be allowed ones, where an environment that ``make`` built says which are."""
     maker: Any = getattr(make, "func", make)
     id = getattr(make, "keywords", {}).get("id")
@@ -122,11 +124,11 @@ def masks(base: EnvBase, make: MakeEnv) -> list[Transform]:
     if heeded := mask_keys(base):
         return [ActionMask(action, mask, named) for action, mask in heeded.items()]
     if any(MASK in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
-        tell(f"{named} says by {MASK} which actions are forbidden, and they are tried: {NO_CHOICE}")
+        warn_once(f"{named} says by {MASK} which actions are forbidden, and they are tried: {NOT_DISCRETE}")
     return []
 
 
-def made_for(base: EnvBase, transform: MakeTransform) -> list[Transform]:
+def build_transforms(base: EnvBase, transform: MakeTransform) -> list[Transform]:
     """What a builder makes of its transform: none, one or several; one that asks for ``env`` is told it."""
     made = transform(env=base) if "env" in signature(transform).parameters else transform()
     if made is None:
@@ -146,24 +148,24 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None 
     is_class = isinstance(maker, type)
     constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
     if "num_envs" in signature(constructor).parameters:
-        env = fresh(make, num_envs=num_envs, device=device)
+        env = build_env(make, num_envs=num_envs, device=device)
         agents = [*getattr(env, "group_map", {}).values()]
         if len(agents) == 1 and AGENTS not in env.group_map:  # as VMAS' football has agent_blue_0 alone
             env.close()
-            env = fresh(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
+            env = build_env(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
         return env
-    one = partial(fresh, make, device=device)
+    one = partial(build_env, make, device=device)
     return one() if num_envs == 1 else SteadySerialEnv(num_envs, one)
 
 
-def fresh(make: MakeEnv, **given: Any) -> EnvBase:
+def build_env(make: MakeEnv, **given: Any) -> EnvBase:
     """An environment from a copy of its configuration, which it may change as it likes.
 
     Raises:
         UserError: for a task of Gymnasium's, which is made by its id, or keywords that VMAS passes over.
     """
     if isinstance(make, partial):
-        make = partial(make.func, *make.args, **copies(make.keywords))
+        make = partial(make.func, *make.args, **copy_kwargs(make.keywords))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Scenario kwargs")
         try:

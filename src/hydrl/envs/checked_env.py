@@ -8,18 +8,18 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
-from hydrl.envs.action_masks import NO_CHOICE, Allowed, tell_of_mask
+from hydrl.envs.action_masks import NOT_DISCRETE, MaskTracker, warn_mask_ignored
 from hydrl.envs.episode_info import SUCCESS, EpisodeInfo
 from hydrl.errors import UserError
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 from hydrl.specs import MASK
 
-LOOKED_AT = 100  # first steps of a task that are held against what its spaces say
-HUGE = 1e6  # a reward beyond it is more likely a mistake than meant
-CHECKS = "gymnasium.utils.env_checker.check_env(ENV) checks all of it"
+CHECKED_STEPS = 100  # first steps of a task that are held against what its spaces say
+HUGE_REWARD = 1e6  # a reward beyond it is more likely a mistake than meant
+CHECK_ENV = "gymnasium.utils.env_checker.check_env(ENV) checks all of it"
 
 
-class CopiedTask(gymnasium.Wrapper):
+class CheckedEnv(gymnasium.Wrapper):
     """Hands copies to a task and copies of what it gives on, so that neither changes the other's arrays.
 
     A task may return its own array and change it in place at the next step, and may change the action it is
@@ -46,7 +46,7 @@ class CopiedTask(gymnasium.Wrapper):
         else:
             self.kind, self.size = seen.dtype.type, seen.shape
             self.observation_space = without_bounds(seen)
-        self.left = LOOKED_AT if self.unwrapped.spec else 0  # steps that are still looked at
+        self.left = CHECKED_STEPS if self.unwrapped.spec else 0  # steps that are still looked at
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode; with a seed, what the task's own spaces draw is seeded, too.
@@ -62,8 +62,8 @@ class CopiedTask(gymnasium.Wrapper):
             raise
         if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)):
             raise UserError(
-                f"{self.named} gave {told(given)} in reset, and not an observation and a dictionary, as "
-                f"Gymnasium asks since 0.26; {CHECKS}"
+                f"{self.named} gave {describe_value(given)} in reset, and not an observation and a "
+                f"dictionary, as Gymnasium asks since 0.26; {CHECK_ENV}"
             )
         observation, info = self.copied(given[0]), given[1]
         if self.left:
@@ -91,7 +91,7 @@ class CopiedTask(gymnasium.Wrapper):
             self.left -= 1
             self.look(observation, reward, info)
         if (terminated or truncated) and isinstance(info, dict):
-            tell_of_success(self, info)
+            warn_success_ignored(self, info)
         return observation, reward, bool(terminated), bool(truncated), {}
 
     def blame(self, error: Exception) -> None:
@@ -100,9 +100,9 @@ class CopiedTask(gymnasium.Wrapper):
         Raises:
             UserError: for what comes of its spaces or of what it returns.
         """
-        if not (isinstance(error, UserError) or is_of_the_task(error)):
+        if not (isinstance(error, UserError) or is_env_error(error)):
             reason = " ".join(str(error).split())
-            raise UserError(f"{self.named} does not keep to Gymnasium: {reason}; {CHECKS}") from error
+            raise UserError(f"{self.named} does not keep to Gymnasium: {reason}; {CHECK_ENV}") from error
 
     def copied(self, observation: Any) -> Any:
         """Arrays that are the run's own: one, or by their names."""
@@ -128,7 +128,7 @@ class CopiedTask(gymnasium.Wrapper):
         if array.shape != size:
             numbers = f"{size[0]} numbers" if len(size) == 1 else f"numbers of shape {list(size)}"
             raise UserError(
-                f"{self.named} gave {told(given)} to observe{' as ' * bool(name)}{name}; its "
+                f"{self.named} gave {describe_value(given)} to observe{' as ' * bool(name)}{name}; its "
                 f"observation_space says {numbers} of kind {kind.__name__}"
             )
         return array
@@ -150,15 +150,21 @@ class CopiedTask(gymnasium.Wrapper):
         spaces = space.spaces if isinstance(space, Dict) else {"": space}
         seen = observation if isinstance(space, Dict) else {"": observation}
         if any(((seen[name] < each.low) | (seen[name] > each.high)).any() for name, each in spaces.items()):
-            tell(
+            warn_once(
                 f"{self.named} observes what lies outside its observation_space; it is learned from as it is"
             )
-        if abs(reward) > HUGE:
-            tell(f"{self.named} pays {reward:g} in a step; losses grow with it, transforms can scale rewards")
-        if isinstance(info, dict) and MASK in info and not any(isinstance(e, Allowed) for e in levels(self)):
+        if abs(reward) > HUGE_REWARD:
+            warn_once(
+                f"{self.named} pays {reward:g} in a step; losses grow with it, transforms can scale rewards"
+            )
+        if (
+            isinstance(info, dict)
+            and MASK in info
+            and not any(isinstance(e, MaskTracker) for e in wrapper_chain(self))
+        ):
             is_choice = isinstance(self.action_space, Discrete | MultiDiscrete)
-            why = "env.action_mask=false, or its reset did not say so" if is_choice else NO_CHOICE
-            tell_of_mask(self.named, ("info", MASK), why)
+            why = "env.action_mask=false, or its reset did not say so" if is_choice else NOT_DISCRETE
+            warn_mask_ignored(self.named, ("info", MASK), why)
 
 
 def without_bounds(space: Box) -> Box:
@@ -172,7 +178,7 @@ def without_bounds(space: Box) -> Box:
     return Box(low, high, space.shape, space.dtype.type)
 
 
-def told(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """What a task gave, in a few words."""
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
@@ -180,7 +186,7 @@ def told(value: Any) -> str:
     return f"a {kind} of {len(value)}" if isinstance(value, tuple | list | dict) else f"a {kind}"
 
 
-def is_of_the_task(error: Exception) -> bool:
+def is_env_error(error: Exception) -> bool:
     """Whether a task's own code failed, which its traceback tells best."""
     if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
         return False
@@ -192,7 +198,7 @@ def is_of_the_task(error: Exception) -> bool:
     return caller not in ("gymnasium", "hydrl", "importlib", "torchrl")
 
 
-def levels(env: gymnasium.Env) -> list[gymnasium.Env]:
+def wrapper_chain(env: gymnasium.Env) -> list[gymnasium.Env]:
     """A task under its wrappers, the outermost first."""
     found = [env]
     while isinstance(found[-1], gymnasium.Wrapper):
@@ -202,26 +208,26 @@ def levels(env: gymnasium.Env) -> list[gymnasium.Env]:
 
 def seed_spaces(env: gymnasium.Env, seed: int) -> None:
     """Seeds what a task draws by ``self.action_space.sample()`` and ``self.observation_space.sample()``."""
-    spaces = [space for each in levels(env) for space in (each.action_space, each.observation_space)]
+    spaces = [space for each in wrapper_chain(env) for space in (each.action_space, each.observation_space)]
     unique = list({id(each): each for each in spaces}.values())
     for space, own in zip(unique, np.random.SeedSequence(seed).generate_state(len(unique)), strict=True):
         space.seed(int(own))
 
 
-def tell_of_success(task: CopiedTask, info: dict[str, Any]) -> None:
+def warn_success_ignored(task: CheckedEnv, info: dict[str, Any]) -> None:
     """Says of a task that tells of its success, and was not known to, how that is followed."""
     if untaken := [name for name in SUCCESS if name in info]:
-        taken = {name for each in levels(task) if isinstance(each, EpisodeInfo) for name in each.how}
+        taken = {name for each in wrapper_chain(task) if isinstance(each, EpisodeInfo) for name in each.how}
         for name in (each for each in untaken if each not in taken):
-            tell(f"{task.named} gives {name} in info; env.info_keys=[{name}] logs it")
+            warn_once(f"{task.named} gives {name} in info; env.info_keys=[{name}] logs it")
 
 
-def copies(values: dict[str, Any]) -> dict[str, Any]:
+def copy_kwargs(values: dict[str, Any]) -> dict[str, Any]:
     """Keywords of a maker, copied so that each environment may change its own."""
-    return {key: copy_of(value) for key, value in values.items()}
+    return {key: try_copy(value) for key, value in values.items()}
 
 
-def copy_of(value: Any) -> Any:
+def try_copy(value: Any) -> Any:
     """A copy, or the value itself where it cannot be copied, as an open connection."""
     try:
         return deepcopy(value)

@@ -20,7 +20,7 @@ from hydrl.errors import UserError
 from hydrl.library_setup import warn_of_mujoco
 
 EXTRA = "pip install 'hydrl[dm-control]' takes the newest MuJoCo that it works with, in place of another"
-FILM = (240, 320)  # height and width, dm_control's own
+VIDEO_SIZE = (240, 320)  # height and width, dm_control's own
 
 
 def make(
@@ -53,10 +53,10 @@ def make(
         if value is not None and value < 1:
             raise UserError(f"env.{name}={value}: should be 1 or more")
     camera = camera if camera is not None else 2 if id.startswith("quadruped-") else 0
-    env = loaded(id)
+    env = load_env(id)
     if not shadows:
         env.physics.model.vis.quality.shadowsize = 0
-    task = ControlTask(env, id, repeat, pixels, camera, render_mode)
+    task = ControlEnv(env, id, repeat, pixels, camera, render_mode)
     if pixels is None:
         return task
     try:
@@ -69,7 +69,7 @@ def make(
     return FrameStackObservation(task, frame_stack)
 
 
-def loaded(id: str) -> Any:
+def load_env(id: str) -> Any:
     """A ``dm_control.rl.control.Environment``, whose generator a reset has to seed.
 
     Raises:
@@ -119,7 +119,7 @@ class Suite:
     built: mujoco.MjModel
 
 
-class ControlTask(gymnasium.Env):
+class ControlEnv(gymnasium.Env):
     """A task of the suite. It observes ``[n]``, all that the task does in the task's own order, or a picture.
 
     A time limit truncates; only a task that says that nothing is to be had any more terminates.
@@ -180,7 +180,7 @@ class ControlTask(gymnasium.Env):
 
     def render(self) -> np.ndarray:
         """The task as it is now, for a film."""
-        return self.picture(*FILM)
+        return self.picture(*VIDEO_SIZE)
 
     def picture(self, height: int, width: int) -> np.ndarray:
         """The task as it is now, ``[height, width, 3]`` of 8 bits."""

@@ -17,15 +17,23 @@ from torch import Tensor, nn
 from torchrl.data import Composite, TensorSpec
 from torchrl.envs import EnvBase, GymWrapper
 
-from hydrl.envs.action_masks import Allowed, Place
-from hydrl.envs.checked_env import copies, levels, told
-from hydrl.envs.gymnasium import as_evaluated, followed_task
-from hydrl.envs.spaces import adapted, at, drawn, is_picture, leaves, options, within
+from hydrl.envs.action_masks import MaskSource, MaskTracker
+from hydrl.envs.checked_env import copy_kwargs, describe_value, wrapper_chain
+from hydrl.envs.gymnasium import for_evaluation, make_tracked_env
+from hydrl.envs.spaces import (
+    adapt_spaces,
+    child_spaces,
+    choice_sizes,
+    get_path,
+    is_image,
+    leaf_spaces,
+    sample_action,
+)
 from hydrl.errors import UserError
 from hydrl.specs import INFO, MASK
 
 
-class Told(EnvBase):
+class ExternalEnv(EnvBase):
     """Observes what it is told, in place of a simulator: the transforms over it then do as they do there.
 
     No episode ends in it by itself.
@@ -35,11 +43,11 @@ class Told(EnvBase):
         batch_size: of what it is told.
     """
 
-    named = "the mask"
+    entry_label = "the mask"
 
     def __init__(self, like: EnvBase, batch_size: torch.Size) -> None:
         super().__init__(device=like.device, batch_size=batch_size)
-        self.shows_all = isinstance(like, GymWrapper)  # see hydrl.specs.seen
+        self.shows_all = isinstance(like, GymWrapper)  # see hydrl.specs.observation_keys
         for kind in ("observation", "state", "action", "reward", "done"):
             name = f"full_{kind}_spec_unbatched"
             setattr(self, name, getattr(like, name))
@@ -78,7 +86,7 @@ class Told(EnvBase):
         """Nothing is drawn."""
 
 
-class Spaces(gymnasium.Env):
+class SpacesEnv(gymnasium.Env):
     """The spaces of a task without the task: gives the observation, and keeps the action, it is handed."""
 
     def __init__(self, task: gymnasium.Env) -> None:
@@ -95,7 +103,7 @@ class Spaces(gymnasium.Env):
         return self.observation, 0.0, False, False, self.info
 
 
-class OwnForm:
+class GymIO:
     """Observations and actions as Gymnasium's plain environment has them, to and from what the policy has.
 
     Where the run has wrappers it is the task in those of evaluation: they are not applied to what is read.
@@ -117,18 +125,18 @@ class OwnForm:
     """
 
     def __init__(self, make: partial, spec: TensorSpec, asking: str) -> None:
-        self.keywords = copies(as_evaluated(make).keywords)
+        self.keywords = copy_kwargs(for_evaluation(make).keywords)
         self.observe, self.spec = self.keywords.pop("observe", None), spec
         self.keywords.pop("info_keys", None)
-        with closing(followed_task(**copies(self.keywords))) as task:
-            found = allowing(task)
-            self.spaces = Spaces(found.env if found else task)
+        with closing(make_tracked_env(**copy_kwargs(self.keywords))) as task:
+            found = find_mask_tracker(task)
+            self.spaces = SpacesEnv(found.env if found else task)
         self.entry = found.place[1] if found and found.place[0] == "entry" else None
-        place: Place = ("entry", self.entry) if self.entry else ("info", MASK)
-        self.allowed = Allowed(self.spaces, place, "predict", len(found.allowed)) if found else None
-        self.task = adapted(self.allowed or self.spaces, self.observe)
+        place: MaskSource = ("entry", self.entry) if self.entry else ("info", MASK)
+        self.allowed = MaskTracker(self.spaces, place, "predict", len(found.allowed)) if found else None
+        self.task = adapt_spaces(self.allowed or self.spaces, self.observe)
         self.seen, self.acted = self.spaces.observation_space, self.spaces.action_space
-        self.entries = dict(leaves((self.allowed or self.spaces).observation_space))
+        self.entries = dict(leaf_spaces((self.allowed or self.spaces).observation_space))
         for _, space in self.entries.values():
             if space.shape is None:
                 raise UserError(
@@ -143,15 +151,15 @@ class OwnForm:
         """
         seen: list[Any] = []
         masks: list[np.ndarray] = []
-        with closing(followed_task(**copies(self.keywords))) as task:
-            found = allowing(task)
+        with closing(make_tracked_env(**copy_kwargs(self.keywords))) as task:
+            found = find_mask_tracker(task)
             task.action_space.seed(0)
             ended = True
             while len(seen) < episodes * steps * many:
                 if ended:
                     observation, ended = task.reset(seed=len(seen))[0], False
                 else:
-                    action = drawn(task.action_space, found.allowed if found else None)
+                    action = sample_action(task.action_space, found.allowed if found else None)
                     observation, _, *ends, _ = task.step(action)
                     ended = any(ends)
                 if found is not None and ended:
@@ -187,15 +195,15 @@ class OwnForm:
             own, given = self.spaces.observation_space[self.entry].dtype, np.asarray(mask)
             as_shown = given.astype(own) if given.dtype.kind in "biuf" else given
             observation = {**observation, self.entry: as_shown}
-        given = arrays(observation, self.seen)
-        shapes = {path: at(given, path).shape for path, _ in self.entries.values()}
+        given = as_arrays(observation, self.seen)
+        shapes = {path: get_path(given, path).shape for path, _ in self.entries.values()}
         counts = {path: shapes[path][: -len(each.shape) or None] for path, each in self.entries.values()}
         first, *others = counts
         for path in others:
             if counts[path] != counts[first]:
                 raise UserError(
-                    f"an observation's entries should be as many: {named(first)} has shape "
-                    f"{list(shapes[first])} and {named(path)} {list(shapes[path])}"
+                    f"an observation's entries should be as many: {entry_label(first)} has shape "
+                    f"{list(shapes[first])} and {entry_label(path)} {list(shapes[path])}"
                 )
         many = counts[first]
         each_of = [*iterate(batch_space(self.seen, *many), given)] if many else [given]
@@ -217,9 +225,9 @@ class OwnForm:
         Raises:
             UserError: for another shape.
         """
-        shape, array = [*many, sum(options(self.acted))], np.asarray(mask)
+        shape, array = [*many, sum(choice_sizes(self.acted))], np.asarray(mask)
         if list(array.shape) != shape:
-            raise UserError(f"mask should be truth values of shape {shape}; got {told(array)}")
+            raise UserError(f"mask should be truth values of shape {shape}; got {describe_value(array)}")
         return [*array] if many else [array]
 
     def write(self, action: Tensor) -> Any:
@@ -236,9 +244,9 @@ class OwnForm:
         return int(taken[0]) if isinstance(self.acted, Discrete) else taken[0]
 
 
-def as_read(given: Tensor, space: Space) -> Tensor:
+def adapt_input(given: Tensor, space: Space) -> Tensor:
     """An input ``[batch, *shape]`` as the policy has it: a picture ``[batch, C, H, W]``, or a vector."""
-    if is_picture(space):
+    if is_image(space):
         if len(space.shape) == 2:
             return given[:, None]
         last = space.shape[-1] <= space.shape[-3]
@@ -255,12 +263,12 @@ def as_read(given: Tensor, space: Space) -> Tensor:
     return flat
 
 
-def allowing(task: gymnasium.Env) -> Allowed | None:
+def find_mask_tracker(task: gymnasium.Env) -> MaskTracker | None:
     """What knows which actions a task allows; ``None`` where all always are."""
-    return next((each for each in levels(task) if isinstance(each, Allowed)), None)
+    return next((each for each in wrapper_chain(task) if isinstance(each, MaskTracker)), None)
 
 
-def arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
+def as_arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
     """What is given, as arrays of a space's own kinds, ``[*shape]`` or ``[n, *shape]``, nested as that is.
 
     Args:
@@ -273,8 +281,8 @@ def arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
     """
     if isinstance(space, Dict | Tuple):
         made = {
-            key: arrays(entry(given, key, space, path), each, (*path, key))
-            for key, each in within(space).items()
+            key: as_arrays(get_entry(given, key, space, path), each, (*path, key))
+            for key, each in child_spaces(space).items()
         }
         return made if isinstance(space, Dict) else tuple(made.values())
     try:
@@ -285,13 +293,13 @@ def arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
     many = array.ndim == len(shape) + 1 and len(array) > 0
     if list(array.shape[many:]) != shape or not np.can_cast(array.dtype, kind, "same_kind"):
         raise UserError(
-            f"{named(path)} should be {kind} of shape {shape}, or of shape {['n', *shape]} for many; got "
-            f"{array.dtype} of shape {list(array.shape)}".replace("'n'", "n")
+            f"{entry_label(path)} should be {kind} of shape {shape}, or of shape {['n', *shape]} for many; "
+            f"got {array.dtype} of shape {list(array.shape)}".replace("'n'", "n")
         )
     return array.astype(kind)
 
 
-def entry(given: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
+def get_entry(given: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
     """What lies under a key of a dictionary or tuple.
 
     Raises:
@@ -303,10 +311,11 @@ def entry(given: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
         kind, keys = ("dictionary", [*space.spaces]) if isinstance(space, Dict) else ("tuple", "")
         shown = f"a {kind} of {', '.join(map(str, keys)) or len(space.spaces)}"
         raise UserError(
-            f"{named((*path, key))} is missing: {named(path)} should be {shown}; got {told(given)}"
+            f"{entry_label((*path, key))} is missing: {entry_label(path)} should be {shown}; "
+            f"got {describe_value(given)}"
         ) from None
 
 
-def named(path: tuple) -> str:
+def entry_label(path: tuple) -> str:
     """An entry as Python writes it."""
     return "observation" + "".join(f"[{key!r}]" for key in path)

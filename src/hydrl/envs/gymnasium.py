@@ -21,18 +21,18 @@ from torchrl.envs import (
     GymWrapper,
 )
 
-from hydrl.envs.action_masks import Allowed, Asked, MaskReader, masked, place_of
-from hydrl.envs.checked_env import copies, is_of_the_task, levels, seed_spaces
+from hydrl.envs.action_masks import MaskReader, MaskSetting, MaskTracker, find_mask_source, track_mask
+from hydrl.envs.checked_env import copy_kwargs, is_env_error, seed_spaces, wrapper_chain
 from hydrl.envs.episode_info import SUCCESS, EpisodeInfo, InfoReader, is_number
-from hydrl.envs.spaces import adapted, drawn, options
+from hydrl.envs.spaces import adapt_spaces, choice_sizes, sample_action
 from hydrl.errors import UserError
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 
-TRIAL = 200  # steps in which a task of one's own is tried for what it says of success
-TRIED: dict[tuple[Any, ...], "Trial"] = {}
+PROBE_STEPS = 200  # steps in which a task of one's own is tried for what it says of success
+PROBED: dict[tuple[Any, ...], "ProbeResult"] = {}
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # choices of env, by how the ids begin
 Wrappers = Mapping[str, partial[gymnasium.Env]]
-Make = Callable[..., gymnasium.Env]
+MakeGymEnv = Callable[..., gymnasium.Env]
 
 
 def gymnasium_env(
@@ -42,8 +42,8 @@ def gymnasium_env(
     observe: list[int] | None = None,
     wrappers: dict[str, Any] | None = None,
     info_keys: list[str] | dict[str, Literal["last", "mean", "sum"]] | None = None,
-    make: Make | None = None,
-    action_mask: Asked = None,
+    make: MakeGymEnv | None = None,
+    action_mask: MaskSetting = None,
     **kwargs: Any,
 ) -> EnvBase:
     """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
@@ -61,7 +61,7 @@ def gymnasium_env(
         observe: the places of the numbers that are seen, or of a picture's channels, others being hidden;
             ``None`` shows all. For tasks that observe one vector or one picture.
         wrappers: Gymnasium's or one's own by their names, each called with the task as those before have
-            made it; one whose keyword ``training_only`` is true is left out by :func:`as_evaluated`.
+            made it; one whose keyword ``training_only`` is true is left out by :func:`for_evaluation`.
         info_keys: numbers of ``info`` that are followed through each episode, see
             :class:`hydrl.envs.episode_info.EpisodeInfo`; a list takes their last values. Whether a task
             has succeeded is followed without being named, unless the list is empty.
@@ -80,42 +80,42 @@ def gymnasium_env(
 
     # Of these three alone, and by this name: checkpoints of older runs know it so.
     def make() -> gymnasium.Env:  # type: ignore[no-redef]
-        return adapted(followed_task(id, **kwargs), observe, f"env.id={id}")
+        return adapt_spaces(make_tracked_env(id, **kwargs), observe, f"env.id={id}")
 
-    with told_of(id, maker):
-        kwargs.update(around(id, wrappers, info_keys, maker, action_mask, kwargs))
-        return informed(stepped(make, num_envs, device, plain=not (wrappers or maker)))
+    with explain_make_errors(id, maker):
+        kwargs.update(env_keywords(id, wrappers, info_keys, maker, action_mask, kwargs))
+        return add_info_readers(make_gym_wrapper(make, num_envs, device, plain=not (wrappers or maker)))
 
 
-def around(
+def env_keywords(
     id: str,
     wrappers: Wrappers | None,
     info_keys: Any,
-    maker: Make | None,
-    action_mask: Asked,
+    maker: MakeGymEnv | None,
+    action_mask: MaskSetting,
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """The keywords of :func:`followed_task` that are there, beside those of the task."""
+    """The keywords of :func:`make_tracked_env` that are there, beside those of the task."""
     asked = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
-    success = [] if info_keys == [] else succeeding(id, wrappers, maker, **kwargs)
+    success = [] if info_keys == [] else find_success_keys(id, wrappers, maker, **kwargs)
     how = dict.fromkeys(success, "last") | asked
     found = {"make": maker, "info_keys": (how, [*asked]) if how else None, "wrappers": wrappers}
     said = {} if action_mask is None else {"action_mask": action_mask}
     return {name: each for name, each in found.items() if each} | said
 
 
-def stepped(make: Any, num_envs: int, device: str, *, plain: bool) -> GymWrapper:
+def make_gym_wrapper(make: Any, num_envs: int, device: str, *, plain: bool) -> GymWrapper:
     """One task, or several together; ``plain`` ones are made of numbers and names alone."""
     if num_envs == 1:
         task = make()
-        return counted(GymWrapper(task, device=device), task.action_space)
+        return with_integer_choices(GymWrapper(task, device=device), task.action_space)
     vector = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     if not plain:
         vector.env_fns = ()  # what made them is no state of theirs, and could not be read as one
-    return counted(GymVector(vector, device=device), vector.single_action_space)
+    return with_integer_choices(GymVector(vector, device=device), vector.single_action_space)
 
 
-def counted(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
+def with_integer_choices(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
     """The environment, whose several choices are integers, ``[*batch_size, choices]``.
 
     TorchRL has them one-hot in a row, for which it has no distribution, and of a vector as a box.
@@ -127,7 +127,7 @@ def counted(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
 
 
 @contextmanager
-def told_of(id: str, maker: Make | None) -> Iterator[None]:
+def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
     """Tells in a line why a task cannot be made, where that is not its own code's doing.
 
     And of a family's game that is made without its ``maker``, what makes it as tables have it.
@@ -137,16 +137,16 @@ def told_of(id: str, maker: Make | None) -> Iterator[None]:
     """
     family = FAMILIES.get(id.rpartition("/")[0])
     if family and maker is None and id in gymnasium.registry:
-        tell(f"env={family} env.id={id} is that game as tables have it; env=gym has it as it comes")
+        warn_once(f"env={family} env.id={id} is that game as tables have it; env=gym has it as it comes")
     try:
         yield
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        if isinstance(error, UserError) or is_of_the_task(error):
+        if isinstance(error, UserError) or is_env_error(error):
             raise
-        raise UserError(f"env.id={id} could not be made: {reason_of(error, id)}") from error
+        raise UserError(f"env.id={id} could not be made: {explain_make_error(error, id)}") from error
 
 
-def reason_of(error: Exception, id: str) -> str:
+def explain_make_error(error: Exception, id: str) -> str:
     """Why a task cannot be made, with what would do where that is known."""
     reason = " ".join(str(error).split())
     family = FAMILIES.get(id.rpartition("/")[0])
@@ -170,38 +170,38 @@ def reason_of(error: Exception, id: str) -> str:
     return reason
 
 
-def followed_task(
+def make_tracked_env(
     id: str,
     info_keys: tuple[dict[str, str], list[str]] | None = None,
-    action_mask: Asked = None,
+    action_mask: MaskSetting = None,
     **kwargs: Any,
 ) -> gymnasium.Env:
     """A task in its wrappers, of whose ``info`` is followed what ``info_keys`` says, and who asked for it.
 
-    What it says of forbidden actions is read, see :func:`hydrl.envs.action_masks.masked`.
+    What it says of forbidden actions is read, see :func:`hydrl.envs.action_masks.track_mask`.
     """
-    task, named = wrapped_task(id, **kwargs), f"env.id={id}"
-    actions = sum(options(task.action_space))
-    task = masked(task, action_mask, named, actions, lambda: told_at_reset(id, **kwargs))
+    task, named = make_wrapped_env(id, **kwargs), f"env.id={id}"
+    actions = sum(choice_sizes(task.action_space))
+    task = track_mask(task, action_mask, named, actions, lambda: info_keys_at_reset(id, **kwargs))
     return EpisodeInfo(task, info_keys[0], named, info_keys[1]) if info_keys else task
 
 
-def wrapped_task(
-    id: str, wrappers: Wrappers | None = None, make: Make | None = None, **kwargs: Any
+def make_wrapped_env(
+    id: str, wrappers: Wrappers | None = None, make: MakeGymEnv | None = None, **kwargs: Any
 ) -> gymnasium.Env:
     """A task in its wrappers, the first of them innermost, as Gymnasium has it.
 
     Raises:
         UserError: for a wrapper that does not fit; one of training alone has to leave the spaces as they are.
     """
-    task = (undeferred(make) or gymnasium.make)(id, **copies(kwargs))
-    for name, wrapper in copies(dict(wrappers or {})).items():
-        keywords = {key: undeferred(value) for key, value in wrapper.keywords.items()}
+    task = (plain_partial(make) or gymnasium.make)(id, **copy_kwargs(kwargs))
+    for name, wrapper in copy_kwargs(dict(wrappers or {})).items():
+        keywords = {key: plain_partial(value) for key, value in wrapper.keywords.items()}
         alone, said = keywords.pop("training_only", False), f"env.wrappers.{name}"
         try:
             made = wrapper.func(task, **keywords)
         except Exception as error:
-            if is_of_the_task(error):
+            if is_env_error(error):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             if wrapper.func is AtariPreprocessing and "Disable frame-skipping" in reason:
@@ -219,8 +219,8 @@ def wrapped_task(
     return task
 
 
-def succeeding(
-    id: str, wrappers: Wrappers | None = None, make: Make | None = None, **kwargs: Any
+def find_success_keys(
+    id: str, wrappers: Wrappers | None = None, make: MakeGymEnv | None = None, **kwargs: Any
 ) -> list[str]:
     """Which keys of ``info`` tell of a success, found once a process in an environment of its own.
 
@@ -228,22 +228,22 @@ def succeeding(
     no more than an episode or ``TRIAL`` steps; what of it fails there is told of in the run itself.
     """
     spec = gymnasium.registry.get(id)
-    made_by = [each.func.__module__ for each in lasting(wrappers).values()]
+    made_by = [each.func.__module__ for each in evaluation_wrappers(wrappers).values()]
     made_by += [getattr(spec and spec.entry_point, "__module__", None) or str(spec and spec.entry_point)]
     if make or all(each.startswith("gymnasium.") for each in made_by):
         return []
-    return trial(id, wrappers, None, kwargs, TRIAL).success
+    return probe_env(id, wrappers, None, kwargs, PROBE_STEPS).success
 
 
-def told_at_reset(
-    id: str, wrappers: Wrappers | None = None, make: Make | None = None, **kwargs: Any
+def info_keys_at_reset(
+    id: str, wrappers: Wrappers | None = None, make: MakeGymEnv | None = None, **kwargs: Any
 ) -> list[str]:
     """The names in ``info`` of a task's reset; families have none that count."""
     family = getattr(getattr(make, "func", make), "__module__", "").startswith("hydrl.")
-    return [] if family else trial(id, wrappers, make, kwargs, 0).info
+    return [] if family else probe_env(id, wrappers, make, kwargs, 0).info
 
 
-class Trial(NamedTuple):
+class ProbeResult(NamedTuple):
     """What a task says in an environment of its own, in which it was acted for up to so many ``steps``."""
 
     steps: int
@@ -251,30 +251,32 @@ class Trial(NamedTuple):
     success: list[str]
 
 
-def trial(id: str, wrappers: Wrappers | None, make: Make | None, kwargs: dict[str, Any], steps: int) -> Trial:
+def probe_env(
+    id: str, wrappers: Wrappers | None, make: MakeGymEnv | None, kwargs: dict[str, Any], steps: int
+) -> ProbeResult:
     """A task tried, once a process; what of it fails, as the run itself will tell, says nothing."""
     keywords = {key: each for key, each in kwargs.items() if key != "render_mode"}
-    known = lasting(wrappers)
+    known = evaluation_wrappers(wrappers)
     # By the classes themselves: a notebook's next cell, or a reload, defines others of the same names.
-    classes = (made_by(id), *(wrapper.func for wrapper in known.values()))
+    classes = (entry_point_of(id), *(wrapper.func for wrapper in known.values()))
     key = (repr((id, known, make, keywords)), *classes)
-    if key not in TRIED or TRIED[key].steps < steps:
-        rng, found = GlobalRNGState(), Trial(steps, [], [])
+    if key not in PROBED or PROBED[key].steps < steps:
+        rng, found = GlobalRNGState(), ProbeResult(steps, [], [])
         state = rng.state_dict()
         try:
-            with closing(wrapped_task(id, known, make, **keywords)) as task:
+            with closing(make_wrapped_env(id, known, make, **keywords)) as task:
                 seed_spaces(task, 0)
-                found = Trial(steps, [*task.reset(seed=0)[1]], [])
-                found.success.extend(tried(task, found))
+                found = ProbeResult(steps, [*task.reset(seed=0)[1]], [])
+                found.success.extend(find_success_in_episode(task, found))
         except Exception:
             pass
         finally:
             rng.load_state_dict(state)
-        TRIED[key] = found
-    return TRIED[key]
+        PROBED[key] = found
+    return PROBED[key]
 
 
-def made_by(id: str) -> Any:
+def entry_point_of(id: str) -> Any:
     """What Gymnasium makes a task of now, a class for one; ``None`` where it knows none."""
     try:
         point = gymnasium.spec(id).entry_point
@@ -283,11 +285,11 @@ def made_by(id: str) -> Any:
         return None
 
 
-def tried(task: gymnasium.Env, known: Trial) -> list[str]:
+def find_success_in_episode(task: gymnasium.Env, known: ProbeResult) -> list[str]:
     """What tells of a success where actions are drawn at random, of those that are allowed."""
-    actions = sum(options(task.action_space))
-    place = place_of(task, None, lambda: known.info) if actions else None
-    allowed = Allowed(task, place, "it", actions) if place else None
+    actions = sum(choice_sizes(task.action_space))
+    place = find_mask_source(task, None, lambda: known.info) if actions else None
+    allowed = MaskTracker(task, place, "it", actions) if place else None
     task = allowed or task
     _, info = task.reset(seed=0)
     ended, found = False, list[str]()
@@ -295,38 +297,38 @@ def tried(task: gymnasium.Env, known: Trial) -> list[str]:
         found = [name for name in SUCCESS if name in info and is_number(info[name])]
         if found or ended:
             break
-        action = drawn(task.action_space, allowed.allowed if allowed else None)
+        action = sample_action(task.action_space, allowed.allowed if allowed else None)
         _, _, terminated, truncated, info = task.step(action)
         ended = terminated or truncated
     return found
 
 
-def informed(env: GymWrapper) -> EnvBase:
+def add_info_readers(env: GymWrapper) -> EnvBase:
     """The environment, which gives what its tasks follow of ``info``, and allow, as entries."""
     tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
-    below = [each for task in tasks for each in levels(task)]
+    below = [each for task in tasks for each in wrapper_chain(task)]
     if following := [each for each in below if isinstance(each, EpisodeInfo)]:
         env.set_info_dict_reader(InfoReader(following, env.batch_size))
-    if masking := [each for each in below if isinstance(each, Allowed)]:
+    if masking := [each for each in below if isinstance(each, MaskTracker)]:
         env.set_info_dict_reader(MaskReader(masking, env.batch_size))
     return env
 
 
-def undeferred(value: Any) -> Any:
+def plain_partial(value: Any) -> Any:
     """A value, or the plain partial of Hydra's, which checks its target anew at each call."""
     return partial(value.func, *value.args, **value.keywords) if isinstance(value, partial) else value
 
 
-def as_evaluated(make: partial[EnvBase]) -> partial[EnvBase]:
+def for_evaluation(make: partial[EnvBase]) -> partial[EnvBase]:
     """A partial of :func:`gymnasium_env` without the wrappers and opponents that are for training alone."""
     wrappers = make.keywords.get("wrappers") or {}
-    kept = lasting(wrappers)
+    kept = evaluation_wrappers(wrappers)
     if make.keywords.get("opponents") is not None:
         make = partial(make, opponents=None)
     return partial(make, wrappers=kept) if kept != wrappers else make
 
 
-def lasting(wrappers: Wrappers | None) -> dict[str, Any]:
+def evaluation_wrappers(wrappers: Wrappers | None) -> dict[str, Any]:
     """The wrappers that are not for training alone."""
     return {name: each for name, each in (wrappers or {}).items() if not each.keywords.get("training_only")}
 

@@ -8,11 +8,11 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.seeding import np_random
 
-from hydrl.envs.optional import check_id, check_share, imported
+from hydrl.envs.optional import check_id, check_probability, require_package
 from hydrl.errors import UserError
 
-CELL = 32  # pixels of a cell's side in a film
-SPEED = 20  # steps a second there, as in MinAtar's own window
+CELL_PIXELS = 32  # pixels of a cell's side in a film
+FPS = 20  # steps a second there, as in MinAtar's own window
 
 
 def make(
@@ -39,18 +39,18 @@ def make(
     for each in ("matplotlib.pyplot", "seaborn"):  # which MinAtar imports where Ctrl-C would be swallowed
         with suppress(ImportError):
             import_module(each)
-    package = imported("minatar.gym", "minatar")
+    package = require_package("minatar.gym", "minatar")
     if "MinAtar/Breakout-v1" not in gymnasium.registry:
         package.register_envs()
     check_id(id, [each for each in gymnasium.registry if each.startswith("MinAtar/")])
-    check_share("env.sticky", sticky)
+    check_probability("env.sticky", sticky)
     if max_episode_steps < 1:
         raise UserError(f"env.max_episode_steps={max_episode_steps}: should be 1 or more")
     kwargs |= {"sticky_action_prob": sticky, "difficulty_ramping": difficulty_ramping}
-    return Anew(gymnasium.make(id, max_episode_steps=max_episode_steps, **kwargs))
+    return MinAtarWrapper(gymnasium.make(id, max_episode_steps=max_episode_steps, **kwargs))
 
 
-class Anew(gymnasium.Wrapper):
+class MinAtarWrapper(gymnasium.Wrapper):
     """Begins each episode as the first one, and draws pictures of 8 bits.
 
     The game remembers the last action of the episode before, which a sticky first step would take once more:
@@ -59,7 +59,7 @@ class Anew(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self.metadata = {**env.metadata, "render_fps": SPEED}
+        self.metadata = {**env.metadata, "render_fps": FPS}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         """Begins an episode."""
@@ -73,4 +73,4 @@ class Anew(gymnasium.Wrapper):
         drawn = self.env.render()
         if self.render_mode != "rgb_array":
             return drawn
-        return np.kron((255 * drawn).astype(np.uint8), np.ones((CELL, CELL, 1), np.uint8))
+        return np.kron((255 * drawn).astype(np.uint8), np.ones((CELL_PIXELS, CELL_PIXELS, 1), np.uint8))

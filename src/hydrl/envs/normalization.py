@@ -18,9 +18,7 @@ from hydrl.errors import UserError
 from hydrl.specs import require_vectors
 
 
-def initialise_normalisers(
-    env: TransformedEnv, frames: int | None, known: dict[str, Any] | None = None
-) -> None:
+def init_normalizers(env: TransformedEnv, frames: int | None, known: dict[str, Any] | None = None) -> None:
     """Takes every ``ObservationNorm``'s mean and deviation from at least ``frames`` random frames.
 
     One environment does it as the TorchRL tutorial does. Several are not left to ``init_stats``, which stops
@@ -29,18 +27,18 @@ def initialise_normalisers(
     Args:
         env: seeded.
         frames: at least so many; needed where there is one.
-        known: an earlier :func:`normaliser_state`, whose statistics are used instead.
+        known: an earlier :func:`normalizer_state`, whose statistics are used instead.
 
     Raises:
         UserError: for an ``ObservationNorm`` over several entries, which need statistics of their own, or
             without frames.
     """
-    for position, transform in enumerate(normalisers(env)):
+    for position, transform in enumerate(normalizers(env)):
         if not isinstance(transform, ObservationNorm):
             require_vectors(transform.parent.observation_spec, transform.in_keys, "a normaliser")
         elif known is not None:
-            with fitting():
-                fill(transform, known[str(position)])
+            with explain_mismatch():
+                set_statistics(transform, known[str(position)])
         elif not transform.initialized:
             if len(transform.in_keys) > 1:
                 raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
@@ -48,49 +46,49 @@ def initialise_normalisers(
                 raise UserError("init_stats_frames=null: ObservationNorm takes statistics; use 1_000")
             require_vectors(transform.parent.observation_spec, transform.in_keys, "a normaliser")
             if env.batch_dims:
-                standardise(transform, env.numel(), frames)
+                fit_to_random_frames(transform, env.numel(), frames)
             else:
                 transform.init_stats(num_iter=frames, reduce_dim=0, cat_dim=0)
                 if isinstance(transform, FixedNorm):
-                    leave_constants(transform)
+                    unscale_constants(transform)
 
 
-def standardise(transform: ObservationNorm, num_envs: int, frames: int) -> None:
+def fit_to_random_frames(transform: ObservationNorm, num_envs: int, frames: int) -> None:
     """Fits ``transform`` to ``frames`` random frames of the environment below it, episode after episode.
 
     A component that never moved is centred and not scaled.
     """
     rollout = transform.parent.rollout(-(-frames // num_envs), break_when_any_done=False)
-    fit(transform, rollout[transform.in_keys[0]].flatten(0, rollout.ndim - 1))
+    fit_normalizer(transform, rollout[transform.in_keys[0]].flatten(0, rollout.ndim - 1))
 
 
-def fit(transform: ObservationNorm, observation: torch.Tensor) -> None:
-    """Takes mean and deviation from observations ``[frames, size]``; see :func:`standardise`."""
+def fit_normalizer(transform: ObservationNorm, observation: torch.Tensor) -> None:
+    """Takes mean and deviation from observations ``[frames, size]``; see :func:`fit_to_random_frames`."""
     mean, deviation = observation.mean(0), observation.std(0)
-    scale = deviation.where(moved(mean, deviation, transform.eps), 1.0)
+    scale = deviation.where(varies(mean, deviation, transform.eps), 1.0)
     if not transform.standard_normal:  # the transform multiplies by the scale and adds loc
         mean, scale = -mean / scale, 1 / scale
-    fill(transform, {"loc": mean, "scale": scale})
+    set_statistics(transform, {"loc": mean, "scale": scale})
 
 
-def leave_constants(transform: ObservationNorm) -> None:
+def unscale_constants(transform: ObservationNorm) -> None:
     """Unscales what never moved: TorchRL divides it by its least deviation, and it would move by millions."""
     loc, scale = transform.loc, transform.scale
     if not transform.standard_normal:  # the transform multiplies by the scale and adds loc
         loc, scale = -loc / scale, 1 / scale
-    constant = ~moved(loc, scale, transform.eps)
+    constant = ~varies(loc, scale, transform.eps)
     scale.copy_(scale.where(~constant, 1.0))
     if not transform.standard_normal:
         transform.loc.copy_(transform.loc.where(~constant, -loc))
         transform.scale.copy_(transform.scale.where(~constant, 1.0))
 
 
-def moved(mean: torch.Tensor, deviation: torch.Tensor, eps: float) -> torch.Tensor:
+def varies(mean: torch.Tensor, deviation: torch.Tensor, eps: float) -> torch.Tensor:
     """Whether a component moved by more than rounding its mean would have it seem to."""
     return deviation > 1.001 * eps * mean.abs().clamp_min(1.0)
 
 
-def fill(transform: ObservationNorm, statistics: dict[str, torch.Tensor]) -> None:
+def set_statistics(transform: ObservationNorm, statistics: dict[str, torch.Tensor]) -> None:
     """Writes ``loc`` and ``scale`` into a transform, giving them their shapes if they have none yet."""
     for name, value in statistics.items():
         buffer = getattr(transform, name)
@@ -99,15 +97,15 @@ def fill(transform: ObservationNorm, statistics: dict[str, torch.Tensor]) -> Non
         buffer.copy_(value)
 
 
-def normalisers(env: TransformedEnv) -> list[ObservationNorm | VecNorm | VecNormV2]:
+def normalizers(env: TransformedEnv) -> list[ObservationNorm | VecNorm | VecNormV2]:
     """The transforms that hold statistics, in order."""
     return [each for each in env.transform if isinstance(each, ObservationNorm | VecNorm | VecNormV2)]
 
 
-def normaliser_state(env: TransformedEnv) -> dict[str, Any]:
+def normalizer_state(env: TransformedEnv) -> dict[str, Any]:
     """The statistics of all normalisers, copied, keyed ``"0"``, ``"1"``, ... in order: tensors only."""
     state: dict[str, Any] = {}
-    for position, transform in enumerate(normalisers(env)):
+    for position, transform in enumerate(normalizers(env)):
         if isinstance(transform, ObservationNorm):
             statistics = {"loc": transform.loc, "scale": transform.scale}
         else:
@@ -116,8 +114,8 @@ def normaliser_state(env: TransformedEnv) -> dict[str, Any]:
     return state
 
 
-def load_normaliser(env: TransformedEnv, state: dict[str, Any], *, running: bool = False) -> None:
-    """Puts the statistics of :func:`normaliser_state` into ``env`` and freezes running normalisers.
+def load_normalizer(env: TransformedEnv, state: dict[str, Any], *, running: bool = False) -> None:
+    """Puts the statistics of :func:`normalizer_state` into ``env`` and freezes running normalisers.
 
     Args:
         env: with as many normalisers.
@@ -127,10 +125,10 @@ def load_normaliser(env: TransformedEnv, state: dict[str, Any], *, running: bool
     Raises:
         UserError: for statistics of other normalisers, or that are none.
     """
-    with fitting():
-        for transform, statistics in zip(normalisers(env), state.values(), strict=True):
+    with explain_mismatch():
+        for transform, statistics in zip(normalizers(env), state.values(), strict=True):
             if isinstance(transform, ObservationNorm):
-                fill(transform, statistics)
+                set_statistics(transform, statistics)
             else:
                 transform.set_extra_state(statistics)
                 if not running:
@@ -140,7 +138,7 @@ def load_normaliser(env: TransformedEnv, state: dict[str, Any], *, running: bool
 
 
 @contextmanager
-def fitting() -> Iterator[None]:
+def explain_mismatch() -> Iterator[None]:
     """Statistics of another run, or that somebody else made, put back in the block.
 
     Raises:

@@ -9,7 +9,7 @@ from types import ModuleType
 from hydrl.errors import UserError
 
 
-def imported(name: str, extra: str, family: str = "") -> ModuleType:
+def require_package(name: str, extra: str, family: str = "") -> ModuleType:
     """A package that comes with an extra of hydrl's, which is called as the family is unless that is given.
 
     Raises:
@@ -34,12 +34,12 @@ def check_id(id: str, known: Iterable[str]) -> None:
     """
     if id in (ids := [*known]):
         return
-    games = {name_of(each): each for each in ids}  # of several versions the last
-    near = get_close_matches(name_of(id), games, 3) or sorted(games)
+    games = {game_name(each): each for each in ids}  # of several versions the last
+    near = get_close_matches(game_name(id), games, 3) or sorted(games)
     raise UserError(f"env.id={id}: there is no such game; use {' or '.join(games[each] for each in near)}")
 
 
-def check_share(key: str, value: float) -> None:
+def check_probability(key: str, value: float) -> None:
     """Refuses what is no probability, and 1: an action that is always the one before is never chosen.
 
     Raises:
@@ -49,7 +49,7 @@ def check_share(key: str, value: float) -> None:
         raise UserError(f"{key}={value}: should be a probability, at least 0 and below 1")
 
 
-def name_of(id: str) -> str:
+def game_name(id: str) -> str:
     """What a game is called in an id of whatever version, in small letters alone."""
     game = re.sub(r"(NoFrameskip|Deterministic|-ram)*(-v\d+)?$", "", id.rpartition("/")[2])
     return re.sub(r"[^a-z0-9]", "", game.lower())

@@ -15,19 +15,19 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, TensorSpec, Unbounded
 from torchrl.envs import EnvBase
 
-from hydrl.envs.action_masks import truth_values
-from hydrl.envs.checked_env import copies, is_of_the_task, told
-from hydrl.envs.optional import check_id, imported
-from hydrl.envs.spaces import TAKEN, chosen, options
+from hydrl.envs.action_masks import parse_mask
+from hydrl.envs.checked_env import copy_kwargs, describe_value, is_env_error
+from hydrl.envs.optional import check_id, require_package
+from hydrl.envs.spaces import RESERVED_KEYS, choice_sizes, unflatten_choices
 from hydrl.errors import UserError
 from hydrl.specs import AGENTS, ALIVE, GONE, MASK, has_room
 
-FAMILIES = {"mpe2": "mpe2"}  # where the tasks of an id's first half lie
-FAMILIES |= {each: f"pettingzoo.{each}" for each in ("atari", "butterfly", "classic", "sisl")}
+PACKAGES = {"mpe2": "mpe2"}  # where the tasks of an id's first half lie
+PACKAGES |= {each: f"pettingzoo.{each}" for each in ("atari", "butterfly", "classic", "sisl")}
 OWN = "One of your own is env.id=MODULE:CLASS, with the methods of pettingzoo.ParallelEnv"
 ENDS = ("done", "terminated", "truncated")
 GroupMap = Literal["all_in_one_group", "one_group_per_agent"] | dict[str, list[str]] | None
-Entries = dict[str, dict[str, np.ndarray]]  # arrays [num_envs, agents, ...] by their groups and names
+GroupArrays = dict[str, dict[str, np.ndarray]]  # arrays [num_envs, agents, ...] by their groups and names
 
 
 class Group(NamedTuple):
@@ -53,7 +53,7 @@ def pettingzoo_env(
     group_map: GroupMap = None,
     continuous_actions: bool | None = None,
     **kwargs: Any,
-) -> "AgentsVector":
+) -> "MultiAgentEnv":
     """A task of PettingZoo's in which all agents act at once.
 
     Args:
@@ -72,26 +72,26 @@ def pettingzoo_env(
     """
     if continuous_actions is not None:
         kwargs["continuous_actions"] = continuous_actions
-    tasks = [made(id, copies(kwargs)) for _ in range(num_envs)]
-    return AgentsVector(tasks, f"env.id={id}", group_map, device)
+    tasks = [make_parallel_env(id, copy_kwargs(kwargs)) for _ in range(num_envs)]
+    return MultiAgentEnv(tasks, f"env.id={id}", group_map, device)
 
 
-def made(id: str, kwargs: dict[str, Any]) -> Any:
+def make_parallel_env(id: str, kwargs: dict[str, Any]) -> Any:
     """A ``pettingzoo.ParallelEnv``.
 
     Raises:
         UserError: as :func:`pettingzoo_env` does.
     """
-    zoo = imported("pettingzoo", "pettingzoo")
-    task = called(maker_of(id), id, kwargs)
+    zoo = require_package("pettingzoo", "pettingzoo")
+    task = call_maker(find_maker(id), id, kwargs)
     if isinstance(task, zoo.AECEnv):
-        raise UserError(turns(id))
+        raise UserError(turns_message(id))
     if not all(hasattr(task, each) for each in ("possible_agents", "action_space", "step", "reset")):
         raise UserError(f"env.id={id} made a {type(task).__name__}, and no task of PettingZoo's. {OWN}")
     return task
 
 
-def called(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
+def call_maker(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
     """What a maker makes.
 
     Raises:
@@ -100,26 +100,26 @@ def called(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
     try:
         return maker(**kwargs)
     except (TypeError, ImportError) as error:
-        if own_code(maker) and is_of_the_task(error):
+        if is_own_code(maker) and is_env_error(error):
             raise
         raise UserError(f"env.id={id} could not be made: {' '.join(str(error).split())}") from error
 
 
-def maker_of(id: str) -> Any:
+def find_maker(id: str) -> Any:
     """What makes a task of PettingZoo's where its agents act at once.
 
     Raises:
         UserError: for one that there is not, or where turns are taken.
     """
     if ":" in id:
-        return own(id)
-    module = module_of(id)
+        return import_own_env(id)
+    module = import_env_module(id)
     if not hasattr(module, "parallel_env"):
-        raise UserError(turns(id))
+        raise UserError(turns_message(id))
     return module.parallel_env
 
 
-def own(id: str) -> Any:
+def import_own_env(id: str) -> Any:
     """One's own class, or whatever else makes a task, by ``MODULE:NAME``.
 
     Raises:
@@ -137,44 +137,44 @@ def own(id: str) -> Any:
         raise UserError(f"env.id={id} could not be made: {error}; {where}") from None
 
 
-def module_of(id: str) -> Any:
+def import_env_module(id: str) -> Any:
     """The module of a task of a family's, ``FAMILY/NAME_vN``.
 
     Raises:
         UserError: for one that there is not, or a package that is missing.
     """
     family, _, name = id.partition("/")
-    if family in FAMILIES:
-        imported(FAMILIES[family], "pettingzoo")
-    check_id(id, known())
+    if family in PACKAGES:
+        require_package(PACKAGES[family], "pettingzoo")
+    check_id(id, list_env_ids())
     try:
-        return import_module(f"{FAMILIES[family]}.{name}")
+        return import_module(f"{PACKAGES[family]}.{name}")
     except ImportError as error:
         extra = "hydrl[pettingzoo]" if family in ("mpe2", "classic") else f"pettingzoo[{family}]"
         raise UserError(f"env.id={id}: {' '.join(str(error).split())}; pip install '{extra}'") from error
 
 
-def known() -> list[str]:
+def list_env_ids() -> list[str]:
     """All tasks of the families that are installed, ``FAMILY/NAME_vN``; none of them is imported."""
     found = []
-    for family, package in FAMILIES.items():
+    for family, package in PACKAGES.items():
         spec = find_spec(package)
         places = (spec.submodule_search_locations if spec else None) or []
         found += [f"{family}/{file.stem}" for place in places for file in Path(place).glob("*_v[0-9]*.py")]
     return sorted(found)
 
 
-def turns(id: str) -> str:
+def turns_message(id: str) -> str:
     """What is said of a task that is seen from one seat."""
     return f"env.id={id}: its players take turns; write env=self_play env.id={id}"
 
 
-def own_code(maker: Any) -> bool:
+def is_own_code(maker: Any) -> bool:
     """Whether a class or a function is one's own."""
     return getattr(maker, "__module__", "").partition(".")[0] not in ("pettingzoo", "mpe2")
 
 
-class AgentsVector(EnvBase):
+class MultiAgentEnv(EnvBase):
     """Tasks of PettingZoo's stepped together, ``[num_envs]``, each with its agents in groups.
 
     An agent observes a vector, ``(GROUP, observation)``; what is no vector is flattened, choices one-hot.
@@ -197,23 +197,23 @@ class AgentsVector(EnvBase):
         self.tasks, self.named = [*tasks], named
         self.metadata, task = getattr(tasks[0], "metadata", {}), tasks[0]
         self.spaces = {agent: task.observation_space(agent) for agent in task.possible_agents}
-        self.groups = groups_of(task, group_map, named)
+        self.groups = make_groups(task, group_map, named)
         self.places = {agent: (each.name, k) for each in self.groups for k, agent in enumerate(each.agents)}
         self.seeds: list[int | None] = [None] * len(tasks)
         _, infos = task.reset()
-        says = {agent for agent, space in self.spaces.items() if MASK in entries_of(space)}
+        says = {agent for agent, space in self.spaces.items() if MASK in subspaces(space)}
         says |= {agent for agent in self.spaces if MASK in (infos.get(agent) or {})}
         self.masked = {each.name: bool(says & {*each.agents}) for each in self.groups}
         whole = {each.name: (len(tasks), len(each.agents)) for each in self.groups}
-        self.now: Entries = {each.name: self.entries(each, whole[each.name]) for each in self.groups}
+        self.now: GroupArrays = {each.name: self.entries(each, whole[each.name]) for each in self.groups}
         self.make_specs(whole)
 
     def make_specs(self, whole: Mapping[str, tuple[int, int]]) -> None:
         """Writes down what TorchRL asks; ``whole`` is ``(num_envs, agents)`` of each group."""
         seen, acted, paid = dict[str, Any](), dict[str, Any](), dict[str, Any]()
         for each in self.groups:
-            shape, action = whole[each.name], spec_of_actions(each, self.named)
-            entries = {name: spec_of(array) for name, array in self.now[each.name].items()}
+            shape, action = whole[each.name], action_spec_of(each, self.named)
+            entries = {name: observation_spec_of(array) for name, array in self.now[each.name].items()}
             seen[each.name] = Composite(entries, shape=shape)
             acted[each.name] = Composite({"action": action.expand(*shape, *action.shape)}, shape=shape)
             paid[each.name] = Composite({"reward": Unbounded((*shape, 1))}, shape=shape)
@@ -227,7 +227,7 @@ class AgentsVector(EnvBase):
         found = {"observation": np.zeros((*shape, group.size), np.float32)}
         found |= {ALIVE: np.ones((*shape, 1), bool), GONE: np.zeros((*shape, 1), bool)}
         if self.masked[group.name]:
-            found[MASK] = np.ones((*shape, sum(options(group.actions))), bool)
+            found[MASK] = np.ones((*shape, sum(choice_sizes(group.actions))), bool)
         return found
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -271,7 +271,7 @@ class AgentsVector(EnvBase):
         action, space = actions[group][place, k], self.tasks[place].action_space(agent)
         if isinstance(space, Box):
             return action.reshape(space.shape).astype(space.dtype)
-        return chosen(space, np.ravel(action))
+        return unflatten_choices(space, np.ravel(action))
 
     def show(self, place: int, agent: str, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
         """Writes down what an agent sees and may do; one that is not there sees nothing, and may do all.
@@ -283,15 +283,13 @@ class AgentsVector(EnvBase):
         now, seen = self.now[group], observations.get(agent)
         now["observation"][place, k] = 0.0 if seen is None else self.flat(agent, seen)
         if MASK in now:
-            given = mask_of(seen, infos.get(agent)) if now[ALIVE][place, k] else None
+            given = find_mask(seen, infos.get(agent)) if now[ALIVE][place, k] else None
             size = now[MASK].shape[-1]
-            now[MASK][place, k] = (
-                True if given is None else truth_values(given, size, f"{self.named}: {MASK}")
-            )
+            now[MASK][place, k] = True if given is None else parse_mask(given, size, f"{self.named}: {MASK}")
 
     def flat(self, agent: str, seen: Any) -> np.ndarray:
         """What an agent sees in a row, without what says which actions are allowed."""
-        whole, space = entries_of(self.spaces[agent]), without_mask(self.spaces[agent])
+        whole, space = subspaces(self.spaces[agent]), without_mask(self.spaces[agent])
         if MASK in whole:
             rest = {name: seen[name] for name in whole if name != MASK}
             seen = rest if isinstance(space, Dict) else next(iter(rest.values()))
@@ -329,14 +327,14 @@ class AgentsVector(EnvBase):
         super().close(raise_if_closed=raise_if_closed)
 
 
-class AgentsForm:
+class PettingZooIO:
     """What agents see and do as PettingZoo has it, dictionaries by agent, to and from what a policy has.
 
     Args:
-        make: makes an :class:`AgentsVector` of one task.
+        make: makes an :class:`MultiAgentEnv` of one task.
     """
 
-    def __init__(self, make: Callable[..., AgentsVector]) -> None:
+    def __init__(self, make: Callable[..., MultiAgentEnv]) -> None:
         self.like = make(num_envs=1)
 
     def read(self, observations: Any, masks: Any = None) -> TensorDict:
@@ -353,7 +351,7 @@ class AgentsForm:
         if not isinstance(observations, Mapping) or not observations or {*observations} - {*like.places}:
             raise UserError(
                 f"observation should be a dictionary by agent, of those that still act among "
-                f"{', '.join(like.places)}; got {told(observations)}"
+                f"{', '.join(like.places)}; got {describe_value(observations)}"
             )
         for agent, (group, k) in like.places.items():
             there = agent in observations
@@ -369,7 +367,7 @@ class AgentsForm:
         return {agent: int(each) if each.shape == () else each for agent, each in taken.items()}
 
 
-def groups_of(task: Any, group_map: GroupMap, named: str) -> list[Group]:
+def make_groups(task: Any, group_map: GroupMap, named: str) -> list[Group]:
     """The agents in their groups; a single group is called ``agents``.
 
     Raises:
@@ -393,23 +391,23 @@ def groups_of(task: Any, group_map: GroupMap, named: str) -> list[Group]:
             found.setdefault(agent if alone else re.sub(r"_\d+$", "", agent), []).append(agent)
     if len(found) == 1:
         found = {AGENTS: agents}
-    if taken := sorted({*found} & TAKEN):
+    if taken := sorted({*found} & RESERVED_KEYS):
         raise UserError(f"env.group_map: a group may not be called {taken[0]}, a name that a run needs")
-    return [alike(task, name, each, group_map) for name, each in found.items()]
+    return [make_group(task, name, each, group_map) for name, each in found.items()]
 
 
-def alike(task: Any, name: str, agents: list[str], group_map: GroupMap) -> Group:
+def make_group(task: Any, name: str, agents: list[str], group_map: GroupMap) -> Group:
     """A group of agents.
 
     Raises:
         UserError: if they observe or do unlike things, which joined would be another task's.
     """
     first, *others = agents
-    kind = [(size_of(task, each), without_start(task.action_space(each))) for each in agents]
+    kind = [(observation_size(task, each), action_signature(task.action_space(each))) for each in agents]
     for agent, each in zip(others, kind[1:], strict=True):
         if each != kind[0]:
             what = [
-                f"{a} observes {size} numbers and {doing(actions)}"
+                f"{a} observes {size} numbers and {describe_actions(actions)}"
                 for a, (size, actions) in ((first, kind[0]), (agent, each))
             ]
             by_names = "null, which goes by names, or env.group_map=" * (group_map is not None)
@@ -420,55 +418,55 @@ def alike(task: Any, name: str, agents: list[str], group_map: GroupMap) -> Group
     return Group(name, agents, task.action_space(first), kind[0][0])
 
 
-def doing(actions: Any) -> str:
-    """What of :func:`without_start` an agent does, in words."""
+def describe_actions(actions: Any) -> str:
+    """What of :func:`action_signature` an agent does, in words."""
     several = " and of ".join(map(str, actions)) if isinstance(actions, list) else ""
     return f"chooses of {several}" if several else f"does {actions}"
 
 
-def size_of(task: Any, agent: str) -> int:
+def observation_size(task: Any, agent: str) -> int:
     """How many numbers an agent observes."""
     return flatdim(without_mask(task.observation_space(agent)))
 
 
-def without_start(space: gymnasium.Space) -> Any:
+def action_signature(space: gymnasium.Space) -> Any:
     """What of a space of actions has to be the same: options, or bounds."""
-    return options(space) or space
+    return choice_sizes(space) or space
 
 
-def entries_of(space: gymnasium.Space) -> dict[str, gymnasium.Space]:
+def subspaces(space: gymnasium.Space) -> dict[str, gymnasium.Space]:
     """What a dictionary is made of; others are made of nothing."""
     return dict(space.spaces) if isinstance(space, Dict) else {}
 
 
 def without_mask(space: gymnasium.Space) -> gymnasium.Space:
     """What an agent sees beside what says which actions are allowed; what is left alone stands by itself."""
-    rest = {name: each for name, each in entries_of(space).items() if name != MASK}
-    if len(rest) == len(entries_of(space)):
+    rest = {name: each for name, each in subspaces(space).items() if name != MASK}
+    if len(rest) == len(subspaces(space)):
         return space
     return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
 
 
-def mask_of(seen: Any, info: Any) -> Any:
+def find_mask(seen: Any, info: Any) -> Any:
     """Where an agent is told which actions are allowed: in what it sees, or in ``info``; maybe nowhere."""
     found = [each[MASK] for each in (seen, info) if isinstance(each, Mapping) and MASK in each]
     return found[0] if found else None
 
 
-def spec_of(array: np.ndarray) -> TensorSpec:
+def observation_spec_of(array: np.ndarray) -> TensorSpec:
     """Of an entry that is observed."""
     if array.dtype == bool:
         return Binary(array.shape[-1], array.shape, dtype=torch.bool)
     return Unbounded(array.shape, dtype=torch.float32)
 
 
-def spec_of_actions(group: Group, named: str) -> TensorSpec:
+def action_spec_of(group: Group, named: str) -> TensorSpec:
     """What one agent does: a number of a choice, those of several, or floats within bounds.
 
     Raises:
         UserError: for anything else.
     """
-    space, sizes = group.actions, options(group.actions)
+    space, sizes = group.actions, choice_sizes(group.actions)
     if len(sizes) == 1:
         return Categorical(sizes[0], dtype=torch.int64)
     if sizes:

@@ -15,15 +15,15 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torchrl.envs import DoubleToFloat, Transform, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from hydrl.envs.optional import imported
-from hydrl.envs.pettingzoo import called, mask_of, module_of, own
-from hydrl.envs.spaces import at, is_picture, leaves, view
-from hydrl.envs.transforms import alone, read_by
+from hydrl.envs.optional import require_package
+from hydrl.envs.pettingzoo import call_maker, find_mask, import_env_module, import_own_env
+from hydrl.envs.spaces import adapt_entry, get_path, is_image, leaf_spaces
+from hydrl.envs.transforms import detach_transform, transforms_read_by
 from hydrl.errors import UserError
 from hydrl.specs import MASK
 
 
-class Opponents:
+class OpponentPool:
     """Earlier policies of the run, which it plays against; before there are any, moves are drawn at random.
 
     All environments of a run share them, and a checkpoint has them.
@@ -49,9 +49,9 @@ class Opponents:
         """Says before a run begins that a policy could not play as it does in ``env``.
 
         Raises:
-            UserError: see :func:`through`.
+            UserError: see :func:`opponent_transforms`.
         """
-        through(policy, env)
+        opponent_transforms(policy, env)
 
     def meet(self, policy: TensorDictModuleBase, frames: int, env: TransformedEnv) -> None:
         """Lets the policy join them, where it has been trained for another ``every_frames``.
@@ -63,7 +63,7 @@ class Opponents:
         """
         if frames // self.every_frames > self.joined:
             self.joined = frames // self.every_frames
-            self.policies.append(as_it_is(policy, env))
+            self.policies.append(frozen_copy(policy, env))
 
     def drawn(self, rng: np.random.Generator) -> int | None:
         """One for a game, by its place; ``None`` plays at random."""
@@ -98,7 +98,7 @@ class Opponents:
         self.joined = state["joined"]
         self.policies.clear()
         for weights in state["policies"]:
-            self.policies.append(as_it_is(policy, env))
+            self.policies.append(frozen_copy(policy, env))
             self.policies[-1].load_state_dict(weights)
 
     @contextmanager
@@ -115,20 +115,22 @@ class Opponents:
             self.policies = now
 
 
-def as_it_is(policy: TensorDictModuleBase, env: TransformedEnv) -> TensorDictModuleBase:
+def frozen_copy(policy: TensorDictModuleBase, env: TransformedEnv) -> TensorDictModuleBase:
     """A copy of a policy that stays as it is, and reads what a game shows below the transforms of ``env``."""
-    transforms = list(map(alone, through(policy, env)))
+    transforms = list(map(detach_transform, opponent_transforms(policy, env)))
     whole = TensorDictSequential(*transforms, policy) if transforms else policy
     return deepcopy(whole).eval().requires_grad_(False)
 
 
-def through(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
+def opponent_transforms(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
     """The transforms through which a policy reads what a game shows.
 
     Raises:
         UserError: for one that needs more than what is seen at a move, as frames that are stacked.
     """
-    found = [each for each in read_by(policy, env) if not isinstance(each, DoubleToFloat)]  # floats are given
+    found = [
+        each for each in transforms_read_by(policy, env) if not isinstance(each, DoubleToFloat)
+    ]  # floats are given
     for each in found:
         by_steps = type(each)._apply_transform is Transform._apply_transform
         if by_steps and not hasattr(each, "to_observation_norm"):
@@ -143,7 +145,7 @@ def through(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform
 def make(
     id: str,
     seat: str | None = None,
-    opponents: Opponents | None = None,
+    opponents: OpponentPool | None = None,
     render_mode: str | None = None,
     **kwargs: Any,
 ) -> gymnasium.Env:
@@ -160,24 +162,24 @@ def make(
     Raises:
         UserError: for a game that there is not, or no player of it.
     """
-    zoo = imported("pettingzoo", "pettingzoo", "self_play")
+    zoo = require_package("pettingzoo", "pettingzoo", "self_play")
     at_once = UserError(f"env.id={id} is no game of turns; write env=pettingzoo env.id={id}")
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     if ":" in id:
-        game = called(own(id), id, kwargs)
-    elif hasattr(module := module_of(id), "parallel_env"):
+        game = call_maker(import_own_env(id), id, kwargs)
+    elif hasattr(module := import_env_module(id), "parallel_env"):
         raise at_once
     else:
-        game = called(module.env, id, kwargs)
+        game = call_maker(module.env, id, kwargs)
     if not isinstance(game, zoo.AECEnv):
         raise at_once
     game.reset(seed=0)
     in_info = MASK in game.infos[game.agent_selection]
-    return (Masked if in_info else Seat)(game, id, seat, opponents)
+    return (MaskedSelfPlayEnv if in_info else SelfPlayEnv)(game, id, seat, opponents)
 
 
-class Seat(gymnasium.Env):
+class SelfPlayEnv(gymnasium.Env):
     """A game of turns as one player has it: a step is its move with all that the others answer.
 
     What it is paid meanwhile comes with its own last move, so that the loser's -1, which a game gives in the
@@ -191,7 +193,7 @@ class Seat(gymnasium.Env):
         opponents: who plays the others.
     """
 
-    def __init__(self, game: Any, id: str, seat: str | None, opponents: Opponents | None) -> None:
+    def __init__(self, game: Any, id: str, seat: str | None, opponents: OpponentPool | None) -> None:
         self.game, self.id, self.asked, self.opponents = game, id, seat, opponents
         players = game.possible_agents
         if seat not in (None, *players):
@@ -208,8 +210,8 @@ class Seat(gymnasium.Env):
         seen = self.observation_space
         if isinstance(seen, Dict):
             seen = Dict({key: each for key, each in seen.items() if key != MASK})
-        bare = "pixels" if is_picture(seen) else "observation"
-        self.entries = {name or bare: each for name, each in leaves(seen)}
+        bare = "pixels" if is_image(seen) else "observation"
+        self.entries = {name or bare: each for name, each in leaf_spaces(seen)}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins a game, in which others may move first."""
@@ -257,13 +259,15 @@ class Seat(gymnasium.Env):
     def answer(self, player: str) -> int:
         """What an opponent does, in the game's own numbers of its actions."""
         seen, mask = self.game.observe(player), None
-        mask = mask_of(seen, self.game.infos[player])
+        mask = find_mask(seen, self.game.infos[player])
         actions = self.game.action_space(player)
         legal = np.ones(actions.n, bool) if mask is None else np.asarray(mask, bool)
         others, place, drawn = self.opponents, self.opponent, self.np_random
         if others is None or place is None or drawn.random() < others.chance:
             return int(actions.start + drawn.choice(np.flatnonzero(legal)))
-        shown = {name: view(at(seen, path), space) for name, (path, space) in self.entries.items()}
+        shown = {
+            name: adapt_entry(get_path(seen, path), space) for name, (path, space) in self.entries.items()
+        }
         return int(actions.start) + others.act(place, shown, legal)
 
     def render(self) -> Any:
@@ -275,7 +279,7 @@ class Seat(gymnasium.Env):
         self.game.close()
 
 
-class Masked(Seat):
+class MaskedSelfPlayEnv(SelfPlayEnv):
     """One whose game has the mask of its actions in ``infos``, and not in what is observed."""
 
     def action_masks(self) -> np.ndarray:

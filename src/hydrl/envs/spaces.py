@@ -21,28 +21,38 @@ from gymnasium.spaces import (
 )
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformAction, TransformObservation
 
-from hydrl.envs.checked_env import CHECKS, CopiedTask
+from hydrl.envs.checked_env import CHECK_ENV, CheckedEnv
 from hydrl.errors import UserError
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 from hydrl.specs import INFO, has_room
 
-LEAST = 5  # pixels of a side, from which on a window of three has three places; on three it has one
+MIN_IMAGE_SIDE = 5  # pixels of a side, from which on a window of three has three places; on three it has one
 # Entries that a run writes itself, or that TorchRL does.
-TAKEN = {"action", "reward", "done", "terminated", "truncated", "next", "is_init", "step_count", INFO}
-TAKEN |= {"episode_reward", "cut_short", "features", "memory", "joined", "loc", "scale", "param", "logits"}
-TAKEN |= {"action_value", "state_value", "state_action_value", "advantage", "value_target", "index"}
+RESERVED_KEYS = {"action", "reward", "done", "terminated", "truncated", "next", "is_init", "step_count", INFO}
+RESERVED_KEYS |= {
+    "episode_reward",
+    "cut_short",
+    "features",
+    "memory",
+    "joined",
+    "loc",
+    "scale",
+    "param",
+    "logits",
+}
+RESERVED_KEYS |= {"action_value", "state_value", "state_action_value", "advantage", "value_target", "index"}
 
 # TorchRL calls an entry of the first name so itself, and makes more of the second than a run here does.
-RENAMED = {"state": "observation", "action_mask": "mask"}
+RENAMED_ENTRIES = {"state": "observation", "action_mask": "mask"}
 
 
-def adapted(
+def adapt_spaces(
     env: gymnasium.Env, observe: list[int] | None = None, named: str = "the environment"
 ) -> gymnasium.Env:
     """The task as TorchRL and the networks take it.
 
-    What it observes keeps its kind (see :class:`Sight`); choices are counted from 0, several are one row of
-    them, other actions are one vector, and a reward is one number.
+    What it observes keeps its kind (see :class:`ObservationAdapter`); choices are counted from 0, several are
+    one row of them, other actions are one vector, and a reward is one number.
 
     Args:
         env: the task.
@@ -63,36 +73,36 @@ def adapted(
             flat = Box(actions.low.ravel(), actions.high.ravel(), dtype=actions.dtype.type)
             env = TransformAction(env, lambda action: action.reshape(actions.shape), flat)
     else:
-        env = in_a_row(env)
+        env = flatten_actions(env)
     if not is_of_fixed_size(seen):
         raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
-    if any(map(is_unread_stack, parts_of(seen))):
-        tell(
+    if any(map(is_unsupported_stack, all_spaces(seen))):
+        warn_once(
             f"{named} observes stacked pictures that are not uint8, which are read as one vector; stack them "
             "by the transform torchrl.envs.CatFrames in place of a wrapper, and they are read as pictures"
         )
-    if isinstance(seen, Dict) or any(map(is_picture, parts_of(seen))):
-        env = Sight(env)
+    if isinstance(seen, Dict) or any(map(is_image, all_spaces(seen))):
+        env = ObservationAdapter(env)
     elif not is_vector(seen):
         env = DtypeObservation(FlattenObservation(env), np.float32)
     if observe:
-        shown = partly(env.observation_space, observe)
+        shown = select_space(env.observation_space, observe)
         if isinstance(shown, Dict):
             env = TransformObservation(env, lambda each: {key: each[key][observe] for key in each}, shown)
         else:
             env = TransformObservation(env, lambda observation: observation[observe], shown)
-    return CopiedTask(env, named)
+    return CheckedEnv(env, named)
 
 
 def is_of_fixed_size(space: gymnasium.Space) -> bool:
     """Whether all its values are as many numbers; a class of the user's own says nothing of it."""
     try:
-        return space.is_np_flattenable and not any(isinstance(each, Text) for each in parts_of(space))
+        return space.is_np_flattenable and not any(isinstance(each, Text) for each in all_spaces(space))
     except NotImplementedError:  # of Gymnasium's base class
         return False
 
 
-def partly(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
+def select_space(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
     """What shows these numbers alone of one vector, or these channels of one picture.
 
     Raises:
@@ -102,13 +112,13 @@ def partly(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
         if len(whole) > 1:
             shown = ", ".join(whole)
             raise TypeError(f"observe={observe} is for one vector or picture, and it shows {shown}")
-        return Dict({name: partly(each, observe) for name, each in whole.items()})
+        return Dict({name: select_space(each, observe) for name, each in whole.items()})
     if not set(observe) <= set(range(whole.shape[0])):
         raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
     return Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
 
 
-def in_a_row(env: gymnasium.Env) -> gymnasium.Env:
+def flatten_actions(env: gymnasium.Env) -> gymnasium.Env:
     """A task of several choices, or of several boxes of floats, that takes them in a row.
 
     A single choice is a :class:`Discrete`, which every algorithm for one choice learns.
@@ -116,11 +126,11 @@ def in_a_row(env: gymnasium.Env) -> gymnasium.Env:
     Raises:
         TypeError: for other actions, choices and numbers together among them.
     """
-    actions, sizes = env.action_space, options(env.action_space)
+    actions, sizes = env.action_space, choice_sizes(env.action_space)
     if max(sizes, default=1) > 1:
         flat = MultiDiscrete(sizes) if len(sizes) > 1 else Discrete(sizes[0])
-        return TransformAction(env, lambda row: chosen(actions, np.ravel(row)), flat)
-    boxes = [each for _, (_, each) in leaves(actions)] if isinstance(actions, Dict | Tuple) else []
+        return TransformAction(env, lambda row: unflatten_choices(actions, np.ravel(row)), flat)
+    boxes = [each for _, (_, each) in leaf_spaces(actions)] if isinstance(actions, Dict | Tuple) else []
     if boxes and all(isinstance(each, Box) and each.dtype.kind == "f" for each in boxes):
         whole = flatten_space(actions)
         if has_room(whole.low, whole.high):
@@ -132,7 +142,7 @@ def in_a_row(env: gymnasium.Env) -> gymnasium.Env:
     )
 
 
-def options(space: gymnasium.Space) -> list[int]:
+def choice_sizes(space: gymnasium.Space) -> list[int]:
     """How many options each choice has that a space is made of; none where it is made of others too."""
     if isinstance(space, Discrete):
         return [int(space.n)]
@@ -140,30 +150,30 @@ def options(space: gymnasium.Space) -> list[int]:
         return space.nvec.ravel().tolist()
     if isinstance(space, MultiBinary):
         return [2] * math.prod(space.shape)
-    inner = [options(each) for each in within(space).values()]
+    inner = [choice_sizes(each) for each in child_spaces(space).values()]
     return [size for sizes in inner for size in sizes] if all(inner) else []
 
 
-def chosen(space: gymnasium.Space, row: np.ndarray) -> Any:
-    """Choices ``[choices]``, each counted from 0, as a task takes them; in the order of :func:`options`."""
+def unflatten_choices(space: gymnasium.Space, row: np.ndarray) -> Any:
+    """Choices ``[choices]``, each counted from 0, as the environment takes them."""
     if isinstance(space, Dict | Tuple):
-        ends = np.cumsum([len(options(each)) for each in within(space).values()])
-        parts = zip(within(space).items(), np.split(row, ends[:-1]), strict=True)
-        made = {key: chosen(each, part) for (key, each), part in parts}
+        ends = np.cumsum([len(choice_sizes(each)) for each in child_spaces(space).values()])
+        parts = zip(child_spaces(space).items(), np.split(row, ends[:-1]), strict=True)
+        made = {key: unflatten_choices(each, part) for (key, each), part in parts}
         return made if isinstance(space, Dict) else tuple(made.values())
     return (row.reshape(space.shape) + getattr(space, "start", 0)).astype(space.dtype)
 
 
-def drawn(space: gymnasium.Space, allowed: np.ndarray | None) -> Any:
+def sample_action(space: gymnasium.Space, allowed: np.ndarray | None) -> Any:
     """An action drawn by a space's own generator, of each choice from the options that are ``allowed``."""
     if allowed is None:
         return space.sample()
-    ends = np.cumsum(options(space))
+    ends = np.cumsum(choice_sizes(space))
     able = [np.flatnonzero(each) for each in np.split(allowed, ends[:-1])]
-    return chosen(space, np.array([space.np_random.choice(each) for each in able]))
+    return unflatten_choices(space, np.array([space.np_random.choice(each) for each in able]))
 
 
-def within(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
+def child_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
     """The spaces of which a dictionary or tuple is made, by what leads to them; no others are made of any."""
     if isinstance(space, Tuple):
         return dict(enumerate(space.spaces))
@@ -181,11 +191,11 @@ def check_reset(env: gymnasium.Env) -> None:
     except TypeError:
         raise TypeError(
             "its reset does not take seed and options and give an observation and a dictionary, as Gymnasium "
-            f"asks since 0.26; {CHECKS}"
+            f"asks since 0.26; {CHECK_ENV}"
         ) from None
 
 
-class Sight(gymnasium.ObservationWrapper):
+class ObservationAdapter(gymnasium.ObservationWrapper):
     """What a task shows, entry by entry, each of the kind that networks read.
 
     A picture is ``[C, H, W]``, its channels first and those of stacked frames in a row, of bytes where the
@@ -203,27 +213,34 @@ class Sight(gymnasium.ObservationWrapper):
         super().__init__(env)
         seen = env.observation_space
         alone = not isinstance(seen, Dict | Tuple)
-        self.leaves = {"pixels": ((), seen)} if alone else dict(leaves(seen))
-        if taken := sorted(self.leaves.keys() & TAKEN):
+        self.leaves = {"pixels": ((), seen)} if alone else dict(leaf_spaces(seen))
+        if taken := sorted(self.leaves.keys() & RESERVED_KEYS):
             raise UserError(f"{env} observes {taken[0]}, a name that a run needs; let a wrapper change it")
-        self.observation_space = Dict({name: shown(space) for name, (_, space) in self.leaves.items()})
+        self.observation_space = Dict(
+            {name: adapted_space(space) for name, (_, space) in self.leaves.items()}
+        )
 
     def observation(self, observation: Any) -> dict[str, np.ndarray]:
         """The entries of what the task shows."""
-        return {name: view(at(observation, path), space) for name, (path, space) in self.leaves.items()}
+        return {
+            name: adapt_entry(get_path(observation, path), space)
+            for name, (path, space) in self.leaves.items()
+        }
 
 
-def leaves(space: gymnasium.Space, path: tuple = ()) -> Iterator[tuple[str, tuple[tuple, gymnasium.Space]]]:
+def leaf_spaces(
+    space: gymnasium.Space, path: tuple = ()
+) -> Iterator[tuple[str, tuple[tuple, gymnasium.Space]]]:
     """What a dictionary or tuple holds, by name: where it lies and its space."""
     if not isinstance(space, Dict | Tuple):
         name = "_".join(map(str, path))
-        yield RENAMED.get(name, name), (path, space)
+        yield RENAMED_ENTRIES.get(name, name), (path, space)
         return
-    for key, each in within(space).items():
-        yield from leaves(each, (*path, key))
+    for key, each in child_spaces(space).items():
+        yield from leaf_spaces(each, (*path, key))
 
 
-def at(observation: Any, path: tuple) -> Any:
+def get_path(observation: Any, path: tuple) -> Any:
     """What lies in an observation where ``path`` leads."""
     for key in path:
         observation = observation[key]
@@ -235,7 +252,7 @@ def is_vector(space: gymnasium.Space) -> bool:
     return isinstance(space, Box) and len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
 
 
-def is_picture(space: gymnasium.Space) -> bool:
+def is_image(space: gymnasium.Space) -> bool:
     """Whether a convolution reads it: rows, columns and channels; or bytes, of one channel or stacked."""
     if not isinstance(space, Box) or len(space.shape) not in (2, 3, 4):
         return False
@@ -243,14 +260,14 @@ def is_picture(space: gymnasium.Space) -> bool:
         return False
     one = space.shape[-3:]
     rows_and_columns = one if len(one) == 2 else one[:2] if channels_are_last(one) else one[1:]
-    return min(rows_and_columns) >= LEAST
+    return min(rows_and_columns) >= MIN_IMAGE_SIDE
 
 
-def is_unread_stack(space: gymnasium.Space) -> bool:
+def is_unsupported_stack(space: gymnasium.Space) -> bool:
     """Whether it is of several pictures, each of which a convolution would read, and together none does."""
-    if not isinstance(space, Box) or len(space.shape) != 4 or is_picture(space):
+    if not isinstance(space, Box) or len(space.shape) != 4 or is_image(space):
         return False
-    return is_picture(Box(space.low[0], space.high[0], dtype=space.dtype.type))
+    return is_image(Box(space.low[0], space.high[0], dtype=space.dtype.type))
 
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:
@@ -271,11 +288,11 @@ def channels_first(picture: np.ndarray) -> np.ndarray:
     return picture.transpose(2, 0, 1) if channels_are_last(picture.shape) else picture
 
 
-def shown(space: gymnasium.Space) -> Box:
+def adapted_space(space: gymnasium.Space) -> Box:
     """The space of an entry as it is shown."""
     if is_vector(space):
         return space
-    if not is_picture(space):
+    if not is_image(space):
         flat = flatten_space(space)
         return Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
     kind = np.uint8 if space.dtype in (np.uint8, np.bool_) else np.float32
@@ -283,15 +300,15 @@ def shown(space: gymnasium.Space) -> Box:
     return Box(low, high, dtype=kind)
 
 
-def view(value: Any, space: gymnasium.Space) -> np.ndarray:
-    """An entry as :func:`shown` has its space."""
-    if is_picture(space):
+def adapt_entry(value: Any, space: gymnasium.Space) -> np.ndarray:
+    """An entry as :func:`adapted_space` has its space."""
+    if is_image(space):
         return channels_first(np.asarray(value))
     return value if is_vector(space) else flatten(space, value)
 
 
-def parts_of(space: gymnasium.Space) -> list[gymnasium.Space]:
+def all_spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
     """A space and all that it is made of."""
     inner = getattr(space, "spaces", ())
     inner = inner.values() if isinstance(inner, dict) else inner
-    return [space, *(part for each in inner for part in parts_of(each))]
+    return [space, *(part for each in inner for part in all_spaces(each))]

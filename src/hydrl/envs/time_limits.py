@@ -11,8 +11,8 @@ from torchrl.envs import (
     TransformedEnv,
 )
 
-LONGEST = 30_000  # steps of an evaluation's episode, whatever the task's limit
-ENDLESS = 1_000  # the same where the task has none
+MAX_EPISODE_STEPS = 30_000  # steps of an evaluation's episode, whatever the task's limit
+DEFAULT_EPISODE_STEPS = 1_000  # the same where the task has none
 
 
 def time_limit(env: EnvBase) -> int | None:
@@ -30,16 +30,16 @@ def time_limit(env: EnvBase) -> int | None:
 
 def episode_limit(env: EnvBase) -> int:
     """Steps that ``eval.max_steps=auto`` lets an episode of ``env`` last: its own limit, where it has one."""
-    return min(LONGEST, *found) if (found := list(limits(env))) else ENDLESS
+    return min(MAX_EPISODE_STEPS, *found) if (found := list(find_limits(env))) else DEFAULT_EPISODE_STEPS
 
 
-def limits(env: EnvBase) -> Iterator[int]:
+def find_limits(env: EnvBase) -> Iterator[int]:
     """The time limits of an environment that has begun: those of its transforms, and the task's own."""
     if isinstance(env, TransformedEnv):
         counters = [each for each in env.transform.modules() if isinstance(each, StepCounter)]
         yield from (each.max_steps for each in counters if each.max_steps)
-        yield from limits(env.base_env)
+        yield from find_limits(env.base_env)
     elif isinstance(env, SerialEnv):
-        yield from limits(env._envs[0])
+        yield from find_limits(env._envs[0])
     elif limit := time_limit(env):
         yield limit

@@ -12,8 +12,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from hydrl.errors import UserError
 
-CELL = 16  # pixels of a bit's side in a film
-SIDE = 128  # pixels of the square in which a point moves
+CELL_PIXELS = 16  # pixels of a bit's side in a film
+IMAGE_SIDE = 128  # pixels of the square in which a point moves
 
 
 def goal_space(low: float, size: int) -> Dict:
@@ -80,7 +80,9 @@ class BitFlip(gymnasium.Env):
 
     def render(self) -> np.ndarray:
         """The bits above the goal's, ``[2 * CELL, bits * CELL, 3]``."""
-        drawn = np.kron(np.stack([self.state, self.goal]), np.full((CELL, CELL), 255)).astype(np.uint8)
+        drawn = np.kron(np.stack([self.state, self.goal]), np.full((CELL_PIXELS, CELL_PIXELS), 255)).astype(
+            np.uint8
+        )
         return np.repeat(drawn[..., None], 3, -1)
 
 
@@ -127,10 +129,10 @@ class PointReach(gymnasium.Env):
 
     def render(self) -> np.ndarray:
         """The point, white, over the goal, green; ``[SIDE, SIDE, 3]``."""
-        drawn = np.zeros((SIDE, SIDE, 3), np.uint8)
+        drawn = np.zeros((IMAGE_SIDE, IMAGE_SIDE, 3), np.uint8)
         for place, colour in ((self.goal, (0, 160, 0)), (self.state, (255, 255, 255))):
-            x, y = ((place + 1) / 2 * (SIDE - 5)).astype(int)
-            drawn[SIDE - 5 - y : SIDE - y, x : x + 5] = colour
+            x, y = ((place + 1) / 2 * (IMAGE_SIDE - 5)).astype(int)
+            drawn[IMAGE_SIDE - 5 - y : IMAGE_SIDE - y, x : x + 5] = colour
         return drawn
 
 

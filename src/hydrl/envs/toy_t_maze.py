@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-CELL = 16  # pixels of a cell's side in a film
+CELL_PIXELS = 16  # pixels of a cell's side in a film
 SIDES = (-1.0, 1.0)
 
 
@@ -50,7 +50,7 @@ class TMaze(gymnasium.Env):
         cells[1], cells[:, -1] = 200, 200
         cells[2 * self.side, -1] = (0, 160, 0)
         cells[1, min(self.steps, self.corridor)] = (200, 0, 0)
-        return np.kron(cells, np.ones((CELL, CELL, 1), np.uint8))
+        return np.kron(cells, np.ones((CELL_PIXELS, CELL_PIXELS, 1), np.uint8))
 
 
 gymnasium.register("TMaze-v0", entry_point=TMaze)

@@ -25,13 +25,13 @@ from torchrl.envs.transforms.utils import _get_reset
 
 from hydrl.envs.time_limits import time_limit
 from hydrl.errors import UserError
-from hydrl.specs import INFO, options, vectors
+from hydrl.specs import INFO, choice_sizes, vector_keys
 
-LIMIT = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
+CLIP = 10.0  # what is standardised is cut off there, as Stable-Baselines3 and CleanRL do
 NEVER = 2**62  # the longest horizon where there is none
 
 
-class CopiedTensors(Transform):
+class CopyTensors(Transform):
     """Hands copies to an environment and copies of what it gives on, so that neither changes the other's.
 
     One of TorchRL's kind may give the tensor it goes on writing to, and write to the action it is given.
@@ -47,7 +47,7 @@ class CopiedTensors(Transform):
         return tensordict.clone()
 
 
-class ReturnOfAgents(Transform):
+class MeanAgentReturn(Transform):
     """Writes ``episode_reward``, the mean of all agents' returns so far, which everything else reads.
 
     Of several groups each has its own mean among what is told of an episode, ``GROUP/return``.
@@ -79,7 +79,7 @@ class ReturnOfAgents(Transform):
         return observation_spec
 
 
-def normaliser(
+def normalizer(
     in_keys: list[NestedKey] | None,
     frames: int | None,
     settle: float = 1.0,
@@ -92,7 +92,7 @@ def normaliser(
     Args:
         in_keys: observation entries; ``None``: all vectors that ``env`` shows, and where it shows pictures
             alone there is nothing to standardise.
-        frames: of random play, see :func:`hydrl.envs.initialise_normalisers`; ``None`` goes on
+        frames: of random play, see :func:`hydrl.envs.init_normalizers`; ``None`` goes on
             updating while training collects.
         settle: the share of ``over`` after which running statistics stand still.
         over: frames; ``None`` lets them run for ever.
@@ -100,7 +100,7 @@ def normaliser(
             least deviation of TorchRL, a millionth, as in its tutorial.
     """
     if in_keys is None:
-        in_keys = ["observation"] if env is None else vectors(env)
+        in_keys = ["observation"] if env is None else vector_keys(env)
     if not in_keys:
         return None
     if frames is None:
@@ -169,7 +169,7 @@ class RunningNorm(VecNormV2):
 
     def to_observation_norm(self) -> Compose:
         """The same by its present statistics, without an environment."""
-        return Compose(super().to_observation_norm(), ClipTransform(self.out_keys, low=-LIMIT, high=LIMIT))
+        return Compose(super().to_observation_norm(), ClipTransform(self.out_keys, low=-CLIP, high=CLIP))
 
     @property
     def seen(self) -> int:
@@ -180,11 +180,11 @@ class RunningNorm(VecNormV2):
         following = super()._step(tensordict, next_tensordict)
         for key in self.out_keys:
             if (value := following.get(key, None)) is not None:
-                following.set(key, value.clamp(-LIMIT, LIMIT))
+                following.set(key, value.clamp(-CLIP, CLIP))
         return following
 
 
-def read_by(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
+def transforms_read_by(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
     """The transforms of an environment whose outputs a policy reads, in order."""
     read, found = set(policy.in_keys), list[Transform]()
     for each in reversed(list(env.transform)):
@@ -194,7 +194,7 @@ def read_by(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform
     return found
 
 
-def alone(transform: Transform) -> Transform:
+def detach_transform(transform: Transform) -> Transform:
     """A transform without its environment; one of running statistics is another one, by those of now."""
     return getattr(transform, "to_observation_norm", transform.clone)()
 
@@ -237,7 +237,7 @@ class RunningRewardScaling(Transform):
     variance: Tensor
     discounted: Tensor
 
-    def __init__(self, gamma: float = 0.99, limit: float = LIMIT) -> None:
+    def __init__(self, gamma: float = 0.99, limit: float = CLIP) -> None:
         super().__init__(in_keys=["reward"], out_keys=["reward"])
         self.gamma, self.limit = gamma, limit
         start = {"count": 1e-4, "mean": 0.0, "variance": 1.0, "discounted": 0.0}  # of Gymnasium
@@ -341,7 +341,7 @@ class ActionMask(envs.ActionMask):
         key, spec = self.in_keys[1], self.action_spec
         mask = next_tensordict.get(key).bool()
         several = isinstance(spec, MultiCategorical)
-        choices = mask.split(options(spec), -1) if several else [mask]
+        choices = mask.split(choice_sizes(spec), -1) if several else [mask]
         nothing = torch.stack([~each.any(-1) for each in choices]).any(0).unsqueeze(-1)
         if nothing.any():
             done = next_tensordict.get("done", torch.zeros_like(nothing))
@@ -371,7 +371,7 @@ class ActionMask(envs.ActionMask):
         self.action_spec.update_mask(state.get("mask"))
 
 
-def scaled_actions(env: EnvBase | None = None) -> Transform | None:
+def action_scaling(env: EnvBase | None = None) -> Transform | None:
     """:class:`ActionScaling` for numbers; the choices that ``env`` may take have no unit, and get none."""
     key = "action" if env is None else env.action_keys[0]
     numbers = env is None or env.full_action_spec_unbatched[key].dtype.is_floating_point

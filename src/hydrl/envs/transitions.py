@@ -10,14 +10,14 @@ from gymnasium.spaces import Dict, Space, Tuple
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torchrl.envs import EnvBase, GymWrapper
 
-from hydrl.envs.action_masks import Allowed
-from hydrl.envs.checked_env import levels
+from hydrl.envs.action_masks import MaskTracker
+from hydrl.envs.checked_env import wrapper_chain
 from hydrl.envs.gymnasium import GymVector, gymnasium_env
-from hydrl.envs.spaces import at, is_picture, leaves, within
+from hydrl.envs.spaces import child_spaces, get_path, is_image, leaf_spaces
 from hydrl.specs import MASK
 
 
-class Transitions(gymnasium.Wrapper):
+class TransitionRecorder(gymnasium.Wrapper):
     """Keeps copies of the last transition.
 
     Attributes:
@@ -35,53 +35,53 @@ class Transitions(gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self.now = copied(observation, self.observation_space)
+        self.now = copy_value(observation, self.observation_space)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         """One step."""
-        self.action = copied(action, self.action_space)
+        self.action = copy_value(action, self.action_space)
         result = self.env.step(action)
-        self.now = self.after = copied(result[0], self.observation_space)
+        self.now = self.after = copy_value(result[0], self.observation_space)
         return result
 
 
-def copied(value: Any, space: Space) -> Any:
+def copy_value(value: Any, space: Space) -> Any:
     """A copy of a task's own value, of its space's kinds and shapes."""
     if isinstance(space, Dict | Tuple):
-        inner = {key: copied(value[key], each) for key, each in within(space).items()}
+        inner = {key: copy_value(value[key], each) for key, each in child_spaces(space).items()}
         return inner if isinstance(space, Dict) else tuple(inner.values())
     return np.array(value, dtype=space.dtype).reshape(space.shape)
 
 
-def keeping(make: Any) -> Any:
+def record_transitions(make: Any) -> Any:
     """A partial of :func:`gymnasium_env` whose tasks keep transitions; of others the same."""
     if make.func is not gymnasium_env:
         return make
     wrappers = make.keywords.get("wrappers") or {}
-    return partial(make, wrappers={**wrappers, "transitions": partial(Transitions)})
+    return partial(make, wrappers={**wrappers, "transitions": partial(TransitionRecorder)})
 
 
-def keepers(env: EnvBase) -> list[Transitions]:
+def find_recorders(env: EnvBase) -> list[TransitionRecorder]:
     """What keeps the transitions of each of the tasks that an environment steps; none where nothing does."""
     tasks = env._env.envs if isinstance(env, GymVector) else [getattr(env, "_env", None)]
-    below = [each for task in tasks if isinstance(env, GymWrapper) for each in levels(task)]
-    return [each for each in below if isinstance(each, Transitions)]
+    below = [each for task in tasks if isinstance(env, GymWrapper) for each in wrapper_chain(task)]
+    return [each for each in below if isinstance(each, TransitionRecorder)]
 
 
 def mask_entry(env: EnvBase) -> str | None:
     """The entry of what a task shows that says which actions are allowed."""
     tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
-    places = [each.place for each in levels(tasks[0]) if isinstance(each, Allowed)]
+    places = [each.place for each in wrapper_chain(tasks[0]) if isinstance(each, MaskTracker)]
     return places[0][1] if places and places[0][0] == "entry" else None
 
 
-def batch(values: Sequence[Any], space: Space) -> Any:
+def stack_values(values: Sequence[Any], space: Space) -> Any:
     """Values of a space as arrays ``[n, ...]`` of its kinds, nested as it is."""
     return concatenate(space, values, create_empty_array(space, len(values)))
 
 
-def paths(space: Space, entry: str | None = None) -> dict[str, tuple[tuple, Space]]:
+def entry_paths(space: Space, entry: str | None = None) -> dict[str, tuple[tuple, Space]]:
     """The entries of what a task shows, by the names of a set: where each lies, and its space.
 
     Args:
@@ -89,25 +89,25 @@ def paths(space: Space, entry: str | None = None) -> dict[str, tuple[tuple, Spac
         entry: the one that says which actions are allowed.
     """
     names = {}
-    for name, (path, each) in leaves(space):
-        bare = "pixels" if is_picture(each) else "observation"
+    for name, (path, each) in leaf_spaces(space):
+        bare = "pixels" if is_image(each) else "observation"
         names[MASK if path and path == (entry,) else name or bare] = (path, each)
     return names
 
 
 def action_entries(space: Space) -> dict[str, tuple[tuple, Space]]:
     """The entries of actions likewise, by their keys; one that stands alone has no name."""
-    return {"_".join(map(str, path)): (path, each) for _, (path, each) in leaves(space)}
+    return {"_".join(map(str, path)): (path, each) for _, (path, each) in leaf_spaces(space)}
 
 
-def arranged(space: Space, arrays: dict[tuple, np.ndarray], path: tuple = ()) -> Any:
+def nest_arrays(space: Space, arrays: dict[tuple, np.ndarray], path: tuple = ()) -> Any:
     """Arrays nested as a space is, of those that lie in it, by where."""
     if not isinstance(space, Dict | Tuple):
         return arrays[path]
-    inner = {key: arranged(each, arrays, (*path, key)) for key, each in within(space).items()}
+    inner = {key: nest_arrays(each, arrays, (*path, key)) for key, each in child_spaces(space).items()}
     return inner if isinstance(space, Dict) else tuple(inner.values())
 
 
-def flat(values: Any, space: Space) -> dict[tuple, np.ndarray]:
-    """The arrays of which a batch of :func:`batch` is made, by where they lie."""
-    return {path: np.asarray(at(values, path)) for _, (path, _) in leaves(space)}
+def flat_arrays(values: Any, space: Space) -> dict[tuple, np.ndarray]:
+    """The arrays of which a batch of :func:`stack_values` is made, by where they lie."""
+    return {path: np.asarray(get_path(values, path)) for _, (path, _) in leaf_spaces(space)}

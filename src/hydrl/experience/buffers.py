@@ -1,4 +1,4 @@
-"""Replay buffers: TorchRL's, whose state a checkpoint can hold."""
+"""Replay buffers: TorchRL's, with a state that checkpoints can save."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,51 +9,57 @@ from torchrl.data.replay_buffers import samplers
 from torchrl.envs import TransformedEnv
 
 from hydrl.envs.transforms import ActionScaling
-from hydrl.experience.frame_dedup import Frames
-from hydrl.experience.hindsight import goals_of
-from hydrl.specs import pictures
+from hydrl.experience.frame_dedup import FrameDedup
+from hydrl.experience.hindsight import find_hindsight
+from hydrl.specs import stacked_images
 
 
 class PrioritizedSampler(samplers.PrioritizedSampler):
-    """TorchRL's, whose trees are saved as tensors instead of pickled objects."""
+    """TorchRL's prioritized sampler; its trees are saved as tensors instead of pickled objects."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and numbers."""
+        """The state as tensors and numbers."""
         state = super().state_dict()
-        every = torch.arange(self.max_size)
-        return state | {tree: torch.as_tensor(state[tree][every]) for tree in ("_sum_tree", "_min_tree")}
+        leaves = torch.arange(self.max_size)
+        return state | {tree: torch.as_tensor(state[tree][leaves]) for tree in ("_sum_tree", "_min_tree")}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`."""
-        every = torch.arange(self.max_size)
-        self._sum_tree[every], self._min_tree[every] = state_dict["_sum_tree"], state_dict["_min_tree"]
+        """Restores :meth:`state_dict`."""
+        leaves = torch.arange(self.max_size)
+        self._sum_tree[leaves], self._min_tree[leaves] = state_dict["_sum_tree"], state_dict["_min_tree"]
         super().load_state_dict({**state_dict, "_sum_tree": self._sum_tree, "_min_tree": self._min_tree})
 
 
-def of_task(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:
-    """The buffer, which keeps what it is given of a task as :func:`in_its_own_unit` says, and a picture once.
+def prepare_buffer(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:
+    """Adds to a buffer the transforms that the environment needs, and returns it.
 
-    One that deals out a batch without replacement has its pictures whole.
+    They relabel goals (hindsight), store each image frame once and store actions in the environment's units.
+    A buffer that samples without replacement (PPO's batch) stores images as they are.
     """
-    if buffer is not None and (goals := goals_of(buffer)) is not None:
-        goals.of_task(buffer, env)
-    keys, stacked = pictures(env)
-    if keys and buffer is not None and isinstance(buffer.storage, TensorStorage) and not deals(buffer):
-        buffer.append_transform(Frames(buffer.storage, keys, stacked))
-    return in_its_own_unit(buffer, env)
+    if buffer is not None and (goals := find_hindsight(buffer)) is not None:
+        goals.attach(buffer, env)
+    keys, stacked = stacked_images(env)
+    if (
+        keys
+        and buffer is not None
+        and isinstance(buffer.storage, TensorStorage)
+        and not samples_without_replacement(buffer)
+    ):
+        buffer.append_transform(FrameDedup(buffer.storage, keys, stacked))
+    return unscale_actions(buffer, env)
 
 
-def deals(buffer: ReplayBuffer) -> bool:
-    """Whether it holds a batch and deals it out, each row once."""
+def samples_without_replacement(buffer: ReplayBuffer) -> bool:
+    """Whether the buffer returns each of its rows once, as on-policy algorithms do."""
     return isinstance(buffer.sampler, samplers.SamplerWithoutReplacement)
 
 
-def in_its_own_unit(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:
-    """The buffer, which keeps actions in the task's own unit and hands them over as ``env`` takes them.
+def unscale_actions(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayBuffer | None:
+    """Stores actions in the environment's own units; samples have them scaled as ``env`` takes them.
 
-    What lies on disk can then be read as any other data of the task, by whatever learns from it.
+    The stored rows can then be read as any other dataset of the environment.
     """
-    for each in env.transform:
-        if buffer is not None and isinstance(each, ActionScaling):
-            buffer.append_transform(each.of_rows())
+    for transform in env.transform:
+        if buffer is not None and isinstance(transform, ActionScaling):
+            buffer.append_transform(transform.of_rows())
     return buffer

@@ -1,4 +1,4 @@
-"""TorchRL's collector, by which a NaN is found before anything learns from it."""
+"""TorchRL's collector with a check for NaN and infinity in each batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,52 +7,59 @@ from tensordict import NestedKey, TensorDictBase, unravel_key
 from torchrl.collectors import Collector
 
 from hydrl.nan_checks import check_finite
-from hydrl.specs import opponents
+from hydrl.specs import opponent_pool
 
 
-class FiniteCollector(Collector):
-    """TorchRL's collector, whose observations (what the policy reads of them) and rewards are numbers."""
+class CheckedCollector(Collector):
+    """TorchRL's single-process collector that raises on NaN or infinity before the loss sees them.
+
+    Checked are rewards and those observations that the policy reads.
+
+    Attributes:
+        label: appended to error messages, as `` of worker 3``.
+        restart_reason, steps_env: see :class:`~hydrl.experience.collectors.Collector`.
+    """
 
     _carrier: TensorDictBase
-    of = ""
-    restarts: str | None = None
-    steps = True
+    label = ""
+    restart_reason: str | None = None
+    steps_env = True
 
     def publish(self) -> None:
-        """The policy that acts is the one that learns, unless it is on another device; opponents meet it."""
+        """Updates the acting policy's weights, if it is on another device, and the opponent pool."""
         self.update_policy_weights_()
-        if (others := opponents(self.env)) is not None:
+        if (others := opponent_pool(self.env)) is not None:
             others.meet(self.policy, self._frames, self.env)
 
     def state(self, *, running: bool) -> dict[str, Any]:
-        """Counters, transforms and, with ``running``, what one step hands to the next."""
+        """Counters, transforms and, with ``running``, the carrier of the running episodes."""
         carrier = self._carrier.clone().to_dict() if running else None
-        others = opponents(self.env)
-        known = {} if others is None else {"opponents": others.state_dict()}
-        kept = {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
-        return kept | known
+        others = opponent_pool(self.env)
+        pool = {} if others is None else {"opponents": others.state_dict()}
+        state = {"frames": self._frames, "iter": self._iter, "own": self.state_dict(), "carrier": carrier}
+        return state | pool
 
-    def go_on(self, state: Mapping[str, Any]) -> None:
-        """Goes on from :meth:`state`."""
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores :meth:`state`."""
         self.load_state_dict(state["own"])
         self._frames, self._iter = state["frames"], state["iter"]
-        if (others := opponents(self.env)) is not None:
+        if (others := opponent_pool(self.env)) is not None:
             others.load_state_dict(state["opponents"], self.policy, self.env)
-        if state["carrier"] is None:  # episodes start anew
+        if state["carrier"] is None:  # new episodes
             self._make_carrier()
         else:
-            # What several agents share an entry for has a batch size of its own, which a dictionary has not.
+            # Entries of agent groups have their own batch size, which a dictionary does not store.
             self._carrier = self._carrier.empty(recurse=True).update(state["carrier"])
 
     def __iter__(self) -> Iterator[TensorDictBase]:
-        """TorchRL's, but that one whose environment fails still has it, for a checkpoint looks into it."""
+        """Batches; unlike TorchRL's, the collector keeps a failed environment, for checkpoints read it."""
         return self.iterator()
 
     def iterator(self) -> Iterator[TensorDictBase]:
-        """TorchRL's batches.
+        """Checked batches.
 
         Raises:
-            DivergedError: in place of one with a NaN or an infinity, or for what comes next.
+            DivergedError: for NaN or infinity in a batch or in the observation the policy acts on next.
         """
         batches = super().iterator()
         read = list(self.policy.in_keys)
@@ -64,13 +71,13 @@ class FiniteCollector(Collector):
             before = self._frames
             try:
                 batch = next(batches)
-            except Exception:  # as of a distribution over what is no number
+            except Exception:  # for example from a distribution over NaN
                 self.check_start(read)
                 raise
-            check_finite(batch, keys, frames=before, of=self.of)
+            check_finite(batch, keys, frames=before, of=self.label)
             self.check_start(read)
             yield batch
 
     def check_start(self, read: Sequence[NestedKey]) -> None:
-        """Looks at what the policy acts on next."""
-        check_finite(self._carrier.unsqueeze(-1), read, frames=self._frames, of=self.of)
+        """Checks the observations that the policy acts on next."""
+        check_finite(self._carrier.unsqueeze(-1), read, frames=self._frames, of=self.label)

@@ -1,4 +1,4 @@
-"""How processes beside the run begin: as copies of one that has imported what each needs."""
+"""Start of worker processes by Python's forkserver, with the imports done once."""
 
 import ctypes
 import multiprocessing
@@ -9,59 +9,57 @@ from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
-# What that one imports, for seconds; none opens what a copy could not share, as MuJoCo does a display.
-IMPORTED = [
+# Slow imports of the server. None opens what its forks could not share, as MuJoCo opens a display.
+PRELOAD_MODULES = [
     "hydrl.experience.forkserver_preload",
     "gymnasium",
     "torchrl.checkpoint",
     "torchrl.collectors",
     "torchrl.envs",
 ]
-IMPORTED += ["torchrl.modules"]
-STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+PRELOAD_MODULES += ["torchrl.modules"]
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 PR_SET_PDEATHSIG = 1  # of Linux's prctl(2)
-LIBC = ctypes.CDLL(None)  # looked up before any fork, where that is safe
+LIBC = ctypes.CDLL(None)  # loaded before any fork, where that is safe
 
 
 def end_with_parent() -> None:
-    """In a new process: SIGTERM when the one that started it is gone, even by SIGKILL."""
+    """For a new process: it gets SIGTERM when its parent is gone, even by SIGKILL."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-TO_END_WITH_PARENT = end_with_parent if sys.platform == "linux" else None  # for subprocess.Popen
+END_WITH_PARENT = end_with_parent if sys.platform == "linux" else None  # preexec_fn of subprocess.Popen
 
 
 @contextmanager
-def starting(*, deaf_to: set[signal.Signals]) -> Iterator[Any]:
-    """Gives Python's context to start processes in, which TorchRL takes too while the block lasts.
+def worker_context(*, blocked_signals: set[signal.Signals]) -> Iterator[Any]:
+    """Context manager that sets and returns the multiprocessing context, for TorchRL's workers too.
 
-    On Linux that is ``forkserver`` in place of ``spawn``, which TorchRL sets as it is imported: the first
-    process pays for the imports, and all share their memory. The server is deaf to the signals that stop a
-    run, and ends with it.
+    On Linux it is ``forkserver`` instead of ``spawn`` (set by TorchRL at import): imports are paid for once,
+    and processes share their memory. The server ignores the signals that stop a run, and ends with it.
 
     Args:
-        deaf_to: signals that reach every process of the terminal, and are the run's to answer. What is copied
-            is deaf to all of ``STOPPING``.
+        blocked_signals: signals that this process blocks meanwhile. Forks block all of ``STOP_SIGNALS``.
     """
     method = multiprocessing.get_start_method()
-    keep_track()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    start_resource_tracker()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         if method != "fork" and sys.platform == "linux":
-            multiprocessing.set_forkserver_preload(IMPORTED)
+            multiprocessing.set_forkserver_preload(PRELOAD_MODULES)
             multiprocessing.set_start_method("forkserver", force=True)
             forkserver.ensure_running()
-        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, *deaf_to})
+        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, *blocked_signals})
         yield multiprocessing.get_context()
     finally:
         multiprocessing.set_start_method(method, force=True)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def keep_track() -> None:
-    """Starts Python's process that frees what others share deaf to SIGHUP, as it is to SIGINT and SIGTERM.
+def start_resource_tracker() -> None:
+    """Starts Python's resource tracker with SIGHUP blocked, as it blocks SIGINT and SIGTERM itself.
 
-    Where a closed terminal ends it, Python tells at length of what its next one does not find.
+    If a closed terminal ended it, Python would print warnings about what the next tracker does not know.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:

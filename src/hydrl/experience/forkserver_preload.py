@@ -1,4 +1,4 @@
-"""Imported by the process whose copies are workers and what evaluates: it ends with the run, they with it."""
+"""Imported by the forkserver alone, so that it and its worker processes end with the run."""
 
 import ctypes
 import signal

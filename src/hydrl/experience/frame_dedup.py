@@ -1,4 +1,4 @@
-"""Pictures in a replay memory, each kept once: rows have the numbers of theirs."""
+"""Frame deduplication in replay buffers: each image frame is stored once, rows hold frame numbers."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,155 +11,156 @@ from torch import Tensor, nn
 from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorStorage
 from torchrl.envs import Transform
 
-SPARE = 1.05  # frames there is room for, to rows: an episode leaves one more than it has steps
-AT_ONCE = 4_096  # frames that are copied together
-# What an actor made of pictures: 2 kB a step, 4 with distributions of returns, and every loss makes it anew.
-MADE_ANEW = ("features", "action_value")
+FRAMES_PER_ROW = 1.05  # capacity in frames to capacity in rows: an episode has one frame more than steps
+COPY_CHUNK = 4_096  # frames copied at once
+# Outputs of the actor, 2 kB a step or 4 kB with distributional critics, that every loss recomputes.
+RECOMPUTED_KEYS = ("features", "action_value")
 
 
-class Frames(Transform):
-    """The pictures that the rows of a replay memory show, each kept once and put back into what is drawn.
+class FrameDedup(Transform):
+    """Replay-buffer transform that stores each image frame once and restores images in samples.
 
-    A task that shows stacks of four frames shows each of them four times, and four times more as what comes
-    next. Here a row has the numbers of its frames, ``[k]``, in the place of a stack ``[k * C, H, W]``.
-    Nothing is assumed of episodes: numbers are taken over where all bytes are equal, and nowhere else.
+    With stacks of four frames each frame would be stored eight times, in four observations and four next
+    observations. Here a row holds the numbers of its frames, ``[k]``, instead of a stack ``[k * C, H, W]``.
+    Two frames share a number only if all their bytes are equal; episodes are not assumed.
 
-    Frames are numbered as they are written. They make room for new ones once no row has their numbers any
-    more; where rows have them all, the memory of frames grows.
+    Frames are numbered in writing order. A frame is overwritten once no row refers to it; if rows refer to
+    all, the frame storage grows.
 
     Args:
-        rows: where the rows are kept.
-        keys: entries that are pictures, all of as many frames.
-        stacked: how many, ``k``; one where nothing is stacked.
+        rows: storage of the rows.
+        keys: image entries, all of the same stack size.
+        stacked: stack size ``k``; 1 without stacking.
     """
 
     def __init__(self, rows: TensorStorage, keys: Sequence[NestedKey], stacked: int) -> None:
         super().__init__(in_keys=[], out_keys=[])
         self.rows, self.keys, self.stacked = rows, list(keys), stacked
-        self.buffer = ReplayBuffer(storage=self.room(int(SPARE * rows.max_size)))
-        self.last: Tensor | None = None  # numbers of what each environment showed last, [envs, k]
-        self.needed = 0  # rows have no lower numbers; found anew where that matters
+        self.buffer = ReplayBuffer(storage=self.make_storage(int(FRAMES_PER_ROW * rows.max_size)))
+        self.last: Tensor | None = None  # frame numbers of each environment's last observation, [envs, k]
+        self.oldest_needed = 0  # rows have no lower frame number; updated when space is short
 
-    def numbered(self, batch: TensorDictBase) -> TensorDictBase:
-        """A fresh batch, with numbers in the place of its pictures; frames that are new are stored.
+    def deduplicate(self, batch: TensorDictBase) -> TensorDictBase:
+        """Stores a fresh batch's new frames; returns the batch with frame numbers in place of images.
 
-        What an actor made of the pictures is left out.
+        Outputs of the actor that the loss recomputes are dropped.
 
         Args:
             batch: ``[time]``, ``[envs, time]`` or one dimension more in front.
         """
         now, after = (
-            each.select(*self.keys).reshape(-1, batch.shape[-1]) for each in (batch, batch.get("next"))
+            data.select(*self.keys).reshape(-1, batch.shape[-1]) for data in (batch, batch.get("next"))
         )
         last = self.last if self.last is not None and len(self.last) == len(now) else None
-        moved = self.alike(after, now, by=1)
+        moved = self.equal_stacks(after, now, by=1)
         known = torch.zeros_like(moved)
-        known[:, 1:] = self.alike(now[:, 1:], after[:, :-1])
+        known[:, 1:] = self.equal_stacks(now[:, 1:], after[:, :-1])
         if last is not None:
-            known[:, 0] = self.alike(now[:, 0], self.stacks(last).to(known.device))
+            known[:, 0] = self.equal_stacks(now[:, 0], self.read_stacks(last).to(known.device))
 
-        # Of a stack that was seen before no frame is new, of one that moved on the last, of another all.
+        # New frames: none of a known stack, the last of a stack that moved on by one, all of any other.
         whole = torch.stack([~known, ~moved], -1)
         still = torch.zeros_like(whole)
-        for part, each in enumerate((now, after)):
-            still[..., part][whole[..., part]] = self.still(each[whole[..., part]])
+        for part, observations in enumerate((now, after)):
+            still[..., part][whole[..., part]] = self.is_constant(observations[whole[..., part]])
         new = (whole & ~still).unsqueeze(-1).repeat(1, 1, 1, self.stacked)
         new[..., -1] = torch.stack([~known, torch.ones_like(moved)], -1)
         numbers = self.buffer.write_count - 1 + new.flatten().cumsum(0).view_as(new)
         numbers = torch.where(still.unsqueeze(-1), numbers[..., -1:], numbers)
-        numbers = taken_over(numbers, known, moved, last)
+        numbers = reuse_numbers(numbers, known, moved, last)
         self.last = numbers[:, -1, 1]
 
-        chosen, found = new.flatten().nonzero()[:, 0], {}
+        chosen, new_frames = new.flatten().nonzero()[:, 0], {}
         for key in self.keys:
             both = torch.stack([now.get(key), after.get(key)], 2)
-            found[key] = self.apart(both).flatten(0, 3).index_select(0, chosen)
-        self.store(found)
-        rows = batch.copy().exclude(*MADE_ANEW)
-        for part, each in enumerate((rows, rows.get("next"))):
-            each.update(dict.fromkeys(self.keys, numbers[..., part, :].reshape(*batch.shape, -1)))
+            new_frames[key] = self.split_stacks(both).flatten(0, 3).index_select(0, chosen)
+        self.store(new_frames)
+        rows = batch.copy().exclude(*RECOMPUTED_KEYS)
+        for part, target in enumerate((rows, rows.get("next"))):
+            target.update(dict.fromkeys(self.keys, numbers[..., part, :].reshape(*batch.shape, -1)))
         return rows
 
     def forward(self, rows: TensorDictBase) -> TensorDictBase:
-        """Rows as they are drawn, ``[rows]``, with their pictures; those that have them stay as they are."""
+        """Sampled rows, ``[rows]``, with images in place of frame numbers."""
         key = self.keys[0]
         if rows.get(key).dtype == torch.uint8:
             return rows
         numbers = torch.stack([rows.get(key), rows.get("next").get(key)])
-        now, after = self.stacks(numbers).unbind(0)
+        now, after = self.read_stacks(numbers).unbind(0)
         rows = rows.copy().update(now)
         rows.get("next").update(after)
         return rows
 
-    def stacks(self, numbers: Tensor) -> TensorDict:
-        """The pictures, ``[..., k * C, H, W]``, of the numbers ``[..., k]`` of their frames."""
+    def read_stacks(self, numbers: Tensor) -> TensorDict:
+        """Images ``[..., k * C, H, W]`` of frame numbers ``[..., k]``."""
         shape, places = numbers.shape, self.slots(numbers.flatten())
-        kept, found = self.buffer.storage.get(slice(None)), {}
+        stored, images = self.buffer.storage.get(slice(None)), {}
         for key in self.keys:
-            there = kept.get(key)
-            taken = there.index_select(0, places.to(there.device))  # there[places] takes twenty times as long
-            found[key] = taken.unflatten(0, shape).flatten(len(shape) - 1, len(shape))
-        return TensorDict(found, shape[:-1])
+            column = stored.get(key)
+            frames = column.index_select(0, places.to(column.device))  # 20 times faster than column[places]
+            images[key] = frames.unflatten(0, shape).flatten(len(shape) - 1, len(shape))
+        return TensorDict(images, shape[:-1])
 
-    def apart(self, stacks: Tensor) -> Tensor:
+    def split_stacks(self, stacks: Tensor) -> Tensor:
         """``[..., k * C, H, W]`` as ``[..., k, C, H, W]``."""
         return stacks.unflatten(-3, (self.stacked, -1))
 
-    def alike(self, some: TensorDictBase, others: TensorDictBase, by: int = 0) -> Tensor:
-        """Where all pictures are the same, of ``some`` so many frames further than of ``others``."""
-        found = []
+    def equal_stacks(self, some: TensorDictBase, others: TensorDictBase, by: int = 0) -> Tensor:
+        """Whether stacks of ``some``, shifted by ``by`` frames, equal those of ``others``."""
+        equal = []
         for key in self.keys:
-            one, other = self.apart(some.get(key)), self.apart(others.get(key))
+            one, other = self.split_stacks(some.get(key)), self.split_stacks(others.get(key))
             one, other = one[..., : self.stacked - by, :, :, :], other[..., by:, :, :, :]
-            found.append((one ^ other).flatten(some.ndim).any(-1) == 0)  # a sixth of the time that == takes
-        return torch.stack(found).all(0)
+            equal.append((one ^ other).flatten(some.ndim).any(-1) == 0)  # six times faster than ==
+        return torch.stack(equal).all(0)
 
-    def still(self, stacks: TensorDictBase) -> Tensor:
-        """Where every frame of a stack is the same, ``[rows]``."""
-        apart = [self.apart(stacks.get(key)) for key in self.keys]
-        return torch.stack([(each[:, 1:] ^ each[:, :1]).flatten(1).any(-1) == 0 for each in apart]).all(0)
+    def is_constant(self, stacks: TensorDictBase) -> Tensor:
+        """Whether all frames of a stack are the same, ``[rows]``."""
+        split = [self.split_stacks(stacks.get(key)) for key in self.keys]
+        equal = [(frames[:, 1:] ^ frames[:, :1]).flatten(1).any(-1) == 0 for frames in split]
+        return torch.stack(equal).all(0)
 
     def store(self, frames: Mapping[NestedKey, Tensor]) -> None:
-        """Writes new frames, ``[frames, C, H, W]``, over none that is still needed."""
+        """Writes new frames, ``[frames, C, H, W]``, without overwriting any that a row refers to."""
         first = frames[self.keys[0]]
         end, room = self.buffer.write_count + len(first), self.buffer.storage.max_size
-        if end - self.needed > room and len(self.rows):
-            # The oldest that a row has. What came later, be it in rows that still wait for those that follow,
-            # has no lower one: of every environment a memory holds earlier steps.
-            self.needed = int(self.rows.get(slice(None)).get(self.keys[0]).min())
-        if end - self.needed > room:
-            self.grow(11 * (end - self.needed) // 10)
+        if end - self.oldest_needed > room and len(self.rows):
+            # The oldest that a row refers to. Rows not yet stored (n-step) refer to later ones only, for the
+            # buffer holds earlier steps of every environment.
+            self.oldest_needed = int(self.rows.get(slice(None)).get(self.keys[0]).min())
+        if end - self.oldest_needed > room:
+            self.grow(11 * (end - self.oldest_needed) // 10)
         self.buffer.extend(TensorDict(dict(frames), [len(first)], device=first.device))
 
     def grow(self, capacity: int) -> None:
-        """Goes on in a larger memory, with those frames that are needed."""
+        """Moves the frames still needed to a larger storage."""
         old, end = self.buffer.storage, self.buffer.write_count
-        new = self.room(capacity)
-        for numbers in torch.arange(self.needed, end).split(AT_ONCE) if end else ():
-            new.set(numbers - self.needed, old.get(self.slots(numbers)))
-        self.go_on_in(new, end - self.needed, end)
+        new = self.make_storage(capacity)
+        for numbers in torch.arange(self.oldest_needed, end).split(COPY_CHUNK) if end else ():
+            new.set(numbers - self.oldest_needed, old.get(self.slots(numbers)))
+        self.switch_storage(new, end - self.oldest_needed, end)
         if isinstance(old, LazyMemmapStorage) and old.scratch_dir:
             shutil.rmtree(old.scratch_dir, ignore_errors=True)
 
-    def go_on_in(self, storage: TensorStorage, cursor: int, count: int) -> None:
-        """Writes on at the place ``cursor`` of another storage, where the frame of number ``count`` goes."""
+    def switch_storage(self, storage: TensorStorage, cursor: int, count: int) -> None:
+        """Continues writing in another storage: frame number ``count`` goes to index ``cursor``."""
         self.buffer.set_storage(storage)
         self.buffer.writer.register_storage(storage)
         self.buffer.writer.load_state_dict({"_cursor": cursor % storage.max_size, "_write_count": count})
 
-    def room(self, capacity: int) -> TensorStorage:
-        """An empty storage of frames, where the rows are."""
+    def make_storage(self, capacity: int) -> TensorStorage:
+        """An empty frame storage on the device, or in the folder, of the rows."""
         if not isinstance(self.rows, LazyMemmapStorage):
             return LazyTensorStorage(capacity, device=self.rows.device)
         folder = self.rows.scratch_dir and Path(self.rows.scratch_dir, f"frames-{capacity}")
         return LazyMemmapStorage(capacity, scratch_dir=folder, existsok=True)
 
     def slots(self, numbers: Tensor) -> Tensor:
-        """Where the frames of these numbers are."""
+        """Storage indices of frame numbers."""
         return slots(self.buffer, numbers)
 
     def state(self) -> dict[str, Any]:
-        """All but the frames themselves, as numbers and names."""
+        """Everything but the frames themselves, as plain values."""
         writer = self.buffer.writer.state_dict()
         return {
             "keys": self.keys,
@@ -170,22 +171,23 @@ class Frames(Transform):
             "last": None if self.last is None else self.last.tolist(),
         }
 
-    def go_on(self, state: Mapping[str, Any]) -> None:
-        """Goes on from :meth:`state`; the frames are still to be written into their places."""
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores :meth:`state`; the caller writes the frames."""
         self.keys = [tuple(key) if isinstance(key, list) else key for key in state["keys"]]
-        self.stacked, self.needed = state["stacked"], 0
+        self.stacked, self.oldest_needed = state["stacked"], 0
         self.last = None if state["last"] is None else torch.tensor(state["last"])
-        self.go_on_in(self.room(state["capacity"]), state["cursor"], state["count"])
+        self.switch_storage(self.make_storage(state["capacity"]), state["cursor"], state["count"])
 
 
-def taken_over(numbers: Tensor, known: Tensor, moved: Tensor, last: Tensor | None) -> Tensor:
-    """Numbers of stacks, of which those that were seen before have the numbers they had.
+def reuse_numbers(numbers: Tensor, known: Tensor, moved: Tensor, last: Tensor | None) -> Tensor:
+    """Frame numbers in which repeated frames have the number of their first occurrence.
 
     Args:
-        numbers: as if no frame came twice, of each row's stack and of the one after, ``[envs, time, 2, k]``.
-        known: where a row's stack is the one after the row before, ``[envs, time]``.
-        moved: where the one after is the row's own, a frame further.
-        last: numbers of the stacks before the first row's, ``[envs, k]``; ``None`` where there are none.
+        numbers: numbers as if no frame repeated, of observations and next observations,
+            ``[envs, time, 2, k]``.
+        known: whether a row's observation equals the previous row's next observation, ``[envs, time]``.
+        moved: whether the next observation is the observation moved on by one frame, ``[envs, time]``.
+        last: frame numbers of the observations before the first row, ``[envs, k]``, if there are any.
     """
     numbers = numbers.clone()
     before = numbers[:, 0, 0] if last is None else last.to(numbers.device)
@@ -198,24 +200,24 @@ def taken_over(numbers: Tensor, known: Tensor, moved: Tensor, last: Tensor | Non
 
 
 def slots(buffer: ReplayBuffer, numbers: Tensor) -> Tensor:
-    """Where a buffer keeps what was written as these numbers, counted from its first."""
+    """Storage indices of rows by their numbers in writing order, counted from the first ever written."""
     writer = buffer.writer.state_dict()
     return (numbers + writer["_cursor"] - writer["_write_count"]) % buffer.storage.max_size
 
 
-def still_read(batch: TensorDictBase, loss: nn.Module) -> TensorDictBase:
-    """A batch, ``[time]`` or ``[envs, time]``, whose advantages are known, without what makes up most of it.
+def drop_unread_keys(batch: TensorDictBase, loss: nn.Module) -> TensorDictBase:
+    """A batch with advantages, ``[time]`` or ``[envs, time]``, without large entries the loss does not read.
 
-    That is what an actor made of pictures and, where the loss is TorchRL's own, the pictures that come next.
+    These are the actor's outputs and, for TorchRL's own losses, the images of next observations.
     """
-    rows = batch.exclude(*MADE_ANEW)
+    rows = batch.exclude(*RECOMPUTED_KEYS)
     if type(loss).__module__.startswith("torchrl."):
         after = rows.get("next")
-        seen = [key for key, each in after.items(True, True) if each.ndim == batch.ndim + 3]
-        rows.set("next", after.exclude(*seen))
+        image_keys = [key for key, entry in after.items(True, True) if entry.ndim == batch.ndim + 3]
+        rows.set("next", after.exclude(*image_keys))
     return rows
 
 
-def frames_of(buffer: ReplayBuffer) -> Frames | None:
-    """What keeps the pictures of a buffer's rows; ``None`` where they have none, or have them whole."""
-    return next((each for each in buffer.transform if isinstance(each, Frames)), None)
+def find_frame_dedup(buffer: ReplayBuffer) -> FrameDedup | None:
+    """The buffer's frame deduplication; ``None`` if it has none."""
+    return next((transform for transform in buffer.transform if isinstance(transform, FrameDedup)), None)

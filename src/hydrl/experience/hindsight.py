@@ -1,8 +1,7 @@
-"""Goals relabelled in hindsight: what was reached by chance teaches how it is reached.
+"""Hindsight experience replay (Andrychowicz et al. 2017): goals are relabelled with achieved ones.
 
-Hindsight experience replay (Andrychowicz et al. 2017), for tasks that keep to Gymnasium's convention of
-goals: they observe ``observation``, ``achieved_goal`` and ``desired_goal`` and have
-``compute_reward(achieved_goal, desired_goal, info)``, which judges many goals at once.
+For environments that follow Gymnasium's goal convention: observations ``observation``, ``achieved_goal`` and
+``desired_goal``, and a vectorised ``compute_reward(achieved_goal, desired_goal, info)``.
 """
 
 from collections.abc import Callable
@@ -30,70 +29,65 @@ from torchrl.envs import (
 
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import slots
-from hydrl.specs import is_vector, seen
+from hydrl.specs import is_vector, observation_keys
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
-PLACE = "hindsight"  # entry of a row below which its number stands, and that of its episode's first row
-ALIKE = 0.99  # the least share of rewards that compute_reward has to find again; a limit may be rounded
-SCALING = (
-    RewardScaling,
-    RewardClipping,
-    SignTransform,
-    BinarizeReward,
-)  # which know nothing of other rewards
+ROW_IDS = "hindsight"  # nested entry of a row: its number ("row") and that of its episode's first row
+MIN_EQUAL_REWARDS = 0.99  # share of rewards that compute_reward has to reproduce; thresholds may round
+SCALING = (RewardScaling, RewardClipping, SignTransform, BinarizeReward)  # act on one reward at a time
 
 
 def hindsight(storage: TensorStorage, her_ratio: float, strategy: Literal["future", "final"]) -> ReplayBuffer:
-    """A uniform replay memory whose goals are relabelled as they are drawn.
+    """Uniform replay buffer that relabels goals when it samples.
 
     Args:
-        storage: of the rows.
-        her_ratio: the share of rows that are relabelled.
-        strategy: by a state that is reached later in the same episode, this step's among them, each as
-            likely; or by the ``final`` one of those that are in memory.
+        storage: storage of the rows.
+        her_ratio: share of sampled rows that are relabelled.
+        strategy: ``future`` takes a goal achieved at this or a later step of the episode, uniformly;
+            ``final`` takes the last one of the episode in the buffer.
     """
     return ReplayBuffer(storage=storage, transform=Hindsight(her_ratio, strategy))
 
 
 class Hindsight(Transform):
-    """Puts what was reached later in the place of a row's goal, and judges its reward anew.
+    """Replay-buffer transform that replaces goals by later achieved ones and recomputes rewards.
 
-    Rows are written batch by batch, environment by environment, so that the number of a row says which step
-    of which environment it is. With its episode's first row's number beside it, the last row of the episode
-    is found in memory itself, whatever has been written over: there is nothing else to keep.
+    Rows are written batch by batch, environment by environment, so a row's number gives its environment and
+    step. Together with the number of its episode's first row, that finds the episode's last row in the
+    buffer, whatever has been overwritten; no other bookkeeping is needed.
 
     Args:
-        ratio: the share of rows that are relabelled.
+        ratio: share of sampled rows that are relabelled.
         strategy: see :func:`hindsight`.
     """
 
     buffer: ReplayBuffer
-    reward: Callable[[Tensor, Tensor], Tensor]
-    ends: Callable[[Tensor, Tensor], Tensor | None]
+    compute_rewards: Callable[[Tensor, Tensor], Tensor]
+    compute_terminated: Callable[[Tensor, Tensor], Tensor | None]
 
     def __init__(self, ratio: float, strategy: Literal["future", "final"]) -> None:
         super().__init__(in_keys=[], out_keys=[])
         self.ratio, self.strategy = ratio, strategy
         self.envs = self.steps = 1
 
-    def of_task(self, buffer: ReplayBuffer, env: TransformedEnv) -> None:
-        """Learns which buffer it is of, and what judges its goals.
+    def attach(self, buffer: ReplayBuffer, env: TransformedEnv) -> None:
+        """Connects the transform to its buffer and to the environment's reward function.
 
         Raises:
-            UserError: for a task without goals, or transforms after which they cannot be judged.
+            UserError: for an environment without goals, or transforms that change goals.
         """
-        task = goal_task(env)
+        task = goal_env(env)
         check_transforms(env)
-        self.buffer, self.keys = buffer, [*seen(env), "step_count"]
-        scaling = [each for each in env.transform if isinstance(each, SCALING)]
-        self.reward = partial(rewards, task, scaling)
-        self.ends = partial(ended, task)
+        self.buffer, self.keys = buffer, [*observation_keys(env), "step_count"]
+        scaling = [transform for transform in env.transform if isinstance(transform, SCALING)]
+        self.compute_rewards = partial(compute_rewards, task, scaling)
+        self.compute_terminated = partial(compute_terminated, task)
 
-    def numbered(self, batch: TensorDictBase) -> TensorDictBase:
-        """A fresh batch, ``[time]`` or ``[..., time]``, whose rows have their numbers and their episodes'.
+    def add_row_ids(self, batch: TensorDictBase) -> TensorDictBase:
+        """Copy of a fresh batch, ``[time]`` or ``[..., time]``, with row and episode numbers.
 
         Raises:
-            UserError: where ``compute_reward`` does not find the rewards that the task gave.
+            UserError: if ``compute_reward`` does not reproduce the environment's rewards.
         """
         rows = batch.reshape(-1, batch.shape[-1])
         self.envs, self.steps = rows.shape
@@ -105,108 +99,110 @@ class Hindsight(Transform):
         episodes[:, 0] = self.running(rows[:, 0], numbers[:, 0])
         episodes = episodes.cummax(-1).values
         after = rows["next"]
-        self.hold(after[ACHIEVED].flatten(0, 1), rows[DESIRED].flatten(0, 1), after["reward"].flatten(0, 1))
+        self.check_rewards(
+            after[ACHIEVED].flatten(0, 1), rows[DESIRED].flatten(0, 1), after["reward"].flatten(0, 1)
+        )
         place = TensorDict({"row": numbers, "episode": episodes}, rows.shape, device=batch.device)
-        return batch.copy().set(PLACE, place.reshape(batch.shape))
+        return batch.copy().set(ROW_IDS, place.reshape(batch.shape))
 
     def running(self, first: TensorDictBase, numbers: Tensor) -> Tensor:
-        """The episodes of a batch's first rows, ``[envs]``: the running ones, where what is seen is seen on.
+        """Episode numbers of a batch's first rows, ``[envs]``: the running episode's if observations go on.
 
-        Another worker's environments begin anew here: nothing is known of what was before.
+        For another worker's environments, new episodes begin.
         """
         if not len(self.buffer):
             return numbers
         envs = torch.arange(self.envs)
-        last = self.buffer.storage.get(slots(self.buffer, self.number(envs, self.times - 1)))
+        last = self.buffer.storage.get(slots(self.buffer, self.row_id(envs, self.steps_per_env - 1)))
         last = last.to(numbers.device)
         goes_on = ~last["next", "done"][:, 0]
         for key in (key for key in self.keys if key in first.keys(True)):
             goes_on &= (first[key] == last["next"][key]).flatten(1).all(-1)
-        return last[PLACE, "episode"].where(goes_on, numbers)
+        return last[ROW_IDS, "episode"].where(goes_on, numbers)
 
-    def hold(self, achieved: Tensor, desired: Tensor, given: Tensor) -> None:
-        """Holds ``compute_reward`` against the rewards of a task.
+    def check_rewards(self, achieved: Tensor, desired: Tensor, rewards: Tensor) -> None:
+        """Compares ``compute_reward`` with the environment's rewards, ``[rows, 1]``.
 
         Raises:
-            UserError: where these are others.
+            UserError: if too many differ.
         """
-        found = self.reward(achieved, desired)
-        same = torch.isclose(found, given, rtol=1e-3, atol=1e-4)
-        if same.float().mean() < ALIKE:
+        recomputed = self.compute_rewards(achieved, desired)
+        same = torch.isclose(recomputed, rewards, rtol=1e-3, atol=1e-4)
+        if same.float().mean() < MIN_EQUAL_REWARDS:
             odd = int((~same).flatten().nonzero()[0])
             raise UserError(
-                f"buffer=hindsight: the task gave the reward {given[odd].item():g} where its compute_reward "
-                f"of the goal that was reached says {found[odd].item():g}; no wrapper may change it, and it "
-                "has to judge the state that a step leads to"
+                f"buffer=hindsight: the task gave the reward {rewards[odd].item():g} where its "
+                f"compute_reward of the goal that was reached says {recomputed[odd].item():g}; no wrapper "
+                "may change it, and it has to judge the state that a step leads to"
             )
 
     def forward(self, rows: TensorDictBase) -> TensorDictBase:
-        """Rows as they are drawn, ``[rows]``, of which a share are relabelled."""
-        number, episode = rows[PLACE, "row"], rows[PLACE, "episode"]
+        """Sampled rows, ``[rows]``, a share of them relabelled."""
+        number, episode = rows[ROW_IDS, "row"], rows[ROW_IDS, "episode"]
         chosen = torch.rand(number.shape, device=number.device) < self.ratio
-        env, time = self.place(number)
-        ahead = self.left(env, time, episode)
+        env, time = self.env_and_time(number)
+        ahead = self.steps_to_end(env, time, episode)
         if self.strategy == "future":
             ahead = (torch.rand(ahead.shape, device=ahead.device) * (ahead + 1)).long()
-        goal = self.entry(("next", ACHIEVED), self.number(env, time + ahead))
+        goal = self.entry(("next", ACHIEVED), self.row_id(env, time + ahead))
         chosen = chosen.unsqueeze(-1)
         goal = goal.where(chosen, rows[DESIRED])
         after = rows["next"]
         achieved = after[ACHIEVED]
-        reward = self.reward(achieved, goal).where(chosen, after["reward"])
+        reward = self.compute_rewards(achieved, goal).where(chosen, after["reward"])
         changed = {DESIRED: goal, "reward": reward} | self.terminated(rows, goal, chosen)
-        return rows.exclude(PLACE).set(DESIRED, goal).set("next", after.copy().update(changed))
+        return rows.exclude(ROW_IDS).set(DESIRED, goal).set("next", after.copy().update(changed))
 
     def terminated(self, rows: TensorDictBase, goal: Tensor, chosen: Tensor) -> dict[str, Tensor]:
-        """How relabelled rows end, where the task says so; nothing where it does not."""
+        """``terminated`` and ``done`` of relabelled rows; empty without ``compute_terminated``."""
         after = rows["next"]
-        given, reached = after["terminated"], after[ACHIEVED]
-        then, now = self.ends(reached, rows[DESIRED]), self.ends(reached, goal)
+        terminated_before, reached = after["terminated"], after[ACHIEVED]
+        then, now = self.compute_terminated(reached, rows[DESIRED]), self.compute_terminated(reached, goal)
         if then is None or now is None:
             return {}
-        terminated = ((given & ~then) | now).where(chosen, given)
+        terminated = ((terminated_before & ~then) | now).where(chosen, terminated_before)
         return {"terminated": terminated, "done": terminated | after["truncated"]}
 
     @property
-    def times(self) -> int:
-        """Steps of each environment that were written so far."""
+    def steps_per_env(self) -> int:
+        """Steps written so far for each environment."""
         return self.buffer.write_count // self.envs
 
-    def place(self, number: Tensor) -> tuple[Tensor, Tensor]:
-        """The environment and the time of a row."""
+    def env_and_time(self, number: Tensor) -> tuple[Tensor, Tensor]:
+        """Environment and time step of a row number."""
         batch = self.envs * self.steps
         return number // self.steps % self.envs, number // batch * self.steps + number % self.steps
 
-    def number(self, env: Tensor, time: Tensor | int) -> Tensor:
-        """The number of the row of an environment at a time."""
+    def row_id(self, env: Tensor, time: Tensor | int) -> Tensor:
+        """Row number of an environment's time step."""
         return time // self.steps * self.envs * self.steps + env * self.steps + time % self.steps
 
-    def left(self, env: Tensor, time: Tensor, episode: Tensor) -> Tensor:
-        """Steps that follow in the same episode; its rows come one after another, so halving finds them."""
-        least, most = torch.zeros_like(time), self.times - 1 - time
+    def steps_to_end(self, env: Tensor, time: Tensor, episode: Tensor) -> Tensor:
+        """Steps left in the same episode, by binary search over its consecutive rows."""
+        least, most = torch.zeros_like(time), self.steps_per_env - 1 - time
         for _ in range(int(most.max()).bit_length()):
             middle = (least + most + 1) // 2
-            same = self.entry((PLACE, "episode"), self.number(env, time + middle)) == episode
+            same = self.entry((ROW_IDS, "episode"), self.row_id(env, time + middle)) == episode
             least, most = middle.where(same, least), most.where(same, middle - 1)
         return least
 
     def entry(self, key: Any, numbers: Tensor) -> Tensor:
-        """An entry of the rows of these numbers."""
-        kept = self.buffer.storage.get(slice(None)).get(key)
-        return kept.index_select(0, slots(self.buffer, numbers).to(kept.device)).to(numbers.device)
+        """An entry of the rows with these numbers."""
+        column = self.buffer.storage.get(slice(None)).get(key)
+        return column.index_select(0, slots(self.buffer, numbers).to(column.device)).to(numbers.device)
 
 
-def goals_of(buffer: ReplayBuffer | None) -> Hindsight | None:
-    """What relabels a buffer's goals; ``None`` where nothing does."""
+def find_hindsight(buffer: ReplayBuffer | None) -> Hindsight | None:
+    """The buffer's goal relabelling; ``None`` if it has none."""
     transforms = () if buffer is None else buffer.transform
-    return next((each for each in transforms if isinstance(each, Hindsight)), None)
+    return next((transform for transform in transforms if isinstance(transform, Hindsight)), None)
 
 
-def goal_task(env: TransformedEnv) -> gymnasium.Env:
-    """The task, of several environments the first, which says what a goal is worth.
+def goal_env(env: TransformedEnv) -> gymnasium.Env:
+    """The (first) Gymnasium environment, whose methods score goals.
 
     Raises:
-        UserError: where it has no goals that can be relabelled.
+        UserError: if it has no goals that can be relabelled.
     """
     task = env.base_env._env if isinstance(env.base_env, GymWrapper) else None
     task = getattr(task, "envs", [task])[0]
@@ -228,30 +224,30 @@ def goal_task(env: TransformedEnv) -> gymnasium.Env:
 
 
 def check_transforms(env: TransformedEnv) -> None:
-    """Refuses what changes goals, or changes rewards by more than themselves.
+    """Checks that no transform changes goals, or rewards by anything but their value.
 
     Raises:
         UserError: naming the transform.
     """
-    for each in env.transform:
-        keys, name = {*each.in_keys, *each.out_keys}, type(each).__name__
-        if keys & {ACHIEVED, DESIRED} and not isinstance(each, DoubleToFloat):
+    for transform in env.transform:
+        keys, name = {*transform.in_keys, *transform.out_keys}, type(transform).__name__
+        if keys & {ACHIEVED, DESIRED} and not isinstance(transform, DoubleToFloat):
             raise UserError(
                 f"buffer=hindsight: {name} changes goals, and the task judges them as it gave them; use "
                 "transforms=plain, or transforms.normalize.in_keys=[observation]"
             )
-        if "reward" in keys and not isinstance(each, (DoubleToFloat, RewardSum, *SCALING)):
+        if "reward" in keys and not isinstance(transform, (DoubleToFloat, RewardSum, *SCALING)):
             raise UserError(
                 f"buffer=hindsight: a relabelled reward cannot be changed as by {name}; leave that out, or "
                 "scale rewards by torchrl.envs.RewardScaling"
             )
 
 
-class Unread:
-    """The ``info`` that ``compute_reward`` is given: there is none of a goal that nobody had."""
+class UnavailableInfo:
+    """The ``info`` passed to ``compute_reward``: any use raises, for relabelled goals have no info."""
 
     def refuse(self, *_: Any) -> NoReturn:
-        """Whatever is asked of it."""
+        """Raises on every access."""
         raise UserError(
             "buffer=hindsight: the task's compute_reward reads info, and there is none of a goal that nobody "
             "had; let it judge by achieved_goal and desired_goal alone, or use buffer=replay"
@@ -260,44 +256,46 @@ class Unread:
     __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = __bool__ = refuse
 
 
-def judged(task: gymnasium.Env, method: str, achieved: Tensor, desired: Tensor) -> np.ndarray:
-    """What a method of a task says of goals, ``[rows, size]``, which it is given as its spaces have them."""
+def call_goal_method(task: gymnasium.Env, method: str, achieved: Tensor, desired: Tensor) -> np.ndarray:
+    """Result of an environment's method for goals ``[rows, size]``, converted to its goal space."""
     space = task.get_wrapper_attr("leaves")[DESIRED][1]
     goals = [
-        each.numpy(force=True).reshape(-1, *space.shape).astype(space.dtype) for each in (achieved, desired)
+        goal.numpy(force=True).reshape(-1, *space.shape).astype(space.dtype) for goal in (achieved, desired)
     ]
-    return np.asarray(task.get_wrapper_attr(method)(*goals, Unread()))
+    return np.asarray(task.get_wrapper_attr(method)(*goals, UnavailableInfo()))
 
 
-def rewards(task: gymnasium.Env, scaling: list[Transform], achieved: Tensor, desired: Tensor) -> Tensor:
-    """Rewards ``[rows, 1]``, scaled as those of the run.
+def compute_rewards(
+    task: gymnasium.Env, scaling: list[Transform], achieved: Tensor, desired: Tensor
+) -> Tensor:
+    """Rewards ``[rows, 1]`` by the environment's ``compute_reward``, scaled as the run's rewards.
 
     Args:
-        task: judges.
-        scaling: transforms of rewards, in order.
-        achieved: goals that are reached, ``[rows, size]``.
-        desired: goals that were to be.
+        task: the Gymnasium environment.
+        scaling: reward transforms, in order.
+        achieved: achieved goals, ``[rows, size]``.
+        desired: desired goals, ``[rows, size]``.
 
     Raises:
-        UserError: if the task does not judge each row.
+        UserError: if ``compute_reward`` does not return one reward a row.
     """
-    found = judged(task, "compute_reward", achieved, desired)
-    if found.size != len(achieved):
+    task_rewards = call_goal_method(task, "compute_reward", achieved, desired)
+    if task_rewards.size != len(achieved):
         raise UserError(
-            f"buffer=hindsight: compute_reward gave {list(found.shape)} numbers for goals of shape "
+            f"buffer=hindsight: compute_reward gave {list(task_rewards.shape)} numbers for goals of shape "
             f"{list(achieved.shape)}; it has to give one for each row, as by np.linalg.norm(..., axis=-1)"
         )
-    given = torch.as_tensor(found, dtype=torch.float32).reshape(-1, 1).to(achieved.device)
-    for each in scaling:
-        given = each(TensorDict({"reward": given}, given.shape[:1]))["reward"]
-    return given
+    reward = torch.as_tensor(task_rewards, dtype=torch.float32).reshape(-1, 1).to(achieved.device)
+    for transform in scaling:
+        reward = transform(TensorDict({"reward": reward}, reward.shape[:1]))["reward"]
+    return reward
 
 
-def ended(task: gymnasium.Env, achieved: Tensor, desired: Tensor) -> Tensor | None:
-    """Where goals end an episode, ``[rows, 1]``; ``None`` where the task does not say it row by row."""
+def compute_terminated(task: gymnasium.Env, achieved: Tensor, desired: Tensor) -> Tensor | None:
+    """Whether goals end an episode, ``[rows, 1]``; ``None`` without a vectorised ``compute_terminated``."""
     if not task.has_wrapper_attr("compute_terminated"):
         return None
-    found = judged(task, "compute_terminated", achieved, desired)
-    if found.size != len(achieved):
+    flags = call_goal_method(task, "compute_terminated", achieved, desired)
+    if flags.size != len(achieved):
         return None
-    return torch.as_tensor(found, dtype=torch.bool).reshape(-1, 1).to(achieved.device)
+    return torch.as_tensor(flags, dtype=torch.bool).reshape(-1, 1).to(achieved.device)

@@ -1,4 +1,4 @@
-"""The one difference between on-policy and off-policy: which minibatches a fresh batch leads to."""
+"""Minibatches: how an algorithm samples from the fresh batch, a replay buffer or an offline dataset."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -15,32 +15,32 @@ from torchrl.modules import set_recurrent_mode
 from torchrl.objectives import LossModule
 
 from hydrl.errors import UserError
-from hydrl.experience.episodes import Episodes, has_episodes
-from hydrl.experience.frame_dedup import frames_of, still_read
-from hydrl.experience.hindsight import goals_of
-from hydrl.experience.multi_agent import as_read
-from hydrl.library_setup import tell
+from hydrl.experience.episodes import EpisodeCounter, has_episodes
+from hydrl.experience.frame_dedup import drop_unread_keys, find_frame_dedup
+from hydrl.experience.hindsight import find_hindsight
+from hydrl.experience.multi_agent import fill_loss_keys
+from hydrl.library_setup import warn_once
 from hydrl.specs import ALIVE, GONE, INFO
 
 
 class Minibatches:
-    """What every choice of the group has; every one is built from the buffer and the loss."""
+    """Base class of the options of ``minibatches``: a callable from a batch to its minibatches."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What goes from one batch to the next."""
+        """State carried from one batch to the next."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`."""
+        """Restores :meth:`state_dict`."""
 
 
-def learned_from(batch: TensorDictBase) -> TensorDictBase:
-    """A batch without what the task told of its episodes, which only the log reads."""
+def drop_episode_info(batch: TensorDictBase) -> TensorDictBase:
+    """A batch without the environment's ``info`` entries, which only logging reads."""
     return batch.exclude(INFO, ("next", INFO)) if INFO in batch else batch
 
 
 class Epochs(Minibatches):
-    """PPO, A2C: a few epochs over the fresh batch, without replacement.
+    """On-policy minibatches (PPO, A2C): a few epochs over the fresh batch, without replacement.
 
     Args:
         buffer: holds one batch and samples without replacement.
@@ -48,10 +48,11 @@ class Epochs(Minibatches):
         epochs: passes over the batch.
         size: frames a minibatch; ``frames // size`` of them an epoch.
         advantage: ``each_epoch`` recomputes it with the updated critic, as the TorchRL tutorial does;
-            ``once`` computes it before the first epoch, which is the common and cheaper way.
-        draw: ``epoch`` draws the batch in a fresh order, in one call to the buffer, and cuts it up;
-            ``minibatch`` draws one after another, as the tutorial does: what is left over begins the next.
-        sequence: frames that stay together in time, for a memory; ``None`` deals single frames.
+            ``once`` computes it before the first epoch, which is common and cheaper.
+        draw: ``epoch`` samples the whole batch in one call to the buffer and splits it; ``minibatch`` samples
+            one after another, as the tutorial does: leftover frames begin the next epoch.
+        sequence: consecutive frames that stay together, for recurrent policies; ``None`` samples single
+            frames.
     """
 
     def __init__(
@@ -72,14 +73,16 @@ class Epochs(Minibatches):
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]`` or ``[size // sequence, sequence]``.
 
-        The batch, ``[time]`` or ``[envs, time]``, gets its advantages whole.
+        Advantages are computed over the whole batch, ``[time]`` or ``[envs, time]``.
         """
         count, row = batch.numel() // self.size, math.prod(self.row)
         rows, size = batch.numel() // row, self.size // row
         for epoch in range(self.epochs):
             if epoch == 0 or self.advantage == "each_epoch":
-                self.judge(batch)
-                self.buffer.extend(still_read(learned_from(batch), self.loss).reshape(-1, *self.row))
+                self.estimate_advantages(batch)
+                self.buffer.extend(
+                    drop_unread_keys(drop_episode_info(batch), self.loss).reshape(-1, *self.row)
+                )
             if self.draw == "epoch":
                 yield from self.buffer.sample(rows).split(size)[:count]
             else:
@@ -87,17 +90,21 @@ class Epochs(Minibatches):
 
     @torch.no_grad()
     @set_recurrent_mode(True)
-    def judge(self, batch: TensorDictBase) -> None:
+    def estimate_advantages(self, batch: TensorDictBase) -> None:
         """Writes advantage and value target into the batch."""
         for loss in getattr(self.loss, "of_groups", {"": self.loss}).values():
-            judge(batch, loss)
+            estimate_advantages(batch, loss)
 
 
-def judge(batch: TensorDictBase, loss: LossModule) -> None:
-    """Writes what a loss's value estimator says of a batch, ``[time]`` or ``[envs, time]``.
+def estimate_advantages(batch: TensorDictBase, loss: LossModule) -> None:
+    """Writes advantages and value targets by the loss's value estimator into a batch.
 
-    Of agents of which some may end before their episode each has ends of its own, and what is standardised is
-    so over those that still acted: of others a loss reads nothing.
+    Agents that can end before their episode have done flags of their own, and advantages are standardized
+    over the agents that still act; the loss ignores the others.
+
+    Args:
+        batch: ``[time]`` or ``[envs, time]``, changed in place.
+        loss: a loss with a value estimator.
     """
     keys, params, target = loss.tensor_keys, loss.critic_network_params, loss.target_critic_network_params
     group = keys.action[0] if isinstance(keys.action, tuple) else ""
@@ -112,30 +119,30 @@ def judge(batch: TensorDictBase, loss: LossModule) -> None:
     loss.value_estimator(read, params=params, target_params=target)
     batch.update(read.select(keys.value, keys.advantage, keys.value_target))
     if getattr(loss.value_estimator, "average_gae", False) and not alive.all():
-        standardise(batch[keys.advantage], alive)
+        standardize_advantages(batch[keys.advantage], alive)
 
 
-def standardise(advantage: Tensor, alive: Tensor) -> None:
-    """Each agent's advantages, ``[..., agents, 1]``, in place, over the rows in which it is ``alive``."""
+def standardize_advantages(advantage: Tensor, alive: Tensor) -> None:
+    """Standardizes each agent's advantages, ``[..., agents, 1]``, in place, over the rows it is alive in."""
     rows = [*range(advantage.ndim - 2)]
     count = alive.sum(rows, keepdim=True).clamp_min(1)
     mean = advantage.where(alive, 0.0).sum(rows, keepdim=True) / count
-    apart = (advantage - mean).where(alive, 0.0)
-    scale = (apart.square().sum(rows, keepdim=True) / (count - 1).clamp_min(1)).sqrt()
-    advantage.copy_(apart / scale.clamp_min(1e-4))
+    centered = (advantage - mean).where(alive, 0.0)
+    scale = (centered.square().sum(rows, keepdim=True) / (count - 1).clamp_min(1)).sqrt()
+    advantage.copy_(centered / scale.clamp_min(1e-4))
 
 
 class SupportCheck:
-    """Warns once of returns that lie outside the support of a distributional critic.
+    """Warns once of returns outside the support of a distributional critic.
 
     Args:
-        support: ``[atoms]``, the returns that the critic tells apart.
-        gamma: the discount.
+        support: ``[atoms]``, returns.
+        gamma: discount.
     """
 
     def __init__(self, support: Tensor, gamma: float) -> None:
         self.low, self.high, self.gamma = support.min().item(), support.max().item(), gamma
-        self.returns, self.discount = np.zeros(1), np.ones(1)  # [envs], of the episodes so far
+        self.returns, self.discount = np.zeros(1), np.ones(1)  # [envs], of the running episodes
         self.is_done = False
 
     def __call__(self, batch: TensorDictBase) -> None:
@@ -147,16 +154,14 @@ class SupportCheck:
             batch["next", key].reshape(-1, steps).cpu().numpy().astype(float) for key in ("reward", "done")
         )
         if len(rewards) != len(self.returns) or ("collector", "traj_ids") in batch.keys(True):
-            self.returns, self.discount = (
-                np.zeros(len(rewards)),
-                np.ones(len(rewards)),
-            )  # of other environments
+            # Batches of other environments.
+            self.returns, self.discount = np.zeros(len(rewards)), np.ones(len(rewards))
         for reward, end in zip(rewards.T, ends.T, strict=True):
             self.returns = self.returns + self.discount * reward
             outside = (self.returns < self.low) | (self.returns > self.high)
             if outside.any():
                 self.is_done = True
-                tell(
+                warn_once(
                     f"a discounted return of {self.returns[outside][0]:.4g} is outside "
                     f"actor.v_min={self.low:g} to actor.v_max={self.high:g} and is learned as the nearer of "
                     "them; set both around the returns, or scale the rewards"
@@ -169,23 +174,24 @@ class SupportCheck:
 
 
 class Replay(Minibatches):
-    """DQN, DDPG, TD3, SAC: store the batch, then draw random minibatches from all that is kept.
+    """Replay-buffer minibatches for off-policy algorithms (DQN, DDPG, TD3, SAC).
 
-    With a :class:`~hydrl.experience.buffers.PrioritizedSampler` the loss's errors go back as priorities
-    after each update (Schaul et al. 2016).
+    Stores each batch, then samples random minibatches. With a
+    :class:`~hydrl.experience.buffers.PrioritizedSampler` the loss's errors become priorities after each
+    update (Schaul et al. 2016).
 
     Args:
-        buffer: the replay memory.
+        buffer: the replay buffer.
         loss: bootstraps from ``n_steps`` on with its own discount.
         updates: minibatches a batch.
         size: frames a minibatch.
-        warmup_frames: nothing is drawn while the buffer holds fewer.
+        warmup_frames: no minibatches while the buffer holds fewer frames.
         n_steps: rewards summed before the target bootstraps (Sutton 1988); fewer where an episode ends.
-        draw: ``batch`` draws all minibatches in one call, which costs less, but for pictures; ``minibatch``
-            draws one after another, so that each sees the priorities of the one before.
+        draw: ``batch`` samples all minibatches in one call, which is cheaper except for images;
+            ``minibatch`` samples one after another, with the priorities of the update before.
 
     Raises:
-        UserError: where priorities are asked for and the loss writes no error.
+        UserError: if the buffer is prioritized and the loss writes no priorities.
     """
 
     def __init__(
@@ -200,65 +206,66 @@ class Replay(Minibatches):
         draw: Literal["batch", "minibatch"],
     ) -> None:
         self.buffer, self.loss = buffer, loss
-        self.frames, self.goals = frames_of(buffer), goals_of(buffer)
-        self.episodes: Episodes | None = Episodes()
-        self.prioritised = isinstance(buffer.sampler, PrioritizedSampler)
-        if self.prioritised:  # by the loss's name for them: another is passed over in silence
+        self.frames, self.goals = find_frame_dedup(buffer), find_hindsight(buffer)
+        self.episodes: EpisodeCounter | None = EpisodeCounter()
+        self.is_prioritized = isinstance(buffer.sampler, PrioritizedSampler)
+        if self.is_prioritized:  # TorchRL silently ignores any other key
             buffer.priority_key = loss.tensor_keys.priority
         self.updates, self.size, self.warmup_frames = updates, size, warmup_frames
-        # Drawn one after another rows are the same, unless by priorities. Pictures of many minibatches need
-        # new memory at each draw, and getting that costs ten times what putting them together does.
-        apart = self.frames is not None and not self.prioritised
-        self.at_once = updates if draw == "batch" and not apart else 1
+        # Without priorities, sampling one after another gives the same rows. Images of many minibatches need
+        # newly allocated memory at each draw, which costs ten times what assembling them does.
+        one_by_one = self.frames is not None and not self.is_prioritized
+        self.minibatches_per_draw = updates if draw == "batch" and not one_by_one else 1
         support = getattr(getattr(loss, "value_network", None), "support", None)
         self.check_returns = None if support is None else SupportCheck(support, loss.gamma.item())
         self.multi_step: MultiStepTransform | None = None
         if n_steps > 1:
-            # Ends are gathered too: left in place, a target bootstraps from the state an episode ended in.
-            gamma, padding = loss.value_estimator.gamma.item(), ("collector", "mask")  # no task's own `mask`
+            # done_keys=[]: done flags move with the n-step next state, or a target would bootstrap from the
+            # state an episode ended in. The padding key is none that an environment may have itself.
+            gamma, padding = loss.value_estimator.gamma.item(), ("collector", "mask")
             self.multi_step = MultiStepTransform(n_steps, gamma, done_keys=[], mask_key=padding)
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
         if self.check_returns is not None:
             self.check_returns(batch)
-        self.store(learned_from(batch))
+        self.store(drop_episode_info(batch))
         if len(self.buffer) < max(self.size, self.warmup_frames):
             return
-        for _ in range(0, self.updates, self.at_once):
-            # A memory on disk gives CPU tensors.
-            drawn = as_read(self.drawn(self.at_once).to(batch.device), self.loss.tensor_keys)
-            for minibatch in drawn.split(self.size):
+        for _ in range(0, self.updates, self.minibatches_per_draw):
+            # A buffer on disk returns CPU tensors.
+            rows = self.sample(self.minibatches_per_draw).to(batch.device)
+            for minibatch in fill_loss_keys(rows, self.loss.tensor_keys).split(self.size):
                 yield minibatch
-                self.prioritise(minibatch)
+                self.update_priorities(minibatch)
 
-    def drawn(self, count: int) -> TensorDictBase:
-        """Rows of ``count`` minibatches, one after another."""
+    def sample(self, count: int) -> TensorDictBase:
+        """Rows of ``count`` minibatches, ``[count * size]``."""
         return self.buffer.sample(count * self.size)
 
     def store(self, batch: TensorDictBase) -> None:
-        """Puts the batch's frames into the buffer; with several steps, those of which enough follow."""
+        """Adds the batch to the buffer; with n-step returns, those frames that enough steps follow."""
         if self.episodes is not None and ("next", "done") in batch.keys(True):
-            batch = self.episodes.numbered(batch)
+            batch = self.episodes.add_episode_ids(batch)
         if self.frames is not None:
-            batch = self.frames.numbered(batch)
+            batch = self.frames.deduplicate(batch)
         if self.goals is not None:
-            batch = self.goals.numbered(batch)
+            batch = self.goals.add_row_ids(batch)
         if self.multi_step is None:
             self.buffer.extend(batch.reshape(-1))
         elif (rows := self.multi_step.inv(batch)) is not None:
             self.buffer.extend(rows.exclude("gamma", "nonterminal", ("next", "original_reward")).reshape(-1))
 
-    def prioritise(self, minibatch: TensorDictBase) -> None:
-        """Writes the errors of the update that was just made into the buffer, if it draws by them."""
-        if not self.prioritised:
+    def update_priorities(self, minibatch: TensorDictBase) -> None:
+        """Writes the errors of the last update into a prioritized buffer."""
+        if not self.is_prioritized:
             return
         if self.loss.tensor_keys.priority not in minibatch:
             raise UserError(f"buffer.sampler draws by priorities and {type(self.loss).__name__} writes none")
         self.buffer.update_tensordict_priority(minibatch)
 
     def state_dict(self) -> dict[str, Any]:
-        """The frames of which too few follow yet, and which episodes are under way."""
+        """The frames that wait for n-step returns, and the running episodes."""
         waiting = self.multi_step and self.multi_step._buffer
         own = {} if self.episodes is None else {"episodes": self.episodes.state_dict()}
         if waiting is None:
@@ -266,7 +273,7 @@ class Replay(Minibatches):
         return {"waiting": waiting.to_dict(), "shape": tuple(waiting.shape), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from :meth:`state_dict`; what an older run keeps has no episodes, and is given none."""
+        """Restores :meth:`state_dict`; buffers of early versions have no episode ids, and get none."""
         if self.episodes is None or "episodes" not in state or not has_episodes(self.buffer):
             self.episodes = None
         else:
@@ -276,18 +283,18 @@ class Replay(Minibatches):
 
 
 class Mixed(Replay):
-    """SAC with demonstrations, offline to online: each minibatch is of both, what is kept and what is given.
+    """Minibatches from a replay buffer and an offline dataset, for learning with demonstrations.
 
-    As in RLPD (Ball et al. 2023), whose share is a half.
+    As in RLPD (Ball et al. 2023), with a share of one half.
 
     Args:
-        buffer: the replay memory, drawn from evenly.
-        loss: as for :class:`Replay`, like the others that are not named here.
-        data: what others collected.
-        share: of each minibatch, from ``data``.
+        buffer: the replay buffer, sampled uniformly.
+        loss, updates, size, warmup_frames, n_steps, draw: see :class:`Replay`.
+        data: the offline dataset.
+        share: share of each minibatch that comes from ``data``.
 
     Raises:
-        UserError: for a share that gives one of both no row, and for what only a memory alone can do.
+        UserError: if one of the two would get no row, or the buffer is prioritized.
     """
 
     def __init__(
@@ -305,27 +312,29 @@ class Mixed(Replay):
     ) -> None:
         numbers = {"updates": updates, "size": size, "warmup_frames": warmup_frames, "n_steps": n_steps}
         super().__init__(buffer, loss, **numbers, draw=draw)
-        self.data, self.given = data, round(share * size)
-        if not 0 < self.given < size:
+        self.data, self.offline_size = data, round(share * size)
+        if not 0 < self.offline_size < size:
             raise UserError(f"minibatches.share={share} of minibatches.size={size} leaves one of both out")
-        if self.prioritised:
+        if self.is_prioritized:
             raise UserError("buffer=prioritized is for a memory alone; use buffer=replay")
 
-    def drawn(self, count: int) -> TensorDictBase:
-        """Rows of ``count`` minibatches; in each those of the memory stand first."""
-        kept = self.size - self.given
-        own, given = self.buffer.sample(count * kept), self.data.sample(count * self.given)
-        both = [key for key in own.keys(True, True) if key in given.keys(True, True)]
-        parts = zip(own.split(kept), given.to(own.device).split(self.given), strict=True)
+    def sample(self, count: int) -> TensorDictBase:
+        """Rows of ``count`` minibatches; in each, the replay buffer's rows come first."""
+        online_size = self.size - self.offline_size
+        online, offline = self.buffer.sample(count * online_size), self.data.sample(count * self.offline_size)
+        both = [key for key in online.keys(True, True) if key in offline.keys(True, True)]
+        parts = zip(
+            online.split(online_size), offline.to(online.device).split(self.offline_size), strict=True
+        )
         return torch.cat([rows.select(*both) for pair in parts for rows in pair])
 
 
-class Cut(Minibatches):
-    """IQL, BC: the batch is a draw from a data set, and is cut into minibatches.
+class DatasetBatches(Minibatches):
+    """Minibatches of an offline dataset (BC, IQL, CQL): the batch, already sampled, is split.
 
     Args:
-        buffer: not read; the data set is the collector's.
-        loss: not read here.
+        buffer: unused; the collector samples the dataset.
+        loss: unused.
         size: frames a minibatch.
     """
 
@@ -337,14 +346,14 @@ class Cut(Minibatches):
         yield from batch.reshape(-1).split(self.size)[: batch.numel() // self.size]
 
 
-class Whole(Minibatches):
-    """Decision transformers: the batch is of pieces of episodes, and is cut between them.
+class TrajectoryBatches(Minibatches):
+    """Minibatches of trajectory windows of an offline dataset (decision transformer).
 
     Args:
-        buffer: not read; the data set is the collector's, which draws such pieces.
-        loss: not read here.
+        buffer: unused; the collector samples the windows.
+        loss: unused.
         size: frames a minibatch.
-        sequence: frames of a piece.
+        sequence: frames of a window.
     """
 
     def __init__(self, buffer: ReplayBuffer | None, loss: LossModule, *, size: int, sequence: int) -> None:
@@ -352,5 +361,5 @@ class Whole(Minibatches):
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size // sequence, sequence]``."""
-        pieces = batch.reshape(-1, self.sequence)
-        yield from pieces.split(self.size // self.sequence)[: batch.numel() // self.size]
+        windows = batch.reshape(-1, self.sequence)
+        yield from windows.split(self.size // self.sequence)[: batch.numel() // self.size]

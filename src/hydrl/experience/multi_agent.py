@@ -1,22 +1,22 @@
-"""Rows of several agents, for losses that learn all of them together, or each by itself."""
+"""Multi-agent minibatches: rewards and done flags where a loss reads them."""
 
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 
-from hydrl.library_setup import tell
-from hydrl.specs import ALIVE, beside
+from hydrl.library_setup import warn_once
+from hydrl.specs import ALIVE, sibling_key
 
 
-def as_read(rows: TensorDictBase, keys: Any) -> TensorDictBase:
-    """Rows ``[rows]`` in which rewards and ends stand where a loss reads them.
+def fill_loss_keys(rows: TensorDictBase, keys: Any) -> TensorDictBase:
+    """Rows ``[rows]`` with rewards and done flags under the keys that a loss reads.
 
-    An episode of all agents ends for each of them. Their reward together is the mean of their own.
+    Done flags of the team are copied to each agent. The team's reward is the mean of its agents' rewards.
 
     Args:
-        rows: changed in place and given back.
-        keys: of the loss, its ``tensor_keys``.
+        rows: changed in place and returned.
+        keys: the loss's ``tensor_keys``.
     """
     action, after = getattr(keys, "action", None), rows.get("next")
     if not any(isinstance(getattr(keys, name, None), tuple) for name in ("action", "done", "terminated")):
@@ -24,17 +24,17 @@ def as_read(rows: TensorDictBase, keys: Any) -> TensorDictBase:
     for name in ("done", "terminated"):
         key = getattr(keys, name)
         if isinstance(key, tuple) and key not in after.keys(True):
-            shape = after.get(beside(key, "reward")).shape
+            shape = after.get(sibling_key(key, "reward")).shape
             after.set(key, after.get(name).unsqueeze(-2).expand(shape))
-    if isinstance(action, tuple) and not rows.get(beside(action, ALIVE), torch.ones(1)).all():
-        tell(
+    if isinstance(action, tuple) and not rows.get(sibling_key(action, ALIVE), torch.ones(1)).all():
+        warn_once(
             "agents that ended before their episode are learned from as if they still acted; algo=mappo and "
             "algo=ippo leave them out"
         )
     if isinstance(action, tuple) and keys.reward not in after.keys(True):
-        own = after.get(beside(action, "reward"))
+        own = after.get(sibling_key(action, "reward"))
         if (own != own[..., :1, :]).any():
-            tell(
+            warn_once(
                 "agents that are learned together have rewards of their own; the mean of them is learned from"
             )
         after.set(keys.reward, own.mean(-2))

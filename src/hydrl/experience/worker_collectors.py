@@ -1,6 +1,6 @@
-"""Processes that collect: each says why it ends, and the run hears of it within seconds.
+"""Multi-process collectors whose failures are reported within seconds.
 
-TorchRL's collectors over processes lose the reason a worker died for, or wait for it for ever.
+TorchRL's own lose the reason of a worker's death, or wait for it forever.
 """
 
 import ctypes
@@ -23,26 +23,26 @@ from tensordict import TensorDictBase
 from torchrl.collectors import MultiAsyncCollector, MultiSyncCollector
 
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
-from hydrl.experience.checked_collector import FiniteCollector
-from hydrl.experience.forkserver import STOPPING, starting
-from hydrl.experience.worker_reports import Reports
+from hydrl.experience.checked_collector import CheckedCollector
+from hydrl.experience.forkserver import STOP_SIGNALS, worker_context
+from hydrl.experience.worker_reports import ReportFolder
 
-TICK = 0.5  # seconds between two looks at the workers while the run waits for them
-SHUTDOWN = 5.0  # seconds workers are given to close their environments before they are killed
-STARTING = 60.0  # seconds over `worker_timeout` in which a worker may start Python
+TICK = 0.5  # seconds between two checks of the workers while the run waits for them
+SHUTDOWN = 5.0  # seconds for workers to close their environments before they are killed
+STARTING = 60.0  # seconds over `worker_timeout` for starting Python
 
 
-class WorkerCollector(FiniteCollector):
-    """TorchRL's collector as it runs in a worker, which leaves a report where it fails.
+class WorkerCollector(CheckedCollector):
+    """Collector inside a worker process; it writes a report file if it fails.
 
-    Python's ``faulthandler`` writes the report of a crash, and ends a worker that takes too long.
+    Python's ``faulthandler`` writes the report of a crash and ends a worker that takes too long.
 
     Args:
-        folder: of the reports.
-        environ: the run's environment variables, for what this is a copy of has those of an earlier run.
+        folder: folder of the reports.
+        environ: the run's environment variables; the forkserver may have those of an earlier run.
         worker_timeout: seconds it may take to start, and for each batch.
-        worker_idx: its number, from 0, which is its report's name.
-        *args, **kwargs: TorchRL's own.
+        worker_idx: its number, from 0, and the name of its report.
+        *args, **kwargs: passed to TorchRL's collector.
     """
 
     def __init__(
@@ -55,22 +55,22 @@ class WorkerCollector(FiniteCollector):
         **kwargs: Any,
     ) -> None:
         os.environ.update(environ)
-        if sys.platform == "linux":  # PR_SET_PDEATHSIG: it ends with the run, even while it loops in C
+        if sys.platform == "linux":  # PR_SET_PDEATHSIG: it ends with the run, even in a C loop
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING - {signal.SIGINT})  # by which TorchRL ends it
-        self.worker_timeout, self.of = worker_timeout, f" of worker {worker_idx}"
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS - {signal.SIGINT})  # by which TorchRL ends it
+        self.worker_timeout, self.label = worker_timeout, f" of worker {worker_idx}"
         self.report = (folder / str(worker_idx)).open("w", encoding="utf-8", buffering=1)
         faulthandler.enable(self.report, all_threads=False)
-        with self.reported():
+        with self.reporting():
             super().__init__(*args, worker_idx=worker_idx, **kwargs)
 
     def iterator(self) -> Iterator[TensorDictBase]:
-        """TorchRL's batches."""
-        return each_within(self.reported, super().iterator())
+        """Batches, with failures reported."""
+        return iterate_within(self.reporting, super().iterator())
 
     @contextmanager
-    def reported(self) -> Iterator[None]:
-        """Reports why the block fails, or where it is when it takes too long, and ends the process."""
+    def reporting(self) -> Iterator[None]:
+        """Context that reports an exception, or a stack trace on timeout, and ends the process."""
         if math.isfinite(self.worker_timeout):
             faulthandler.dump_traceback_later(self.worker_timeout, exit=True, file=self.report)
         try:
@@ -80,26 +80,25 @@ class WorkerCollector(FiniteCollector):
             raise SystemExit(error.exit_code) from None
         except BaseException:
             traceback.print_exc(file=self.report)
-            raise SystemExit(1) from None  # of which multiprocessing prints nothing
+            raise SystemExit(1) from None  # multiprocessing prints nothing about it
         finally:
             faulthandler.cancel_dump_traceback_later()
 
 
-def descendants() -> set[psutil.Process]:
-    """Processes that this one has started, and these."""
+def child_processes() -> set[psutil.Process]:
+    """All descendants of this process."""
     return set(psutil.Process().children(recursive=True))
 
 
-def end_new(before: set[psutil.Process]) -> None:
-    """Kills the descendants that are not among ``before``, but for the one that frees what processes share.
+def kill_new_processes(before: set[psutil.Process]) -> None:
+    """Kills all descendants not in ``before``, except Python's resource tracker.
 
-    All are stopped first: one that still starts others would leave those behind, which print a traceback when
-    what they share with this process is gone.
+    All are suspended first, so that none starts others that would be left behind.
     """
     stopped = set[psutil.Process]()
-    seen = before
-    while new := descendants() - seen:
-        seen = seen | new
+    known = before
+    while new := child_processes() - known:
+        known = known | new
         for process in new:
             with suppress(psutil.NoSuchProcess):
                 if "resource_tracker" not in str(process.cmdline()):
@@ -110,10 +109,10 @@ def end_new(before: set[psutil.Process]) -> None:
             process.kill()
 
 
-def each_within(
+def iterate_within(
     context: Callable[[], AbstractContextManager[None]], batches: Iterator[TensorDictBase]
 ) -> Iterator[TensorDictBase]:
-    """The batches; the context is entered while one is waited for."""
+    """Iterates with ``context`` entered while waiting for a batch."""
     while True:
         with context():
             batch = next(batches)
@@ -121,26 +120,26 @@ def each_within(
 
 
 class WorkerLost(BaseException):
-    """An error on its way out of TorchRL, which swallows an ``Exception`` and waits on."""
+    """Carries an error out of TorchRL, which would swallow an ``Exception`` and keep waiting."""
 
 
-class Watched:
-    """Makes TorchRL's collector over processes notice within seconds that a worker has ended.
+class WorkerWatchdog:
+    """Mixin for TorchRL's multi-process collectors that notices within seconds when a worker ends.
 
-    The signal ``SIGALRM`` breaks whatever TorchRL waits in, so it must wait in the main thread.
+    The signal ``SIGALRM`` interrupts TorchRL's waiting, so it has to wait in the main thread.
 
     Args:
         worker_timeout: seconds a worker may take to start, and for each batch, before it ends itself.
-        stop: called twice a second while the run waits; what it raises ends the wait.
-        **options: TorchRL's own.
+        stop: called twice a second while the run waits; an exception of it ends the wait.
+        **options: passed to TorchRL's collector.
 
     Raises:
         WorkerError: here, while iterating and while sending weights.
-        DivergedError: where a worker met what is no number.
+        DivergedError: if a worker meets NaN or infinity.
     """
 
-    restarts = "they are in processes of their own"
-    steps = False
+    restart_reason = "they are in processes of their own"
+    steps_env = False
     procs: list[Any]
     _frames: int
     _iter: int
@@ -154,32 +153,34 @@ class Watched:
                 "collector=single, or train from the main thread"
             )
         self.worker_timeout, self.stop = worker_timeout, stop or int
-        self.since: float | None = None
-        self.before: set[psutil.Process] | None = descendants()
-        self.reports = Reports()
-        made = partial(WorkerCollector, folder=Path(self.reports.name), worker_timeout=worker_timeout)
-        made = partial(made, environ=dict(os.environ))
+        self.wait_started: float | None = None
+        self.before: set[psutil.Process] | None = child_processes()
+        self.reports = ReportFolder()
+        collector_class = partial(
+            WorkerCollector, folder=Path(self.reports.name), worker_timeout=worker_timeout
+        )
+        collector_class = partial(collector_class, environ=dict(os.environ))
         try:
-            with starting(deaf_to={signal.SIGINT}), self.watch():
-                super().__init__(*args, collector_class=made, **options)  # type: ignore[call-arg]
+            with worker_context(blocked_signals={signal.SIGINT}), self.watch():
+                super().__init__(*args, collector_class=collector_class, **options)  # type: ignore[call-arg]
         except BaseException:
             self.shutdown()
             raise
         self.before = None
 
     def iterator(self) -> Iterator[TensorDictBase]:
-        """TorchRL's batches."""
-        return each_within(self.watch, super().iterator())  # type: ignore[misc]
+        """Batches, with the workers watched."""
+        return iterate_within(self.watch, super().iterator())  # type: ignore[misc]
 
     def update_policy_weights_(self, *args: Any, **kwargs: Any) -> None:
-        """Sends the weights; workers acknowledge them."""
+        """Sends the weights and waits until workers acknowledge them."""
         with self.watch():
             super().update_policy_weights_(*args, **kwargs)  # type: ignore[misc]
 
     def publish(self) -> None:
-        """As above; TorchRL calls that by its own name too.
+        """Sends the weights to the workers.
 
-        What ends the run here does so within a batch, which is learned from and not yet looked at.
+        An error here is marked ``midway``: the batch is learned from, but not yet evaluated and logged.
         """
         try:
             self.update_policy_weights_()
@@ -188,74 +189,77 @@ class Watched:
             raise
 
     def state(self, *, running: bool) -> dict[str, Any]:
-        """Counters alone."""
+        """The counters; workers' episodes are not part of it."""
         return {"frames": self._frames, "iter": self._iter}
 
-    def go_on(self, state: Mapping[str, Any]) -> None:
-        """Goes on from :meth:`state`."""
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restores :meth:`state`."""
         self._frames, self._iter = state["frames"], state["iter"]
 
     def shutdown(self, timeout: float | None = None, *args: Any, **kwargs: Any) -> None:
-        """Ends the workers and what carries weights to them, within ``SHUTDOWN`` seconds.
+        """Ends the workers and TorchRL's weight senders within ``SHUTDOWN`` seconds.
 
-        Left alone, Python would wait for them when it exits, and TorchRL would start a thread while it does.
+        Otherwise Python would wait for them at exit, and TorchRL would start a thread during that.
         """
         super().shutdown(SHUTDOWN if timeout is None else timeout, *args, **kwargs)  # type: ignore[misc]
         for scheme in (getattr(self, "_weight_sync_schemes", None) or {}).values():
             scheme.shutdown()
-        if self.since is None:  # else TorchRL shuts down before it raises, and they are still to be read
+        if self.wait_started is None:  # else TorchRL shuts down before it raises, and reports are still read
             self.reports.cleanup()
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Looks at the workers at every tick, and where TorchRL fails because of one of them, says so."""
-        self.since = time.monotonic()
-        handler = signal.signal(signal.SIGALRM, lambda *_: self.look())
+        """Context that checks the workers every tick, and names the worker that made TorchRL fail."""
+        self.wait_started = time.monotonic()
+        handler = signal.signal(signal.SIGALRM, lambda *_: self.check_workers())
         timer = signal.setitimer(signal.ITIMER_REAL, TICK, TICK)
         try:
             try:
-                self.look()
+                self.check_workers()
                 yield
             except Exception:
                 for _ in range(20):  # the worker may take a second to end
-                    self.look()
+                    self.check_workers()
                     time.sleep(0.05)
                 raise
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, handler)
                 signal.setitimer(signal.ITIMER_REAL, *timer)
-                self.since = None
+                self.wait_started = None
         except WorkerLost as lost:
             raise lost.args[0] from None
 
-    def look(self) -> None:
-        """Raises what ``stop`` does, or :class:`WorkerLost` for a worker that has ended or is silent."""
+    def check_workers(self) -> None:
+        """Raises what ``stop`` raises, or :class:`WorkerLost` for a worker that ended or is silent."""
         try:
             if signal.SIGINT in signal.sigpending():  # blocked while workers start
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             self.stop()
         except BaseException:
-            if self.before is not None:  # what starts is deaf to the signal that TorchRL sends
-                end_new(self.before)
+            if self.before is not None:  # starting workers block the signal that TorchRL sends
+                kill_new_processes(self.before)
             raise
-        procs = {n: each for n, each in enumerate(getattr(self, "procs", [])) if not each._closed}
-        if ended := {n: each.exitcode for n, each in procs.items() if each.exitcode is not None}:
+        procs = {n: process for n, process in enumerate(getattr(self, "procs", [])) if not process._closed}
+        if ended := {n: process.exitcode for n, process in procs.items() if process.exitcode is not None}:
             time.sleep(0.2)  # in which a signal to the whole process group reaches the run too
             self.stop()
-            raise WorkerLost(self.why(ended))
-        waited = time.monotonic() - (self.since or math.inf)
+            raise WorkerLost(self.describe_failure(ended))
+        waited = time.monotonic() - (self.wait_started or math.inf)
         if waited > self.worker_timeout + STARTING:  # a worker that runs has ended itself by then
-            states = [f"{self.name(n)} is {psutil.Process(each.pid).status()}" for n, each in procs.items()]
+            states = [
+                f"{self.worker_name(n)} is {psutil.Process(process.pid).status()}"
+                for n, process in procs.items()
+            ]
             raise WorkerLost(WorkerError(f"no answer in {waited:.0f} seconds: {', '.join(states)}"))
 
-    def why(self, ended: Mapping[int, int]) -> RunError:
-        """How the first worker ended, with its own report.
+    def describe_failure(self, ended: Mapping[int, int]) -> RunError:
+        """Error that says how the first worker ended, with its report.
 
         Args:
-            ended: exit codes by worker; TorchRL terminates the others when one has ended.
+            ended: exit codes by worker; TorchRL terminates the others when one ends.
         """
-        worker = min(ended, key=lambda each: ended[each] == -signal.SIGTERM)
+        worker = min(ended, key=lambda worker: ended[worker] == -signal.SIGTERM)
         code, file = ended[worker], Path(self.reports.name, str(worker))
         report = file.read_text(encoding="utf-8", errors="replace").strip() if file.exists() else ""
         if report and code == DivergedError.exit_code:
@@ -267,21 +271,21 @@ class Watched:
         elif report.startswith("Timeout"):
             limit = f"collector.worker_timeout={self.worker_timeout:g}"
             how = f"took longer than {limit} seconds to start or for a batch"
-        return WorkerError(f"{self.name(worker)} {how}" + (f":\n{report}" if report else ""))
+        return WorkerError(f"{self.worker_name(worker)} {how}" + (f":\n{report}" if report else ""))
 
-    def name(self, worker: int) -> str:
-        """What a message calls a worker."""
+    def worker_name(self, worker: int) -> str:
+        """Name of a worker in messages."""
         return f"worker {worker} (process {self.procs[worker].pid})"
 
 
-class SyncWorkers(Watched, MultiSyncCollector):
-    """TorchRL's collector whose workers wait for each other."""
+class SyncWorkers(WorkerWatchdog, MultiSyncCollector):
+    """TorchRL's synchronous multi-process collector, watched."""
 
 
-class AsyncWorkers(Watched, MultiAsyncCollector):
-    """TorchRL's collector whose workers never wait for each other."""
+class AsyncWorkers(WorkerWatchdog, MultiAsyncCollector):
+    """TorchRL's asynchronous multi-process collector, watched."""
 
     @property
     def _queue_len(self) -> int:
-        """Room for a batch of each: one that finds none for a second is thrown away and collected anew."""
+        """Room for one batch a worker; TorchRL discards a batch that waits a second for room."""
         return self.num_workers

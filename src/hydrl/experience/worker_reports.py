@@ -1,4 +1,4 @@
-"""The folder in which workers say why they end, which is gone with the run that had it."""
+"""Temporary folder of workers' crash reports."""
 
 import fcntl
 import os
@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 PREFIX = "hydrl-workers-"
-LOCK = ".lock"  # of a folder; the system takes it back from a process that was killed
+LOCK = ".lock"  # the system releases it when the process is killed
 
 
-class Reports(tempfile.TemporaryDirectory[str]):
-    """A temporary folder, locked by this process; those whose process was killed are removed first."""
+class ReportFolder(tempfile.TemporaryDirectory[str]):
+    """Temporary folder, locked by this process. Removes folders whose process was killed first."""
 
     def __init__(self) -> None:
         remove_abandoned(Path(tempfile.gettempdir()))
@@ -20,7 +20,7 @@ class Reports(tempfile.TemporaryDirectory[str]):
         self.lock = Path(self.name, "unlocked").open("w", encoding="utf-8")  # noqa: SIM115
         with suppress(OSError):  # a file system without locks
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        Path(self.lock.name).rename(Path(self.name, LOCK))  # nobody finds it unlocked while this one lives
+        Path(self.lock.name).rename(Path(self.name, LOCK))  # the lock file appears already locked
 
     def cleanup(self) -> None:
         """Removes the folder."""
@@ -28,12 +28,12 @@ class Reports(tempfile.TemporaryDirectory[str]):
         self.lock.close()
 
 
-def remove_abandoned(place: Path) -> None:
-    """Removes this user's folders in ``place`` that nobody has locked."""
-    for each in place.glob(f"{PREFIX}*/{LOCK}"):
+def remove_abandoned(parent: Path) -> None:
+    """Removes this user's unlocked report folders in ``parent``."""
+    for lock_file in parent.glob(f"{PREFIX}*/{LOCK}"):
         with suppress(OSError):  # it is locked, or was removed by another process
-            if each.parent.lstat().st_uid != os.getuid():
+            if lock_file.parent.lstat().st_uid != os.getuid():
                 continue
-            with each.open("r+", encoding="utf-8") as lock:
+            with lock_file.open("r+", encoding="utf-8") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(each.parent, ignore_errors=True)
+                shutil.rmtree(lock_file.parent, ignore_errors=True)

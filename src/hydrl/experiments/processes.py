@@ -14,7 +14,7 @@ from typing import Self
 from hydrl.config import ROOT, auto_values
 from hydrl.config.overrides import quoted
 from hydrl.errors import Interrupted
-from hydrl.experience.forkserver import TO_END_WITH_PARENT
+from hydrl.experience.forkserver import END_WITH_PARENT
 
 TRAIN = ROOT / "train.py"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -45,7 +45,7 @@ class Training:
                 stdout=None if shown else log,
                 stderr=log,
                 start_new_session=True,  # a terminal's Ctrl-C is handed on once, by who started the run
-                preexec_fn=TO_END_WITH_PARENT,
+                preexec_fn=END_WITH_PARENT,
             )
 
     @property

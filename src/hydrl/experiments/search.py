@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from hydrl.config.overrides import as_hydra_reads, as_typed, key_of
 from hydrl.config.settings import builder
-from hydrl.config.suggestions import find, show
+from hydrl.config.tree import find, show
 from hydrl.errors import RunError, UserError
 from hydrl.experiments import runs, search_storage
 from hydrl.experiments.processes import Training, Trainings, side_by_side

@@ -21,7 +21,8 @@ from hydrl.config.command_line import translate
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.schema import Built, Role, Strict, keys
 from hydrl.config.settings import Settings, load
-from hydrl.config.suggestions import explain, find, unresolved
+from hydrl.config.suggestions import explain, unresolved
+from hydrl.config.tree import find
 from hydrl.config.tuned import composed
 from hydrl.config.user_dirs import searchpath, split, use
 from hydrl.errors import UserError

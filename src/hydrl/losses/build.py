@@ -18,21 +18,23 @@ from torchrl.objectives import LossModule
 from torchrl.objectives.value import TD0Estimator, VTrace
 
 from hydrl.errors import UserError
-from hydrl.losses.sac_shared_encoder import apart
-from hydrl.specs import ALIVE, HIDDEN, MASK, network_of, of_group, within
+from hydrl.losses.sac_shared_encoder import split_shared_encoder
+from hydrl.specs import ALIVE, MASK, RNN_STATE_KEYS, group_key, group_network, nested_spec
 
 # What a loss reads of a network, by the argument that it is handed as: names among its ``tensor_keys``.
-READ = {
+READ_KEYS = {
     "critic_network": ("value",),
     "local_value_network": ("action_value",),
     "mixer_network": ("global_value",),
     "qvalue_network": ("state_action_value", "action_value"),
     "value_network": ("action_value", "value"),
 }
-DIVERGENCE = ("kl_approx", "kl")
-PARTS = 8  # in which a batch of pictures is judged: whole, the system has to find new memory for it each time
-CHUNKS = {"num_chunks", "num_chunk", "value_chunk_size"}  # keywords that say otherwise
-DISTRIBUTION = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
+KL_KEYS = ("kl_approx", "kl")
+IMAGE_CHUNKS = (
+    8  # in which a batch of pictures is judged: whole, the system has to find new memory for it each time
+)
+CHUNK_KEYWORDS = {"num_chunks", "num_chunk", "value_chunk_size"}  # keywords that say otherwise
+PROBABILISTIC_ACTOR = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
 
 
 class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
@@ -89,7 +91,7 @@ class DiscreteSACLoss(objectives.DiscreteSACLoss):
         return losses.set("loss_alpha", losses["loss_alpha"] + lacking)
 
 
-class LossOfGroups(nn.Module):
+class GroupLosses(nn.Module):
     """The losses of several groups of agents that are not alike, whose terms one update sums.
 
     Args:
@@ -99,21 +101,23 @@ class LossOfGroups(nn.Module):
     def __init__(self, of_groups: Mapping[str, LossModule]) -> None:
         super().__init__()
         self.of_groups = nn.ModuleDict(of_groups)
-        self.out_keys = [of(group, key) for group, loss in of_groups.items() for key in loss.out_keys]
-        for key in DIVERGENCE:  # which target_kl looks at
+        self.out_keys = [group_term(group, key) for group, loss in of_groups.items() for key in loss.out_keys]
+        for key in KL_KEYS:  # which target_kl looks at
             self.out_keys += [key] if all(key in loss.out_keys for loss in of_groups.values()) else []
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
         """Over a minibatch; a divergence is that of the group whose policy has moved farthest."""
         losses = {group: loss(minibatch) for group, loss in self.of_groups.items()}
-        found = {of(group, key): each for group, given in losses.items() for key, each in given.items()}
-        for key in DIVERGENCE:
+        found = {
+            group_term(group, key): each for group, given in losses.items() for key, each in given.items()
+        }
+        for key in KL_KEYS:
             if key in self.out_keys:
                 found[key] = torch.stack([given[key] for given in losses.values()]).max()
         return TensorDict(found)
 
 
-def of(group: str, key: str) -> str:
+def group_term(group: str, key: str) -> str:
     """What a group's loss calls ``loss_objective``, or ``entropy``, with the group's name before it."""
     return f"loss_{group}/{key[5:]}" if key.startswith("loss_") else f"{group}/{key}"
 
@@ -125,7 +129,7 @@ def make_loss(
     networks: Mapping[str, str],
     keys: Mapping[str, str | Sequence[str]],
     value_estimator: Mapping[str, Any] | None,
-) -> LossModule | LossOfGroups:
+) -> LossModule | GroupLosses:
     """TorchRL's loss over the networks; it shares their parameters.
 
     Args:
@@ -139,24 +143,26 @@ def make_loss(
             which of them it is where not the loss's own; ``None`` for a loss that has no use for one.
 
     Returns:
-        TorchRL's loss; of several groups of agents one for each, see :class:`LossOfGroups`.
+        TorchRL's loss; of several groups of agents one for each, see :class:`GroupLosses`.
 
     Raises:
         UserError: for a network that lacks what the loss reads of it.
     """
     if isinstance(action_spec, Composite):
         make = partial(make_loss, module, networks=networks, value_estimator=value_estimator)
-        return of_several(make, parts, action_spec, networks, partial(keys_of, module, keys))
+        return make_group_losses(make, parts, action_spec, networks, partial(group_loss_keys, module, keys))
     keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
-    known = {"action_spec": within(action_spec, keys.get("action", "action"))}  # an entropy is of each agent
+    known = {
+        "action_spec": nested_spec(action_spec, keys.get("action", "action"))
+    }  # an entropy is of each agent
     known |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
     asked = inspect.signature(module).parameters
-    remembers = any(key in HIDDEN for each in parts.values() for key in getattr(each, "in_keys", ()))
+    remembers = any(key in RNN_STATE_KEYS for each in parts.values() for key in getattr(each, "in_keys", ()))
     known |= {"deactivate_vmap": True} if remembers else {}
     check_networks(getattr(module, "func", module), networks, parts, keys)
     check_shared(module, networks, parts)
-    given, encoder = apart({argument: parts[part] for argument, part in networks.items()})
-    loss = with_own_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
+    given, encoder = split_shared_encoder({argument: parts[part] for argument, part in networks.items()})
+    loss = copy_value_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
     if encoder is not None:
         loss.convert_to_functional(encoder, "encoder", create_target_params=True)
     if keys:
@@ -181,46 +187,52 @@ def make_estimator(
     loss.make_value_estimator(**value_estimator)
     if remembers:
         loss.value_estimator.deactivate_vmap = True  # which not all take as a keyword
-    elif hasattr(loss.tensor_keys, "advantage") and convolve(parts) and not CHUNKS & value_estimator.keys():
-        loss.value_estimator.num_chunks = PARTS
+    elif (
+        hasattr(loss.tensor_keys, "advantage")
+        and has_convolutions(parts)
+        and not CHUNK_KEYWORDS & value_estimator.keys()
+    ):
+        loss.value_estimator.num_chunks = IMAGE_CHUNKS
     reading = (*getattr(loss, "in_keys", ()), *getattr(loss.value_estimator, "in_keys", ()))
     log_prob = getattr(loss.tensor_keys, "sample_log_prob", None)
     # Of the action as it was acted; what is learned from without an advantage draws its own.
     if hasattr(loss.tensor_keys, "advantage") and log_prob in reading:
-        require_written("actor", parts["actor"], type(loss), [log_prob], DISTRIBUTION)
+        require_written("actor", parts["actor"], type(loss), [log_prob], PROBABILISTIC_ACTOR)
     if isinstance(loss.value_estimator, VTrace):
         actor = loss.value_estimator.actor_network
-        loss.value_estimator.actor_network = OfTheActionTaken(actor, loss.tensor_keys.action)
+        loss.value_estimator.actor_network = TakenActionActor(actor, loss.tensor_keys.action)
 
 
-def convolve(parts: Mapping[str, nn.Module]) -> bool:
+def has_convolutions(parts: Mapping[str, nn.Module]) -> bool:
     """Whether any of the networks reads pictures by convolutions."""
     built = [part for part in parts.values() if part is not None]
     return any(isinstance(layer, nn.Conv2d) for part in built for layer in part.modules())
 
 
-def of_several(
+def make_group_losses(
     make: Callable[..., LossModule],
     parts: Mapping[str, nn.Module],
     action_spec: Composite,
     networks: Mapping[str, str],
     keys: Callable[[str], Mapping[str, Any]],
-) -> LossOfGroups:
+) -> GroupLosses:
     """A loss for each group of agents, over the group's own networks and by the ``keys`` of its name."""
     losses = {}
     for group, action in action_spec.keys(True, True):
-        own = {part: network_of(parts[part], part, group) for part in networks.values()}
+        own = {part: group_network(parts[part], part, group) for part in networks.values()}
         losses[group] = make(own, action_spec[group, action], keys=keys(group))
-    return LossOfGroups(losses)
+    return GroupLosses(losses)
 
 
-def keys_of(module: Any, keys: Mapping[str, str | Sequence[str]], group: str) -> dict[str, Sequence[str]]:
+def group_loss_keys(
+    module: Any, keys: Mapping[str, str | Sequence[str]], group: str
+) -> dict[str, Sequence[str]]:
     """The keys of a group's loss; what it writes itself stands beside the group's own entries."""
     beside = vars(getattr(module, "func", module).default_keys())
     written = [name for name in ("value", "advantage", "value_target") if name in beside]
     given = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
     found = {name: (group, beside[name]) for name in written}
-    return found | {name: of_group(key, group) for name, key in given.items()}
+    return found | {name: group_key(key, group) for name, key in given.items()}
 
 
 def check_networks(
@@ -233,14 +245,14 @@ def check_networks(
     """
     names = vars(loss.default_keys()) | keys if hasattr(loss, "default_keys") else {}
     for argument, part in networks.items():
-        read = [names[each] for each in READ.get(argument, ()) if each in names]
+        read = [names[each] for each in READ_KEYS.get(argument, ()) if each in names]
         one_number = {"value", "local_value"} & names.keys()
         valuing = "QValueActor" if one_number else "DistributionalQValueActor"
         kind = valuing if part == "actor" else "ValueOperator"
         require_written(part, parts[part], loss, read, f"torchrl.modules.{kind}")
         asks = argument == "actor_network" and names.keys() & {"log_prob", "sample_log_prob"}
         if asks and not hasattr(parts[part], "get_dist"):
-            require_written(part, parts[part], loss, ["a distribution"], DISTRIBUTION)
+            require_written(part, parts[part], loss, ["a distribution"], PROBABILISTIC_ACTOR)
 
 
 def check_shared(
@@ -268,14 +280,14 @@ def require_written(part: str, network: Any, loss: type, read: Sequence[Any], ki
         raise UserError(f"{part} writes {writes}, and {loss.__name__} reads {reads} of it; make it a {kind}")
 
 
-def with_own_norm(loss: LossModule) -> LossModule:
+def copy_value_norm(loss: LossModule) -> LossModule:
     """A loss whose normaliser of values, if it has one, is no other loss's and on its networks' device."""
     if (norm := getattr(loss, "value_norm", None)) is not None:
         loss.value_norm = copy.deepcopy(norm).to(next(loss.parameters()).device)
     return loss
 
 
-class OfTheActionTaken(nn.Module):
+class TakenActionActor(nn.Module):
     """An actor as ``VTrace`` asks it, for an action with its log-probability: it answers with what was done.
 
     TorchRL's own actor answers with an action drawn anew, and the importance weights are then of another

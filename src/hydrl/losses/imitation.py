@@ -12,10 +12,10 @@ from torchrl.objectives import GAILLoss
 from hydrl.errors import UserError
 from hydrl.experience.minibatches import Minibatches
 
-Form = Literal["positive", "negative", "signed"]
+RewardForm = Literal["positive", "negative", "signed"]
 
 
-class Pairs(Minibatches):
+class ExpertMinibatches(Minibatches):
     """GAIL's discriminator: as many steps of an expert's as of the fresh batch, side by side.
 
     Args:
@@ -51,7 +51,7 @@ class Pairs(Minibatches):
             yield given.update(TensorDict(placed, [self.size]))
 
 
-class Reward:
+class ImitationReward:
     """What the policy is paid for a step, by how likely the discriminator thinks it an expert's.
 
     Args:
@@ -61,17 +61,17 @@ class Reward:
             sum, pays for what is likelier an expert's and costs otherwise (Fu et al. 2018).
     """
 
-    def __init__(self, networks: Mapping[str, Any], *, form: Form) -> None:
+    def __init__(self, networks: Mapping[str, Any], *, form: RewardForm) -> None:
         self.discriminator, self.form = networks["discriminator"], form
 
     @torch.no_grad()
     def __call__(self, batch: TensorDictBase) -> None:
         """Writes the rewards of a batch of any shape over the task's own, which the log has already."""
         judged = self.discriminator(batch.select(*self.discriminator.in_keys))
-        batch["next", "reward"] = paid(judged["d_logits"], self.form)
+        batch["next", "reward"] = imitation_reward(judged["d_logits"], self.form)
 
 
-def paid(likely: Tensor, form: Form) -> Tensor:
+def imitation_reward(likely: Tensor, form: RewardForm) -> Tensor:
     """Rewards of that shape, of probabilities; none is beyond 14."""
     likely = likely.clamp(1e-6, 1 - 1e-6)
     of_an_expert, of_another = likely.log(), (1 - likely).log()

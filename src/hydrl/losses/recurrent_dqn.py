@@ -8,7 +8,7 @@ from torchrl.data import TensorSpec
 from torchrl.objectives import DQNLoss
 from torchrl.objectives.utils import distance_loss
 
-SMALL = 1e-3  # share of a value that rescaling adds, so that it can be undone
+EPSILON = 1e-3  # share of a value that rescaling adds, so that it can be undone
 
 
 class RecurrentDQNLoss(DQNLoss):
@@ -45,7 +45,7 @@ class RecurrentDQNLoss(DQNLoss):
         self.n_steps, self.rescale = n_steps, rescale
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over sequences ``[size, time]`` as :func:`hydrl.experience.sequences.unrolled` makes them.
+        """Over sequences ``[size, time]`` as :func:`hydrl.experience.sequences.prepare_sequences` makes them.
 
         Writes the absolute errors, ``[size, time, 1]``, by which they may be drawn.
         """
@@ -94,21 +94,21 @@ class RecurrentDQNLoss(DQNLoss):
         following, keys = minibatch.get("next"), self.tensor_keys
         reward, ended = (following.get(key).squeeze(-1) for key in (keys.reward, keys.terminated))
         cut_short = following.get("is_init").squeeze(-1) & ~ended
-        values = unscaled(values) if self.rescale else values
+        values = unscale_values(values) if self.rescale else values
         worth, last = values, values[:, -1:]
         for _ in range(self.n_steps):
             further = reward + self.value_estimator.gamma * ~ended * worth[:, 1:]
             # Where an episode was cut short, nothing is known of what came next.
             worth = torch.cat([torch.where(cut_short, values[:, :-1], further), last], 1)
-        return rescaled(worth[:, :-1]) if self.rescale else worth[:, :-1]
+        return rescale_values(worth[:, :-1]) if self.rescale else worth[:, :-1]
 
 
-def rescaled(values: Tensor) -> Tensor:
+def rescale_values(values: Tensor) -> Tensor:
     """Values under a square root that keeps their sign (Pohlen et al. 2018)."""
-    return values.sign() * ((values.abs() + 1).sqrt() - 1) + SMALL * values
+    return values.sign() * ((values.abs() + 1).sqrt() - 1) + EPSILON * values
 
 
-def unscaled(values: Tensor) -> Tensor:
-    """Undoes :func:`rescaled`."""
-    root = ((1 + 4 * SMALL * (values.abs() + 1 + SMALL)).sqrt() - 1) / (2 * SMALL)
+def unscale_values(values: Tensor) -> Tensor:
+    """Undoes :func:`rescale_values`."""
+    root = ((1 + 4 * EPSILON * (values.abs() + 1 + EPSILON)).sqrt() - 1) / (2 * EPSILON)
     return values.sign() * (root.square() - 1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchrl import objectives
 
 FEATURES = "features"  # what an encoder writes, and an actor's layers read
-JUDGED = "judged_features"  # what critics' layers read: of what comes next, the target encoder's
+CRITIC_FEATURES = "judged_features"  # what critics' layers read: of what comes next, the target encoder's
 
 
 class SACLoss(objectives.SACLoss):
@@ -40,19 +40,19 @@ class SACLoss(objectives.SACLoss):
             with torch.no_grad():
                 self.encoder(after)
         with torch.no_grad(), self.target_encoder_params.to_module(self.encoder, preserve_module_state=False):
-            after[JUDGED] = self.encoder(after.copy())[FEATURES]
-        losses = super().forward(read.update({FEATURES: now.detach(), JUDGED: now}))
+            after[CRITIC_FEATURES] = self.encoder(after.copy())[FEATURES]
+        losses = super().forward(read.update({FEATURES: now.detach(), CRITIC_FEATURES: now}))
         minibatch.set(self.tensor_keys.priority, read[self.tensor_keys.priority])
         return losses
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
         """Without a gradient of what was read."""
-        if JUDGED in tensordict:
-            tensordict = tensordict.copy().set(JUDGED, tensordict[FEATURES])
+        if CRITIC_FEATURES in tensordict:
+            tensordict = tensordict.copy().set(CRITIC_FEATURES, tensordict[FEATURES])
         return super().actor_loss(tensordict)
 
 
-def apart(networks: Mapping[str, Any]) -> tuple[dict[str, Any], nn.Module | None]:
+def split_shared_encoder(networks: Mapping[str, Any]) -> tuple[dict[str, Any], nn.Module | None]:
     """The networks of a loss without the encoder that a critic of actions and the actor share, and that.
 
     Where there is none they stay as they are, as do those of losses of states, for which it runs within them.
@@ -63,7 +63,7 @@ def apart(networks: Mapping[str, Any]) -> tuple[dict[str, Any], nn.Module | None
         return {**networks}, None
     actor, layers = networks["actor_network"], critic[-1]
     shared[0].shared = False  # it need not look whether it has run: this loss says when
-    judged = [JUDGED if key == FEATURES else key for key in layers.in_keys]
+    judged = [CRITIC_FEATURES if key == FEATURES else key for key in layers.in_keys]
     over = {
         "actor_network": ProbabilisticTensorDictSequential(actor[0][-1], actor[-1]),
         "qvalue_network": TensorDictModule(layers.module, in_keys=judged, out_keys=layers.out_keys),

@@ -7,18 +7,20 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.modules import DistributionalQValueActor, ProbabilisticActor, QValueActor
 
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 from hydrl.networks import heads
-from hydrl.networks.build import Net, network
+from hydrl.networks.build import NetworkOptions, make_network
 from hydrl.networks.layers import noisy_layers
 from hydrl.specs import action_kind, mask_key
 
-Scale = Literal["per_state", "independent"]
-FINE = 8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
+ScaleKind = Literal["per_state", "independent"]
+MIN_FLOATS = (
+    8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
+)
 
 
 def tanh_normal(
-    env: EnvBase, *, scale: Scale = "per_state", scale_init: float = 1.0, **net: Unpack[Net]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """A Gaussian squashed into the action bounds, for continuous actions.
 
@@ -27,21 +29,21 @@ def tanh_normal(
         scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
             ``independent``, one learned number an action dimension (Schulman et al. 2017).
         scale_init: the Gaussian's deviation at the start, about, before it is squashed.
-        **net: what lies before, see :class:`hydrl.networks.build.Net`.
+        **net: what lies before, see :class:`hydrl.networks.build.NetworkOptions`.
     """
-    tell_of_rounding(env)
+    warn_rounding(env)
     head = heads.tanh_normal(env.action_spec_unbatched, scale=scale, scale_init=scale_init)
-    return network(env, head, **net)
+    return make_network(env, head, **net)
 
 
-def deterministic(env: EnvBase, **net: Unpack[Net]) -> TensorDictModuleBase:
+def deterministic(env: EnvBase, **net: Unpack[NetworkOptions]) -> TensorDictModuleBase:
     """One action for an observation, squashed into the bounds (for DDPG and TD3)."""
-    tell_of_rounding(env)
-    return network(env, heads.deterministic(env.action_spec_unbatched), **net)
+    warn_rounding(env)
+    return make_network(env, heads.deterministic(env.action_spec_unbatched), **net)
 
 
 def categorical(
-    env: EnvBase, *, scale: Scale = "per_state", scale_init: float = 1.0, **net: Unpack[Net]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says).
 
@@ -51,12 +53,12 @@ def categorical(
         env: and the others as for :func:`tanh_normal`.
         scale: not read here, as ``scale_init``: an algorithm for both kinds of actions sets the deviation.
     """
-    head = heads.several if action_kind(env) == "multi-discrete" else heads.categorical
-    return network(env, head(env.action_spec_unbatched, mask=mask_key(env)), **net)
+    head = heads.multi_categorical if action_kind(env) == "multi-discrete" else heads.categorical
+    return make_network(env, head(env.action_spec_unbatched, mask=mask_key(env)), **net)
 
 
 def stochastic(
-    env: EnvBase, *, scale: Scale = "per_state", scale_init: float = 1.0, **net: Unpack[Net]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """The distribution that fits: :func:`categorical` for one choice or several, else :func:`tanh_normal`."""
     build = categorical if action_kind(env) in ("discrete", "multi-discrete") else tanh_normal
@@ -64,7 +66,7 @@ def stochastic(
 
 
 def q_value(
-    env: EnvBase, *, noisy: float | None = None, dueling: bool = False, **net: Unpack[Net]
+    env: EnvBase, *, noisy: float | None = None, dueling: bool = False, **net: Unpack[NetworkOptions]
 ) -> QValueActor:
     """One action value an action; acts by the greatest (Mnih et al. 2015).
 
@@ -75,7 +77,7 @@ def q_value(
             is the width of the two heads, the others are the shared trunk.
     """
     head = heads.q_value(env.action_spec_unbatched, dueling=dueling, mask=mask_key(env))
-    return noisy_layers(network(env, head, **net), noisy)
+    return noisy_layers(make_network(env, head, **net), noisy)
 
 
 def distributional(
@@ -86,7 +88,7 @@ def distributional(
     v_max: float,
     atoms: int,
     dueling: bool,
-    **net: Unpack[Net],
+    **net: Unpack[NetworkOptions],
 ) -> DistributionalQValueActor:
     """For each action the probabilities of returns; acts by the greatest mean (Bellemare et al. 2017).
 
@@ -99,12 +101,12 @@ def distributional(
         atoms: returns that are told apart, at even distances; the loss reads them off the actor.
         dueling: as :func:`q_value`, with a value and an advantage for each atom (Hessel et al. 2018).
     """
-    returns = heads.support(v_min, v_max, atoms).to(env.device)
+    returns = heads.make_support(v_min, v_max, atoms).to(env.device)
     head = heads.distributional(env.action_spec_unbatched, returns, dueling=dueling, mask=mask_key(env))
-    return noisy_layers(network(env, head, **net), noisy)
+    return noisy_layers(make_network(env, head, **net), noisy)
 
 
-def tell_of_rounding(env: EnvBase, key: NestedKey = "action") -> None:
+def warn_rounding(env: EnvBase, key: NestedKey = "action") -> None:
     """Warns of bounds between which float32, in which actions are kept, has few numbers to tell them apart.
 
     The probability of a stored action is then not that of the action that was drawn.
@@ -113,9 +115,9 @@ def tell_of_rounding(env: EnvBase, key: NestedKey = "action") -> None:
     low, high = bounds.low.flatten().float(), bounds.high.flatten().float()
     far = low.abs().maximum(high.abs())
     between = (high - low) / (far.nextafter(far * 2) - far)
-    if (least := between.min()) < FINE:
+    if (least := between.min()) < MIN_FLOATS:
         a, b = (each[between.argmin()].item() for each in (low, high))
-        tell(
+        warn_once(
             f"an action lies between {a:,.10g} and {b:,.10g}, where float32 has {least:,.0f} numbers, too "
             "few for its probability; use other bounds in the task, as gymnasium.wrappers.RescaleAction does"
         )

@@ -14,20 +14,20 @@ from torch import nn
 from torchrl.envs import EnvBase
 
 from hydrl.nan_checks import check_finite
-from hydrl.networks.encoders import Features
+from hydrl.networks.encoders import Encoder
 from hydrl.networks.heads import Head
-from hydrl.networks.layers import JointLayers, Layers, Norm, initialise
-from hydrl.networks.rnn import OF_A_CRITIC, STATES, Memory
-from hydrl.specs import mask_keys, require_entries, seen, size_of
+from hydrl.networks.layers import ActionValueLayers, Layers, Norm, init_weights
+from hydrl.networks.rnn import CRITIC_STATE, STATE_KEYS, RecurrentLayer
+from hydrl.specs import mask_keys, observation_keys, require_entries, total_size
 
-BODIES = ("features", "memory")  # what lies before a head writes
-
-
-Encoder = Callable[..., TensorDictModuleBase | None]
+SHARED_KEYS = ("features", "memory")  # what lies before a head writes
 
 
-class Net(TypedDict):
-    """What lies before a head; each network takes these keywords, and hands them to :func:`network`.
+MakeEncoder = Callable[..., TensorDictModuleBase | None]
+
+
+class NetworkOptions(TypedDict):
+    """What lies before a head; each network takes these keywords, and hands them to :func:`make_network`.
 
     Attributes:
         num_cells: units of each hidden layer.
@@ -36,23 +36,23 @@ class Net(TypedDict):
         encoder: builds, from the environment and ``in_keys``, what reads these and writes ``features``,
             ``[..., size]``, or ``None`` where hidden layers read them, vectors that are joined. Where it is
             ``shared``, for a critic of states, what lies before the actor's head lies before this one too.
-        memory: builds what keeps something of them, as :class:`hydrl.networks.rnn.Memory` does. A
+        memory: builds what keeps something of them, as :class:`hydrl.networks.rnn.RecurrentLayer` does. A
             critic of states has none of its own, which would need hidden states while acting, at an actor's
             cost; one of actions has, as it judges nothing but sequences.
         norm: see :func:`hydrl.networks.layers.mlp`.
-        init: see :func:`hydrl.networks.layers.initialise`.
+        init: see :func:`hydrl.networks.layers.init_weights`.
     """
 
     num_cells: list[int]
     activation: str
     in_keys: NotRequired[list[str] | None]
-    encoder: NotRequired[Encoder | Literal["shared"] | None]
+    encoder: NotRequired[MakeEncoder | Literal["shared"] | None]
     memory: NotRequired[Callable[..., TensorDictModuleBase] | None]
     norm: NotRequired[Norm | None]
     init: NotRequired[str | None]
 
 
-def network(
+def make_network(
     env: EnvBase,
     head: Head,
     actor: nn.Module | None = None,
@@ -60,76 +60,84 @@ def network(
     num_cells: list[int],
     activation: str,
     in_keys: list[str] | None = None,
-    encoder: Encoder | Literal["shared"] | None = None,
+    encoder: MakeEncoder | Literal["shared"] | None = None,
     memory: Callable[..., TensorDictModuleBase] | None = None,
     norm: Norm | None = None,
     init: str | None = None,
 ) -> TensorDictModuleBase:
-    """What acts or judges by ``head``; the other arguments are those of :class:`Net`.
+    """What acts or judges by ``head``; the other arguments are those of :class:`NetworkOptions`.
 
     Args:
         env: gives, by its specs and one reset, the sizes of all layers.
         head: what it ends in.
         actor: whose encoder and memory lie before the head, where they are shared.
     """
-    in_keys = in_keys or seen(env)
+    in_keys = in_keys or observation_keys(env)
     if actor is not None and memory is not None:
-        memory = partial(memory, state=OF_A_CRITIC)
-    before, read = shared(actor, in_keys) if encoder == "shared" or {*in_keys} & {*BODIES} else ([], in_keys)
+        memory = partial(memory, state=CRITIC_STATE)
+    before, read = (
+        find_shared_modules(actor, in_keys)
+        if encoder == "shared" or {*in_keys} & {*SHARED_KEYS}
+        else ([], in_keys)
+    )
     of_the_actor = bool(before)
     if not of_the_actor and encoder != "shared":
-        before, read = reading(env, in_keys, encoder, memory)
-    size = width(env, before, read) if norm or not before else 0
+        before, read = make_encoder_and_rnn(env, in_keys, encoder, memory)
+    size = input_size(env, before, read) if norm or not before else 0
     if head.of_actions:
         read, size = [*read, "action"], size + env.action_spec_unbatched.shape[-1]
-    layers = (JointLayers if head.of_actions and norm is None else Layers)(num_cells, activation, norm, size)
+    layers = (ActionValueLayers if head.of_actions and norm is None else Layers)(
+        num_cells, activation, norm, size
+    )
     whole = materialise(head.over(layers, read, before), env)
-    initialise(whole[-1] if of_the_actor else whole, init, head.gain)  # what is shared is the actor's to draw
+    init_weights(
+        whole[-1] if of_the_actor else whole, init, head.gain
+    )  # what is shared is the actor's to draw
     return whole
 
 
-def shared(
+def find_shared_modules(
     actor: nn.Module | None, in_keys: Sequence[NestedKey]
 ) -> tuple[list[TensorDictModuleBase], Sequence[NestedKey]]:
     """What lies before the head of ``actor``, and what is read of it.
 
     Files of older runs name that in ``in_keys``.
     """
-    kinds = (Features,) if "features" in in_keys else (Features, Memory)
+    kinds = (Encoder,) if "features" in in_keys else (Encoder, RecurrentLayer)
     found = [] if actor is None else [each for each in actor.modules() if isinstance(each, kinds)]
     for each in found:
         each.shared = True
-    if not found or {*in_keys} & {*BODIES}:
+    if not found or {*in_keys} & {*SHARED_KEYS}:
         return found, in_keys
-    return found, ["memory" if isinstance(found[-1], Memory) else "features"]
+    return found, ["memory" if isinstance(found[-1], RecurrentLayer) else "features"]
 
 
-def reading(
+def make_encoder_and_rnn(
     env: EnvBase,
     in_keys: list[str],
-    encoder: Encoder | None,
+    encoder: MakeEncoder | None,
     memory: Callable[..., TensorDictModuleBase] | None,
 ) -> tuple[list[TensorDictModuleBase], list[str]]:
     """What lies before the layers, and which entries these then read."""
     before: list[TensorDictModuleBase] = []
     if encoder is not None and (made := encoder(env, in_keys)) is not None:
-        before.append(Features(materialise(made, env)))
+        before.append(Encoder(materialise(made, env)))
         in_keys = ["features"]
     if memory is not None:
-        before.append(memory(in_keys, width(env, before, in_keys)))
+        before.append(memory(in_keys, input_size(env, before, in_keys)))
         in_keys = ["memory"]
     return before, in_keys
 
 
-def width(env: EnvBase, before: Sequence[TensorDictModuleBase], in_keys: Sequence[NestedKey]) -> int:
+def input_size(env: EnvBase, before: Sequence[TensorDictModuleBase], in_keys: Sequence[NestedKey]) -> int:
     """How many numbers the layers read: of entries of the environment, or of what is made of them before.
 
     Raises:
         UserError: for entries that are not there.
     """
     if not before:
-        return size_of(env.observation_spec, in_keys)
-    written = start_of(env)
+        return total_size(env.observation_spec, in_keys)
+    written = initial_observation(env)
     with torch.no_grad():
         for each in before:
             written = each.to(env.device).eval()(written)
@@ -147,17 +155,17 @@ def materialise(module: TensorDictModuleBase, env: EnvBase) -> TensorDictModuleB
         DivergedError: if what it gives is no number.
     """
     actions = env.action_keys
-    in_keys = [key for key in module.in_keys if key not in (*actions, *STATES, *mask_keys(env).values())]
+    in_keys = [key for key in module.in_keys if key not in (*actions, *STATE_KEYS, *mask_keys(env).values())]
     require_entries(env.observation_spec, in_keys)
     module.to(env.device).eval()
     with torch.no_grad():
-        start = start_of(env)
+        start = initial_observation(env)
         check_finite(start.unsqueeze(-1), in_keys)
         module(env.rand_action(start) if set(actions) & set(module.in_keys) else start)
     return module
 
 
-def start_of(env: EnvBase) -> TensorDictBase:
+def initial_observation(env: EnvBase) -> TensorDictBase:
     """What is observed when all episodes begin."""
     start = env.reset()
     start["is_init"] = torch.ones(*env.batch_size, 1, dtype=torch.bool, device=env.device)

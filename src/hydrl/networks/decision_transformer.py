@@ -11,10 +11,12 @@ from torchrl.envs import EnvBase, TensorDictPrimer
 from torchrl.modules import DTActor
 
 from hydrl.errors import UserError
-from hydrl.library_setup import tell
-from hydrl.specs import CONTEXT, seen, size_of
+from hydrl.library_setup import warn_once
+from hydrl.specs import CONTEXT_KEYS, observation_keys, total_size
 
-REACHED = 0.9  # share of the data's episodes that return less than what is asked for where nobody says it
+TARGET_QUANTILE = (
+    0.9  # share of the data's episodes that return less than what is asked for where nobody says it
+)
 
 
 def decision_transformer(
@@ -46,8 +48,11 @@ def decision_transformer(
     """
     if width % heads:
         raise UserError(f"actor.heads={heads} does not divide actor.width={width}")
-    in_keys = in_keys or seen(env)
-    size, spec = size_of(env.observation_spec, in_keys, "a decision transformer"), env.action_spec_unbatched
+    in_keys = in_keys or observation_keys(env)
+    size, spec = (
+        total_size(env.observation_spec, in_keys, "a decision transformer"),
+        env.action_spec_unbatched,
+    )
     config = DTActor.default_config()
     config.n_embd, config.n_layer, config.n_head, config.n_inner = width, layers, heads, 4 * width
     config.n_positions, config.resid_pdrop, config.attn_pdrop = 3 * context, dropout, dropout
@@ -104,8 +109,8 @@ class DecisionTransformer(TensorDictModuleBase):
         super().__init__()
         self.network, self.observed, self.sizes = network, [*in_keys], (1, size + 1, low.shape[-1])
         self.context, self.asked = context, target_return is not None
-        self.in_keys = [*in_keys, "episode_reward", *CONTEXT, "is_init"]
-        self.out_keys = ["action", *(("next", key) for key in CONTEXT)]
+        self.in_keys = [*in_keys, "episode_reward", *CONTEXT_KEYS, "is_init"]
+        self.out_keys = ["action", *(("next", key) for key in CONTEXT_KEYS)]
         told = {"loc": 0.0, "scale": 1.0, "length": 1.0, "target_return": target_return or 0.0}
         for name, value in told.items():
             self.register_buffer(name, torch.tensor(value))
@@ -121,13 +126,13 @@ class DecisionTransformer(TensorDictModuleBase):
         if not self.asked:
             counts = rows["episode"].unique_consecutive(return_counts=True)[1]
             returns = (to_go + rows["episode_reward"])[counts.cumsum(0) - 1]
-            self.target_return.copy_(returns.quantile(REACHED))
+            self.target_return.copy_(returns.quantile(TARGET_QUANTILE))
             reached = f"{self.target_return.item():,.1f}"
-            tell(f"eval.target_return is {reached}, which one in ten of the data's episodes returned")
+            warn_once(f"eval.target_return is {reached}, which one in ten of the data's episodes returned")
 
     def make_tensordict_primer(self) -> TensorDictPrimer:
         """What an environment has of it where episodes begin."""
-        context, steps = CONTEXT
+        context, steps = CONTEXT_KEYS
         kept = Unbounded((self.context, sum(self.sizes)), device=self.low.device)
         counted = Unbounded((1,), dtype=torch.int64, device=self.low.device)
         return TensorDictPrimer({context: kept, steps: counted}, expand_specs=True)
@@ -143,7 +148,7 @@ class DecisionTransformer(TensorDictModuleBase):
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The action of a step ``[...]``, and what is kept for the next."""
         shape = tensordict.shape
-        kept, steps = (tensordict[key] for key in CONTEXT)
+        kept, steps = (tensordict[key] for key in CONTEXT_KEYS)
         to_go = self.scaled(self.target_return - tensordict["episode_reward"])
         now = torch.cat([to_go, self.joined(tensordict, steps)], -1).reshape(-1, sum(self.sizes[:2]))
         kept, steps = kept.reshape(-1, *kept.shape[-2:]), steps.reshape(-1)
@@ -155,7 +160,7 @@ class DecisionTransformer(TensorDictModuleBase):
         action = self.actions(*kept.split(self.sizes, -1))[row, place]
         kept[row, place, sum(self.sizes[:2]) :] = action
         tensordict.set("action", action.reshape(*shape, -1))
-        context, count = CONTEXT
+        context, count = CONTEXT_KEYS
         tensordict.set(("next", context), kept.reshape(*shape, *kept.shape[1:]))
         return tensordict.set(("next", count), (steps + 1).reshape(*shape, 1))
 

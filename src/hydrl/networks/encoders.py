@@ -15,23 +15,23 @@ from torchrl.envs import EnvBase
 from torchrl.modules import ConvNet
 
 from hydrl.errors import UserError
-from hydrl.library_setup import tell
-from hydrl.networks.shared_encoder import Shared
-from hydrl.specs import is_picture, require_entries
+from hydrl.library_setup import warn_once
+from hydrl.networks.shared_encoder import SharedModule
+from hydrl.specs import is_image, require_entries
 
 Reader = Literal["auto", "mlp", "cnn", "impala", "minatar"]
 Scale = Literal["bounds", "bytes"]
-LARGE = 36  # pixels of a side, the least that Nature's strides leave something of
-ENDLESS = 2.0**31  # bounds as far apart are none, but the ends of a kind of numbers
+MIN_CNN_SIDE = 36  # pixels of a side, the least that Nature's strides leave something of
+UNBOUNDED = 2.0**31  # bounds as far apart are none, but the ends of a kind of numbers
 
 
-class Features(Shared):
+class Encoder(SharedModule):
     """What an encoder makes of observations, ``features``."""
 
     made = "features"
 
 
-class Readers(nn.Module):
+class EntryEncoders(nn.Module):
     """A reader for each of several entries, and what they make of them in a row.
 
     Args:
@@ -48,7 +48,7 @@ class Readers(nn.Module):
         return read[0] if len(read) == 1 else torch.cat(read, -1)
 
 
-class Picture(nn.Module):
+class ImageEncoder(nn.Module):
     """Reads pictures by a network of ``[batch, C, H, W]``, whatever dimensions lie before these.
 
     Args:
@@ -89,7 +89,7 @@ class Picture(nn.Module):
         return self.net(flat).reshape(*pixels.shape[:-3], -1)
 
 
-class Residual(nn.Sequential):
+class ResidualBlock(nn.Sequential):
     """Two convolutions, whose output is added to what they read (He et al. 2016)."""
 
     def __init__(self, channels: int) -> None:
@@ -110,7 +110,7 @@ def cnn(channels: int, features: int | None = 512, first: int = 32) -> nn.Sequen
         strides=[4, 2, 1],
         activation_class=nn.ReLU,
     )
-    return joined(convolutions, features)
+    return add_linear(convolutions, features)
 
 
 def impala(channels: int, features: int | None = 256, first: int = 16) -> nn.Sequential:
@@ -118,8 +118,8 @@ def impala(channels: int, features: int | None = 256, first: int = 16) -> nn.Seq
     widths, layers = [first, 2 * first, 2 * first], list[nn.Module]()
     for into, out in zip([channels, *widths], widths, strict=False):
         layers += [nn.Conv2d(into, out, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
-        layers += [Residual(out), Residual(out)]
-    return joined(nn.Sequential(*layers, nn.ReLU(), nn.Flatten()), features)
+        layers += [ResidualBlock(out), ResidualBlock(out)]
+    return add_linear(nn.Sequential(*layers, nn.ReLU(), nn.Flatten()), features)
 
 
 def minatar(channels: int, features: int | None = 128, first: int = 16) -> nn.Sequential:
@@ -127,10 +127,10 @@ def minatar(channels: int, features: int | None = 128, first: int = 16) -> nn.Se
     convolution = ConvNet(
         in_features=channels, num_cells=[first], kernel_sizes=[3], strides=[1], activation_class=nn.ReLU
     )
-    return joined(convolution, features)
+    return add_linear(convolution, features)
 
 
-def joined(convolutions: nn.Sequential, features: int | None) -> nn.Sequential:
+def add_linear(convolutions: nn.Sequential, features: int | None) -> nn.Sequential:
     """Convolutions, and a layer over all that they give; ``None`` has no such layer."""
     # The last activation changes places with what puts its numbers in a row. Before that a compiled update
     # stores where it is zero, and of truth values PyTorch 2.15 stores a million in 16 ms.
@@ -171,7 +171,7 @@ def encoder(
     spec = env.observation_spec
     require_entries(spec, in_keys)
     names = ["_".join(key) if isinstance(key, tuple) else key for key in in_keys]
-    pictures = [name for name, key in zip(names, in_keys, strict=True) if is_picture(spec, key)]
+    pictures = [name for name, key in zip(names, in_keys, strict=True) if is_image(spec, key)]
     if unknown := sorted(entries.keys() - {*names}):
         raise UserError(f"encoder.{unknown[0]}={entries[unknown[0]]}: entries are {', '.join(names)}")
     if reader not in ("auto", "mlp") and not pictures:
@@ -189,11 +189,11 @@ def encoder(
         shape = spec[key].shape[spec.ndim :]
         chosen = entries.get(name, reader) if name in pictures else "vector"
         said = f"encoder.{name}" if name in entries else "encoder"
-        made[name] = reader_of(said, spec[key], shape, chosen, scale, features=features, first=channels)
-    return TensorDictModule(Readers(made), in_keys=[*in_keys], out_keys=["features"])
+        made[name] = make_reader(said, spec[key], shape, chosen, scale, features=features, first=channels)
+    return TensorDictModule(EntryEncoders(made), in_keys=[*in_keys], out_keys=["features"])
 
 
-def reader_of(
+def make_reader(
     said: str, spec: TensorSpec, shape: Sequence[int], chosen: str, scale: Scale, **widths: int | None
 ) -> nn.Module:
     """What reads an entry ``[..., *shape]``, as ``said`` chose it, of the ``widths`` that are not published.
@@ -213,20 +213,20 @@ def reader_of(
         return nn.Identity()
     channels, *sides = shape
     if chosen == "auto":
-        chosen = "cnn" if min(sides) >= LARGE else "minatar"
-    if chosen == "cnn" and min(sides) < LARGE:
+        chosen = "cnn" if min(sides) >= MIN_CNN_SIDE else "minatar"
+    if chosen == "cnn" and min(sides) < MIN_CNN_SIDE:
         size = " x ".join(map(str, sides))
         raise UserError(
-            f"{said}=cnn: its strides leave nothing of pictures of {size}, {LARGE} x {LARGE} is the "
-            "least; use minatar or impala"
+            f"{said}=cnn: its strides leave nothing of pictures of {size}, {MIN_CNN_SIDE} x {MIN_CNN_SIDE} "
+            "is the least; use minatar or impala"
         )
     given = {name: each for name, each in widths.items() if each}
     net = CONVOLUTIONS[chosen](channels, **given) if chosen in CONVOLUTIONS else nn.Flatten()
-    low, span = scaling(spec, shape, scale)
-    return Picture(net, low, span, channels_last=chosen in ("cnn", "impala"))
+    low, span = image_scaling(spec, shape, scale)
+    return ImageEncoder(net, low, span, channels_last=chosen in ("cnn", "impala"))
 
 
-def scaling(
+def image_scaling(
     spec: TensorSpec, shape: Sequence[int], scale: Scale
 ) -> tuple[float | Tensor | None, float | Tensor | None]:
     """What is subtracted from the pixels of a picture, and what they are divided by then.
@@ -245,9 +245,9 @@ def scaling(
         return None, None
     low = spec.space.low.reshape(-1, *shape)[0].flatten(1).amin(1).double()
     span = spec.space.high.reshape(-1, *shape)[0].flatten(1).amax(1).double() - low
-    known = span < ENDLESS
+    known = span < UNBOUNDED
     if not known.all():
-        tell(
+        warn_once(
             f"encoder.scale={scale}: a picture without bounds is read as it is; where its numbers are not "
             "about 0 to 1, give its space bounds, or scale it by a wrapper"
         )

@@ -30,14 +30,16 @@ from torchrl.modules import OneHotCategorical as OneHotOfTorchRL
 from torchrl.modules.models import DuelingMlpDQNet
 
 from hydrl.errors import UserError
-from hydrl.networks.layers import Joined, Layers, activation_class
-from hydrl.specs import beside, options, within
+from hydrl.networks.layers import ConcatSequential, Layers, activation_class
+from hydrl.specs import choice_sizes, nested_spec, sibling_key
 
 Scale = Literal["per_state", "independent"]
-FORBIDDEN = -1e9  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
-SMALL = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
+MASKED_LOGIT = (
+    -1e9
+)  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
+POLICY_GAIN = 0.01  # gain of a policy's last layer, so that it begins near the same for all observations
 
-Build = Callable[[int], nn.Module]  # layers with an output of so many numbers
+MakeLayers = Callable[[int], nn.Module]  # layers with an output of so many numbers
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Head:
     of_actions: bool = False
 
     def over(
-        self, layers: Build, in_keys: Sequence[NestedKey], before: Sequence[TensorDictModuleBase] = ()
+        self, layers: MakeLayers, in_keys: Sequence[NestedKey], before: Sequence[TensorDictModuleBase] = ()
     ) -> TensorDictModuleBase:
         """What acts or judges, by ``layers`` over ``in_keys``, some of which what is ``before`` writes."""
         net = TensorDictModule(self.net(layers), in_keys=in_keys, out_keys=self.out_keys)
@@ -79,16 +81,18 @@ def tanh_normal(
     """
     size = spec.shape[-1]
 
-    def per_state(layers: Build) -> nn.Module:
+    def per_state(layers: MakeLayers) -> nn.Module:
         net, mapped = layers(2 * size), NormalParamExtractor(f"biased_softplus_{scale_init}")
-        return Joined(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
+        return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
 
-    def independent(layers: Build) -> nn.Module:
-        return Joined(layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init)))
+    def independent(layers: MakeLayers) -> nn.Module:
+        return ConcatSequential(
+            layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init))
+        )
 
     net = independent if scale == "independent" else per_state
     bounds = {"low": spec.space.low, "high": spec.space.high}
-    return drawn(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
+    return distribution_head(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
 
 
 def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
@@ -103,8 +107,8 @@ def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey 
     known: dict[str, Any] = {}
     chosen: Callable[..., Distribution] = OneHotCategorical if one_hot else Categorical
     if mask is not None:
-        chosen, known = allowed, {"one_hot": one_hot}
-    return drawn(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, known, mask)
+        chosen, known = masked_categorical, {"one_hot": one_hot}
+    return distribution_head(lambda layers: layers(spec.space.n), ["logits"], spec, key, chosen, known, mask)
 
 
 class OneHotCategorical(OneHotOfTorchRL):
@@ -115,16 +119,16 @@ class OneHotCategorical(OneHotOfTorchRL):
         return nn.functional.one_hot(Categorical.sample(self, Size(sample_shape)), self.num_samples)
 
 
-def allowed(logits: Tensor, mask: Tensor, one_hot: bool) -> Distribution:
+def masked_categorical(logits: Tensor, mask: Tensor, one_hot: bool) -> Distribution:
     """A choice among the actions that ``mask`` allows, of ``logits``, both ``[..., actions]``.
 
     TorchRL's own, ``MaskedOneHotCategorical``, tells no log-probability of what a compiled loss draws.
     """
     kind = OneHotCategorical if one_hot else Categorical
-    return kind(logits=logits.masked_fill(~mask, FORBIDDEN))
+    return kind(logits=logits.masked_fill(~mask, MASKED_LOGIT))
 
 
-def several(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
+def multi_categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
     """One logit for each option of each choice, in a row; choices are integers, drawn by themselves.
 
     Args:
@@ -132,15 +136,19 @@ def several(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | No
         key: of the action; the logits, ``[..., options of all choices]``, stand beside it.
         mask: the entry that says which of these options are allowed; the others have no probability.
     """
-    sizes = torch.tensor(options(spec), device=spec.device)
+    sizes = torch.tensor(choice_sizes(spec), device=spec.device)
     option = torch.arange(int(sizes.max()), device=spec.device)
     there = option < sizes.unsqueeze(-1)
     places = (sizes.cumsum(0) - sizes).unsqueeze(-1) + option
     table = {"places": places * there, "there": there}
-    return drawn(lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, independent, table, mask)
+    return distribution_head(
+        lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, independent_categoricals, table, mask
+    )
 
 
-def independent(logits: Tensor, places: Tensor, there: Tensor, mask: Tensor | None = None) -> Independent:
+def independent_categoricals(
+    logits: Tensor, places: Tensor, there: Tensor, mask: Tensor | None = None
+) -> Independent:
     """Several choices, each with probabilities of its own.
 
     Args:
@@ -151,13 +159,13 @@ def independent(logits: Tensor, places: Tensor, there: Tensor, mask: Tensor | No
         mask: which of the options of all choices are allowed.
     """
     if mask is not None:
-        logits = logits.masked_fill(~mask, FORBIDDEN)
+        logits = logits.masked_fill(~mask, MASKED_LOGIT)
     least = torch.finfo(logits.dtype).min
     return Independent(Categorical(logits=logits[..., places].masked_fill(~there, least)), 1)
 
 
-def drawn(
-    net: Callable[[Build], nn.Module],
+def distribution_head(
+    net: Callable[[MakeLayers], nn.Module],
     parameters: list[str],
     spec: TensorSpec,
     key: NestedKey,
@@ -169,7 +177,7 @@ def drawn(
 
     What of it is ``known`` is the same in all states; a ``mask`` the environment gives.
     """
-    named = {each: beside(key, each) for each in parameters}
+    named = {each: sibling_key(key, each) for each in parameters}
     acting = partial(
         ProbabilisticActor,
         in_keys=[*named.values()] if mask is None else {**named, "mask": mask},
@@ -178,14 +186,14 @@ def drawn(
         distribution_class=distribution,
         distribution_kwargs=known,
         return_log_prob=True,
-        log_prob_key=beside(key, "action_log_prob"),
+        log_prob_key=sibling_key(key, "action_log_prob"),
     )
-    return Head(net, [*named.values()], acting, SMALL)
+    return Head(net, [*named.values()], acting, POLICY_GAIN)
 
 
 def deterministic(spec: TensorSpec, key: NestedKey = "action") -> Head:
     """One action, squashed into the bounds; the number that is squashed stands beside ``key``."""
-    param = beside(key, "param")
+    param = sibling_key(key, "param")
 
     def whole(net: TensorDictModuleBase) -> TensorDictSequential:
         return TensorDictSequential(net, TanhModule(in_keys=[param], out_keys=[key], spec=spec))
@@ -203,18 +211,18 @@ def q_value(
     Args:
         spec: of the action.
         key: of the action; its values stand beside it.
-        dueling: see :func:`two_heads`.
+        dueling: see :func:`dueling_network`.
         mask: the entry that says which actions are allowed; the others have the least value there is.
     """
-    actions, named = spec.space.n, {"action_value_key": beside(key, "action_value"), "action_key": key}
-    named["chosen_action_value_key"] = beside(key, "chosen_action_value")
+    actions, named = spec.space.n, {"action_value_key": sibling_key(key, "action_value"), "action_key": key}
+    named["chosen_action_value_key"] = sibling_key(key, "chosen_action_value")
 
     def net(layers: Any) -> nn.Module:
-        return two_heads(layers, actions, 1) if dueling else layers(actions)
+        return dueling_network(layers, actions, 1) if dueling else layers(actions)
 
     def whole(values: TensorDictModuleBase) -> QValueActor:
-        return greedy(
-            QValueActor(values, spec=within(spec, key), action_mask_key=mask, **named), first_greatest
+        return set_one_hot_choice(
+            QValueActor(values, spec=nested_spec(spec, key), action_mask_key=mask, **named), argmax_one_hot
         )
 
     return Head(net, [named["action_value_key"]], whole)
@@ -232,15 +240,19 @@ def distributional(
 
     def net(layers: Any) -> nn.Module:
         if dueling:
-            return two_heads(layers, (atoms, actions), (atoms, 1))
-        return Joined(layers(atoms * actions), nn.Unflatten(-1, (atoms, actions)))
+            return dueling_network(layers, (atoms, actions), (atoms, 1))
+        return ConcatSequential(layers(atoms * actions), nn.Unflatten(-1, (atoms, actions)))
 
     def whole(scores: TensorDictModuleBase) -> QValueActor:
         if mask is not None:
-            heeding = TensorDictModule(forbidding, in_keys=["action_value", mask], out_keys=["action_value"])
+            heeding = TensorDictModule(
+                mask_log_probs, in_keys=["action_value", mask], out_keys=["action_value"]
+            )
             scores = TensorDictSequential(scores, DistributionalDQNnet(), heeding)
         acting = DistributionalQValueActor(scores, spec=spec, support=returns, make_log_softmax=mask is None)
-        return greedy(acting, partial(first_greatest if mask is None else first_allowed, returns=returns))
+        return set_one_hot_choice(
+            acting, partial(argmax_one_hot if mask is None else masked_argmax_one_hot, returns=returns)
+        )
 
     return Head(net, ["action_value"], whole)
 
@@ -257,7 +269,7 @@ def action_value(outputs: int = 1) -> Head:
 
 def discriminator() -> Head:
     """How likely an action in a state is an expert's, ``[..., 1]``, by the name TorchRL's loss reads it."""
-    return Head(lambda layers: Joined(layers(1), nn.Sigmoid()), ["d_logits"], of_actions=True)
+    return Head(lambda layers: ConcatSequential(layers(1), nn.Sigmoid()), ["d_logits"], of_actions=True)
 
 
 def action_values(spec: TensorSpec) -> Head:
@@ -265,7 +277,9 @@ def action_values(spec: TensorSpec) -> Head:
     return Head(lambda layers: layers(spec.space.n), ["action_value"])
 
 
-def two_heads(layers: Layers, advantages: int | Sequence[int], values: int | Sequence[int]) -> nn.Module:
+def dueling_network(
+    layers: Layers, advantages: int | Sequence[int], values: int | Sequence[int]
+) -> nn.Module:
     """A trunk with a head for the advantage of each action and one for the state's value, added."""
     if len(layers.num_cells) < 2:
         raise UserError(
@@ -285,10 +299,10 @@ def two_heads(layers: Layers, advantages: int | Sequence[int], values: int | Seq
         },
         mlp_kwargs_output={"num_cells": [head], "activation_class": cls},
     )
-    return Joined(net)
+    return ConcatSequential(net)
 
 
-def support(v_min: float, v_max: float, atoms: int) -> Tensor:
+def make_support(v_min: float, v_max: float, atoms: int) -> Tensor:
     """The returns that are told apart, ``[atoms]``, evenly from ``v_min`` to ``v_max``.
 
     TorchRL's projection divides by their distance in float32, and for one support in fifteen that puts the
@@ -303,26 +317,26 @@ def support(v_min: float, v_max: float, atoms: int) -> Tensor:
         v_max = torch.nextafter(returns[-1], returns[0]).item()
 
 
-def greedy(actor: QValueActor, choice: Callable[[Tensor], Tensor]) -> QValueActor:
+def set_one_hot_choice(actor: QValueActor, choice: Callable[[Tensor], Tensor]) -> QValueActor:
     """The actor, whose one-hot actions are made by ``choice``."""
     actor[-1].action_func_mapping["one_hot"] = choice
     return actor
 
 
-def first_greatest(values: Tensor, returns: Tensor | None = None) -> Tensor:
+def argmax_one_hot(values: Tensor, returns: Tensor | None = None) -> Tensor:
     """One-hot, ``[..., actions]``, of ``values`` of that shape, or of log-probabilities of ``returns``."""
     if returns is not None:
         values = (values.exp() * returns.unsqueeze(-1)).sum(-2)
     return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
 
 
-def first_allowed(scores: Tensor, returns: Tensor) -> Tensor:
-    """The same of log-probabilities ``[..., atoms, actions]`` that :func:`forbidding` made."""
+def masked_argmax_one_hot(scores: Tensor, returns: Tensor) -> Tensor:
+    """The same of log-probabilities ``[..., atoms, actions]`` that :func:`mask_log_probs` made."""
     least = torch.finfo(scores.dtype).min
     means = (scores.exp() * returns.unsqueeze(-1)).sum(-2)
-    return first_greatest(means.masked_fill(scores.amax(-2) == least, least))
+    return argmax_one_hot(means.masked_fill(scores.amax(-2) == least, least))
 
 
-def forbidding(scores: Tensor, mask: Tensor) -> Tensor:
+def mask_log_probs(scores: Tensor, mask: Tensor) -> Tensor:
     """Log-probabilities ``[..., atoms, actions]``, where ``mask``, ``[..., actions]``, allows the action."""
     return scores.masked_fill(~mask.unsqueeze(-2), torch.finfo(scores.dtype).min)

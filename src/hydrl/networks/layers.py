@@ -13,14 +13,14 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl.modules import MLP, BatchRenorm1d
 
 from hydrl.errors import UserError
-from hydrl.networks.encoders import Features
+from hydrl.networks.encoders import Encoder
 
-NEEDING_MORE = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
+NEEDS_ARGUMENTS = (nn.MultiheadAttention, nn.Threshold)  # cannot be built without arguments
 
 Norm = Callable[[int], nn.Module]
 
 
-class Joined(nn.Sequential):
+class ConcatSequential(nn.Sequential):
     """Reads several entries as one, joined along the last dimension."""
 
     def forward(self, *entries: Tensor) -> Any:
@@ -51,7 +51,7 @@ def mlp(
         layers += [nn.LazyLinear(cells), activation_class(activation)()]
         if norm is not None:
             layers.append(norm(cells))
-    return Joined(*layers, nn.LazyLinear(out_features))
+    return ConcatSequential(*layers, nn.LazyLinear(out_features))
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Layers:
         return mlp(self.num_cells, outputs, self.activation, self.norm, self.size)
 
 
-class JointLayers(Layers):
+class ActionValueLayers(Layers):
     """The same as TorchRL's MLP, of observation and action; it draws inner layers first, others the first."""
 
     def __call__(self, outputs: int) -> nn.Module:
@@ -91,7 +91,7 @@ def activation_class(name: str) -> type[nn.Module]:
     if (
         not isinstance(found, type)
         or found.__module__ != "torch.nn.modules.activation"
-        or found in NEEDING_MORE
+        or found in NEEDS_ARGUMENTS
     ):
         raise UserError(
             f"activation={name} is not an activation of torch.nn; try Tanh, ReLU, ELU, SiLU or GELU"
@@ -99,7 +99,7 @@ def activation_class(name: str) -> type[nn.Module]:
     return found
 
 
-def initialise(module: TensorDictModuleBase, init: str | None, last_gain: float) -> TensorDictModuleBase:
+def init_weights(module: TensorDictModuleBase, init: str | None, last_gain: float) -> TensorDictModuleBase:
     """Draws the weights of linear and convolutional layers anew.
 
     Args:
@@ -151,7 +151,7 @@ def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> Tenso
         deviation: of the noise at the start, times the square root of a layer's inputs (a bias's: outputs);
             ``None`` changes nothing.
     """
-    within = {id(each) for one in module.modules() if isinstance(one, Features) for each in one.modules()}
+    within = {id(each) for one in module.modules() if isinstance(one, Encoder) for each in one.modules()}
     for parent in [each for each in module.modules() if id(each) not in within] if deviation else []:
         for name, layer in parent.named_children():
             if isinstance(layer, nn.Linear):

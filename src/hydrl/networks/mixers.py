@@ -11,9 +11,9 @@ from torchrl.envs import EnvBase
 from torchrl.modules import MLP
 from torchrl.modules.models.multiagent import Mixer, QMixer, VDNMixer
 
-from hydrl.specs import action_spec, beside, require_vectors
+from hydrl.specs import action_spec, require_vectors, sibling_key
 
-CHOSEN = "chosen_action_value"  # of each agent beside its action, of all together at the root
+CHOSEN_VALUE = "chosen_action_value"  # of each agent beside its action, of all together at the root
 
 
 def vdn(env: EnvBase, actor: nn.Module | None = None) -> TensorDictModuleBase:
@@ -23,7 +23,7 @@ def vdn(env: EnvBase, actor: nn.Module | None = None) -> TensorDictModuleBase:
         env: gives the agents.
         actor: not read here; every network is built from the same two.
     """
-    return mixing(VDNMixer(n_agents=action_spec(env).shape[0], device=env.device), env, [])
+    return make_mixer(VDNMixer(n_agents=action_spec(env).shape[0], device=env.device), env, [])
 
 
 def qmix(
@@ -47,7 +47,7 @@ def qmix(
             the more numbers that has, and the greater these are.
     """
     spec = env.observation_spec
-    of_agents = beside(env.action_key, "observation")
+    of_agents = sibling_key(env.action_key, "observation")
     in_keys = in_keys or (["state"] if "state" in spec.keys(True, True) else [of_agents])
     require_vectors(spec, in_keys, "a mixer")
     size = sum(math.prod(spec[key].shape[spec.ndim :]) for key in in_keys)
@@ -63,19 +63,19 @@ def qmix(
         n_agents=action_spec(env).shape[0],
         device=env.device,
     )
-    return mixing(mixer, env, in_keys, reader)
+    return make_mixer(mixer, env, in_keys, reader)
 
 
-def mixing(
+def make_mixer(
     mixer: Mixer, env: EnvBase, in_keys: Sequence[NestedKey], reader: nn.Module | None = None
 ) -> TensorDictModule:
     """A mixer over the values of the actions that the agents chose and, joined and read, over ``in_keys``."""
     sizes = [len(env.observation_spec[key].shape) - env.observation_spec.ndim for key in in_keys]
-    read = [beside(env.action_key, CHOSEN), *in_keys]
-    return TensorDictModule(Mixing(mixer, sizes, reader), in_keys=read, out_keys=[CHOSEN])
+    read = [sibling_key(env.action_key, CHOSEN_VALUE), *in_keys]
+    return TensorDictModule(StateMixer(mixer, sizes, reader), in_keys=read, out_keys=[CHOSEN_VALUE])
 
 
-class Mixing(nn.Module):
+class StateMixer(nn.Module):
     """A mixer whose state is of several entries.
 
     Args:

@@ -16,10 +16,18 @@ from torchrl.modules import MultiAgentMLP, QValueActor
 
 from hydrl.errors import UserError
 from hydrl.networks import heads
-from hydrl.networks.actors import tell_of_rounding
+from hydrl.networks.actors import warn_rounding
 from hydrl.networks.build import materialise
 from hydrl.networks.layers import activation_class
-from hydrl.specs import groups, kind_of, mask_key, network_of, of_group, one_group, size_of
+from hydrl.specs import (
+    action_kind_of,
+    agent_groups,
+    group_key,
+    group_network,
+    mask_key,
+    single_group_spec,
+    total_size,
+)
 
 Keys = list[str | tuple[str, ...]]
 
@@ -39,15 +47,17 @@ def actor(
         share_params: one network for all agents of a group instead of one for each.
     """
     acting = []
-    for group, spec in groups(env).items():
-        key, read = (group, "action"), [of_group(each, group) for each in in_keys]
-        drawn = {"discrete": heads.categorical, "multi-discrete": heads.several}.get(kind_of(spec))
+    for group, spec in agent_groups(env).items():
+        key, read = (group, "action"), [group_key(each, group) for each in in_keys]
+        drawn = {"discrete": heads.categorical, "multi-discrete": heads.multi_categorical}.get(
+            action_kind_of(spec)
+        )
         if drawn is None:
-            tell_of_rounding(env, key)
+            warn_rounding(env, key)
         head = heads.tanh_normal(spec, key) if drawn is None else drawn(spec, key, mask=mask_key(env, key))
-        layers = partial(of_agents, env, read, num_cells, activation, share_params, False)
+        layers = partial(make_agent_network, env, read, num_cells, activation, share_params, False)
         acting.append(materialise(head.over(layers, read), env))
-    return in_a_row(acting)
+    return join_groups(acting)
 
 
 def deterministic(
@@ -58,9 +68,9 @@ def deterministic(
     Args:
         env: and the others as for :func:`actor`.
     """
-    spec, key = one_group(env), env.action_key
-    tell_of_rounding(env, key)
-    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
+    spec, key = single_group_spec(env), env.action_key
+    warn_rounding(env, key)
+    layers = partial(make_agent_network, env, in_keys, num_cells, activation, share_params, False)
     return materialise(heads.deterministic(spec, key).over(layers, in_keys), env)
 
 
@@ -72,8 +82,8 @@ def q_value(
     Args:
         env: and the others as for :func:`actor`.
     """
-    head = heads.q_value(one_group(env), env.action_key, mask=mask_key(env))
-    layers = partial(of_agents, env, in_keys, num_cells, activation, share_params, False)
+    head = heads.q_value(single_group_spec(env), env.action_key, mask=mask_key(env))
+    layers = partial(make_agent_network, env, in_keys, num_cells, activation, share_params, False)
     return materialise(head.over(layers, in_keys), env)
 
 
@@ -99,22 +109,22 @@ def critic(
         centralized: from what all agents observe, other groups' too (Yu et al. 2022), or each from its own
             (de Witt et al. 2020).
     """
-    judging, found = [], groups(env)
+    judging, found = [], agent_groups(env)
     for group in found:
-        read = [of_group(each, group) for each in in_keys]
+        read = [group_key(each, group) for each in in_keys]
         others = [
-            of_group(each, other) for each in in_keys for other in found if other != group and centralized
+            group_key(each, other) for each in in_keys for other in found if other != group and centralized
         ]
         layers = partial(
-            of_agents, env, read, num_cells, activation, share_params, centralized, others=others
+            make_agent_network, env, read, num_cells, activation, share_params, centralized, others=others
         )
         head = heads.state_value("state_value" if len(found) == 1 else (group, "state_value"))
         judging.append(materialise(head.over(layers, [*read, *others]), env))
-    return in_a_row(judging)
+    return join_groups(judging)
 
 
-def in_a_row(networks: list[TensorDictModuleBase]) -> TensorDictModuleBase:
-    """Those of several groups as one module, see :func:`hydrl.specs.network_of`; one as it is."""
+def join_groups(networks: list[TensorDictModuleBase]) -> TensorDictModuleBase:
+    """Those of several groups as one module, see :func:`hydrl.specs.group_network`; one as it is."""
     return networks[0] if len(networks) == 1 else TensorDictSequential(*networks)
 
 
@@ -134,21 +144,23 @@ def partly_untrained(
     Raises:
         UserError: for a group that there is not.
     """
-    found = groups(env)
+    found = agent_groups(env)
     if unknown := [each for each in names if each not in found]:
         has = f"its groups are {' and '.join(found)}" if found else "this run has one agent, and no groups"
         raise UserError(f"untrained={','.join(names)}: there are no agents {unknown[0]}; {has}")
     if len(found) == 1:
-        return Drawing(fresh)
+        return SampledPolicy(fresh)
     return TensorDictSequential(
         *(
-            Drawing(network_of(fresh, "actor", each)) if each in names else network_of(actor, "actor", each)
+            SampledPolicy(group_network(fresh, "actor", each))
+            if each in names
+            else group_network(actor, "actor", each)
             for each in found
         )
     )
 
 
-class Drawing(TensorDictModuleBase):
+class SampledPolicy(TensorDictModuleBase):
     """Draws actions, where others around it give the most likely ones.
 
     Args:
@@ -181,13 +193,13 @@ def action_value(
         env: and the others as for :func:`critic`.
         centralized: from what all agents observe and do (Lowe et al. 2017) or each from its own.
     """
-    one_group(env)
+    single_group_spec(env)
     read = [*in_keys, env.action_key]
-    layers = partial(of_agents, env, read, num_cells, activation, share_params, centralized)
+    layers = partial(make_agent_network, env, read, num_cells, activation, share_params, centralized)
     return materialise(heads.action_value().over(layers, read), env)
 
 
-def of_agents(
+def make_agent_network(
     env: EnvBase,
     in_keys: Keys,
     num_cells: list[int],
@@ -213,9 +225,9 @@ def of_agents(
     spec, acts = env.observation_spec, env.full_action_spec
     observed = [key for key in in_keys if key not in env.action_keys]
     acted = sum(acts[key].shape[-1] for key in in_keys if key in env.action_keys)
-    seen = sum(spec[key].shape[-2:].numel() for key in others if size_of(spec, [key]))
+    seen = sum(spec[key].shape[-2:].numel() for key in others if total_size(spec, [key]))
     net = MultiAgentMLP(
-        n_agent_inputs=size_of(spec, observed) + acted + seen,
+        n_agent_inputs=total_size(spec, observed) + acted + seen,
         n_agent_outputs=outputs,
         n_agents=spec[observed[0]].shape[-2],
         centralized=centralized,
@@ -224,10 +236,10 @@ def of_agents(
         activation_class=activation_class(activation),
         device=env.device,
     )
-    return Beside(net, len(in_keys)) if others else net
+    return CrossGroupInput(net, len(in_keys)) if others else net
 
 
-class Beside(nn.Module):
+class CrossGroupInput(nn.Module):
     """Shows each agent of a group, beside what it observes, what all agents of other groups do.
 
     Args:

@@ -9,19 +9,19 @@ from torch import nn
 from torchrl.modules import GRUModule, LSTMModule
 
 from hydrl.errors import UserError
-from hydrl.networks.layers import Joined
-from hydrl.networks.shared_encoder import Shared
-from hydrl.specs import HIDDEN
+from hydrl.networks.layers import ConcatSequential
+from hydrl.networks.shared_encoder import SharedModule
+from hydrl.specs import RNN_STATE_KEYS
 
 CELLS = {"lstm": LSTMModule, "gru": GRUModule}
-PARTS = {"lstm": ("_h", "_c"), "gru": ("",)}  # of a hidden state
-OF_A_CRITIC = "critic_state"
+STATE_SUFFIXES = {"lstm": ("_h", "_c"), "gru": ("",)}  # of a hidden state
+CRITIC_STATE = "critic_state"
 # What they read beside the observation; the environment's InitTracker and primers write it, but for a
 # critic's hidden state, which nobody keeps: in each sequence it begins with zeros.
-STATES = ("is_init", *HIDDEN, *(OF_A_CRITIC + each for each in ("_h", "_c", "")))
+STATE_KEYS = ("is_init", *RNN_STATE_KEYS, *(CRITIC_STATE + each for each in ("_h", "_c", "")))
 
 
-class Memory(Shared):
+class RecurrentLayer(SharedModule):
     """What was observed since the episode began, as the entry ``memory``, ``[..., units]``.
 
     While acting, TorchRL's module takes one step from the hidden state in the tensordict, which the
@@ -56,7 +56,7 @@ class Memory(Shared):
         if len(units) != 1:
             raise UserError(f"memory.lstm={lstm} and memory.gru={gru}: give units to one of them")
         ((kind, hidden),) = units.items()
-        states = [state + each for each in PARTS[kind]]
+        states = [state + each for each in STATE_SUFFIXES[kind]]
         cell = CELLS[kind](
             input_size=size,
             hidden_size=hidden,
@@ -64,12 +64,12 @@ class Memory(Shared):
             out_keys=["memory", *(("next", each) for each in states)],
         )
         if span is not None:
-            keep(getattr(cell, kind), hidden, span)
-        super().__init__(TensorDictModule(Joined(), in_keys=in_keys, out_keys=["joined"]), cell)
+            init_forget_bias(getattr(cell, kind), hidden, span)
+        super().__init__(TensorDictModule(ConcatSequential(), in_keys=in_keys, out_keys=["joined"]), cell)
 
 
 @torch.no_grad()
-def keep(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
+def init_forget_bias(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
     """Draws the biases by which units forget, so that they begin by keeping things for 1 to ``span`` steps.
 
     By PyTorch's own a unit keeps half of what it holds from step to step, and no error's gradient comes to

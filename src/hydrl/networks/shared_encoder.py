@@ -9,7 +9,7 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor
 
 
-class Shared(TensorDictSequential):
+class SharedModule(TensorDictSequential):
     """What lies before the head of an actor and, where they share it, before a critic's.
 
     Attributes:
@@ -33,7 +33,7 @@ class Shared(TensorDictSequential):
         if not (self.shared and torch.is_grad_enabled()):
             return super().forward(tensordict, *args, **kwargs)
         last, self.last = self.last, None
-        if last is not None and same(last[0], self.read(tensordict)):
+        if last is not None and is_unchanged(last[0], self.read(tensordict)):
             return tensordict.set(self.made, last[1])
         done = super().forward(tensordict, *args, **kwargs)
         if done.get(self.made).requires_grad:  # an advantage's have none, and no graph should meet them
@@ -50,7 +50,7 @@ class Shared(TensorDictSequential):
         return [(each, each._version if written else 0) for each in (*entries, *weights)]
 
 
-def same(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
+def is_unchanged(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
     """Whether these are the same tensors, and nobody wrote to them meanwhile."""
     if len(one) != len(other):
         return False

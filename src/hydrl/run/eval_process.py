@@ -17,9 +17,9 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.data.utils import CloudpickleWrapper
 
 from hydrl.errors import RunError, UserError, WorkerError
-from hydrl.experience.forkserver import STOPPING, starting
+from hydrl.experience.forkserver import STOP_SIGNALS, worker_context
 from hydrl.library_setup import quieten_libraries, remember_missing_packages
-from hydrl.training.evaluator import Episodes, Evaluation, Evaluator
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
 
 JOIN_SECONDS = 5.0  # in which a process whose pipe is closed has ended
 
@@ -51,8 +51,8 @@ class EvalProcess:
         stop: what other backends call while they start; this one starts at once.
     """
 
-    def __init__(self, evaluator: Evaluator, *, stop: Callable[[], object] | None = None) -> None:
-        with starting(deaf_to=STOPPING) as context:  # which then ends it
+    def __init__(self, evaluator: PolicyEvaluator, *, stop: Callable[[], object] | None = None) -> None:
+        with worker_context(blocked_signals=STOP_SIGNALS) as context:  # which then ends it
             self.pipe, child_pipe = context.Pipe()
             arguments = CloudpickleWrapper(portable(evaluator)), torch.get_num_threads(), dict(os.environ)
             self.process = context.Process(
@@ -97,7 +97,7 @@ class EvalProcess:
         self.pipe.close()
 
 
-def portable(evaluator: Evaluator) -> Evaluator:
+def portable(evaluator: PolicyEvaluator) -> PolicyEvaluator:
     """A copy for another process, without the statistics, which refer to this process's environment."""
     remote = copy(evaluator)
     remote.normaliser = dict
@@ -124,7 +124,7 @@ def serve_evaluations(
             pipe.send_bytes(pickle.dumps(try_snapshot(evaluator.fn, pickle.loads(pipe.recv_bytes()))))
 
 
-def try_snapshot(evaluator: Evaluator, snapshot: dict[str, Any]) -> Evaluation | str:
+def try_snapshot(evaluator: PolicyEvaluator, snapshot: dict[str, Any]) -> Evaluation | str:
     """The evaluation of a snapshot, or why it failed."""
     try:
         return play_snapshot(evaluator, snapshot)
@@ -134,10 +134,10 @@ def try_snapshot(evaluator: Evaluator, snapshot: dict[str, Any]) -> Evaluation |
         return f"\n{traceback.format_exc().strip()}"
 
 
-def play_snapshot(evaluator: Evaluator, snapshot: dict[str, Any]) -> Evaluation:
+def play_snapshot(evaluator: PolicyEvaluator, snapshot: dict[str, Any]) -> Evaluation:
     """Plays the evaluation of a snapshot by :meth:`hydrl.run.eval_schedule.EvalSchedule.snapshot`."""
     player = copy(evaluator)  # with the same environments
     player.normaliser = lambda: snapshot["normaliser"]
     player.actor.load_state_dict(snapshot["actor"])
     GlobalRNGState().load_state_dict(snapshot["rng"])
-    return player.play(snapshot["frames"], snapshot["episodes"], Episodes.TRAINING)
+    return player.play(snapshot["frames"], snapshot["episodes"], SeedStream.TRAINING)

@@ -8,7 +8,7 @@ from torchrl.checkpoint import GlobalRNGState
 
 from hydrl.errors import Interrupted, WorkerError
 from hydrl.run.eval_process import EvalBackend, play_snapshot
-from hydrl.training.evaluator import Evaluation, Evaluator, untouched_randomness
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator, preserve_rng
 from hydrl.training.progress import Progress
 from hydrl.training.timers import timeit
 
@@ -39,7 +39,7 @@ class EvalSchedule:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluator: PolicyEvaluator,
         progress: Progress,
         every: int,
         episodes: int,
@@ -98,7 +98,7 @@ class EvalSchedule:
         while self.pending:
             self.check_stop()
             now = self.snapshot()
-            with untouched_randomness():
+            with preserve_rng():
                 self.collect_result(play_snapshot(self.evaluator, self.pending[0]))
             self.evaluator.actor.load_state_dict(now["actor"])
 

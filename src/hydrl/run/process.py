@@ -17,8 +17,8 @@ import torch
 
 from hydrl.config.auto_values import compiler
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.experience.forkserver import keep_track
-from hydrl.library_setup import TOLD, quieten_libraries, remember_missing_packages, seed_generators
+from hydrl.experience.forkserver import start_resource_tracker
+from hydrl.library_setup import WARNED, quieten_libraries, remember_missing_packages, seed_generators
 
 SAME = 0.5  # seconds; a signal that comes again within these is the first, sent to process and group
 
@@ -32,14 +32,14 @@ def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cuda
     Raises:
         UserError: for what this machine cannot do.
     """
-    TOLD.clear()  # each run prints its warnings, whatever an earlier run of this process printed
+    WARNED.clear()  # each run prints its warnings, whatever an earlier run of this process printed
     if not gc.isenabled():  # train.py has imported all that it needs
         gc.freeze()  # what is imported stays, and is not searched for garbage before the end
         atexit.register(gc.unfreeze)
         gc.enable()
     quieten_libraries()
     remember_missing_packages()
-    keep_track()  # before a buffer's lock starts it
+    start_resource_tracker()  # before a buffer's lock starts it
     device = choose_device(device)
     if cudagraph and not device.startswith("cuda"):
         raise UserError(

@@ -18,22 +18,26 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from hydrl.envs import load_normaliser
+from hydrl.envs import load_normalizer
 from hydrl.errors import UserError
 from hydrl.library_setup import seed_generators
 from hydrl.run.atomic_files import atomically
-from hydrl.training.evaluator import Episodes, Evaluator, episode_seed, untouched_randomness
+from hydrl.training.evaluator import PolicyEvaluator, SeedStream, episode_seed, preserve_rng
 from hydrl.training.progress import Progress
 from hydrl.training.timers import timeit
 
 SMOOTH = 30  # video frames a second of simulated time; Hopper has 125, and rendering one takes up to 80 ms
 # Wrappers that repeat an action, and their attribute with the number of repeats.
-ACTION_REPEATS = {AtariPreprocessing: "frame_skip", MaxAndSkipObservation: "_skip", RepeatAction: "num_repeats"}
+ACTION_REPEATS = {
+    AtariPreprocessing: "frame_skip",
+    MaxAndSkipObservation: "_skip",
+    RepeatAction: "num_repeats",
+}
 
 
 @torch.no_grad()
 def record_episode(
-    evaluator: Evaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
+    evaluator: PolicyEvaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
 ) -> tuple[float, int, bool]:
     """Records one episode as an mp4 file; it begins as the first of ``evaluator(frames, ..., drawn)``.
 
@@ -45,7 +49,7 @@ def record_episode(
         evaluator: has the environment and the actor.
         path: of the file.
         frames: how long the policy was trained.
-        drawn: which episodes, see :class:`hydrl.training.evaluator.Episodes`.
+        drawn: which episodes, see :class:`hydrl.training.evaluator.SeedStream`.
         pause: called before each video frame; if it raises there is no file.
 
     Returns:
@@ -56,8 +60,8 @@ def record_episode(
         UserError: if the environment cannot be rendered.
         RunError: if the file cannot be written.
     """
-    with untouched_randomness(), closing(evaluator.make_env(render="rgb_array")) as env:
-        load_normaliser(env, evaluator.normaliser())
+    with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
+        load_normalizer(env, evaluator.normaliser())
         seed = episode_seed(evaluator.seed, frames, drawn)
         env.set_seed(seed)
         seed_generators(seed)
@@ -103,7 +107,9 @@ def episode_result(episode: TensorDictBase) -> tuple[float, int, bool]:
 
 
 @torch.no_grad()
-def watch(evaluator: Evaluator, frames: int, episodes: int, drawn: int) -> Iterator[tuple[float, int, bool]]:
+def watch(
+    evaluator: PolicyEvaluator, frames: int, episodes: int, drawn: int
+) -> Iterator[tuple[float, int, bool]]:
     """Plays the episodes of ``evaluator(frames, episodes, drawn)`` in a window, at the environment's speed.
 
     Yields:
@@ -114,7 +120,7 @@ def watch(evaluator: Evaluator, frames: int, episodes: int, drawn: int) -> Itera
         KeyboardInterrupt: if the window is closed.
     """
     with closing(evaluator.make_env(render="human")) as env:
-        load_normaliser(env, evaluator.normaliser())
+        load_normalizer(env, evaluator.normaliser())
         metadata = getattr(env.base_env, "metadata", None) or {}
         if "human" not in metadata.get("render_modes", ()):
             raise no_window(env, "it has no render mode human")
@@ -142,13 +148,13 @@ def raise_if_closed(*_: object) -> None:
         raise KeyboardInterrupt
 
 
-def require_rendering(evaluator: Evaluator) -> None:
+def require_rendering(evaluator: PolicyEvaluator) -> None:
     """Renders one frame.
 
     Raises:
         UserError: if the environment cannot be rendered.
     """
-    with untouched_randomness(), closing(evaluator.make_env(render="rgb_array")) as env:
+    with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
         env.base_env.reset()
         render_rgb(env)
 
@@ -169,7 +175,7 @@ class EpisodeVideo:
 
     def __init__(
         self,
-        evaluator: Evaluator,
+        evaluator: PolicyEvaluator,
         run_dir: Path,
         progress: Progress,
         every: int | None,
@@ -177,19 +183,24 @@ class EpisodeVideo:
         say: Callable[[str], object],
         show: Callable[[str, Path], object],
     ) -> None:
-        self.evaluator, self.folder, self.progress, self.every = evaluator, run_dir / "videos", progress, every
+        self.evaluator, self.folder, self.progress, self.every = (
+            evaluator,
+            run_dir / "videos",
+            progress,
+            every,
+        )
         self.say, self.show = say, show
 
     def maybe_record(self, pause: Callable[[], None]) -> None:
         """Records the present policy if a video is due; ``pause`` as of :func:`record_episode`."""
         if self.every is not None and self.progress.due(self.every):
             name = f"{self.progress.frames:012}.mp4"
-            self.record(name, "eval/video", Episodes.TRAINING, pause)
+            self.record(name, "eval/video", SeedStream.TRAINING, pause)
 
     def record_final(self, pause: Callable[[], None]) -> None:
         """Records the final policy, where the run makes videos."""
         if self.every is not None:
-            self.record("final.mp4", "eval/final_video", Episodes.CLOSING, pause)
+            self.record("final.mp4", "eval/final_video", SeedStream.CLOSING, pause)
 
     def record(self, name: str, key: str, drawn: int, pause: Callable[[], None]) -> None:
         """Records a video and shows it under ``key``."""

@@ -16,16 +16,16 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from hydrl.envs import load_normaliser
+from hydrl.envs import load_normalizer
 from hydrl.envs.time_limits import episode_limit
 from hydrl.errors import Interrupted
-from hydrl.library_setup import seed_generators, tell
+from hydrl.library_setup import seed_generators, warn_once
 from hydrl.specs import INFO
 from hydrl.training.metrics import known_means
 from hydrl.training.timers import timeit
 
 
-class Episodes(IntEnum):
+class SeedStream(IntEnum):
     """Which episodes an evaluation draws: with the run's seed and its frames it fixes their own seed."""
 
     TRAINING = 0  # played while training
@@ -77,7 +77,7 @@ class Evaluation:
         return known_means({f"eval/{name}": each for name, each in self.info.items()})
 
 
-class Evaluator:
+class PolicyEvaluator:
     """Plays whole episodes in environments of its own.
 
     It keeps the environments between calls, for building them costs more than playing a short episode.
@@ -86,7 +86,7 @@ class Evaluator:
         make_env: ``make_env(num_envs=n)`` builds an evaluation environment under the run's transforms.
         actor: the policy without exploration.
         normaliser: gives the statistics to evaluate with, see
-            :func:`hydrl.envs.normaliser_state`.
+            :func:`hydrl.envs.normalizer_state`.
         seed: the run's seed.
         max_steps: an episode that has not ended by then counts as it stands; ``auto`` waits for the task's
             own limit, see :func:`hydrl.envs.transforms.episode_limit`.
@@ -106,7 +106,7 @@ class Evaluator:
         self.envs: dict[int, TransformedEnv] = {}
         self.last: tuple[tuple[int, int, int], Evaluation] | None = None
 
-    def __call__(self, frames: int, episodes: int, drawn: int = Episodes.TRAINING) -> Evaluation:
+    def __call__(self, frames: int, episodes: int, drawn: int = SeedStream.TRAINING) -> Evaluation:
         """The first whole episode of each of ``episodes`` environments.
 
         Waiting for every environment's first episode is unbiased; keeping the first episodes to finish
@@ -116,7 +116,7 @@ class Evaluator:
             frames: how long the policy has been trained; asked again at the same frames, the same
                 evaluation is not played twice.
             episodes: how many.
-            drawn: one of :class:`Episodes`.
+            drawn: one of :class:`SeedStream`.
         """
         asked = frames, episodes, int(drawn)
         if self.last is None or self.last[0] != asked:
@@ -125,17 +125,17 @@ class Evaluator:
 
     def play(self, frames: int, episodes: int, drawn: int) -> Evaluation:
         """Plays the episodes, for which it seeds the global random number generators, and puts those back."""
-        with timeit("time/evaluate"), untouched_randomness():
+        with timeit("time/evaluate"), preserve_rng():
             seed_generators(self.seed)
             if episodes not in self.envs:
                 self.envs[episodes] = self.make_env(num_envs=episodes)
             env = self.envs[episodes]
-            load_normaliser(env, self.normaliser())
+            load_normalizer(env, self.normaliser())
             seed = episode_seed(self.seed, frames, drawn)
             env.set_seed(seed)
             seed_generators(seed)
             try:
-                return play(env, self.actor, max_steps=self.longest(env))
+                return play_episodes(env, self.actor, max_steps=self.longest(env))
             except Interrupted as error:
                 error.midway = False  # of no batch: what trains stands as it did
                 raise
@@ -151,7 +151,7 @@ class Evaluator:
                 env.close(raise_if_closed=False)
             except Exception as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
-                tell(f"an environment of the evaluation cannot be closed: {reason}")
+                warn_once(f"an environment of the evaluation cannot be closed: {reason}")
 
 
 def episode_seed(seed: int, frames: int, drawn: int) -> int:
@@ -160,13 +160,13 @@ def episode_seed(seed: int, frames: int, drawn: int) -> int:
     Args:
         seed: the run's.
         frames: after which the policy plays.
-        drawn: one of :class:`Episodes`.
+        drawn: one of :class:`SeedStream`.
     """
     return int(np.random.SeedSequence([seed, frames, drawn]).generate_state(1)[0] % 2**31)
 
 
 @torch.no_grad()
-def play(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
+def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
     """One deterministic episode in each environment of ``env``, stopping when the last has finished."""
     episodes = env.numel()
     returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
@@ -206,7 +206,7 @@ def without_log_probabilities(actor: TensorDictModuleBase) -> Iterator[None]:
 
 
 @contextmanager
-def untouched_randomness() -> Iterator[None]:
+def preserve_rng() -> Iterator[None]:
     """Puts every global random number generator back as it was."""
     rng, of_vmas = GlobalRNGState(), vmas_generators()
     state, state_of_vmas = rng.state_dict(), list(of_vmas)

@@ -95,12 +95,12 @@ def make_learners(
         update = Update(loss, optimizer, target, told.skip, told.every, **each.options)
         cut = build("minibatches")
         writes = build("writes")(networks)
-        minibatches = given_to(cut, data=data)(buffer, loss)
+        minibatches = bind_accepted(cut, data=data)(buffer, loss)
         made.append(Learner(name, loss, target, optimizer, update, minibatches, writes))
     return made
 
 
-def given_to(make: Callable[..., Any], **offered: Any) -> Callable[..., Any]:
+def bind_accepted(make: Callable[..., Any], **offered: Any) -> Callable[..., Any]:
     """What makes a part, with those of the arguments ``offered`` that it takes."""
     return partial(
         make, **{name: each for name, each in offered.items() if name in signature(make).parameters}

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import ReplayBuffer
 
-from hydrl.experience.episodes import EPISODE, TO_GO, whole_episodes
+from hydrl.experience.episodes import EPISODE, RETURN_TO_GO, complete_episodes
 from hydrl.specs import INFO, LAG
 from hydrl.training.update import Update
 
@@ -121,12 +121,12 @@ def episodes_of(rows: TensorDictBase) -> TensorDictBase:
     the last row of an episode that a time limit cut, which its return and length count.
     """
     known = [("next", name) for name in ("episode_reward", "step_count", "done", "cut_short")]
-    told = rows.select(EPISODE, TO_GO, "episode_reward", *known, strict=False)
+    told = rows.select(EPISODE, RETURN_TO_GO, "episode_reward", *known, strict=False)
     if told.get(EPISODE, None) is None:  # as of older runs
         return ended_episodes(told)
-    told = whole_episodes(told)
+    told = complete_episodes(told)
     last = told[told[EPISODE].unique_consecutive(return_counts=True)[1].cumsum(0) - 1]
-    found = TensorDict({"episode_reward": last[TO_GO] + last["episode_reward"]}, last.shape)
+    found = TensorDict({"episode_reward": last[RETURN_TO_GO] + last["episode_reward"]}, last.shape)
     if (steps := last.get(("next", "step_count"), None)) is not None:
         found["step_count"] = steps + ~last["next", "done"]
     return found

@@ -66,7 +66,7 @@ class Update:
             # Forward, backward and clipping become one graph.
             torch._dynamo.config.load_config({"trace_autograd_ops": True})
             # With fallback_random a loss that samples, as SAC's does, samples what it would in eager mode.
-            options: dict[str, Any] = {"fallback_random": True, "guard_filter_fn": lasting}
+            options: dict[str, Any] = {"fallback_random": True, "guard_filter_fn": keep_guards}
             self.gradients = torch.compile(self.gradients, options=options)
         if cudagraph:
             self.gradients = as_cuda_graphs(self.gradients, parameters)
@@ -80,7 +80,7 @@ class Update:
         """
         made: list[TensorDictBase] = []
         left = False
-        with slowed(self.optimizer, self.pace):
+        with scaled_learning_rate(self.optimizer, self.pace):
             for minibatch in minibatches:
                 if (losses := self(minibatch)) is None:
                     left = True
@@ -111,7 +111,7 @@ class Update:
         check_finite(losses)
         for term in (*self.skip, *self.every):
             if term not in losses:
-                given = " or ".join(terms_of(losses))
+                given = " or ".join(loss_terms(losses))
                 raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {given}")
         if self.target_kl is not None and losses[self.divergence] > 1.5 * self.target_kl:
             return None
@@ -132,7 +132,7 @@ class Update:
 
 
 @contextmanager
-def slowed(optimizer: Optimizer, pace: float) -> Iterator[None]:
+def scaled_learning_rate(optimizer: Optimizer, pace: float) -> Iterator[None]:
     """Steps of ``pace`` times the learning rate, which stays the schedule's for all else."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -145,7 +145,7 @@ def slowed(optimizer: Optimizer, pace: float) -> Iterator[None]:
 
 
 @contextmanager
-def learning(networks: Collection[nn.Module]) -> Iterator[None]:
+def train_mode(networks: Collection[nn.Module]) -> Iterator[None]:
     """The networks learn in ``train()`` mode; they act and play in ``eval()`` mode, as they were built."""
     for network in networks:
         network.train()
@@ -177,11 +177,11 @@ def make_gradients(
                 f"loss: {unlisted[0]} has a gradient and is not summed; name it loss_… or detach it"
             )
         # The loss's own order, in which gradients add up, and then what it returns besides.
-        terms = [term for term in terms_of(losses, first=loss.out_keys) if term not in left_out]
+        terms = [term for term in loss_terms(losses, first=loss.out_keys) if term not in left_out]
         total = torch.stack([losses.get(term) for term in terms]).sum()
         found = torch.autograd.grad(total, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, found, strict=True):
-            parameter.grad = laid_out_as(parameter, gradient)
+            parameter.grad = match_layout(parameter, gradient)
         for key, value in minibatch.items():
             # What the loss wrote there, as SAC's does loc and scale: given away with its graph, it would cut
             # the compiled one in two.
@@ -196,7 +196,7 @@ def make_gradients(
     return gradients
 
 
-def lasting(guards: Sequence[Any]) -> list[bool]:
+def keep_guards(guards: Sequence[Any]) -> list[bool]:
     """Which of a graph's guards are kept: all but those on the list of classes that tensordict has met.
 
     That list grows when a class comes along anywhere, as with the first checkpoint, and the graph would be
@@ -205,7 +205,7 @@ def lasting(guards: Sequence[Any]) -> list[bool]:
     return ["_TENSORCLASS_MEMO" not in guard.name for guard in guards]
 
 
-def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+def match_layout(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     """The gradient with its numbers in memory where the parameter has its own.
 
     A fused optimizer steps through both alike and takes no heed of strides, which differ for critics that
@@ -216,7 +216,7 @@ def laid_out_as(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     return torch.empty_like(parameter).copy_(gradient)
 
 
-def terms_of(losses: TensorDictBase, first: Sequence[str] = ()) -> list[str]:
+def loss_terms(losses: TensorDictBase, first: Sequence[str] = ()) -> list[str]:
     """The entries that are summed."""
     there = [key for key, _ in losses.items()]
     return [key for key in dict.fromkeys([*first, *there]) if key.startswith("loss") and key in there]
@@ -228,7 +228,7 @@ def check_finite(losses: TensorDictBase) -> None:
     Raises:
         DivergedError: naming those that are NaN or infinite.
     """
-    names = [*terms_of(losses), "grad_norm"]
+    names = [*loss_terms(losses), "grad_norm"]
     values = torch.stack([losses.get(name) for name in names])
     if not values.isfinite().all():
         bad = [f"{name} is {value}" for name, value in zip(names, values.tolist(), strict=True)]

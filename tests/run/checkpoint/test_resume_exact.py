@@ -182,7 +182,7 @@ def test_a_run_of_before_that_kept_no_opponents_with_its_trial_goes_on_exactly(r
     pytest.importorskip("pettingzoo")
     overrides = [*SMALL, *EXACT["PPO, against its earlier policies"], "checkpoint_every_frames=64"]
     with monkeypatch.context() as before:
-        before.setattr(hydrl.run.checkpoint.env_state.verify, "opponents", lambda env: None)
+        before.setattr(hydrl.run.checkpoint.env_state.verify, "opponent_pool", lambda env: None)
         folder = run(*overrides, "env.opponents.every_frames=128", "keep_checkpoints=9")
     unbroken = batches.copy()
     batches.clear()
@@ -225,7 +225,7 @@ def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, caps
         load(state, origin)
         seen["loss"] = deepcopy(state.learner["loss"].state_dict())
         seen["optimizer"] = deepcopy(state.learner["optimizer"].state_dict())
-        seen["normaliser"] = hydrl.envs.normaliser_state(state.env)
+        seen["normaliser"] = hydrl.envs.normalizer_state(state.env)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hydrl.run.checkpoint.training_state.TrainingState, "load", look)
@@ -287,7 +287,7 @@ def test_an_evaluation_that_a_stop_breaks_off_is_played_when_the_run_goes_on(run
     words += ["eval.solved_at=5", "eval.stop_when_solved=true"] if closing else []
     whole, played = run(*words, folder="whole"), []
 
-    def broken(*asked, play=evaluator.play, **options):
+    def broken(*asked, play=evaluator.play_episodes, **options):
         played.append(None)
         if len(played) < 1 + closing:  # the next one confirms
             return play(*asked, **options)
@@ -295,7 +295,7 @@ def test_an_evaluation_that_a_stop_breaks_off_is_played_when_the_run_goes_on(run
         raise Interrupted(signal.SIGTERM, midway=True)  # as its timer does
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluator, "play", broken)
+        patch.setattr(evaluator, "play_episodes", broken)
         with pytest.raises(Interrupted):
             run(*words, folder="stopped")
     folder = run(*words, "resume=auto", folder="stopped")

@@ -54,7 +54,7 @@ def begun(monkeypatch):
     def spy(source, env, learner):
         take(source, env, learner)
         found["loss"] = {name: value.clone() for name, value in learner.parts["loss"].state_dict().items()}
-        found["normaliser"] = envs.normaliser_state(env)
+        found["normaliser"] = envs.normalizer_state(env)
         found["source"] = source
         raise UserError("that is enough")
 

@@ -17,7 +17,7 @@ from wandb.proto import wandb_internal_pb2
 from wandb.sdk.launch.sweeps import utils as sweeps
 
 import train
-from hydrl.config.suggestions import find
+from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive
 from hydrl.run.checkpoint.resume import origin
@@ -239,7 +239,7 @@ def test_the_code_the_best_checkpoint_and_the_videos_are_artifacts(logged: Logge
     assert set(artifacts) == {"code", "checkpoint", "video"}
     package = ROOT / "src" / "hydrl"
     assert set(artifacts["code"]) == {str(path.relative_to(package)) for path in package.rglob("*.py")}
-    path = "loop/update.py"
+    path = "training/update.py"
     assert artifacts["code"][path].read_bytes() == (package / path).read_bytes()
     best = artifacts["checkpoint"]
     assert set(best) == {archive.find(logged.folder, "best").name}

@@ -22,13 +22,13 @@ from torchrl.envs import TransformedEnv
 
 from hydrl.contrib.ray.cluster import Place, begin, end_of, hear, here, say, stored
 from hydrl.errors import DivergedError, RunError, UserError, WorkerError
-from hydrl.experience.checked_collector import FiniteCollector
+from hydrl.experience.checked_collector import CheckedCollector
 from hydrl.experience.collectors import worker_env
 from hydrl.experience.worker_collectors import STARTING, TICK
-from hydrl.specs import LAG, restarts_with_episodes
+from hydrl.specs import LAG, needs_episode_starts
 
 
-class RemoteCollector(FiniteCollector):
+class RemoteCollector(CheckedCollector):
     """TorchRL's collector as it runs in an actor of Ray's.
 
     Args:
@@ -37,7 +37,7 @@ class RemoteCollector(FiniteCollector):
     """
 
     def __init__(self, *args: Any, worker_idx: int, **kwargs: Any) -> None:
-        self.of = f" of collector {worker_idx}"
+        self.label = f" of collector {worker_idx}"
         hear()
         super().__init__(*args, worker_idx=worker_idx, **kwargs)
 
@@ -78,8 +78,8 @@ class RayWorkers(RayCollector):
         DivergedError: where a collector met what is no number.
     """
 
-    restarts = "they are in processes of their own"
-    steps = False
+    restart_reason = "they are in processes of their own"
+    steps_env = False
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class RayWorkers(RayCollector):
         self.told = [0] * len(makers)  # what each acts by
         self.learned, self.weights = policy, None
         options["device"] = where = "cuda" if each["num_gpus"] else "cpu"
-        told = {"auto_register_policy_transforms": restarts_with_episodes(policy), "track_traj_ids": False}
+        told = {"auto_register_policy_transforms": needs_episode_starts(policy), "track_traj_ids": False}
         super().__init__(
             [*makers],
             deepcopy(policy).to(where),
@@ -153,7 +153,7 @@ class RayWorkers(RayCollector):
         """Counters alone."""
         return {"frames": self.collected_frames}
 
-    def go_on(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state`."""
         self.collected_frames = state["frames"]
         for each in self.remote_collectors:

@@ -15,7 +15,7 @@ from hydrl.contrib.ray.cluster import TICK, Place, begin, end_of, hear, here, sa
 from hydrl.contrib.ray.collector import elsewhere
 from hydrl.errors import UserError, WorkerError
 from hydrl.run.eval_process import played, prepare, to_send
-from hydrl.training.evaluator import Evaluation, Evaluator
+from hydrl.training.evaluator import Evaluation, PolicyEvaluator
 
 STARTING = 120.0  # seconds in which it has a CPU and has started
 ACCELERATORS = ("torch_cuda", "torch_xpu", "torch_mps")  # random numbers of the learner's accelerator
@@ -29,7 +29,7 @@ class Player:
         threads: of PyTorch.
     """
 
-    def __init__(self, evaluate: Evaluator, threads: int) -> None:
+    def __init__(self, evaluate: PolicyEvaluator, threads: int) -> None:
         hear()
         prepare(threads)
         self.evaluate = evaluate
@@ -56,7 +56,7 @@ class OnRay:
         WorkerError: where the process ends.
     """
 
-    def __init__(self, evaluate: Evaluator, address: str | None, *, stop: Callable[[], object]) -> None:
+    def __init__(self, evaluate: PolicyEvaluator, address: str | None, *, stop: Callable[[], object]) -> None:
         self.stop, self.begun = stop, not ray.is_initialized()
         self.actor: Any = None
         self.where: Place | None = None
@@ -120,7 +120,7 @@ class OnRay:
             ray.shutdown()
 
 
-def on_the_cpu(evaluate: Evaluator) -> Evaluator:
+def on_the_cpu(evaluate: PolicyEvaluator) -> PolicyEvaluator:
     """One for a machine that may have none of this one's accelerators."""
     there = to_send(evaluate)
     there.actor = deepcopy(evaluate.actor).cpu()

@@ -15,7 +15,7 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
-from hydrl.envs import normaliser_state
+from hydrl.envs import normalizer_state
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
 from hydrl.experience.collectors import Collector
 from hydrl.run.checkpoint import archive
@@ -115,7 +115,7 @@ class Checkpointer:
             return
         frames, counters = self.snapshot.metadata["frames"], self.snapshot.states["books"]
         self.write(self.snapshot)
-        again = "" if self.collector.steps or not self.collector.restarts else " collected and"
+        again = "" if self.collector.steps_env or not self.collector.restart_reason else " collected and"
         self.say(
             f"broken off in a batch: saved as it stood after {frames:,} frames; those after it "
             f"are{again} learned from again when the run is resumed"
@@ -156,7 +156,7 @@ class Checkpointer:
         states = {name: part.state_dict() for name, part in self.parts.items()}
         states |= {
             "collector": collector,
-            "normaliser": normaliser_state(self.env),
+            "normaliser": normalizer_state(self.env),
             "books": {name: counter.state_dict() for name, counter in self.counters.items()},
             "rng": GlobalRNGState().state_dict(),
         }
@@ -224,7 +224,9 @@ class Checkpointer:
 
     def say_resumed(self, point: ResumePoint, restart_reason: str | None) -> None:
         """Prints what was resumed, and what continues differently."""
-        how = f"the environments start anew: {restart_reason}" if restart_reason else "all goes on as it stood"
+        how = (
+            f"the environments start anew: {restart_reason}" if restart_reason else "all goes on as it stood"
+        )
         if point.changed:
             how = f"with {describe_changes(point.changed)}; {how.replace('all goes', 'all else goes')}"
         verb = "forked" if point.is_fork else "resumed"

@@ -22,7 +22,7 @@ from torchrl.data import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, Rou
 from torchrl.envs import EnvBase, Transform
 
 from hydrl.errors import UserError
-from hydrl.experience.frame_dedup import SPARE, Frames, frames_of, slots
+from hydrl.experience.frame_dedup import FRAMES_PER_ROW, FrameDedup, find_frame_dedup, slots
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint.archive import archives, crc, listed_files, span, tensor_bytes
 
@@ -109,7 +109,7 @@ class BufferFiles:
                 raise UserError(f"buffer.{name}={has}: what it keeps cannot be saved; use a {kind.__name__}")
         self.buffer, self.run, self.folder, self.prefix = buffer, run, run / "checkpoints", prefix
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
-        self.images = frames_of(buffer) if buffer is not None else None
+        self.images = find_frame_dedup(buffer) if buffer is not None else None
         self.image_files = BufferFiles(self.images.buffer, run, "frames") if self.images is not None else None
         self.overwritten: OverwrittenRows | None = None  # once there is a snapshot
 
@@ -206,12 +206,12 @@ class BufferFiles:
         storage = self.buffer.storage
         in_rows = self.images if "frames" not in metadata else None  # as in rows of older runs
         if self.image_files is not None and self.images is not None and in_rows is None:
-            self.images.go_on(metadata["frames"]["state"])
+            self.images.load_state(metadata["frames"]["state"])
             self.image_files.load(metadata["frames"], device, folder)
         for first, rows in read(folder or self.folder, metadata):
             content = rows.to(device) if storage.device == "auto" else rows
             if in_rows is not None:
-                content = torch.cat([in_rows.numbered(chunk) for chunk in content.split(CHUNK)])
+                content = torch.cat([in_rows.deduplicate(chunk) for chunk in content.split(CHUNK)])
             storage.set(slots(self.buffer, torch.arange(first, first + len(rows))), content)
         self.files = {} if folder or in_rows is not None else dict(metadata["files"])
 
@@ -227,7 +227,7 @@ def size_note(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path) 
     """
     if buffer is None:
         return []
-    whole = steps * row_bytes(env, frames_of(buffer)) * buffer.storage.max_size
+    whole = steps * row_bytes(env, find_frame_dedup(buffer)) * buffer.storage.max_size
     free = shutil.disk_usage(run).free
     if whole < WORTH_SAYING and BOUND * whole < free:
         return []
@@ -235,7 +235,7 @@ def size_note(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path) 
     return [f"{line} while it is saved; {free / 1e6:,.0f} MB are free"]
 
 
-def row_bytes(env: EnvBase, images: Frames | None = None) -> float:
+def row_bytes(env: EnvBase, images: FrameDedup | None = None) -> float:
     """Bytes of one step of one environment, which is about what a row of a buffer takes.
 
     Args:
@@ -248,7 +248,7 @@ def row_bytes(env: EnvBase, images: Frames | None = None) -> float:
         return whole
     stacks = sum(step.get(key).nbytes for key in images.keys) / envs
     numbers = 8 * images.stacked * len(images.keys)
-    return whole + 2 * (numbers - stacks) + SPARE * stacks / images.stacked
+    return whole + 2 * (numbers - stacks) + FRAMES_PER_ROW * stacks / images.stacked
 
 
 def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
@@ -274,7 +274,7 @@ def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) ->
     else:
         available = psutil.virtual_memory().total + psutil.swap_memory().total
         what, other = "of memory", ", or buffer=memmap, which lies on disk"
-    new, row = (steps + 1) // 2, steps * row_bytes(env, frames_of(buffer))
+    new, row = (steps + 1) // 2, steps * row_bytes(env, find_frame_dedup(buffer))
     if (needed := row * storage.max_size) > available:
         raise UserError(
             f"buffer.storage.max_size={new * storage.max_size}: it would take {needed / 1e6:,.0f} MB "

@@ -22,7 +22,7 @@ from hydrl.config.migrations import renamed, with_encoders
 from hydrl.config.overrides import as_typed, forks, key_of, plain, quoted, run_of
 from hydrl.config.schema import NETWORKS, InitFrom, Role, keys
 from hydrl.config.settings import Settings, check_stranger
-from hydrl.config.suggestions import find, paths, show
+from hydrl.config.tree import find, paths, show
 from hydrl.errors import UserError, print_lines
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.run_folder import lock, newest_run_hint, refuse_links, saved_yaml, summary
@@ -204,7 +204,9 @@ def saved_overrides(run: Path) -> list[str]:
     file = run / ".hydra" / "overrides.yaml"
     refuse_links(run)
     if not file.is_file():
-        raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml){newest_run_hint(run)}")
+        raise UserError(
+            f"resume={run}: no run lies there (it has no .hydra/overrides.yaml){newest_run_hint(run)}"
+        )
     try:
         found = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
         parsed = OverridesParser.create().parse_overrides(found)

@@ -14,10 +14,10 @@ from typing import Any
 
 from hydrl.config.settings import Settings
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import find
-from hydrl.envs.gymnasium import made_by
+from hydrl.config.tree import find
+from hydrl.envs.gymnasium import entry_point_of
 from hydrl.errors import printable
-from hydrl.library_setup import tell
+from hydrl.library_setup import warn_once
 from hydrl.run.checkpoint.resume import Origin
 from hydrl.run.checkpoint.warm_start import Source
 
@@ -57,7 +57,7 @@ def warn_of_changed(now: Mapping[str, str], then: Any, checkpoint: Path, state: 
     """
     known = then if isinstance(then, Mapping) else {}
     for name in [each for each in now if known.get(each, now[each]) != now[each]]:
-        tell(
+        warn_once(
             f"{name} has changed since {checkpoint} was saved: its digest was "
             f"{printable(str(known[name]))[:32]} and is {now[name]}; its present code is used{state}"
         )
@@ -66,7 +66,7 @@ def warn_of_changed(now: Mapping[str, str], then: Any, checkpoint: Path, state: 
 def named(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What a run's settings name: the environment by its ``id``, other parts by their ``_target_``."""
     id = str(find(settings, "env.id"))
-    yield id.removeprefix("hydrl/"), made_by(id.rpartition(":")[2])
+    yield id.removeprefix("hydrl/"), entry_point_of(id.rpartition(":")[2])
     names = [str(part["_target_"]) for _, part in targets(settings)] + [id.replace(":", ".")] * (":" in id)
     for name in dict.fromkeys(names):
         if name.startswith(GIVEN) or name.partition(".")[0] not in LIBRARIES:

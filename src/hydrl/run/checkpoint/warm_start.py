@@ -17,14 +17,14 @@ from torchrl.envs import TransformedEnv
 from hydrl.config.migrations import renamed
 from hydrl.config.overrides import run_of
 from hydrl.config.settings import Settings
-from hydrl.config.suggestions import find, show
-from hydrl.envs import normaliser_state
-from hydrl.envs.normalization import load_normaliser
+from hydrl.config.tree import find, show
+from hydrl.envs import normalizer_state
+from hydrl.envs.normalization import load_normalizer
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint.resume import Origin
 from hydrl.run.run_folder import newest_run_hint, refuse_links
-from hydrl.specs import is_picture
+from hydrl.specs import is_image
 from hydrl.training.learner import Learner
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of PyTorch's norms
@@ -190,7 +190,7 @@ def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
         return
     # The tensors of the state are those that the networks and the loss's copies of them compute with.
     here = by_part(learner.parts["loss"].state_dict(keep_vars=True), source.networks)
-    seen_by = normaliser_state(env)
+    seen_by = normalizer_state(env)
     able = [*here, *["normaliser"] * bool(seen_by)]
     require(source.asked, able, "this run")
     both = [each for each in able if each in source.there and each != "targets"]
@@ -212,8 +212,8 @@ def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
         raise UserError(f"init_from={source.named}: no layer of it fits: {some(source.left)}")
     tell(source, parts)
     spec = env.observation_spec
-    seen = [key for key in spec.keys(True, True) if is_picture(spec, key) and spec[key].dtype != torch.uint8]
-    if seen and source.scale and source.taken.get("actor"):
+    images = [key for key in spec.keys(True, True) if is_image(spec, key) and spec[key].dtype != torch.uint8]
+    if images and source.scale and source.taken.get("actor"):
         source.lines.append(
             f"the actor had learned from pictures of another scale; encoder.scale={source.scale} has its own"
         )
@@ -274,7 +274,7 @@ def take_normaliser(source: Source, env: TransformedEnv, here: Mapping[str, Any]
         source.left |= {f"normaliser.{position}.{each}": unlike(*two) for each, two in left.items()}
         state[position] = own if left else {each: known[each].to(own[each].device) for each in own}
         count += 0 if left else len(own)
-    load_normaliser(env, state, running=True)
+    load_normalizer(env, state, running=True)
     source.taken["normaliser"] = count
 
 

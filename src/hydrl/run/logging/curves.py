@@ -39,7 +39,9 @@ def save_curves(
     """
     from matplotlib.figure import Figure
 
-    frames, train, mean, std = (np.array([row.get(column, np.nan) for row in metrics.rows]) for column in COLUMNS)
+    frames, train, mean, std = (
+        np.array([row.get(column, np.nan) for row in metrics.rows]) for column in COLUMNS
+    )
     columns = {*(ends or {})}.union(*metrics.rows)
     panels = [name for name in followed if {f"train/{name}", f"eval/{name}"} & columns]
     heights = [4.0, *(1.6 for _ in panels)]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hydrl.envs.dm_control import Suite
-from hydrl.envs.self_play import Opponents
+from hydrl.envs.self_play import OpponentPool
 
 Accessors = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
 
@@ -25,7 +25,8 @@ def bits(array: np.ndarray | torch.Tensor) -> np.ndarray:
 
 def label(value: Any) -> str:
     """The class name of a random number generator's bit generator, or of another object with a state."""
-    return type(getattr(value, "bit_generator", value)).__name__
+    kind = type(getattr(value, "bit_generator", value)).__name__
+    return "Opponents" if kind == "OpponentPool" else kind  # as checkpoints name it
 
 
 def mujoco_state(data: mujoco.MjData) -> np.ndarray:
@@ -111,7 +112,7 @@ STATEFUL: dict[type, Accessors] = {
     torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
     mujoco.MjData: (mujoco_state, load_mujoco),
     Suite: (suite_state, load_suite),
-    Opponents: (lambda pool: {}, lambda pool, state: None),  # shared; the collector saves them
+    OpponentPool: (lambda pool: {}, lambda pool, state: None),  # shared; the collector saves them
 }
 # Functions that make a missing generator, by its label.
 NEW: dict[str, Callable[[], Any]] = {

@@ -29,8 +29,8 @@ class RunningEpisodes:
     def capture(self) -> tuple[dict[str, Any], str | None]:
         """The collector's state with that of its environments, and why episodes start anew if they do."""
         env_state, reason = None, self.restart_reason
-        if not self.collector.steps:
-            reason = self.collector.restarts
+        if not self.collector.steps_env:
+            reason = self.collector.restart_reason
         elif reason is None:
             try:
                 env_state = capture(self.env, self.rehearsal.fresh)
@@ -40,18 +40,18 @@ class RunningEpisodes:
 
     def rehearse(self) -> str | None:
         """Tries before the first checkpoint whether episodes can be resumed; why not, if they cannot."""
-        if not self.collector.steps or self.rehearsal.is_tried or self.restart_reason is not None:
+        if not self.collector.steps_env or self.rehearsal.is_tried or self.restart_reason is not None:
             return None
         state = self.collector.state(running=True)
         try:
             self.rehearsal.before_saving(state["carrier"])
-            self.collector.go_on(state)
+            self.collector.load_state(state)
         except NotCapturedError:  # nothing was stepped, and :meth:`capture` says why
             pass
         except CannotResumeError as error:
             self.restart_reason = str(error)
             if self.rehearsal.is_stepped:
-                self.collector.go_on(state | {"carrier": None})
+                self.collector.load_state(state | {"carrier": None})
         return self.restart_reason
 
     def restore(self, state: Mapping[str, Any], rehearsed: Any) -> str | None:
@@ -62,13 +62,13 @@ class RunningEpisodes:
             rehearsed: :attr:`rehearsed` of the earlier process.
         """
         self.rehearsal.first = rehearsed
-        self.collector.go_on(dict(state))
+        self.collector.load_state(dict(state))
         if state["simulator"] is None:
             return None
         try:
             self.rehearsal.before_loading(state["simulator"], state["carrier"])
         except CannotResumeError as error:
-            self.collector.go_on({**state, "carrier": None})
+            self.collector.load_state({**state, "carrier": None})
             return str(error)
         return None
 

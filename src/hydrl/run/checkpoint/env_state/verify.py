@@ -19,8 +19,8 @@ from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 
 from hydrl.run.checkpoint.env_state.capture import LARGE, capture, digest, large_arrays, restore
-from hydrl.specs import opponents, random_action
-from hydrl.training.evaluator import untouched_randomness
+from hydrl.specs import opponent_pool, random_action
+from hydrl.training.evaluator import preserve_rng
 
 STEPS = 16  # before a reset of all environments, and as many after it
 SEED = 1_618_033_988  # of copies, which have to be in another state
@@ -64,7 +64,7 @@ class Rehearsal:
         """
         self.first = None
         state, rng = capture(self.env), GlobalRNGState().state_dict()
-        with untouched_randomness(), self.make_copy() as other:
+        with preserve_rng(), self.make_copy() as other:
             self.is_stepped = True
             expected = play(self.env, carrier)  # first, because stepping a copy moves what all share
             fresh = self.move_away(other)
@@ -75,7 +75,7 @@ class Rehearsal:
             restore(self.env, state)
         file = io.BytesIO()
         trial = {"state": capture(self.env, self.fresh), "carrier": carrier, "rng": rng}
-        if (pool := opponents(self.env)) is not None:  # which changes later
+        if (pool := opponent_pool(self.env)) is not None:  # which changes later
             trial["opponents"] = pool.state_dict()
         torch.save(trial | {"expected": expected}, file)
         if file.tell() <= 64 * LARGE:
@@ -88,17 +88,17 @@ class Rehearsal:
         Raises:
             CannotResumeError: if something differs; the training environment has to be reset.
         """
-        pool, first = opponents(self.env), None
+        pool, first = opponent_pool(self.env), None
         if self.first is not None:
             first = torch.load(io.BytesIO(self.first.numpy().tobytes()), weights_only=True)
             if pool is not None and "opponents" not in first:  # of a version that did not keep them
                 self.first = first = None
-        with untouched_randomness(), self.make_copy() as other:
+        with preserve_rng(), self.make_copy() as other:
             fresh = self.move_away(other)
             if first is not None:
                 restore(other, first["state"])
                 before = nullcontext() if pool is None else pool.as_they_were(first["opponents"])
-                with untouched_randomness(), before:
+                with preserve_rng(), before:
                     GlobalRNGState().load_state_dict(first["rng"])
                     compare(first["expected"], play(other, first["carrier"]))
             restore(other, state)
@@ -113,7 +113,7 @@ class Rehearsal:
     def make_copy(self) -> Iterator[TransformedEnv]:
         """Makes a second environment; what fails in the block means that episodes cannot be resumed."""
         try:
-            with untouched_randomness():
+            with preserve_rng():
                 other = self.make_env()
         except Exception as error:
             raise CannotResumeError(f"no second one can be made beside them ({one_line(error)})") from error
@@ -123,7 +123,7 @@ class Rehearsal:
             finally:
                 other.close(raise_if_closed=False)
 
-    @untouched_randomness()
+    @preserve_rng()
     @torch.no_grad()
     def move_away(self, other: TransformedEnv) -> dict[str, str]:
         """Seeds and steps a copy, and returns digests of its large arrays, but for shared ones."""
@@ -138,7 +138,7 @@ class Rehearsal:
         return {path: digest(arrays[path]) for path in unshared}
 
 
-@untouched_randomness()
+@preserve_rng()
 @torch.no_grad()
 def play(env: TransformedEnv, carrier: Mapping[str, Any]) -> dict[str, str]:
     """Takes random steps below the transforms, so that no normalizer moves, and resets midway.

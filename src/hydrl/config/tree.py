@@ -1,0 +1,63 @@
+"""Nested configurations by dotted keys, and the options that the files of ``configs/`` offer."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from hydrl.config import CONFIGS
+
+
+def paths(values: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted path of every key in nested dictionaries."""
+    if isinstance(values, Mapping):
+        for key, value in values.items():
+            yield f"{prefix}{key}"
+            yield from paths(value, f"{prefix}{key}.")
+
+
+def find(values: Any, path: str) -> Any:
+    """The value at a dotted path, or ``None``."""
+    for part in path.split(".") if path else ():
+        try:
+            values = values[int(part) if isinstance(values, list) else part]
+        except (LookupError, TypeError, ValueError):
+            return None
+    return values
+
+
+def show(value: Any) -> str:
+    """A value as you would type it, cut after 60 characters."""
+    text = repr(value) if isinstance(value, float) else json.dumps(value).replace('"', "")
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def choices(group: Path) -> list[str]:
+    """The names of the options of a group; a folder inside it is part of the name."""
+    return sorted(str(file.relative_to(group).with_suffix("")) for file in group.rglob("*.yaml"))
+
+
+@cache
+def content(option: PurePosixPath | str, folders: tuple[Path, ...] = (CONFIGS,)) -> dict[str, Any]:
+    """The content of an option's file, ``/group/name``, merged over the options it starts from; read once."""
+    files = (Path(f"{folder}{option}.yaml") for folder in folders)
+    own = cast(DictConfig, OmegaConf.load(next((file for file in files if file.is_file()), os.devnull)))
+    bases = [base for base in own.pop("defaults", []) if isinstance(base, str)]
+    contents = [content(PurePosixPath(option).parent / base, folders) for base in bases]
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(*contents, own)))
+
+
+def choices_with(key: str, value: Any = None) -> list[str]:
+    """The options, as they are typed, that have a dotted ``key``, and this ``value`` for it."""
+    group, _, within = key.partition(".")
+    options = []
+    for name in choices(CONFIGS / group) if within else []:
+        values = content(f"/{group}/{name}")
+        values = values.get(group, values)  # where it sets keys of other groups, too
+        if within in paths(values) and value in (None, find(values, within)):
+            options.append(f"{group}={name}")
+    return options
