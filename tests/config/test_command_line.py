@@ -25,7 +25,7 @@ from hydrl.config.overrides import as_hydra_reads, key_of, spelled_out, with_pat
 from hydrl.config.settings import Settings
 from hydrl.config.tree import choices
 from hydrl.errors import DivergedError, Interrupted, UserError
-from hydrl.run.checkpoint import resume
+from hydrl.run.checkpoint import resume, resume_command
 from tests.conftest import ROOT, composed, settings, with_choices
 from tests.fakes.user_mistakes import MISTAKES
 
@@ -77,7 +77,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         if "-m" in arguments:
             arguments += [f"hydra.sweep.dir={tmp_path / 'sweep'}"]
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        code = command_line.run(main, resume.expand)
+        code = command_line.run(main, resume_command.expand)
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
@@ -579,7 +579,10 @@ def test_a_folder_of_any_name_is_gone_on_with_by_the_command_the_run_prints(name
         ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
     )
     _, _, *words = told.stdout.splitlines()
-    read = {key_of(each): as_hydra_reads(each.partition("=")[2]) for each in resume.expand(with_paths(words))}
+    read = {
+        key_of(each): as_hydra_reads(each.partition("=")[2])
+        for each in resume_command.expand(with_paths(words))
+    }
     assert read == {"env": "cartpole", "resume": str(folder), "hydra.run.dir": str(folder)}
     assert command_line.read(Arguments, [f"run={folder}"], "").run == str(folder)
 
@@ -593,11 +596,11 @@ def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
         "optim.lr=~/x",
     ]
     assert command_line.read(Arguments, ["run=~/x"], "").run == "/home/a b/x"
-    assert resume.expand(["resume=null"]) == ["resume=null"]
+    assert resume_command.expand(["resume=null"]) == ["resume=null"]
     with pytest.raises(UserError, match=r"resume=None names no run; write resume=DIR, or resume=null"):
-        resume.expand(["resume=None"])
+        resume_command.expand(["resume=None"])
     with pytest.raises(UserError, match=r"resume=/home/a b/x: there is no such folder"):
-        resume.expand(["resume=~/x"])
+        resume_command.expand(["resume=~/x"])
 
 
 def test_a_set_of_data_has_the_name_that_a_collector_had_for_it():

@@ -360,7 +360,7 @@ def test_a_run_stopped_while_it_films_goes_on_as_if_it_had_not_been(run, monkeyp
         return draw(self)
 
     monkeypatch.setattr(Striped, "render", render)
-    monkeypatch.setattr(process, "Stop", partial(process.Stop, HANGING))  # the film is ended
+    monkeypatch.setattr(process, "Stop", partial(process.Stop, grace=HANGING))  # the film is ended
     with pytest.raises(Interrupted) as stopped:
         run(*STRIPED, folder="halves")
     folder = whole.parent / "halves"

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
-from hydrl.api import python_classes, training
+from hydrl.api import python_classes
+from hydrl.api.training import TRAINING, as_found
 from hydrl.config import ROOT, command_line
 from hydrl.config.overrides import choices_made, key_of, literal
 from hydrl.deploy.load import open_run
@@ -25,8 +26,8 @@ from hydrl.deploy.policy import Policy, open_policy
 from hydrl.errors import Interrupted, RunError, UserError, printable
 from hydrl.experience.forkserver import END_WITH_PARENT
 from hydrl.library_setup import quieten_libraries
-from hydrl.run import rendering
-from hydrl.run.checkpoint import resume
+from hydrl.run import Session, rendering
+from hydrl.run.checkpoint.resume_command import expand
 from hydrl.run.logging.console import closing_rows
 from hydrl.run.process import choose_device
 from hydrl.run.run_folder import metric_rows, require_run, summary
@@ -136,7 +137,7 @@ class Run:
         self, checkpoint: str | int, device: str, *, filming: bool = False
     ) -> Iterator[tuple[int, PolicyEvaluator]]:
         """The frames that a policy was trained for and what plays it; the process is left as it was found."""
-        with training.as_found():
+        with as_found():
             python_classes.take_present()
             rendering.prepare(wanted=filming)  # before anything opens a window
             quieten_libraries()
@@ -186,15 +187,15 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
     typed = [*words, *python_classes.words(keys)]
     if folder is not None:
         typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
-    with training.begun(began):
+    with TRAINING.begin(began) as session:
         python_classes.take_present()
-        cfg = command_line.in_python(typed, resume.expand)
+        cfg = command_line.in_python(typed, expand)
         place = Path(cfg.run_dir)
         python_classes.leave_out(cfg, [key_of(each) for each in typed])
         if here := python_classes.here_only(choices_made()):
             refuse_workers(cfg, here)
             print(f"{', '.join(here)} is of this process, in which alone the run can be gone on with")
-        ended = trained(cfg)
+        ended = run_training(cfg, session)
     if ended is not None and ended.exit_code != 128 + signal.SIGINT:  # the process itself was to end
         signal.raise_signal(ended.exit_code - 128)
     return Run(place, trust=True)
@@ -211,7 +212,7 @@ def refuse_workers(cfg: DictConfig, here: list[str]) -> None:
         raise UserError(f"{env}: workers have no such class; use collector=single, or a choice in a folder")
 
 
-def trained(cfg: DictConfig) -> Interrupted | None:
+def run_training(cfg: DictConfig, session: Session) -> Interrupted | None:
     """Trains; what cut the run short once it had begun, where something did.
 
     Raises:
@@ -220,7 +221,7 @@ def trained(cfg: DictConfig) -> Interrupted | None:
         KeyboardInterrupt: where it was stopped before it had begun.
     """
     try:
-        application()(cfg)
+        application()(cfg, session)
     except UserError:
         command_line.remove_unused_folder()
         raise
@@ -241,7 +242,7 @@ def trained(cfg: DictConfig) -> Interrupted | None:
 
 
 @cache
-def application() -> Callable[[DictConfig], None]:
+def application() -> Callable[[DictConfig, Session], None]:
     """``train.py``'s own way from a configuration to a run."""
     spec = spec_from_file_location("hydrl_train", ROOT / "train.py")
     assert spec is not None

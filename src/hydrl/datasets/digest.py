@@ -8,45 +8,46 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.data import ReplayBuffer
 
-from hydrl.config.settings import Settings
 from hydrl.config.tree import find
+from hydrl.datasets.recorded_env import warn_of_other_env
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.library_setup import warn_once
-from hydrl.run.checkpoint.resume import DATA, Origin
+from hydrl.run.checkpoint.resume import DATA, ResumePoint
 
 
 def record_data(
-    data: ReplayBuffer | None, settings: Settings, origin: Origin | None
+    data: ReplayBuffer | None, settings: Mapping[str, Any], point: ResumePoint | None
 ) -> dict[str, Any] | None:
     """What a run learns from: where it lies, how many rows, their digest, and the checkpoint that had them.
 
     Args:
         data: the rows; ``None`` where a run has none.
-        settings: of the run.
-        origin: what it goes on from; a fork may learn from other rows.
+        settings: of the run, as they are saved.
+        point: where it is resumed; a fork may learn from other rows.
 
     Raises:
         UserError: if a run that goes on would learn from other rows than it began with.
     """
     if data is None:
         return None
+    warn_of_other_env(data, settings)
     now = {
-        "path": str(find(settings.shown, DATA)),
+        "path": str(find(settings, DATA)),
         "checkpoint": getattr(data, "read_from", None),
         "rows": len(data),
         "digest": digest_of(data),
     }
-    if origin is None:
+    if point is None:
         return now
-    then = origin.data
+    then = point.data
     if not isinstance(then, Mapping):
         warn_once(
             f"the checkpoint is of an earlier version and does not record which rows of {DATA} the run began "
             f"with; it goes on with {described(now)}"
         )
-    elif then.get("digest") != now["digest"] and origin.forked:
-        warn_once(f"the fork learns from {described(now)}; {origin.folder} learned from {described(then)}")
+    elif then.get("digest") != now["digest"] and point.is_fork:
+        warn_once(f"the fork learns from {described(now)}; {point.folder} learned from {described(then)}")
     elif then.get("digest") != now["digest"]:
         again = then.get("checkpoint")
         restored = f"name {DATA}={again}, if it is still there" if again else "restore the first"

@@ -11,7 +11,7 @@ from hydrl.datasets import files
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.run.checkpoint import archive as checkpoint
-from hydrl.run.checkpoint.replay_buffer import Memory, read
+from hydrl.run.checkpoint.replay_buffer import BufferFiles, read
 
 NORMALISERS = ("Norm", "normaliser", "Running")  # in what a transform is called
 
@@ -33,7 +33,7 @@ def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str],
         raise UserError(f"{key}={path} is no run; {other}")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
-        metadata = checkpoint.verify(archive, memory=True)
+        metadata = checkpoint.verify(archive, with_rows=True)
         with checkpoint.report_damage(archive):
             return (*kept_rows(archive, metadata, f"{key}={path}"), archive)
     except UserError as error:
@@ -65,7 +65,7 @@ def kept_rows(
     if "frames" in told:
         frames = FrameDedup(buffer.storage, (), 1)
         frames.load_state(told["frames"]["state"])
-        pictures = Memory(frames.buffer, archive.parent.parent, "frames")
+        pictures = BufferFiles(frames.buffer, archive.parent.parent, "frames")
         pictures.load(told["frames"], torch.device("cpu"), archive.parent)
         buffer.append_transform(frames)
     return buffer, settings, left

@@ -5,7 +5,6 @@ from typing import Any
 
 from torchrl.data import ReplayBuffer
 
-from hydrl.config.settings import Settings
 from hydrl.config.tree import find, paths, show
 from hydrl.errors import printable
 from hydrl.library_setup import warn_once
@@ -14,15 +13,15 @@ from hydrl.run.checkpoint.resume import DATA
 REPORTED = ("_target_", "info_keys")  # what the task's name says, and what changes no row
 
 
-def warn_of_other_env(data: ReplayBuffer | None, settings: Settings) -> None:
+def warn_of_other_env(data: ReplayBuffer | None, settings: Mapping[str, Any]) -> None:
     """Says where data was recorded in the same environment under other wrappers or keywords; once."""
-    recorded, now = getattr(data, "recorded_env", None), settings.shown["env"]
+    recorded, now = getattr(data, "recorded_env", None), settings["env"]
     if getattr(data, "read_from", None) is None:  # no run's own steps: played by `record`
         recorded, now = as_played(recorded), as_played(now)
     if isinstance(recorded, Mapping) and (differences := compare_envs(recorded, now)):
         told = printable("; ".join(differences))
         warn_once(
-            f"{DATA}={find(settings.shown, DATA)} was recorded in the same environment under other settings: "
+            f"{DATA}={find(settings, DATA)} was recorded in the same environment under other settings: "
             f"{told}; its observations, actions and rewards are taken as they are"
         )
 

@@ -20,17 +20,18 @@ from torchrl.envs import (
     Transform,
     TransformedEnv,
 )
+from torchrl.envs.utils import check_env_specs
 from torchrl.modules.utils import get_env_transforms_from_module
 
 from hydrl.envs.action_masks import NOT_DISCRETE
 from hydrl.envs.checked_env import copy_kwargs, is_env_error
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env
-from hydrl.envs.normalization import load_normalizer
+from hydrl.envs.normalization import init_normalizers, load_normalizer, normalizer_state
 from hydrl.envs.pettingzoo import pettingzoo_env
 from hydrl.envs.transforms import ActionMask, CopyTensors, MeanAgentReturn
 from hydrl.errors import RunError, UserError
 from hydrl.library_setup import warn_of_mujoco, warn_once
-from hydrl.specs import AGENTS, MASK, mask_keys, needs_episode_starts
+from hydrl.specs import AGENTS, MASK, action_kind, agent_groups, are_alike, mask_keys, needs_episode_starts
 
 MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[..., Transform | None]
@@ -88,6 +89,38 @@ def make_env(
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+def prepare_env(
+    env: TransformedEnv,
+    check: Callable[..., object],
+    seed: int,
+    statistics: dict[str, Any] | int | None,
+    target: str,
+) -> Callable[[], dict[str, Any]]:
+    """Checks and seeds a training environment, and gives its normalizers their statistics.
+
+    Args:
+        env: as it is built.
+        check: called with its action kind, its groups of agents, and whether they are ``alike``; raises if
+            the run cannot train in it.
+        seed: of the environment.
+        statistics: of a checkpoint, or the number of random frames they are taken from.
+        target: as of :func:`explain_spec_errors`.
+
+    Returns:
+        What gives the statistics of its normalizers, see :func:`normalizer_state`.
+
+    Raises:
+        UserError: if the environment does not keep to its specs.
+    """
+    check(action_kind(env), [*agent_groups(env)], alike=are_alike(env))
+    env.set_seed(seed)
+    frames, known = (None, statistics) if isinstance(statistics, dict) else (statistics, None)
+    with explain_spec_errors(target):
+        init_normalizers(env, frames, known)
+        check_env_specs(env)
+    return partial(normalizer_state, env)
 
 
 @contextmanager

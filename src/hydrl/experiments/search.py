@@ -25,7 +25,7 @@ from hydrl.experiments import runs, search_storage
 from hydrl.experiments.processes import Training, Trainings, side_by_side
 from hydrl.experiments.search_space import RETURN, Plan
 from hydrl.run.logging.console import short
-from hydrl.run.run_folder import lock, summary
+from hydrl.run.run_folder import RunLock, summary
 
 SAME_LENGTH = "eval.stop_when_solved=false"  # for all runs, unless typed otherwise
 FAILURES = 3  # in a row, after which the next would fail too
@@ -62,8 +62,9 @@ class Search:
         self.now = {key: find(values, key_of(key)) for key in plan.space}
         drawing = {"sampler": builder(plan.sampler)(), "pruner": builder(plan.pruner)()}
         self.fresh = [each for each in (self.out, *self.out.parents) if not each.exists()]
+        self.lock = RunLock()
         try:
-            lock(self.out)
+            self.lock.acquire(self.out)
         except UserError as error:
             own = "; each process of a search has an out=DIR of its own" if plan.storage else ""
             raise UserError(f"{error}{own}") from None
@@ -74,6 +75,7 @@ class Search:
             self.study, begins = self.found(**drawing)
             self.require_the_same()
         except UserError:
+            self.close()
             self.remove_folder()
             raise
         for each in self.running:  # as the last process left them
@@ -83,6 +85,10 @@ class Search:
         first = [each for each in self.study.trials if each.number == 0 or each.user_attrs.get("present")]
         if (begins or first) and all(each.state == TrialState.FAIL for each in first):
             self.study.enqueue_trial(self.present(), {"present": True})
+
+    def close(self) -> None:
+        """Lets other processes have the folder."""
+        self.lock.release()
 
     def found(self, **drawing: Any) -> tuple[optuna.Study, bool]:
         """The study, and whether this process begins it."""

@@ -1,6 +1,6 @@
 """When a run is evaluated: in the training loop, or in the background while training goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -10,9 +10,12 @@ from hydrl.errors import Interrupted, WorkerError
 from hydrl.run.eval_process import EvalBackend, play_snapshot
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator, preserve_rng
 from hydrl.training.progress import Progress
-from hydrl.training.timers import timeit
+from hydrl.training.timers import Clock, timeit
 
 POLL_SECONDS = 0.5  # between two checks for signals while an evaluation is awaited
+
+
+OnResult = Callable[[int, float, bool], object]
 
 
 class EvalSchedule:
@@ -26,33 +29,26 @@ class EvalSchedule:
     Args:
         evaluator: plays the episodes.
         progress: the run's counters, which get the results.
+        clock: the run's.
         every: frames between evaluations.
         episodes: of each evaluation.
         backend: plays evaluations in the background; ``None`` plays them in the loop.
-        check_stop: raises where the run is to end, see :meth:`hydrl.run.process.Stop.check`; called twice a
-            second while an evaluation is awaited.
-        elapsed: seconds since the run began.
-        save_score: called with the frames and mean return of a result that came late, and whether no other
-            is awaited, so that the checkpoint of that moment gets it.
-        on_result: called after a late result is entered.
+        on_result: called for each late result, with its frames, its mean return and whether it was the last
+            one pending: so that the checkpoint of its frames and the log get it.
     """
 
     def __init__(
         self,
         evaluator: PolicyEvaluator,
         progress: Progress,
+        clock: Clock,
         every: int,
         episodes: int,
         backend: EvalBackend | None = None,
-        *,
-        check_stop: Callable[[], object],
-        elapsed: Callable[[], float],
-        save_score: Callable[[int, float, bool], object],
-        on_result: Callable[[], object],
+        on_result: Sequence[OnResult] = (),
     ) -> None:
-        self.evaluator, self.progress, self.every, self.episodes = evaluator, progress, every, episodes
-        self.backend, self.check_stop, self.elapsed = backend, check_stop, elapsed
-        self.save_score, self.on_result = save_score, on_result
+        self.evaluator, self.progress, self.clock = evaluator, progress, clock
+        self.every, self.episodes, self.backend, self.on_result = every, episodes, backend, on_result
         self.pending: list[dict[str, Any]] = []  # snapshots whose evaluation is not over, oldest first
         self.is_playing = False  # whether the backend plays the first of them
 
@@ -72,16 +68,20 @@ class EvalSchedule:
         except Interrupted:  # it is played when the run is resumed, and saved as if it had been pending
             self.set_pending([self.snapshot()])
         else:
-            self.progress.evaluated(evaluation, self.elapsed())
+            self.progress.evaluated(evaluation, self.clock.elapsed)
 
-    def join(self) -> None:
+    def join(self, check_stop: Callable[[], object]) -> None:
         """Collects a result that is ready; waits for it where the next is pending or the run may end.
 
         Everything that can fail does so here, between two batches and after the log row is written. Without a
         backend only a resumed run has evaluations to play here.
+
+        Args:
+            check_stop: raises where the run is to end, see :meth:`hydrl.run.process.Stop.check`; called twice
+                a second while an evaluation is awaited.
         """
         if self.backend is None:
-            return self.play_pending()
+            return self.play_pending(check_stop)
         if self.is_playing and self.backend.poll():
             self.receive()
         self.send_next()
@@ -91,12 +91,12 @@ class EvalSchedule:
                     self.receive()
                     self.send_next()
                 else:
-                    self.check_stop()
+                    check_stop()
 
-    def play_pending(self) -> None:
+    def play_pending(self, check_stop: Callable[[], object]) -> None:
         """Plays in the loop what an earlier process left pending."""
         while self.pending:
-            self.check_stop()
+            check_stop()
             now = self.snapshot()
             with preserve_rng():
                 self.collect_result(play_snapshot(self.evaluator, self.pending[0]))
@@ -144,10 +144,10 @@ class EvalSchedule:
     def collect_result(self, evaluation: Evaluation) -> None:
         """Enters the result of the oldest pending evaluation in checkpoint, counters and log."""
         frames, *later = [snapshot["frames"] for snapshot in self.pending]
-        self.save_score(frames, evaluation.mean, not later)
-        self.progress.evaluated(evaluation, self.elapsed(), frames)
+        self.progress.evaluated(evaluation, self.clock.elapsed, frames)
         self.set_pending(self.pending[1:])
-        self.on_result()
+        for listener in self.on_result:
+            listener(frames, evaluation.mean, not later)
 
     def set_pending(self, snapshots: list[dict[str, Any]]) -> None:
         """Replaces the pending evaluations, and tells the counters."""

@@ -157,7 +157,7 @@ class Stop:
             signal.raise_signal(signum)
 
     def break_off(self, signum: int, frame: FrameType | None) -> None:
-        """The timer's handler: interrupts the main thread, but never an import, which would stay half done."""
+        """The timer's handler: interrupts the main thread, but no import, which would stay half done."""
         assert self.signum is not None
         if imports_under_way(frame) > self.imports:
             signal.setitimer(signal.ITIMER_REAL, 0.1)

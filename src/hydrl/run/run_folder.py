@@ -155,7 +155,7 @@ def number(text: str) -> float:
 
 @contextmanager
 def hydra_files(cfg: DictConfig) -> Iterator[None]:
-    """Writes ``.hydra/`` as Hydra does when the run begins, and removes it if the run ends before its loop."""
+    """Writes ``.hydra/`` as Hydra does, and removes it if the run ends before its loop."""
     hydra = HydraConfig.get()
     run = Path(hydra.runtime.output_dir)
     files = {"config": cfg, "hydra": OmegaConf.create({"hydra": hydra}), "overrides": hydra.overrides.task}

@@ -26,6 +26,9 @@ from hydrl.training.evaluator import PolicyEvaluator, SeedStream, episode_seed, 
 from hydrl.training.progress import Progress
 from hydrl.training.timers import timeit
 
+Say = Callable[[str], object]
+Show = Callable[[str, Path], object]
+
 SMOOTH = 30  # video frames a second of simulated time; Hopper has 125, and rendering one takes up to 80 ms
 # Wrappers that repeat an action, and their attribute with the number of repeats.
 ACTION_REPEATS = {
@@ -148,17 +151,6 @@ def raise_if_closed(*_: object) -> None:
         raise KeyboardInterrupt
 
 
-def require_rendering(evaluator: PolicyEvaluator) -> None:
-    """Renders one frame.
-
-    Raises:
-        UserError: if the environment cannot be rendered.
-    """
-    with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
-        env.base_env.reset()
-        render_rgb(env)
-
-
 class EpisodeVideo:
     """Videos of a run: every so many frames as ``videos/FRAMES.mp4``, and at its end ``videos/final.mp4``.
 
@@ -169,19 +161,13 @@ class EpisodeVideo:
         run_dir: the run folder.
         progress: the run's counters.
         every: frames between videos; ``None`` makes none.
-        say: prints a line.
-        show: sends a video to the loggers, under a key.
+
+    Raises:
+        UserError: if the environment cannot be rendered; one frame is rendered at once to see.
     """
 
     def __init__(
-        self,
-        evaluator: PolicyEvaluator,
-        run_dir: Path,
-        progress: Progress,
-        every: int | None,
-        *,
-        say: Callable[[str], object],
-        show: Callable[[str, Path], object],
+        self, evaluator: PolicyEvaluator, run_dir: Path, progress: Progress, every: int | None
     ) -> None:
         self.evaluator, self.folder, self.progress, self.every = (
             evaluator,
@@ -189,30 +175,42 @@ class EpisodeVideo:
             progress,
             every,
         )
-        self.say, self.show = say, show
+        if every is not None:
+            with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
+                env.base_env.reset()
+                render_rgb(env)
 
-    def maybe_record(self, pause: Callable[[], None]) -> None:
-        """Records the present policy if a video is due; ``pause`` as of :func:`record_episode`."""
+    def maybe_record(self, pause: Callable[[], None], say: Say, show: Show) -> None:
+        """Records the present policy if a video is due.
+
+        Args:
+            pause: as of :func:`record_episode`.
+            say: prints a line.
+            show: sends a video to the loggers, under a key.
+        """
         if self.every is not None and self.progress.due(self.every):
-            name = f"{self.progress.frames:012}.mp4"
-            self.record(name, "eval/video", SeedStream.TRAINING, pause)
+            path = self.folder / f"{self.progress.frames:012}.mp4"
+            self.record(path, "eval/video", SeedStream.TRAINING, pause, say, show)
 
-    def record_final(self, pause: Callable[[], None]) -> None:
-        """Records the final policy, where the run makes videos."""
+    def record_final(self, pause: Callable[[], None], say: Say, show: Show) -> None:
+        """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`."""
         if self.every is not None:
-            self.record("final.mp4", "eval/final_video", SeedStream.CLOSING, pause)
+            path = self.folder / "final.mp4"
+            self.record(path, "eval/final_video", SeedStream.CLOSING, pause, say, show)
 
-    def record(self, name: str, key: str, drawn: int, pause: Callable[[], None]) -> None:
+    def record(
+        self, path: Path, key: str, drawn: int, pause: Callable[[], None], say: Say, show: Show
+    ) -> None:
         """Records a video and shows it under ``key``."""
-        path, frames = self.folder / name, self.progress.frames
+        frames = self.progress.frames
         with timeit("time/video"):
             try:
                 _, steps, is_cut = record_episode(self.evaluator, path, frames, drawn, pause)
                 if is_cut:
-                    self.say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
-                self.show(key, path)
+                    say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
+                show(key, path)
             except Exception as error:  # of graphics, encoder, disk or loggers
-                self.say(f"no film at {frames:,} frames: {error}")
+                say(f"no film at {frames:,} frames: {error}")
 
 
 def render_rgb(env: EnvBase) -> np.ndarray:

@@ -49,16 +49,16 @@ def seeing(tmp_path_factory):
 def begun(monkeypatch):
     """What a run's loss and normaliser hold once the other's are taken, and the lines that tell of it."""
     found = {}
-    take = warm_start.take
+    apply = warm_start.apply
 
     def spy(source, env, learner):
-        take(source, env, learner)
+        apply(source, env, learner)
         found["loss"] = {name: value.clone() for name, value in learner.parts["loss"].state_dict().items()}
         found["normaliser"] = envs.normalizer_state(env)
         found["source"] = source
         raise UserError("that is enough")
 
-    monkeypatch.setattr(warm_start, "take", spy)
+    monkeypatch.setattr(warm_start, "apply", spy)
 
     def call(*words, folder):
         with pytest.raises(UserError, match="that is enough"):
@@ -141,8 +141,8 @@ def test_what_an_actor_shares_here_is_the_other_actor_s_and_not_its_critic_s(tmp
     chosen, _, then = parts("own")
     there = warm_start.by_part(then.state_dict(), chosen.loss.networks)
     _, env, loss = parts("shared")
-    source = warm_start.Source("run", tmp_path, 1, there, {}, chosen.loss.networks, ["critic", "actor"])
-    warm_start.take(source, env, SimpleNamespace(parts={"loss": loss}))
+    source = warm_start.WarmStart("run", tmp_path, 1, there, {}, chosen.loss.networks, ["critic", "actor"])
+    warm_start.apply(source, env, SimpleNamespace(parts={"loss": loss}))
     same(loss.state_dict(), then.state_dict(), "actor_network")
     assert source.told["taken"] == {"actor": 8, "critic": 4}
     weight = "critic.module.0.module.0.module.readers.pixels.net.0.0.weight"
@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_is_refused(ppo, tmp_path):
     newest = archive.find(other, "last")
     newest.write_bytes(newest.read_bytes()[:-9])
     with pytest.raises(UserError, match=rf"^init_from={newest}: .* is damaged"):
-        warm_start.source(settings(*PPO, f"init_from.run={newest}"), None)
+        warm_start.find_warm_start(settings(*PPO, f"init_from.run={newest}").shown)
 
 
 @pytest.mark.parametrize("normaliser", [{"0": 3}, {"0": {"loc": 3}}, [1]])
@@ -263,7 +263,7 @@ def test_what_a_stranger_put_there_is_refused_in_a_line(ppo, tmp_path, normalise
     states = {"loss": saved(ppo, "loss"), "normaliser": normaliser}
     made = archive.save(tmp_path, states, metadata, keep=1)
     with pytest.raises(UserError, match=rf"^init_from={tmp_path}: {made} (is not as hydrl|cannot be read)"):
-        warm_start.source(settings(*PPO, f"init_from.run={tmp_path}"), None)
+        warm_start.find_warm_start(settings(*PPO, f"init_from.run={tmp_path}").shown)
 
 
 @pytest.mark.parametrize(

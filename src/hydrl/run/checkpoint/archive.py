@@ -256,15 +256,10 @@ def prune(run: Path, keep: int) -> None:
     CheckpointRotation(run / "checkpoints", keep_last=keep, keep_best=(SCORE, "max")).prune()
 
 
-def set_score(run: Path, frames: int, score: float, prunes: bool, *, keep: int) -> None:
+def set_score(run: Path, frames: int, score: float, *, keep: int | None) -> None:
     """Enters a mean return that came after the checkpoint was written, if there is one.
 
-    Args:
-        run: its folder.
-        frames: of the checkpoint.
-        score: the mean return.
-        prunes: whether all but the newest ``keep`` and the best are removed then.
-        keep: how many of the newest stay.
+    Then all but the newest ``keep`` and the best are removed; none with ``None``.
 
     Raises:
         SaveError: where the disk is full or refuses; the checkpoint is left as it was.
@@ -284,7 +279,7 @@ def set_score(run: Path, frames: int, score: float, prunes: bool, *, keep: int) 
                 manifest["metadata"][SCORE] = score
                 content = json.dumps(manifest).encode()
             new.writestr(member, content)
-    if prunes:
+    if keep is not None:
         prune(run, keep)
 
 

@@ -60,8 +60,7 @@ class Checkpointer:
         collector: with the running episodes, where it collects in this process.
         buffer: with all it holds; ``None`` where nothing is kept.
         make_env: makes environments as ``env`` is, in which its state is tried.
-        metadata: what each checkpoint says of the run: ``settings`` as they are saved, ``logger`` ids,
-            ``data`` and ``classes``.
+        metadata: what each checkpoint says of the run: ``settings`` as they are saved, ``data``, ``classes``.
         keep: how many of the newest checkpoints stay.
         say: prints a line.
     """
@@ -75,7 +74,6 @@ class Checkpointer:
         collector: Collector,
         buffer: ReplayBuffer | None,
         make_env: Callable[[], TransformedEnv],
-        *,
         metadata: Mapping[str, Any],
         keep: int,
         say: Callable[[str], object],
@@ -174,6 +172,7 @@ class Checkpointer:
             "frames": progress.frames,
             "updates": progress.updates,
             "restarts": restart_reason,
+            "logger": self.counters["record"].run_ids,
             **self.run_metadata,
         }
         if progress.evaluation_now:
@@ -190,6 +189,10 @@ class Checkpointer:
         archive.save(self.run_dir, snapshot.states, metadata, keep=None if pending else self.keep)
         self.buffer_files.prune()
         self.saved_at = snapshot.metadata["frames"]
+
+    def set_score(self, frames: int, score: float, is_last: bool) -> None:
+        """Enters a result in the checkpoint of its frames; after the last pending one old checkpoints go."""
+        archive.set_score(self.run_dir, frames, score, keep=self.keep if is_last else None)
 
     def load(self, point: ResumePoint | None) -> None:
         """Restores a checkpoint, where there is one; the random number generators come last.

@@ -216,25 +216,6 @@ class BufferFiles:
         self.files = {} if folder or in_rows is not None else dict(metadata["files"])
 
 
-def size_note(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path) -> list[str]:
-    """A line on the memory and disk space that a buffer may take; none where that is little.
-
-    Args:
-        buffer: ``None`` where nothing is kept.
-        env: one step of it takes about as much as one step of a row.
-        steps: of a row.
-        run: the run folder.
-    """
-    if buffer is None:
-        return []
-    whole = steps * row_bytes(env, find_frame_dedup(buffer)) * buffer.storage.max_size
-    free = shutil.disk_usage(run).free
-    if whole < WORTH_SAYING and BOUND * whole < free:
-        return []
-    line = f"the buffer grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
-    return [f"{line} while it is saved; {free / 1e6:,.0f} MB are free"]
-
-
 def row_bytes(env: EnvBase, images: FrameDedup | None = None) -> float:
     """Bytes of one step of one environment, which is about what a row of a buffer takes.
 
@@ -249,6 +230,29 @@ def row_bytes(env: EnvBase, images: FrameDedup | None = None) -> float:
     stacks = sum(step.get(key).nbytes for key in images.keys) / envs
     numbers = 8 * images.stacked * len(images.keys)
     return whole + 2 * (numbers - stacks) + FRAMES_PER_ROW * stacks / images.stacked
+
+
+def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path) -> list[str]:
+    """Checks that a buffer fits this machine; returns a line on its size, none where that is little.
+
+    Args:
+        buffer: empty; ``None`` where nothing is kept.
+        env: one step of it takes about as much as one step of a row.
+        steps: of a row; with several, rows are sequences that overlap by half.
+        run: the run folder, which need not exist yet.
+
+    Raises:
+        UserError: as :func:`require_memory`.
+    """
+    require_memory(buffer, env, steps)
+    if buffer is None:
+        return []
+    whole = steps * row_bytes(env, find_frame_dedup(buffer)) * buffer.storage.max_size
+    free = shutil.disk_usage(next(path for path in (run, *run.absolute().parents) if path.exists())).free
+    if whole < WORTH_SAYING and BOUND * whole < free:
+        return []
+    line = f"the buffer grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
+    return [f"{line} while it is saved; {free / 1e6:,.0f} MB are free"]
 
 
 def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:

@@ -265,7 +265,7 @@ def close(logger: Logger, results: dict[str, Any] | None = None) -> None:
 
 
 def send_artifacts(run: Any, directory: Path) -> None:
-    """Sends a run's best checkpoint and videos to W&B; prints what goes wrong, which costs the run nothing."""
+    """Sends a run's best checkpoint and videos to W&B; a failure is printed and costs the run nothing."""
     from wandb.errors import Error
 
     try:

@@ -1,4 +1,4 @@
-"""Reports a run: log rows, videos, ``summary.json``, curves and ``run.html``, for folder, console and loggers."""
+"""Reports a run to its folder, the console and the loggers: rows, videos, summary, curves, ``run.html``."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,14 @@ from torchrl.record.loggers import Logger
 from hydrl.errors import RunError
 from hydrl.run import process
 from hydrl.run.atomic_files import atomically
+from hydrl.run.checkpoint.resume import ResumePoint
+from hydrl.run.checkpoint.resume_command import resume_command
+from hydrl.run.checkpoint.warm_start import WarmStart
 from hydrl.run.logging import loggers as backends
 from hydrl.run.logging.console import Display, closing_rows, print_summary, say
 from hydrl.run.logging.curves import save_curves
 from hydrl.run.logging.html import as_text, code, fenced, table, write_page
-from hydrl.run.run_folder import CONFIG
+from hydrl.run.run_folder import CONFIG, save_config
 from hydrl.training.evaluator import Evaluation
 from hydrl.training.metrics import Metrics
 from hydrl.training.progress import Progress
@@ -29,25 +32,34 @@ class RunInfo:
 
     Attributes:
         algo, task, seed: as configured.
+        config: the run's settings as they are saved.
         from_data: whether its frames are drawn from an offline dataset.
         info_keys: of Gymnasium's ``info``, which it follows.
-        lineage: the run it begins with, as the summary has it: ``init_from`` or ``forked_from``.
+        notes: lines that are printed before the loop.
+        needs_trust: whether resuming it takes ``trust=true``; called for a run that was stopped.
         data: which rows of an offline dataset it learns from; ``None`` without one.
         classes: digests of the user's own classes that it depends on.
-        forked_from: the folder of the run it is a fork of.
-        resume_command: returns what resumes it, for a run that was stopped.
+        size_note: what is printed of the replay buffer's size.
+        start: the checkpoint that it is resumed or forked from, or whose weights it begins with.
     """
 
     algo: str
     task: str
     seed: int
+    config: Mapping[str, Any]
     from_data: bool = False
     info_keys: Sequence[str] = ()
-    lineage: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    needs_trust: Callable[[], bool] = bool
     data: Mapping[str, Any] | None = None
     classes: Mapping[str, str] = field(default_factory=dict)
-    forked_from: Path | None = None
-    resume_command: Callable[[], str] = str
+    start: ResumePoint | WarmStart | None = None
+    size_note: Sequence[str] = ()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What its checkpoints say of it."""
+        return {"settings": self.config, "data": self.data, "classes": self.classes}
 
     @property
     def name(self) -> str:
@@ -58,6 +70,29 @@ class RunInfo:
     def title(self) -> str:
         """Its title in curves and ``run.html``."""
         return f"{self.algo} on {self.task}, seed {self.seed}"
+
+
+def open_logger(
+    run_dir: Path,
+    builders: Mapping[str, Callable[..., Logger]],
+    info: RunInfo,
+    progress: Progress,
+    metrics: Metrics,
+    clock: Clock,
+) -> "RunLogger":
+    """Saves the configuration in the run folder, starts the chosen loggers and returns the run's logger.
+
+    Args:
+        run_dir: the run folder.
+        builders: of the chosen loggers, by name.
+        info, progress, metrics, clock: as of :class:`RunLogger`.
+    """
+    save_config(run_dir, info.config)
+    run_ids = info.start.run_ids if info.start else {}
+    loggers = backends.build_loggers(
+        builders, directory=run_dir, config=info.config, name=info.name, run_ids=run_ids
+    )
+    return RunLogger(run_dir, loggers, info, progress, metrics, clock)
 
 
 class RunLogger:
@@ -84,11 +119,13 @@ class RunLogger:
         self.directory, self.loggers, self.info = run_dir, dict(loggers), info
         self.progress, self.metrics, self.clock = progress, metrics, clock
         self.file = backends.MetricsFile(run_dir / "metrics.csv")
-        self.lineage = dict(info.lineage)
+        self.forked_from = info.start.forked_from if info.start else None
+        self.lineage = info.start.lineage if info.start else {}
         self.run_ids = backends.run_ids(self.loggers)
         # Rows, and videos by key and path, that wait for an evaluation: W&B takes them in order alone.
         self.waiting: list[tuple[int, dict[str, float], tuple[str, str] | None]] = []
         self.display = Display(info.name, progress.total_frames, data=info.from_data)
+        self.say(*info.notes, *(info.start.lines if info.start else ()), *info.size_note)
         clock.start_loop()
 
     def write(self) -> None:
@@ -107,9 +144,12 @@ class RunLogger:
         self.waiting.append((self.progress.frames, {}, (key, str(video))))
         self.flush()
 
-    def flush(self, *, everything: bool = False) -> None:
-        """Writes what waited, up to the first pending evaluation; the last result in the row of its moment."""
-        before = inf if everything else self.progress.known_before
+    def flush(self, *_: object) -> None:
+        """Writes what waits, up to the first pending evaluation; the last result goes into its own row."""
+        self.write_waiting(self.progress.known_before)
+
+    def write_waiting(self, before: float) -> None:
+        """Writes what waits of the frames before ``before``."""
         while self.waiting and self.waiting[0][0] < before:
             frames, row, video = self.waiting.pop(0)
             if video:
@@ -168,9 +208,8 @@ class RunLogger:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues after the rows of :meth:`state_dict`; removes later ones, and the summary."""
-        is_fork = self.info.forked_from is not None
-        source = (self.info.forked_from or self.directory) / "metrics.csv"
-        if (again := self.file.keep(state["rows"], source)) and self.run_ids and not is_fork:
+        source = (self.forked_from or self.directory) / "metrics.csv"
+        if (again := self.file.keep(state["rows"], source)) and self.run_ids and not self.forked_from:
             self.say(
                 f"{', '.join(self.run_ids)}: keeps {again} log rows that it was sent after this checkpoint; "
                 "where they come otherwise now, metrics.csv is right"
@@ -178,7 +217,7 @@ class RunLogger:
         if (count := len(self.file.rows)) < state["rows"]:
             self.say(f"{source} has {count} of the {state['rows']} rows of before; the others are lost")
         self.waiting = [*state.get("held", [])]  # this and the next are not in those of older runs
-        self.lineage = {**state.get("lineage", {}), **self.info.lineage}
+        self.lineage = {**state.get("lineage", {}), **self.lineage}
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.display.update(self.progress.frames, {})
 
@@ -201,7 +240,7 @@ class RunLogger:
             self.write()
         for frames in progress.awaited:
             self.say(f"the evaluation after {frames:,} frames was not over; a resumed run plays it anew")
-        self.flush(everything=True)
+        self.write_waiting(inf)
         if final:  # after the last row and checkpoint: a longer run goes on as if it had not been
             progress.evaluated(final, self.clock.elapsed)
         followed = self.metrics.followed or list(progress.evaluation.info if progress.evaluation else ())
@@ -211,7 +250,7 @@ class RunLogger:
             partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         self.draw_curves(final, followed)
         rows, is_stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
-        command = {"go on with": self.info.resume_command()} if is_stopped else {}
+        command = {"go on with": resume_command(self.directory, self.info.needs_trust)} if is_stopped else {}
         self.write_html(rows | command)
         self.close(results)
         print_summary(summary, self.directory, *command.values())
