@@ -75,7 +75,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     statistics = point.normaliser if point else settings.init_stats_frames
     normaliser = envs.prepare_env(env, settings.check_env, seed, statistics, settings.env["_target_"])
     buffer = buffers.prepare_buffer(build("buffer")(), env)
-    size_note = replay_buffer.check_size(buffer, env, settings.steps_of_a_row, run_dir)
+    size = replay_buffer.check_size(buffer, env, settings.steps_of_a_row, run_dir)
     # The loss learns these networks; another component that was not chosen builds None.
     actor, action_spec = build("actor")(env), specs.action_spec(env)
     networks = {name: actor if name == "actor" else build(name)(env, actor) for name in settings.networks}
@@ -95,9 +95,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     names, drawn_from = [extra.name for extra in extras], data if settings.from_data else None
     metrics = Metrics(learner.update, exploration, names, drawn_from)
     video = EpisodeVideo(evaluate, run_dir, progress, score.video_every_frames if score.video else None)
-    info = RunInfo(
-        **settings.identity, data=rows, classes=classes, start=point or source, size_note=size_note
-    )
+    info = RunInfo(**settings.identity, data=rows, classes=classes, start=point or source, size_note=size)
 
     with (
         process.Stop(session.stop_requested) as stop,

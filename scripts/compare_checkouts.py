@@ -15,7 +15,7 @@ has one. The exit code is 1 where anything differs, 2 where a checkout cannot be
 Options: --parts configs,updates (both); --algos and --envs (names, as ppo,dqn; all); --keep FOLDER (keeps
 what the processes wrote); --renames FILE.json, what is called otherwise in the new checkout:
 {"keys": {"memory": "rnn"}, "words": {"data=run": "data=replay_buffer"}, "values": {"eval.mode=loop":
-"eval.backend=inline", "hydrl.old.Name": "hydrl.new.Name"}}. A dotted key renames those below it, too; words
+"eval.backend=inline", "my_nets.Old": "my_nets.New"}}. A dotted key renames those below it, too; words
 are typed ones; values are those of one key, with KEY=, or of any.
 """
 

@@ -41,13 +41,13 @@ def main(words: list[str]) -> None:
     from hydrl.library_setup import quieten_libraries
 
     quieten_libraries()
-    kind, columns, returns, lengths, units = summary.opened(path, places[0])
-    summary.show(path, kind, columns, returns, lengths, units)
+    kind, columns, returns, lengths, units = summary.open_dataset(path, places[0])
+    summary.print_summary(path, kind, columns, returns, lengths, units)
     beside = path if path.is_dir() else path.parent
     picture = Path(said.picture) if said.picture else beside / "returns.png"
     if said.picture == "false" or not len(returns) or not (said.picture or path.exists()):
         return
-    summary.draw(picture, returns, f"{path.name}: {len(returns):,} episodes")
+    summary.draw_returns(picture, returns, f"{path.name}: {len(returns):,} episodes")
     print(picture)
 
 

@@ -49,14 +49,14 @@ def main(arguments: Arguments) -> None:
     """
     check(arguments)
     run, which, episodes = Path(arguments.run), arguments.checkpoint, arguments.episodes or 100
-    from hydrl.deploy.export import exportable
+    from hydrl.deploy.export import check_export_path
     from hydrl.deploy.load import open_run
     from hydrl.deploy.policy import Policy
     from hydrl.run import process
     from hydrl.run.video import record_episode
 
     if arguments.export:
-        exportable(arguments.export)
+        check_export_path(arguments.export)
     device = process.prepare(0, arguments.device, 1)
     untrained = [each for each in arguments.untrained.split(",") if each]
     opened = open_run(run, checkpoint=which, device=device, trust=arguments.trust, untrained=untrained)

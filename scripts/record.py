@@ -53,27 +53,27 @@ def main(arguments: Arguments) -> None:
     run, out, kind = Path(arguments.run), Path(arguments.out), arguments.format
     check(arguments)
     from hydrl.datasets import minari, record
-    from hydrl.datasets.files import imported
+    from hydrl.datasets.files import import_extra
     from hydrl.deploy.load import open_run
     from hydrl.run import process
 
     if kind != "npz":
-        imported({"h5": "h5py", "minari": "minari"}[kind], f"format={kind}")
-    (minari if kind == "minari" else record).free(out)
+        import_extra({"h5": "h5py", "minari": "minari"}[kind], f"format={kind}")
+    (minari if kind == "minari" else record).check_is_free(out)
     device = process.prepare(0, arguments.device, 1)
     settings, trained, evaluator = open_run(
         run, checkpoint=arguments.checkpoint, device=device, trust=arguments.trust
     )
     said: dict[str, Any] = {"sampled": arguments.sampled, "random": arguments.random}
     with console().status("playing"):
-        rows = record.play(
+        rows = record.record_episodes(
             settings, evaluator, trained, frames=arguments.frames, stream=arguments.stream, **said
         )
-    about = record.about(settings, rows, run, arguments.checkpoint, trained, **said)
+    about = record.describe_dataset(settings, rows, run, arguments.checkpoint, trained, **said)
     if kind == "minari":
-        minari.save(str(out), rows, about, settings)
+        minari.save_minari(str(out), rows, about, settings)
     else:
-        record.save(kind, out, rows, about)
+        record.save_dataset(kind, out, rows, about)
     score = f"return {about['return_mean']:,.1f} ± {about['return_std']:,.1f}" if about["episodes"] else ""
     print(f"{out}: {about['rows']:,} frames of {about['episodes']:,} episodes, {score}")
 

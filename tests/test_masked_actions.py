@@ -20,7 +20,7 @@ import hydrl.training.metrics
 from hydrl.config.settings import algorithms
 from hydrl.datasets import files
 from hydrl.datasets import record as played_by
-from hydrl.datasets.convert import fitting
+from hydrl.datasets.convert import to_env_rows
 from hydrl.deploy.load import open_run
 from hydrl.deploy.policy import Policy
 from hydrl.envs import gymnasium_env, make_env
@@ -186,16 +186,18 @@ def test_a_set_that_a_policy_played_says_what_was_allowed(finished, run, tmp_pat
     chosen, trained, evaluator = open_run(
         finished("dqn")[0], checkpoint="last", device=torch.device("cpu"), trust=True
     )
-    made = played_by.play(chosen, evaluator, trained, frames=160, sampled=False, stream=3, random=0.5)
+    made = played_by.record_episodes(
+        chosen, evaluator, trained, frames=160, sampled=False, stream=3, random=0.5
+    )
     allowed, ends = made["observations/action_mask"], made["terminals"]
     assert (allowed.sum(-1) == 3).all()
     assert allowed[np.arange(len(ends)), made["actions"]].all()
     made["next_observations/action_mask"][ends] = False  # as a game has it, and sets of others
     env = make_env(chosen.build("env"), chosen.transform_builders)
-    told = fitting(files.transitions(made), env, "data.path=set")["next"]
+    told = to_env_rows(files.transitions(made), env, "data.path=set")["next"]
     assert told["action_mask"][told["done"][:, 0]].all()  # where nobody acts
     assert (told["action_mask"][~told["done"][:, 0]].sum(-1) == 3).all()
-    played_by.save("npz", tmp_path / "set", made, {})
+    played_by.save_dataset("npz", tmp_path / "set", made, {})
     task = [
         "algo=bc",
         "env=gym",
@@ -211,15 +213,17 @@ def test_a_set_that_a_policy_played_says_what_was_allowed(finished, run, tmp_pat
     assert all(math.isfinite(float(value)) for row in logged(folder) for value in row.values() if value)
     made["actions"][7] = (~allowed[7]).argmax()
     with pytest.raises(UserError, match=r"^set: row 7 takes action \d, which its action_mask forbids$"):
-        fitting(files.transitions(made), env, "set")
+        to_env_rows(files.transitions(made), env, "set")
 
 
 def test_a_set_of_several_choices_says_what_was_allowed(run, tmp_path):
     folder = run(*both("ppo", "total_frames=256", "eval.every_frames=256"))
     opened = open_run(folder, checkpoint="last", device=torch.device("cpu"), trust=True)
     chosen, trained, evaluator = opened
-    made = played_by.play(chosen, evaluator, trained, frames=64, sampled=False, stream=3, random=1.0)
-    played_by.save("npz", tmp_path / "set", made, {})
+    made = played_by.record_episodes(
+        chosen, evaluator, trained, frames=64, sampled=False, stream=3, random=1.0
+    )
+    played_by.save_dataset("npz", tmp_path / "set", made, {})
     task = [
         "algo=bc",
         "env=gym",
@@ -233,7 +237,7 @@ def test_a_set_of_several_choices_says_what_was_allowed(run, tmp_path):
     assert math.isfinite(summary(learned)["eval/return_mean"])
     first = made["observations/action_mask"][7, :3]
     made["actions"][7, 0] = (~first).argmax()
-    played_by.save("npz", tmp_path / "wrong", made, {})
+    played_by.save_dataset("npz", tmp_path / "wrong", made, {})
     with pytest.raises(UserError, match=r"row 7 takes action \[\d, \d\], which its action_mask forbids$"):
         run(*small([*task, f"data.path={tmp_path / 'wrong'}"], all=NUMBERS), folder="wrong")
 

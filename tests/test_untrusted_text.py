@@ -66,7 +66,7 @@ def scores(name: str, place: Path) -> None:
 def data_set(name: str, place: Path) -> None:
     made = {"rewards": np.ones(4), "terminals": np.zeros(4, bool), "timeouts": np.ones(4, bool)}
     made |= {f"observations/{name}": np.ones((4, 2)), "actions": np.ones((4, 1))}
-    overview.show(Path(name), "npz", made, np.ones(4), np.ones(4), name)
+    overview.print_summary(Path(name), "npz", made, np.ones(4), np.ones(4), name)
 
 
 def sweep_table(name: str, place: Path) -> None:

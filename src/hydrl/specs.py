@@ -58,9 +58,9 @@ def single_group_spec(env: EnvBase) -> TensorSpec:
     Raises:
         UserError: where they are in several groups.
     """
-    if len(found := agent_groups(env)) > 1:
+    if len(groups := agent_groups(env)) > 1:
         raise UserError(
-            f"agents are in the groups {' and '.join(found)}, and this network is of one; use "
+            f"agents are in the groups {' and '.join(groups)}, and this network is of one; use "
             "actor=multi_agent"
         )
     return action_spec(env)
@@ -69,13 +69,20 @@ def single_group_spec(env: EnvBase) -> TensorSpec:
 def are_alike(env: EnvBase) -> bool:
     """Whether the agents of all groups observe and do the same kinds of things."""
     base = env.base_env if isinstance(env, TransformedEnv) else env
-    seen = base.observation_spec_unbatched
-    entries = [key for key in seen.keys(True, True) if isinstance(key, tuple)]
+    observations = base.observation_spec_unbatched
+    entries = [key for key in observations.keys(True, True) if isinstance(key, tuple)]
     kinds = [
-        (spec[0], {key[1:]: (seen[key].shape[1:], seen[key].dtype) for key in entries if key[0] == group})
+        (
+            spec[0],
+            {
+                key[1:]: (observations[key].shape[1:], observations[key].dtype)
+                for key in entries
+                if key[0] == group
+            },
+        )
         for group, spec in agent_groups(env).items()
     ]
-    return all(each == kinds[0] for each in kinds)
+    return all(kind == kinds[0] for kind in kinds)
 
 
 def group_key(key: NestedKey, group: str) -> NestedKey:
@@ -89,9 +96,9 @@ def group_network(networks: Any, part: str, group: str) -> Any:
     Raises:
         UserError: where there is none.
     """
-    for each in networks if isinstance(networks, TensorDictSequential) else ():
-        if any(key[0] == group for key in each.out_keys):
-            return each
+    for network in networks if isinstance(networks, TensorDictSequential) else ():
+        if any(key[0] == group for key in network.out_keys):
+            return network
     raise UserError(f"{part} has no network for the agents {group}; use {part}=multi_agent")
 
 
@@ -125,7 +132,7 @@ def choice_sizes(spec: TensorSpec) -> list[int]:
     choices = spec.shape[-1] if len(spec.shape) else 0
     if isinstance(spec, MultiCategorical):
         first, *others = spec.nvec.reshape(-1, choices).tolist()
-        return first if all(each == first for each in others) else []
+        return first if all(sizes == first for sizes in others) else []
     several = isinstance(spec, Binary) or (type(spec) is Categorical and choices > 1)
     return [spec.space.n] * choices if several else []
 
@@ -143,10 +150,10 @@ def nested_spec(spec: TensorSpec, key: NestedKey) -> TensorSpec:
     if not isinstance(key, tuple):
         return spec
     *groups, name = key
-    made = Composite({name: spec}, shape=spec.shape[:1])
+    nested = Composite({name: spec}, shape=spec.shape[:1])
     for group in reversed(groups):
-        made = Composite({group: made})
-    return made
+        nested = Composite({group: nested})
+    return nested
 
 
 def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
@@ -169,8 +176,8 @@ def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
 
 def mask_keys(env: EnvBase) -> dict[NestedKey, NestedKey]:
     """:func:`mask_key` by the entries of actions, of those that have one."""
-    found = {action: mask_key(env, action) for action in env.action_keys}
-    return {action: mask for action, mask in found.items() if mask is not None}
+    masks = {action: mask_key(env, action) for action in env.action_keys}
+    return {action: mask for action, mask in masks.items() if mask is not None}
 
 
 def random_action(env: EnvBase, now: TensorDictBase) -> TensorDictBase:
@@ -202,8 +209,8 @@ def make_exploration(make: Callable[..., Any], env: EnvBase, actor: TensorDictMo
             raise UserError(f"actor reads {read}, and not {mask}, which says what is forbidden; {instead}")
     if "action_mask_key" in signature(make).parameters and len(masks) == 1:
         return make(spec, action_mask_key=masks[0])
-    if (made := make(spec)) is not None:
-        name = type(made).__name__
+    if (exploration := make(spec)) is not None:
+        name = type(exploration).__name__
         raise UserError(
             f"exploration: {name} takes no action_mask_key, and would choose forbidden actions; {instead}"
         )
@@ -226,10 +233,10 @@ def observation_keys(env: EnvBase) -> list[NestedKey]:
     own = [key for key in base.observation_spec.keys(True, True) if key not in unread and key[0] != INFO]
     if not vars(base).get("shows_all", isinstance(base, GymWrapper)):
         return ["pixels"] if "pixels" in own and "observation" not in own else ["observation"]
-    given = env.observation_spec.keys(True, True)
-    if "observation" in given and "observation" not in own:  # what transforms made of them
+    entries = env.observation_spec.keys(True, True)
+    if "observation" in entries and "observation" not in own:  # what transforms made of them
         return ["observation"]
-    return [key for key in own if key in given]
+    return [key for key in own if key in entries]
 
 
 def vector_keys(env: EnvBase) -> list[NestedKey]:
@@ -254,10 +261,10 @@ def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
     Raises:
         UserError: naming those there are.
     """
-    given = spec.keys(True, True)
+    entries = spec.keys(True, True)
     for key in in_keys:
-        if key not in given:
-            raise UserError(f"in_keys={in_keys}: the environment gives {', '.join(map(str, given))}")
+        if key not in entries:
+            raise UserError(f"in_keys={in_keys}: the environment gives {', '.join(map(str, entries))}")
         kind, shape = spec[key].dtype, list(spec[key].shape)
         if is_image(spec, key):
             continue
@@ -298,7 +305,7 @@ def needs_episode_starts(policy: TensorDictModuleBase) -> bool:
 
     TorchRL then adds what it needs to an environment: ``InitTracker``, and primers of hidden states.
     """
-    return "is_init" in policy.in_keys or any(hasattr(each, "is_init_key") for each in policy.modules())
+    return "is_init" in policy.in_keys or any(hasattr(module, "is_init_key") for module in policy.modules())
 
 
 def first_gym_env(env: EnvBase) -> Any:
@@ -322,8 +329,10 @@ def stacked_images(env: TransformedEnv) -> tuple[list[NestedKey], int]:
     """
     spec = env.observation_spec
     keys = [key for key in spec.keys(True, True) if spec[key].dtype == torch.uint8 and is_image(spec, key)]
-    found = [each.N for each in env.transform if isinstance(each, CatFrames) and each.dim == -3]
+    stack_sizes = [
+        transform.N for transform in env.transform if isinstance(transform, CatFrames) and transform.dim == -3
+    ]
     if (task := first_gym_env(env)) is not None:
-        found += [task.get_wrapper_attr("stack_size")] if task.has_wrapper_attr("stack_size") else []
-    whole = [each for each in found if all(spec[key].shape[-3] % each == 0 for key in keys)]
+        stack_sizes += [task.get_wrapper_attr("stack_size")] if task.has_wrapper_attr("stack_size") else []
+    whole = [size for size in stack_sizes if all(spec[key].shape[-3] % size == 0 for key in keys)]
     return keys, whole[0] if whole else 1

@@ -66,9 +66,10 @@ def test_a_run_of_when_all_was_one_vector_compares_as_it_would_be_said_now():
 
 
 def test_data_that_a_collector_named_is_a_part_of_its_own():
-    target = "hydrl.datasets.collector.DataSet"
-    then = {"collector": {"_target_": target, "path": "a", "task": "t", "num_envs": 1}, "data": None}
-    data = {"_target_": "hydrl.datasets.collector.rows_of", "path": "a", "task": "t"}
+    target = "hydrl.datasets.collector.DatasetCollector"
+    old = "hydrl.run.dataset.DataSet"
+    then = {"collector": {"_target_": old, "path": "a", "task": "t", "num_envs": 1}, "data": None}
+    data = {"_target_": "hydrl.datasets.collector.load_dataset", "path": "a", "task": "t"}
     assert renamed(then) == {"collector": {"_target_": target, "num_envs": 1}, "data": data}
     own = {"collector": {"_target_": "mine.Collector", "path": "a"}}
     assert renamed(own) == own

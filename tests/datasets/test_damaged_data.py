@@ -60,7 +60,7 @@ def written(kind: str, folder: Path, monkeypatch) -> Path:
     pytest.importorskip(OPTIONAL[kind])
     if kind == "minari":
         return minari_set(folder, monkeypatch)
-    columns.write(kind, folder / f"whole.{kind}", SMALL)
+    columns.write_columns(kind, folder / f"whole.{kind}", SMALL)
     return folder / f"whole.{kind}"
 
 
@@ -150,7 +150,7 @@ ARCHIVES = {
 def test_an_odd_archive_is_refused_with_the_file_and_the_column(message, tmp_path):
     (tmp_path / "odd.npz").write_bytes(ARCHIVES[message]())
     with pytest.raises(UserError, match=f"^data.path=FILE cannot be read as npz: {message}"):
-        columns.read("npz", tmp_path / "odd.npz", "data.path=FILE")
+        columns.read_columns("npz", tmp_path / "odd.npz", "data.path=FILE")
 
 
 def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused_by_what_it_declares(
@@ -160,17 +160,19 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused_by_what_it_d
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=2e9))
     told = r"timeouts declares 4.3 GB, all columns 4.3 GB, and this machine has 2.0 GB of memory$"
     with pytest.raises(UserError, match=told):
-        columns.read("npz", tmp_path / "odd.npz", "data.path=FILE")
+        columns.read_columns("npz", tmp_path / "odd.npz", "data.path=FILE")
 
 
 @pytest.mark.parametrize("name", ["obs\x1b[2J\r", "observations/a\x1b[2J"])
 def test_a_name_that_would_clear_the_screen_is_not_printed(name, tmp_path):
-    columns.write("npz", tmp_path / "odd.npz", {name: SMALL["observations"], "actions": SMALL["actions"]})
+    columns.write_columns(
+        "npz", tmp_path / "odd.npz", {name: SMALL["observations"], "actions": SMALL["actions"]}
+    )
     with pytest.raises(UserError, match=r"^FILE: it has no") as refused:
-        columns.read("npz", tmp_path / "odd.npz", "FILE")
+        columns.read_columns("npz", tmp_path / "odd.npz", "FILE")
     assert str(refused.value).isprintable()
     with pytest.raises(UserError, match=r"^FILE: the column 'observations/a\\x1b\[2J' has a name"):
-        columns.require({**SMALL, "observations/a\x1b[2J": SMALL["rewards"]}, "FILE")
+        columns.check_columns({**SMALL, "observations/a\x1b[2J": SMALL["rewards"]}, "FILE")
 
 
 def external(file, folder):
@@ -235,19 +237,19 @@ ODD = {
 def test_an_odd_hdf5_file_is_refused_and_nothing_outside_of_it_is_read(message, tmp_path):
     h5py = pytest.importorskip("h5py")
     (tmp_path / "secret").write_bytes(bytes(3 * ROWS))
-    columns.write("h5", tmp_path / "odd.h5", SMALL)
+    columns.write_columns("h5", tmp_path / "odd.h5", SMALL)
     with h5py.File(tmp_path / "odd.h5", "a") as file:
         ODD[message](file, tmp_path)
     with pytest.raises(UserError, match=f"^data.path=FILE cannot be read as h5: {message}"):
-        columns.read("h5", tmp_path / "odd.h5", "data.path=FILE")
+        columns.read_columns("h5", tmp_path / "odd.h5", "data.path=FILE")
 
 
 def test_a_group_that_holds_itself_is_passed_once(tmp_path):
     h5py = pytest.importorskip("h5py")
-    columns.write("h5", tmp_path / "odd.h5", SMALL)
+    columns.write_columns("h5", tmp_path / "odd.h5", SMALL)
     with h5py.File(tmp_path / "odd.h5", "a") as file:
         file.create_group("infos")["again"] = file["/"]
-    made = columns.read("h5", tmp_path / "odd.h5", "data.path=FILE")
+    made = columns.read_columns("h5", tmp_path / "odd.h5", "data.path=FILE")
     assert made["rewards"].tolist() == SMALL["rewards"].tolist()
 
 
@@ -261,7 +263,7 @@ def test_a_minari_set_that_names_other_files_is_refused_before_minari_opens_it(c
         change(file["episode_2"], tmp_path)
     monkeypatch.setattr(minari, "MinariDataset", lambda *_: pytest.fail("Minari opened it"))
     with pytest.raises(UserError, match=r"^X cannot be read as minari: episode_2/\w+ (is a link|has its)"):
-        columns.read("minari", folder, "X")
+        columns.read_columns("minari", folder, "X")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_a_minari_set_whose_metadata_is_wrong_is_refused(change, message, tmp_pa
     metadata = json.loads((folder / "metadata.json").read_text()) | change
     (folder / "metadata.json").write_text(json.dumps(metadata))
     with pytest.raises(UserError, match=f"^X cannot be read as minari: {message}"):
-        columns.read("minari", folder, "X")
+        columns.read_columns("minari", folder, "X")
 
 
 @pytest.mark.parametrize("kind", ["npz", "h5"])
@@ -291,6 +293,6 @@ def test_a_minari_set_whose_metadata_is_wrong_is_refused(change, message, tmp_pa
 )
 def test_a_number_that_no_loss_can_square_is_refused_with_its_row(kind, name, values, told, tmp_path):
     pytest.importorskip(OPTIONAL[kind])
-    columns.write(kind, tmp_path / f"set.{kind}", {**SMALL, name: values})
+    columns.write_columns(kind, tmp_path / f"set.{kind}", {**SMALL, name: values})
     with pytest.raises(UserError, match=rf"^data.path=FILE: {told}, and numbers up to 1e\+18 are read$"):
-        columns.read(kind, tmp_path / f"set.{kind}", "data.path=FILE")
+        columns.read_columns(kind, tmp_path / f"set.{kind}", "data.path=FILE")

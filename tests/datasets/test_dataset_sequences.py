@@ -6,7 +6,7 @@ import torch
 
 import hydrl
 from hydrl import envs
-from hydrl.datasets.collector import rows_of
+from hydrl.datasets.collector import load_dataset
 from hydrl.errors import UserError
 from hydrl.experience.episodes import EpisodeCounter
 from hydrl.experience.minibatches import Replay
@@ -36,7 +36,9 @@ def folder(tmp_path_factory):
 def drawn(folder, sequence):
     chosen = settings(*DT, f"data.path={folder}")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders)
-    return rows_of(env, chosen.build("actor")(env), path=str(folder), task=chosen.task, sequence=sequence)
+    return load_dataset(
+        env, chosen.build("actor")(env), path=str(folder), task=chosen.task, sequence=sequence
+    )
 
 
 def test_returns_are_told_of_a_memory_that_has_wrapped(folder):

@@ -15,7 +15,7 @@ from hydrl import envs
 from hydrl.datasets import files, summary
 from hydrl.datasets import minari as minari_sets
 from hydrl.datasets import record as played
-from hydrl.datasets.collector import rows_of
+from hydrl.datasets.collector import load_dataset
 from hydrl.deploy import export
 from hydrl.deploy.load import open_run
 from hydrl.envs.external_env import GymIO
@@ -55,13 +55,18 @@ def recorded(run: Path, monkeypatch):
     """What a run played: its settings, the columns, what is said of them, and what the tasks have kept."""
     chosen, trained, evaluator = open_run(run, checkpoint="last", device=torch.device("cpu"), trust=True)
     monkeypatch.setattr(AnyTask, "record", record := [])
-    made = played.play(chosen, evaluator, trained, frames=16, sampled=False, stream=3, random=0.5)
-    return chosen, made, played.about(chosen, made, run, "last", trained, sampled=False, random=0.5), record
+    made = played.record_episodes(chosen, evaluator, trained, frames=16, sampled=False, stream=3, random=0.5)
+    return (
+        chosen,
+        made,
+        played.describe_dataset(chosen, made, run, "last", trained, sampled=False, random=0.5),
+        record,
+    )
 
 
 def rows(made, column: str, space, entries) -> list:
     """The values of a space, row by row."""
-    there = files.observed(made, column)
+    there = files.column_entries(made, column)
     arrays = {path: there.get("", there.get(name)) for name, (path, _) in entries.items()}
     nested = nest_arrays(space, arrays)
     return [*iterate(batch_space(space, len(made["rewards"])), nested)]
@@ -82,7 +87,7 @@ def check(made, kind: str, record) -> None:
     values = [
         rows(made, "observations", seen, entry_paths(seen)),
         rows(made, "actions", acted, action_entries(acted)),
-        rows(made, files.NEXT, seen, entry_paths(seen)),
+        rows(made, files.NEXT_OBSERVATIONS, seen, entry_paths(seen)),
     ]
     assert len(values[0]) == 16
     for space, column in zip((seen, acted, seen), values, strict=True):
@@ -98,10 +103,10 @@ def test_every_row_of_every_format_is_what_the_task_gave_and_took(kind, folder, 
     assert about["format"] == 2
     check(made, kind, record)
     for form in ("npz", "h5"):
-        played.save(form, tmp_path / form, made, about)
-        check(files.read(form, tmp_path / form, "set"), kind, record)
+        played.save_dataset(form, tmp_path / form, made, about)
+        check(files.read_columns(form, tmp_path / form, "set"), kind, record)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    minari_sets.save("kinds/set-v0", made, about, chosen)
+    minari_sets.save_minari("kinds/set-v0", made, about, chosen)
     theirs = minari.load_dataset("kinds/set-v0")
     assert (theirs.observation_space, theirs.action_space) == KINDS[kind]
     for episode in theirs.iterate_episodes():
@@ -111,7 +116,7 @@ def test_every_row_of_every_format_is_what_the_task_gave_and_took(kind, folder, 
         ):
             assert all(space.contains(each) for each in iterate(batch_space(space, count), values))
     assert json.loads((tmp_path / "kinds" / "set-v0" / "about.json").read_text()) == about
-    with_names = files.read("minari", Path("kinds/set-v0"), "set")
+    with_names = files.read_columns("minari", Path("kinds/set-v0"), "set")
     assert len(with_names["rewards"]) == 16
 
 
@@ -135,9 +140,9 @@ def test_what_was_written_is_learned_as_the_same_options_and_the_networks_see_th
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     place = tmp_path / "set" if form == "npz" else Path("kinds/set-v0")
     if form == "npz":
-        played.save("npz", place, made, about)
+        played.save_dataset("npz", place, made, about)
     else:
-        minari_sets.save(str(place), made, about, chosen)
+        minari_sets.save_minari(str(place), made, about, chosen)
     data, env = read(chosen, place, form)
     own = GymIO(chosen.build("env"), env.base_env.action_spec_unbatched, "test")
     seen, acted = KINDS[kind]
@@ -155,7 +160,7 @@ def read(chosen, place: Path, form: str = "npz"):
     env = make_env()
     actor = chosen.build("actor")(env)
     words = {"path": str(place), "task": chosen.task, "kind": form, "make_env": make_env}
-    return rows_of(env, actor, **words).storage[:], env
+    return load_dataset(env, actor, **words).storage[:], env
 
 
 def of_others(actions) -> files.Columns:
@@ -176,7 +181,7 @@ def test_what_a_replay_buffer_has_is_shown_with_how_its_choices_are_counted(run)
     folder = run(
         *words, "total_frames=128", "minibatches.warmup_frames=64", "exploration.annealing_num_steps=128"
     )
-    _, made, *_, units = summary.opened(folder, "set")
+    _, made, *_, units = summary.open_dataset(folder, "set")
     assert {*made["actions"].tolist()} == {0, 1, 2}
     assert units == "choices are counted from 0, as networks have them"
 
@@ -184,13 +189,13 @@ def test_what_a_replay_buffer_has_is_shown_with_how_its_choices_are_counted(run)
 def test_sets_from_before_are_counted_from_0_and_those_of_others_as_the_task_counts(folder, tmp_path):
     chosen = settings("algo=ppo", *SHORT, "+env.kind=start")
     before = {"task": chosen.task, "made_by": {"algo": "ppo"}}
-    played.save("npz", tmp_path / "before", of_others([0, 2, 1]), before)
-    files.write("npz", tmp_path / "others.npz", of_others([5, 7, 6]))
+    played.save_dataset("npz", tmp_path / "before", of_others([0, 2, 1]), before)
+    files.write_columns("npz", tmp_path / "others.npz", of_others([5, 7, 6]))
     for place in (tmp_path / "before", tmp_path / "before" / "data.npz", tmp_path / "others.npz"):
         assert read(chosen, place)[0]["action"].argmax(-1).tolist() == [0, 2, 1]
-        units = summary.opened(place, "set")[-1]
-        assert units == ("" if place.stem == "others" else summary.COUNTED)
-    files.write("npz", tmp_path / "wrong.npz", of_others([5, 2, 6]))
+        units = summary.open_dataset(place, "set")[-1]
+        assert units == ("" if place.stem == "others" else summary.ZERO_BASED)
+    files.write_columns("npz", tmp_path / "wrong.npz", of_others([5, 2, 6]))
     with pytest.raises(UserError, match=r"actions has 2, and there are the choices 5 to 7$"):
         read(chosen, tmp_path / "wrong.npz")
 
@@ -227,7 +232,7 @@ def test_a_minari_set_from_before_is_counted_from_0(monkeypatch, tmp_path):
 def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(kind, played_there, run, tmp_path):
     """By `train.py` itself, whose environment is one of the task's."""
     seen, made = KINDS[kind][0].sample(), of_others([played_there] * 3)
-    files.write("npz", tmp_path / "others.npz", made | {"observations": np.stack([seen] * 3)})
+    files.write_columns("npz", tmp_path / "others.npz", made | {"observations": np.stack([seen] * 3)})
     words = ["algo=bc", "~tuned", "total_frames=2048", "collector.frames_per_batch=256"]
     words += ["minibatches.size=64", "eval.every_frames=2048", "eval.episodes=1", "eval.final_episodes=1"]
     words += ["env=gym", "env.id=tests.fakes.any_space_env:Any-v0", f"+env.kind={kind}", "transforms=plain"]
@@ -262,7 +267,9 @@ def test_a_file_gives_actions_of_the_task_s_own_space_as_predict_does(kind, suff
     entries, drawn = [space for _, space in entry_paths(seen).values()], [seen.sample() for _ in range(8)]
     rows = concatenate(seen, drawn, create_empty_array(seen, 8))
     given = [*flat_arrays(rows, seen).values()]
-    action, *_ = play(*(each.astype(export.kind(space)) for each, space in zip(given, entries, strict=True)))
+    action, *_ = play(
+        *(each.astype(export.input_dtype(space)) for each, space in zip(given, entries, strict=True))
+    )
     expected = np.stack([policy.predict(each) for each in drawn])
     assert action.shape == (8, *acted.shape)
     assert np.allclose(action, expected, atol=1e-5)

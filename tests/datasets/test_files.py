@@ -51,13 +51,13 @@ def cartpole():
 def written(made: files.Columns, tmp_path, kind: str = "npz"):
     if kind == "h5":
         pytest.importorskip("h5py")
-    files.write(kind, tmp_path / f"data.{kind}", made)
-    return files.read(kind, tmp_path / f"data.{kind}", "data.path=FILE")
+    files.write_columns(kind, tmp_path / f"data.{kind}", made)
+    return files.read_columns(kind, tmp_path / f"data.{kind}", "data.path=FILE")
 
 
 @pytest.mark.parametrize("kind", ["npz", "h5"])
 def test_a_row_is_followed_by_the_next_of_its_episode_and_by_no_other(kind, tmp_path, pendulum):
-    made = convert.fitting(files.transitions(written(small(), tmp_path, kind)), pendulum, "FILE")
+    made = convert.to_env_rows(files.transitions(written(small(), tmp_path, kind)), pendulum, "FILE")
     # Row 4 runs into its time limit and row 6 is the last: what came after them nobody knows.
     assert made["observation"][:, 0].tolist() == [0, 3, 6, 9, 15]
     # Row 1 ended by itself, and nothing is bootstrapped from it: what stands there is not the next episode's.
@@ -73,7 +73,7 @@ def test_a_row_is_followed_by_the_next_of_its_episode_and_by_no_other(kind, tmp_
 
 def test_where_it_is_known_what_followed_all_rows_stay_and_a_limit_is_no_end_of_the_tasks_own(pendulum):
     after = np.arange(100, 121, dtype=np.float32).reshape(7, 3)
-    made = convert.fitting(files.transitions(small(next_observations=after)), pendulum, "FILE")
+    made = convert.to_env_rows(files.transitions(small(next_observations=after)), pendulum, "FILE")
     assert torch.equal(made["next", "observation"], torch.as_tensor(after))
     assert made["next", "terminated"].flatten().tolist() == [bool(each) for each in TERMINALS]
     assert made["next", "truncated"].flatten().tolist() == [bool(each) for each in TIMEOUTS]
@@ -89,20 +89,20 @@ AFTER = np.arange(100, 121, dtype=np.float32).reshape(7, 3)
 def test_episodes_are_counted_whole_whatever_is_known_of_what_followed(kind, after, both, tmp_path):
     limits = np.array([0, both, 0, 0, 1, 0, 0])  # a row may end by itself as its time limit comes
     written(small(next_observations=after, timeouts=limits), tmp_path, kind)
-    found = summary.opened(tmp_path / f"data.{kind}", "FILE")
+    found = summary.open_dataset(tmp_path / f"data.{kind}", "FILE")
     assert found[0] == kind
     assert found[2].tolist() == [1 + 2, 4 + 8 + 16]  # the last two rows are of one that has no end
     assert found[3].tolist() == [2, 3]
     made, returns = found[1:3]
-    assert summary.over(made, len(returns)) == "2 ended: 1 by themselves, 1 at a time limit"
-    assert summary.open_end(made) == "; the last 2 rows have no end"
-    assert summary.open_end({**made, "terminals": np.eye(7)[6]}) == ""
+    assert summary.describe_ends(made, len(returns)) == "2 ended: 1 by themselves, 1 at a time limit"
+    assert summary.describe_open_end(made) == "; the last 2 rows have no end"
+    assert summary.describe_open_end({**made, "terminals": np.eye(7)[6]}) == ""
 
 
 @pytest.mark.parametrize("after", [None, AFTER])
 def test_rows_know_what_their_whole_episode_returns(after, pendulum):
     made = files.transitions(small(next_observations=after))
-    told = convert.fitting(made, pendulum, "FILE")
+    told = convert.to_env_rows(made, pendulum, "FILE")
     to_go = {0: 3, 1: 2, 2: 28, 3: 24, 4: 16}  # the time limit's own reward, 16, among them
     kept = [0, 1, 2, 3] + ([4] if after is not None else [])
     ended = told["return_to_go"].isfinite().flatten()
@@ -119,7 +119,7 @@ def test_what_a_task_does_not_show_is_said_to_be_left_out(pendulum, capsys, monk
     monkeypatch.setattr(library_setup, "WARNED", set())
     seen = {"observations": None, "observations/observation": np.zeros((7, 3))}
     made = files.transitions(small(**seen, **{"observations/action_mask": np.ones((7, 5), bool)}))
-    assert convert.fitting(made, pendulum, "FILE").get("action_mask", None) is None
+    assert convert.to_env_rows(made, pendulum, "FILE").get("action_mask", None) is None
     told = "warning: FILE: the task does not show observations/action_mask, which is left out\n"
     assert capsys.readouterr().err == told
 
@@ -135,16 +135,16 @@ def test_what_a_task_does_not_show_is_said_to_be_left_out(pendulum, capsys, monk
     ],
 )
 def test_both_ends_of_a_range_have_one_form(values, told):
-    assert summary.span(np.array(values)) == told
+    assert summary.describe_range(np.array(values)) == told
 
 
 def test_only_what_minari_could_call_a_set_is_fetched(tmp_path):
-    assert files.is_name(Path("pendulum/expert-v0"))
-    assert not files.is_name(Path("outputs/run"))
-    assert not files.is_name(tmp_path / "expert-v0")
+    assert files.is_minari_name(Path("pendulum/expert-v0"))
+    assert not files.is_minari_name(Path("outputs/run"))
+    assert not files.is_minari_name(tmp_path / "expert-v0")
     for name in ("outputs/run", "set.npz", str(tmp_path / "set-v0")):
         with pytest.raises(UserError, match=f"^{name}: there is no such file or folder$"):
-            summary.opened(Path(name), name)
+            summary.open_dataset(Path(name), name)
 
 
 def test_choices_are_one_hot_as_the_task_takes_them(cartpole):
@@ -158,9 +158,9 @@ def test_choices_are_one_hot_as_the_task_takes_them(cartpole):
         }
     )
     made = {name: each.reshape(3) if name == "rewards" else each for name, each in made.items()}
-    assert convert.fitting(made, cartpole, "FILE")["action"].tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert convert.to_env_rows(made, cartpole, "FILE")["action"].tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(UserError, match="FILE: actions has 2, and there are the choices 0 to 1"):
-        convert.fitting(made | {"actions": np.array([0, 2, 1])}, cartpole, "FILE")
+        convert.to_env_rows(made | {"actions": np.array([0, 2, 1])}, cartpole, "FILE")
 
 
 NAN = np.arange(21.0).reshape(7, 3).copy()
@@ -205,14 +205,14 @@ UNFIT = {
 @pytest.mark.parametrize("message", UNFIT)
 def test_what_does_not_fit_the_task_is_refused_in_a_line(message, pendulum):
     with pytest.raises(UserError, match=f"FILE: {message}"):
-        convert.fitting(files.transitions(small(**UNFIT[message])), pendulum, "FILE")
+        convert.to_env_rows(files.transitions(small(**UNFIT[message])), pendulum, "FILE")
 
 
 def test_a_package_that_is_not_there_is_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     (tmp_path / "data.h5").touch()
     with pytest.raises(UserError, match=r"^data=h5 needs h5py; pip install 'hydrl\[minari\]'$"):
-        files.read("h5", tmp_path, "data.path=X")
+        files.read_columns("h5", tmp_path, "data.path=X")
 
 
 @pytest.mark.parametrize(
@@ -240,4 +240,4 @@ def test_a_file_that_is_none_is_told_in_a_line(name, message, tmp_path):
     (tmp_path / "half.npz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "spoilt.npz").write_bytes(whole[:400] + b"spoilt" + whole[406:])
     with pytest.raises(UserError, match=f"data.path=X:? {message}"):
-        files.read("npz", tmp_path / name, "data.path=X")
+        files.read_columns("npz", tmp_path / name, "data.path=X")

@@ -46,7 +46,7 @@ def recorded(normalised, tmp_path_factory):
 
 def test_what_is_kept_is_in_the_tasks_own_units_and_in_whole_episodes(recorded, normalised):
     out, said = recorded
-    made = files.read("npz", out, "out")
+    made = files.read_columns("npz", out, "out")
     cosine, sine, speed = made["observations"].T
     assert np.allclose(cosine**2 + sine**2, 1, atol=1e-5)
     # Pendulum's own equations, action and reward as Gymnasium has them: nothing was scaled.
@@ -74,14 +74,14 @@ def test_what_is_kept_is_in_the_tasks_own_units_and_in_whole_episodes(recorded, 
 def test_the_policy_of_the_run_acts_and_what_is_sampled_differs(recorded, normalised, tmp_path):
     import hydrl
 
-    made = files.read("npz", recorded[0], "out")
+    made = files.read_columns("npz", recorded[0], "out")
     policy = hydrl.load(normalised)
     told = policy.predict(made["observations"][:20])
     assert np.allclose(made["actions"][:20], told, atol=1e-5)
     sampled = tmp_path / "sampled"
     words = [f"run={normalised}", f"out={sampled}", "frames=30", "sampled=true"]
     assert typed(*words, script="scripts/record.py").returncode == 0
-    drawn = files.read("npz", sampled, "out")
+    drawn = files.read_columns("npz", sampled, "out")
     assert abs(drawn["actions"] - policy.predict(drawn["observations"])).max() > 0.05
 
 
@@ -89,14 +89,14 @@ def test_a_policy_without_a_distribution_is_not_sampled():
     chosen = settings("algo=td3", "env=pendulum")
     evaluator = SimpleNamespace(actor=torch.nn.Linear(3, 1))
     with pytest.raises(UserError, match=r"^sampled=true: the policy of algo=td3 has no distribution"):
-        record.play(chosen, evaluator, 0, frames=10, sampled=True, stream=2)
+        record.record_episodes(chosen, evaluator, 0, frames=10, sampled=True, stream=2)
 
 
 def test_a_share_is_played_at_random_in_episodes_after_the_policys(recorded, normalised, tmp_path):
     words = [f"run={normalised}", f"out={tmp_path / 'set'}", "frames=1_440", "random=0.5"]
     done = typed(*words, script="scripts/record.py")
     assert done.returncode == 0, done.stderr
-    made, alone = (files.read("npz", each, "out") for each in (tmp_path / "set", recorded[0]))
+    made, alone = (files.read_columns("npz", each, "out") for each in (tmp_path / "set", recorded[0]))
     assert all(np.array_equal(made[name][:510], alone[name]) for name in alone)  # 720 frames of its policy's
     torque, starts = made["actions"][720:, 0], made["observations"][720::30]
     assert np.flatnonzero(made["timeouts"][720:]).tolist() == [*range(29, 720, 30)]
@@ -124,7 +124,7 @@ def test_what_was_recorded_is_learned_from_and_standardised_by_its_own_statistic
     words += ["transforms=normalized", "+transforms.reward_scaling._target_=torchrl.envs.RewardScaling"]
     words += ["+transforms.reward_scaling.loc=0.0", "+transforms.reward_scaling.scale=0.5"]
     folder = run(*words, "collector.frames_per_batch=10_000", "total_frames=10_000")
-    made = files.read("npz", recorded[0], "out")
+    made = files.read_columns("npz", recorded[0], "out")
     mean, deviation = made["observations"].mean(0), made["observations"].std(0, ddof=1)
     statistics = saved(folder, "normaliser")["0"]
     assert np.allclose(-statistics["loc"] / statistics["scale"], mean, atol=1e-4)
@@ -156,7 +156,7 @@ def test_an_episode_that_never_ends_is_cut_as_by_a_time_limit(normalised, tmp_pa
     monkeypatch.setattr(hydrl.datasets.record, "episode_limit", lambda env: 7)
     words = [f"run={normalised}", f"out={tmp_path / 'set'}", "frames=50"]
     assert typed(*words, script="scripts/record.py").returncode == 0
-    made = files.read("npz", tmp_path / "set", "out")
+    made = files.read_columns("npz", tmp_path / "set", "out")
     assert np.flatnonzero(made["timeouts"]).tolist() == [*range(6, 56, 7)]
     assert not made["terminals"].any()
 
@@ -227,13 +227,13 @@ def test_a_set_of_minaris_is_written_that_its_own_reader_and_a_run_read(
     assert episode.observations.shape == (31, 3)
     assert episode.truncations.tolist() == [False] * 29 + [True]
     assert not episode.terminations.any()
-    made = files.read("minari", Path("pendulum/played-v0"), "told")
+    made = files.read_columns("minari", Path("pendulum/played-v0"), "told")
     assert np.array_equal(made["observations"][:30], episode.observations[:-1])
     assert np.array_equal(made["next_observations"][:30], episode.observations[1:])
     angle = np.arctan2(made["observations"][:, 1], made["observations"][:, 0])
     torque, speed = made["actions"][:, 0], made["observations"][:, 2]
     assert np.allclose(made["rewards"], -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-4)
-    by_folder = files.read("minari", tmp_path / "pendulum" / "played-v0", "told")
+    by_folder = files.read_columns("minari", tmp_path / "pendulum" / "played-v0", "told")
     assert np.array_equal(by_folder["rewards"], made["rewards"])
     assert "pendulum/played-v0: Minari has such a set" in typed(*words, script="scripts/record.py").stderr
     folder = run("algo=bc", "env=pendulum", *SMALL, "data=minari", "data.path=pendulum/played-v0")
@@ -251,19 +251,22 @@ def test_of_a_memory_each_episode_counts_once_however_many_steps_a_row_has():
     after["episode_reward"] = torch.tensor([2.0, 3.0, 3.0, 2.0, 3.0, 7.0])[:, None]
     rows = TensorDict({"next": after, "episode": torch.tensor([4, 4, 4, 5, 7, 6])}, [6])
     rows["episode_reward"], rows["action"] = torch.zeros(6, 1), torch.eye(3, dtype=torch.int64)[[0, 1, 2] * 2]
-    made = summary.of_memory(rows)
+    made = summary.buffer_columns(rows)
     assert made["actions"].tolist() == [0, 1, 2] * 2
-    assert summary.over(made, 2) == "2 ended: 1 by themselves, 1 at a time limit"
+    assert summary.describe_ends(made, 2) == "2 ended: 1 by themselves, 1 at a time limit"
     assert sorted(episodes_of(rows)["episode_reward"].flatten().tolist()) == [3.0, 7.0]
     rows["next", "cut_short"] = (torch.arange(6) == 5)[:, None]  # which is no whole episode
-    assert summary.over(summary.of_memory(rows), 1) == "1 ended: 1 by themselves, 0 at a time limit"
+    assert (
+        summary.describe_ends(summary.buffer_columns(rows), 1)
+        == "1 ended: 1 by themselves, 0 at a time limit"
+    )
     assert episodes_of(rows)["episode_reward"].flatten().tolist() == [3.0]
 
 
 def test_units_say_what_a_run_made_of_its_rows():
     plain = {"transforms": {"double": {"_target_": "torchrl.envs.DoubleToFloat"}}}
-    assert summary.units(plain, [], several=False) == "the task's own"
-    told = summary.units(plain, ["clipping"], several=True)
+    assert summary.describe_units(plain, [], several=False) == "the task's own"
+    told = summary.describe_units(plain, ["clipping"], several=True)
     assert (
         told
         == "rewards are the discounted sum of minibatches.n_steps, rewards as transforms.clipping left them"
@@ -273,8 +276,8 @@ def test_units_say_what_a_run_made_of_its_rows():
 def test_where_no_folder_can_be_made_nothing_is_played(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=f"^out={tmp_path}/file/x: no folder can be made there: Not a dir"):
-        record.free(tmp_path / "file" / "x")
-    record.free(tmp_path / "new")
+        record.check_is_free(tmp_path / "file" / "x")
+    record.check_is_free(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -282,7 +285,7 @@ def test_a_set_that_cannot_be_written_leaves_no_folder(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "write", full)
+    monkeypatch.setattr(files, "write_columns", full)
     with pytest.raises(SaveError, match="No space left on device"):
-        record.save("npz", tmp_path / "out", {}, {})
+        record.save_dataset("npz", tmp_path / "out", {}, {})
     assert not (tmp_path / "out").exists()

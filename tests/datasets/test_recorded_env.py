@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hydrl import library_setup
-from hydrl.datasets.recorded_env import as_played, compare_envs
+from hydrl.datasets.recorded_env import compare_envs, without_training_wrappers
 from tests.conftest import settings, typed
 
 SMALL = ["env=pendulum", "~tuned", "total_frames=256", "collector.frames_per_batch=128"]
@@ -89,5 +89,5 @@ def test_what_differs_is_what_changes_rows(then, now, differs):
 
 def test_a_wrapper_that_is_for_training_alone_is_not_in_what_record_plays():
     env = {"id": "X", "wrappers": {"a": {"_target_": "A", "training_only": True}, "b": {"_target_": "B"}}}
-    assert as_played(env) == {"id": "X", "wrappers": {"b": {"_target_": "B"}}}
-    assert as_played(None) is None
+    assert without_training_wrappers(env) == {"id": "X", "wrappers": {"b": {"_target_": "B"}}}
+    assert without_training_wrappers(None) is None

@@ -398,7 +398,7 @@ def test_what_is_not_gymnasium_s_acts_on_tensordicts(name, load):
     policy = load(name, trust=True)
     start = policy.env(num_envs=2).base_env.reset()
     acted = policy.act(start)
-    assert acted[policy.like.action_key].shape[0] == 2
+    assert acted[policy.example_env.action_key].shape[0] == 2
 
 
 def test_a_missing_extra_is_named(load, monkeypatch):

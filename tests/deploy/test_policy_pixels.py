@@ -81,7 +81,7 @@ def test_what_it_does_on_the_plain_task_is_what_it_does_in_the_run_s_own_environ
     env.set_seed(7)
     with set_exploration_type(ExplorationType.DETERMINISTIC):
         rollout = env.rollout(12, policy.actor, break_when_any_done=False)
-    expected = [policy.form.write(each) for each in rollout["action"].unbind(1)]
+    expected = [policy.io.write(each) for each in rollout["action"].unbind(1)]
     assert np.array_equal(acted, expected)
     assert len(np.unique(acted)) > 1
     alone = [policy.predict(one_of(shown[3], place)) for place in range(3)]
@@ -144,9 +144,9 @@ def test_an_input_of_a_file_is_read_as_in_a_run(space):
         env.show = lambda each=each: each
         observation = adapted.reset()[0]
         expected.append(observation["pixels"] if isinstance(observation, dict) else observation)
-    given = torch.as_tensor(np.stack(drawn).astype(export.kind(space)))
-    np.testing.assert_allclose(export.as_read(given, space), np.stack(expected))
-    said = export.entry("observation", space)
+    given = torch.as_tensor(np.stack(drawn).astype(export.input_dtype(space)))
+    np.testing.assert_allclose(export.adapt_input(given, space), np.stack(expected))
+    said = export.describe_entry("observation", space)
     assert (np.array(said["low"]) <= np.stack(drawn)).all()
     assert (np.stack(drawn) <= np.array(said["high"])).all()
     json.dumps(said)

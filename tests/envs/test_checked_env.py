@@ -206,11 +206,11 @@ def test_what_breaks_gymnasium_s_word_is_a_line(what, num_envs):
 def test_bytes_are_taken_from_what_is_whole_and_within_them():
     task = CheckedEnv(array_sharing_envs.Odd(), "it")
     for given in (np.array([3, 255]), np.array([3.0, 255.0]), [3, 255]):
-        assert task.array(given, np.uint8, (2,)).tolist() == [3, 255]
-    assert task.array(np.array([True, False]), np.uint8, (2,)).tolist() == [1, 0]
+        assert task.to_array(given, np.uint8, (2,)).tolist() == [3, 255]
+    assert task.to_array(np.array([True, False]), np.uint8, (2,)).tolist() == [1, 0]
     for given, kind in ((np.array([0.5, 1.0]), "float64"), (np.array([3, 256]), "int64")):
         with pytest.raises(UserError, match=rf"^it gave an array of shape \[2\] of {kind} .* of kind uint8$"):
-            task.array(given, np.uint8, (2,))
+            task.to_array(given, np.uint8, (2,))
 
 
 TOLD = {

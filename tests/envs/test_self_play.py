@@ -34,7 +34,7 @@ class Scripted(self_play.OpponentPool):
         super().__init__(1, 1, 1.0)
         self.moves = iter(moves)
 
-    def drawn(self, rng):
+    def sample(self, rng):
         return 0
 
     def act(self, place, seen, legal):
@@ -178,17 +178,17 @@ def acting_by(number):
 def test_the_newest_policies_are_played_against_and_a_checkpoint_has_them():
     others, rng = self_play.OpponentPool(every_frames=100, size=2, newest=0.5), np.random.default_rng(0)
     plain = TransformedEnv(Toy())
-    assert others.drawn(rng) is None
+    assert others.sample(rng) is None
     for frames in (50, 120, 180, 450, 500):  # 120, 450 and 500 are the first past a multiple
-        others.meet(acting_by(frames), frames, plain)
+        others.maybe_add(acting_by(frames), frames, plain)
     kept = [each.module.bias[0].item() for each in others.policies]
     assert kept == [450, 500]
-    drawn = [others.drawn(rng) for _ in range(1_000)]
+    drawn = [others.sample(rng) for _ in range(1_000)]
     assert 0.7 < np.mean(drawn) < 0.8  # half of all, and half of the others
     again = self_play.OpponentPool(every_frames=100, size=2, newest=0.5)
     again.load_state_dict(others.state_dict(), acting_by(0), plain)
     assert [each.module.bias[0].item() for each in again.policies] == kept
-    again.meet(acting_by(1), 560, plain)
+    again.maybe_add(acting_by(1), 560, plain)
     assert len(again.policies) == 2
     assert again.policies[-1].module.bias[0] == 500
 
@@ -229,7 +229,7 @@ def test_an_earlier_policy_sees_a_game_by_the_statistics_that_it_had(fixed):
         actor, others = chosen.build("actor")(env), specs.opponent_pool(env)
         for frames in (1, 2):
             env.rollout(16, break_when_any_done=False)  # running statistics move meanwhile
-            others.meet(actor, frames, env)
+            others.maybe_add(actor, frames, env)
             first, second, *_ = envs.normalizer_state(env)["0"].values()
             if fixed:
                 read = seen * second + first
@@ -271,7 +271,7 @@ def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_mov
         actor, others = chosen.build("actor")(env), specs.opponent_pool(env)
         others.newest = 1.0
         for frames in (0, 20_000):  # against moves drawn at random, and against a policy
-            others.meet(actor, frames, env)
+            others.maybe_add(actor, frames, env)
             played = env.rollout(60, actor, break_when_any_done=False)
             assert torch.equal(played["action_mask"], torch.arange(3) < played["observation"])
             over = played["next", "done"]

@@ -152,7 +152,7 @@ def test_running_statistics_take_in_each_observation_once_and_stand_still_in_tim
     env = make([partial(normalizer, ["observation"], None, settle=0.75, over=240)])
     (norm,) = normalization.normalizers(env)
     env.rollout(40, **play)
-    assert norm.seen == len(taken) == plain.numel() + begun.sum()
+    assert norm.num_observations == len(taken) == plain.numel() + begun.sum()
     assert norm.loc["observation"].tolist() == pytest.approx(taken.mean(0).tolist(), rel=1e-5)
     assert norm.scale["observation"][:2].tolist() == pytest.approx(
         taken[:, :2].std(0, unbiased=False).tolist(), rel=1e-4
@@ -161,7 +161,7 @@ def test_running_statistics_take_in_each_observation_once_and_stand_still_in_tim
     still = norm.loc["observation"].clone()
     env.rollout(50, **play)
     assert torch.equal(norm.loc["observation"], still)
-    assert 180 <= norm.seen < 184  # three quarters of 240, and what came with the last of them
+    assert 180 <= norm.num_observations < 184  # three quarters of 240, and what came with the last of them
 
 
 @pytest.mark.parametrize(("num_envs", "steps"), [pytest.param(1, 8_000, marks=pytest.mark.slow), (16, 2_000)])
@@ -263,7 +263,7 @@ def test_scaled_actions_fill_the_bounds_and_never_pass_them():
     ends = scaled.action_spec.space
     assert (ends.low.unique().tolist(), ends.high.unique().tolist()) == ([-1], [1])
     (transform,) = scaled.transform
-    for each in (transform, transform.of_rows()):
+    for each in (transform, transform.for_rows()):
         for end, bound in ((ends.low, low), (ends.high, high)):
             given = each.inv(TensorDict({"action": end}))["action"]
             torch.testing.assert_close(given, bound)

@@ -98,7 +98,7 @@ def test_one_for_training_alone_is_not_evaluated_with(run):
     policy = hydrl.load(folder, trust=True)
     assert policy.env().rollout(20, policy.actor)["next", "episode_reward"].max() == 10
     chosen, trained, evaluator = open_run(folder, checkpoint="last", device=torch.device("cpu"), trust=True)
-    made = record.play(chosen, evaluator, trained, frames=40, sampled=False, stream=3, random=0.5)
+    made = record.record_episodes(chosen, evaluator, trained, frames=40, sampled=False, stream=3, random=0.5)
     assert made["rewards"].tolist() == [1.0] * 40
 
 

@@ -239,7 +239,7 @@ def hang_in_a_worker(report: Path) -> None:
     """Of a worker, what limits the time of a batch."""
     worker = object.__new__(worker_collectors.WorkerCollector)
     worker.worker_timeout, worker.report = 2, report.open("w", buffering=1)
-    with worker.reported():
+    with worker.reporting():
         hang_in_c()
 
 

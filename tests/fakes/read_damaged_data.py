@@ -60,7 +60,7 @@ def main() -> None:
     kind, first = sys.argv[1], int(sys.argv[2])
     for file in json.load(sys.stdin)[first:]:
         try:
-            made = columns.read(kind, Path(file), "data.path=FILE")
+            made = columns.read_columns(kind, Path(file), "data.path=FILE")
             columns.transitions(made)
             told = "read"
         except UserError as error:

@@ -197,8 +197,8 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "resume": resumed,
     "resume=auto": resumed_auto,
     "init_from": begun_from,
-    "data": lambda run: collector.of_run(str(run), "cartpole", "data.path"),
-    "data.py": lambda run: overview.opened(run, str(run)),
+    "data": lambda run: collector.load_run_rows(str(run), "cartpole", "data.path"),
+    "data.py": lambda run: overview.open_dataset(run, str(run)),
 }
 
 

@@ -1,5 +1,6 @@
 """The site of README and docs/."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -47,3 +48,28 @@ def test_every_extra_and_command_is_on_the_page_of_installing():
     told = dict(re.findall(r"^\| `([\w-]+)` \|.*\| (yes|no) \|$", page, re.M))
     assert told == {name: "yes" if name in [*brought, "dev"] else "no" for name in extras}
     assert re.findall(r"^\| `hydrl (\w+) .*`python scripts/\1\.py", page, re.M) == list(SCRIPTS)
+
+
+def test_the_picture_of_rooms_shows_the_imports_there_are(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "docs")
+    rooms = importlib.import_module("rooms")
+    description = re.search(r"<dc:description>(.*?)</dc:description>", rooms.PICTURE.read_text(), re.S)
+    assert description is not None
+    assert description[1] == rooms.described(rooms.imports()), "run python scripts/docs/rooms.py"
+    assert rooms.reduced({("a", "b"), ("b", "c"), ("a", "c")}) == {("a", "b"), ("b", "c")}
+
+
+def test_the_examples_in_contributing_stand_in_the_files_they_name():
+    text, *blocks = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("```")
+    for block, following in zip(blocks[::2], blocks[1::2], strict=True):
+        path = re.findall(r"`(\S+\.(?:yaml|py))`", text)[-1]
+        file = ROOT / path if path.startswith("configs") else ROOT / "src" / "hydrl" / path
+        lines = {code(line) for line in file.read_text(encoding="utf-8").splitlines()}
+        assert [line for line in block.splitlines()[1:] if code(line) not in lines | {""}] == [], path
+        text = following
+    assert len(blocks) == 10
+
+
+def code(line: str) -> str:
+    """A line without its comment and indentation."""
+    return line.partition("#")[0].strip()

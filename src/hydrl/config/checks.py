@@ -128,7 +128,7 @@ def of_others(values: Values) -> Iterator[str]:
     """Frames that another policy acted in, where probabilities are compared with the policy's own."""
     if not asked(values, "epochs"):
         return
-    if values["collector"]["_target_"] == "hydrl.datasets.collector.DataSet":
+    if values["collector"]["_target_"] == "hydrl.datasets.collector.DatasetCollector":
         yield (
             f"collector=dataset gives what others did, and algo={values['algo']} learns from its own "
             "policy's frames alone; use algo=bc, or another that learns from data"

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 ENCODER = "hydrl.networks.encoders.encoder"
+DATASET_COLLECTOR = "hydrl.datasets.collector.DatasetCollector"
 
 
 def renamed(values: Any, *, scale: str = "bytes") -> Any:
@@ -29,7 +30,7 @@ def renamed(values: Any, *, scale: str = "bytes") -> Any:
         values = {
             **values,
             "collector": left,
-            "data": {"_target_": "hydrl.datasets.collector.rows_of", **named},
+            "data": {"_target_": "hydrl.datasets.collector.load_dataset", **named},
         }
     made = {key: renamed(each, scale=scale) for key, each in values.items()}
     made |= {"_target_": now(made["_target_"])} if "_target_" in made else {}
@@ -39,7 +40,7 @@ def renamed(values: Any, *, scale: str = "bytes") -> Any:
 def set_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """The collector in settings, where it draws from a set of data."""
     collector: Any = values.get("collector")
-    draws = isinstance(collector, dict) and collector.get("_target_") == "hydrl.datasets.collector.DataSet"
+    draws = isinstance(collector, dict) and now(collector.get("_target_")) == DATASET_COLLECTOR
     return collector if draws else {}
 
 

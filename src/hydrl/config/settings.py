@@ -117,7 +117,7 @@ class Settings(Parts):
     @property
     def from_data(self) -> bool:
         """Whether frames are drawn from a data set, and none is collected."""
-        return self.collector["_target_"] == "hydrl.datasets.collector.DataSet"
+        return self.collector["_target_"] == "hydrl.datasets.collector.DatasetCollector"
 
     @property
     def steps_of_a_row(self) -> int:
@@ -448,7 +448,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
 
     Args:
         settings: the run's.
-        kind: what :func:`hydrl.envs.action_kind` says of the environment.
+        kind: what :func:`hydrl.specs.action_kind` says of the environment.
     """
     has = f"{env_named(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:

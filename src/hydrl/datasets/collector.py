@@ -1,6 +1,6 @@
-"""Data that others collected: what an earlier run kept in its replay memory, or a set of transitions."""
+"""Offline datasets for training: a run's replay buffer or a file of transitions, and its collector."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +13,15 @@ from torchrl.data import LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
 from torchrl.envs import ObservationNorm, Transform, TransformedEnv
 
 from hydrl.datasets import files
-from hydrl.datasets.convert import FORMAT, about, check_task, check_transforms, fitting, scales_of
-from hydrl.datasets.from_run import kept, standardised
+from hydrl.datasets.convert import (
+    FORMAT,
+    check_task,
+    check_transforms,
+    read_about,
+    reward_transforms,
+    to_env_rows,
+)
+from hydrl.datasets.from_run import is_normalized, read_run_buffer
 from hydrl.envs.external_env import GymIO
 from hydrl.envs.gymnasium import gymnasium_env
 from hydrl.envs.normalization import fit_normalizer, normalizers
@@ -29,7 +36,7 @@ from hydrl.training.evaluator import preserve_rng
 Kind = Literal["run", "minari", "h5", "npz"]
 
 
-def rows_of(
+def load_dataset(
     env: TransformedEnv,
     policy: TensorDictModuleBase,
     *,
@@ -40,60 +47,78 @@ def rows_of(
     sequence: int | None = None,
     make_env: Callable[..., TransformedEnv] | None = None,
 ) -> ReplayBuffer:
-    """Transitions of a set, to be drawn from at random, with replacement.
+    """Offline dataset as a replay buffer that samples uniformly, with replacement.
 
-    They are kept in the task's own units, and handed over as the transforms of ``env`` show them to what
-    learns. A normaliser of observations takes its statistics from them.
+    Rows are stored in the environment's own units; samples have the transforms of ``env`` applied. Its
+    observation normalizers are fitted to the dataset.
 
     Args:
-        env: says what an observation and an action are.
+        env: gives the observation and action specs.
         policy: reads the observations.
-        path: a run folder, whose newest checkpoint counts, or one checkpoint; else what
-            :func:`hydrl.datasets.files.read` reads.
-        task: this run's, which must be the data's.
-        kind: what lies there: the replay memory of a ``run``, or a set of that form.
-        key: what the user set, for messages.
-        sequence: rows that are drawn together, one after another of an episode, with what it returned from
-            each on; ``None`` draws single ones.
-        make_env: makes such an environment; its task's own spaces are those of the set.
+        path: a run folder (its newest checkpoint), a checkpoint, or a path for
+            :func:`hydrl.datasets.files.read_columns`.
+        task: task of this run; the dataset has to be of the same.
+        kind: ``run`` for a run's replay buffer, else the file format.
+        key: the key the user set, for messages.
+        sequence: consecutive rows of an episode sampled together, with returns-to-go; ``None`` samples
+            single rows.
+        make_env: builds such an environment; the dataset is in the spaces of its Gymnasium environment.
 
     Raises:
-        UserError: if there is no data, or it is of another task, other transforms or other actions.
+        UserError: if there is no data, or it does not match the task, its transforms or its spaces.
     """
-    told, scales, checkpoint = f"{key}={path}", scales_of(env), None
+    label, scales, checkpoint = f"{key}={path}", reward_transforms(env), None
     recorded_env: Any
     buffer: Any
     if kind == "run":
-        buffer, scaled, checkpoint, recorded_env = of_run(path, task, key)
+        buffer, scaled, checkpoint, recorded_env = load_run_rows(path, task, key)
         scales = [] if scaled else scales
     else:
-        written = about(files.minari_folder(Path(path)) if kind == "minari" else Path(path))
-        check_task(written.get("task"), task, told)
-        recorded_env = written.get("env")
-        check_transforms(env, told)
-        made = files.transitions(files.read(kind, Path(path), told))
-        if not len(made["rewards"]):
-            raise UserError(f"{told}: of none of its rows is it known what came next; add {files.NEXT}")
-        older = bool(written) and written.get("format") != FORMAT
-        if kind == "minari" and not written:
-            older = files.older_minari(Path(path))
-        rows = fitting(made, env, told, None if older else own_form(make_env, env))
+        about = read_about(files.minari_folder(Path(path)) if kind == "minari" else Path(path))
+        check_task(about.get("task"), task, label)
+        recorded_env = about.get("env")
+        rows = load_file_rows(env, kind, Path(path), label, about, make_env)
         buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
         buffer.extend(rows)
-    check_read(env, policy, buffer[:1], told)
+    check_policy_inputs(env, policy, buffer[:1], label)
     if sequence is not None:
-        buffer = in_sequences(buffer, sequence, told)
-        policy.apply(partial(shown_to, rows=buffer.storage[:]))
-    unscale_actions(buffer, env)  # the rows are in it, as a buffer keeps them
-    if shown := [*standardising(env, buffer, told), *scales]:
-        buffer.append_transform(AsShown(shown, env.device))
-    buffer.read_from = checkpoint  # for the record of what a run learns from
+        buffer = as_sequences(buffer, sequence, label)
+        policy.apply(partial(fit_decision_transformer, rows=buffer.storage[:]))
+    unscale_actions(buffer, env)
+    if transforms := [*fit_normalizers(env, buffer, label), *scales]:
+        buffer.append_transform(EnvTransforms(transforms, env.device))
+    buffer.read_from = checkpoint  # checkpoints record it
     buffer.recorded_env = recorded_env
     return buffer
 
 
-def own_form(make_env: Any, env: TransformedEnv) -> GymIO | None:
-    """How a Gymnasium task itself sees and acts; ``None`` of others."""
+def load_file_rows(
+    env: TransformedEnv, kind: Kind, path: Path, label: str, about: Mapping[str, Any], make_env: Any
+) -> TensorDictBase:
+    """Rows ``[rows]`` of a dataset file.
+
+    Args:
+        env: see :func:`load_dataset`.
+        kind: file format.
+        path: see :func:`load_dataset`.
+        label: how the user named the dataset, for messages.
+        about: contents of its ``about.json``.
+        make_env: see :func:`load_dataset`.
+    """
+    check_transforms(env, label)
+    columns = files.transitions(files.read_columns(kind, path, label))
+    if not len(columns["rewards"]):
+        raise UserError(
+            f"{label}: of none of its rows is it known what came next; add {files.NEXT_OBSERVATIONS}"
+        )
+    older = bool(about) and about.get("format") != FORMAT
+    if kind == "minari" and not about:
+        older = files.has_old_minari_format(path)
+    return to_env_rows(columns, env, label, None if older else make_gym_io(make_env, env))
+
+
+def make_gym_io(make_env: Any, env: TransformedEnv) -> GymIO | None:
+    """Conversion from and to the spaces of a Gymnasium environment; ``None`` for other environments."""
     make: Any = make_env.args[0] if isinstance(make_env, partial) else None
     if getattr(make, "func", None) is not gymnasium_env:
         return None
@@ -101,130 +126,131 @@ def own_form(make_env: Any, env: TransformedEnv) -> GymIO | None:
         return GymIO(make, env.base_env.action_spec_unbatched, "data")
 
 
-def of_run(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str, Any]:
-    """What a run kept, whether its transforms changed rewards for good, its checkpoint and environment.
+def load_run_rows(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, str, Any]:
+    """A run's replay buffer.
+
+    Returns:
+        the buffer, whether its rewards are transformed irreversibly, the checkpoint, and the run's ``env``
+        settings.
 
     Raises:
-        UserError: if there is none, or it is of another task or of what a normaliser showed.
+        UserError: if the run has no replay buffer, is of another task, or stored normalized observations.
     """
-    told = f"{key}={path}"
-    buffer, settings, left, archive = kept(Path(path), key)
-    check_task(settings["task"], task, told)
-    if standardised(settings):
+    label = f"{key}={path}"
+    buffer, settings, left, archive = read_run_buffer(Path(path), key)
+    check_task(settings["task"], task, label)
+    if is_normalized(settings):
         raise UserError(
-            f"{told}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
+            f"{label}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
             "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
         )
     for name in left:
-        warn_once(f"{told}: its rewards are as transforms.{name} of that run left them")
+        warn_once(f"{label}: its rewards are as transforms.{name} of that run left them")
     return buffer, bool(left), str(archive.absolute()), settings.get("env")
 
 
-def in_sequences(buffer: ReplayBuffer, sequence: int, told: str) -> ReplayBuffer:
-    """The rows of a buffer, drawn ``sequence`` at a time.
+def as_sequences(buffer: ReplayBuffer, sequence: int, label: str) -> ReplayBuffer:
+    """A buffer whose samples are windows of ``sequence`` consecutive rows of an episode.
 
     Raises:
-        UserError: where it is not known which rows follow one another, or what they returned.
+        UserError: if the order of rows or their returns are unknown.
     """
     rows = buffer.storage[:]
     if not has_episodes(buffer):
         raise UserError(
-            f"{told}: an older run kept it and not which episodes its rows are of, so that it is single "
+            f"{label}: an older run kept it and not which episodes its rows are of, so that it is single "
             "transitions; play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz "
             "data.path=DIR"
         )
     if "steps_to_next_obs" in rows.keys():  # noqa: SIM118 - a tensordict's keys
-        raise UserError(f"{told}: its rows are of several steps each; collect with minibatches.n_steps=1")
+        raise UserError(f"{label}: its rows are of several steps each; collect with minibatches.n_steps=1")
     if "step_count" not in rows.keys():  # noqa: SIM118
         raise UserError(
-            f"{told}: its rows do not say which step of an episode they are; collect with a "
+            f"{label}: its rows do not say which step of an episode they are; collect with a "
             "StepCounter in transforms"
         )
     rows = complete_episodes(rows)
     if not len(rows):
-        raise UserError(f"{told}: no episode in it comes to its end, so that no return is known")
+        raise UserError(f"{label}: no episode in it comes to its end, so that no return is known")
     windows = EpisodeWindows(rows[EPISODE], sequence)
-    made = TensorDictReplayBuffer(storage=LazyTensorStorage(len(rows)), sampler=windows)
-    made.extend(rows)
-    return made
+    sequences = TensorDictReplayBuffer(storage=LazyTensorStorage(len(rows)), sampler=windows)
+    sequences.extend(rows)
+    return sequences
 
 
-def shown_to(module: nn.Module, rows: TensorDictBase) -> None:
-    """Lets a module of a policy that acts for a return see which the episodes of a set had."""
+def fit_decision_transformer(module: nn.Module, rows: TensorDictBase) -> None:
+    """Fits a decision transformer's return scaling to the dataset's rows."""
     if isinstance(module, DecisionTransformer):
         module.fit(rows)
 
 
-def check_read(env: TransformedEnv, policy: TensorDictModuleBase, rows: TensorDictBase, told: str) -> None:
-    """A policy reads of the rows what it reads of the environment.
+def check_policy_inputs(
+    env: TransformedEnv, policy: TensorDictModuleBase, rows: TensorDictBase, label: str
+) -> None:
+    """Checks that rows have the entries that the policy reads, as the environment has them.
 
     Raises:
-        UserError: for an entry that is not there, or of another shape or kind.
+        UserError: for an entry that is missing, or of another shape or dtype.
     """
     step = env.fake_tensordict().reshape(-1)[0]
     read = [key for key in policy.in_keys if key not in (*CONTEXT_KEYS, "is_init")]
-    for entry in ("action", *read, *(("next", each) for each in read)):
-        wanted, found = step.get(entry), rows.get(entry, None)
-        if found is None or (found.shape[1:], found.dtype) != (wanted.shape, wanted.dtype):
-            there = "none" if found is None else f"{found.dtype} of shape {list(found.shape[1:])}"
+    for entry in ("action", *read, *(("next", key) for key in read)):
+        wanted, actual = step.get(entry), rows.get(entry, None)
+        if actual is None or (actual.shape[1:], actual.dtype) != (wanted.shape, wanted.dtype):
+            has = "none" if actual is None else f"{actual.dtype} of shape {list(actual.shape[1:])}"
             raise UserError(
-                f"{told}: {entry} should be {wanted.dtype} of shape {list(wanted.shape)}; there is {there}"
+                f"{label}: {entry} should be {wanted.dtype} of shape {list(wanted.shape)}; there is {has}"
             )
 
 
-def standardising(env: TransformedEnv, buffer: ReplayBuffer, told: str) -> list[ObservationNorm]:
-    """The environment's normalisers, with the statistics of the rows.
+def fit_normalizers(env: TransformedEnv, buffer: ReplayBuffer, label: str) -> list[ObservationNorm]:
+    """The environment's observation normalizers, fitted to the rows.
 
     Raises:
-        UserError: for running ones, which nothing would run along.
+        UserError: for running normalizers, which a dataset would not update.
     """
-    found = normalizers(env)
-    for each in found:
-        if not isinstance(each, ObservationNorm):
+    transforms = normalizers(env)
+    for transform in transforms:
+        if not isinstance(transform, ObservationNorm):
             raise UserError(
-                f"{told}: running statistics of observations stand still with data; use "
+                f"{label}: running statistics of observations stand still with data; use "
                 "transforms=normalized init_stats_frames=1_000, which takes them from it"
             )
-        fit_normalizer(each, buffer.storage[:].get(each.in_keys[0]).to(each.loc.device))
-    return found
+        fit_normalizer(transform, buffer.storage[:].get(transform.in_keys[0]).to(transform.loc.device))
+    return transforms
 
 
-class AsShown(Transform):
-    """Shows rows of a task as an environment's transforms show each step.
+class EnvTransforms(Transform):
+    """Replay-buffer transform that applies an environment's transforms to sampled rows.
 
     Args:
-        shown: those that change the numbers of an observation or a reward, one by one.
-        device: of the environment.
+        transforms: the environment's transforms of observation and reward values.
+        device: device of the environment.
     """
 
-    def __init__(self, shown: list[Transform], device: torch.device | None) -> None:
+    def __init__(self, transforms: list[Transform], device: torch.device | None) -> None:
         super().__init__()
-        self.shown, self.device = (shown,), device  # in a tuple: they remain the environment's
+        self.transforms, self.device = (transforms,), device  # a tuple: no submodules of this one
 
     def forward(self, rows: TensorDictBase) -> TensorDictBase:
-        """Rows ``[rows]``, root and next."""
+        """Rows ``[rows]``, with root and next entries transformed."""
         rows = rows.to(self.device) if self.device is not None else rows
-        for each in self.shown[0]:
-            places: list[NestedKey] = [*each.in_keys] if isinstance(each, ObservationNorm) else []
-            for key in (*places, *(("next", key) for key in each.in_keys)):
-                given = rows.get(key)  # of a task in double precision so are the statistics
-                rows.set(key, each._apply_transform(given).to(given.dtype))
+        for transform in self.transforms[0]:
+            places: list[NestedKey] = [*transform.in_keys] if isinstance(transform, ObservationNorm) else []
+            for key in (*places, *(("next", key) for key in transform.in_keys)):
+                values = rows.get(key)  # statistics may be in double precision, as the environment
+                rows.set(key, transform._apply_transform(values).to(values.dtype))
         return rows
 
 
-class DataSet:
-    """Such transitions in the place of a collector; the environment is stepped to evaluate alone.
+class DatasetCollector:
+    """Collector that samples an offline dataset; the environment is used for evaluation only.
 
     Args:
-        env: says what an observation and an action are.
-        make_env: not read; every collector is built from the same.
-        policy: reads the observations; it acts nowhere.
-        data: what is drawn from.
-        frames_per_batch: transitions in a batch, which count as frames.
-        num_envs: environments that ``env`` steps together.
-        seed: not read; the global random number generator draws.
-        device: where batches live.
-        stop: not read; a batch takes no time.
+        env, make_env, policy, num_envs, seed, stop: unused; all collectors have the same arguments.
+        data: the dataset.
+        frames_per_batch: transitions in a batch; they count as frames.
+        device: device of the batches.
     """
 
     restart_reason: str | None = None
@@ -251,14 +277,14 @@ class DataSet:
             yield self.buffer.sample(self.frames_per_batch).to(self.device)
 
     def publish(self) -> None:
-        """Nobody acts."""
+        """Nothing to do: no policy acts."""
 
     def state(self, *, running: bool) -> dict[str, Any]:
-        """What is drawn next the random number generator decides."""
+        """Empty: sampling uses the global random number generator."""
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on from :meth:`state`."""
+        """Restores :meth:`state`."""
 
     def shutdown(self) -> None:
-        """There is nothing to end."""
+        """Nothing to do."""

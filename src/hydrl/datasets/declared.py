@@ -1,4 +1,4 @@
-"""What a data file declares, looked at before anything in it is read: it may be damaged, or a stranger's."""
+"""Checks of dataset files before their contents are read: they may be damaged or untrusted."""
 
 import json
 import zipfile
@@ -12,20 +12,20 @@ from numpy.lib import format as npy
 
 from hydrl.errors import printable
 
-PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+KNOWN_COMPRESSION = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
 
-def reason(error: Exception) -> str:
-    """What is wrong, in one short line."""
+def short_reason(error: Exception) -> str:
+    """An error's message in one short line."""
     text = " ".join(str(error).split()).partition(" If you trust")[0][:160]
     return printable(text) or type(error).__name__
 
 
-def require_room(sizes: Mapping[str, int]) -> None:
-    """All that a file declares fits into this machine's memory.
+def check_memory(sizes: Mapping[str, int]) -> None:
+    """Checks that a file's declared columns fit into this machine's memory.
 
     Args:
-        sizes: bytes by column.
+        sizes: size of each column in bytes.
 
     Raises:
         ValueError: naming the largest column.
@@ -39,8 +39,8 @@ def require_room(sizes: Mapping[str, int]) -> None:
         )
 
 
-def require_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """A member of a NumPy archive is an array, of the size that its header declares.
+def check_npz_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Checks that a member of a NumPy archive is an array of its declared size.
 
     Raises:
         ValueError: naming the column.
@@ -48,7 +48,7 @@ def require_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     name = member.filename.removesuffix(".npy")
     if member.flag_bits & 1:
         raise ValueError(f"{name} is encrypted")
-    if member.compress_type not in PACKED:
+    if member.compress_type not in KNOWN_COMPRESSION:
         raise ValueError(f"{name} has the unknown compression {member.compress_type}")
     try:
         with archive.open(member) as opened:
@@ -57,32 +57,32 @@ def require_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
             shape, _, dtype = header(opened)
             begin = opened.tell()
     except Exception as error:
-        raise ValueError(f"{name} is no array: {reason(error)}") from None
+        raise ValueError(f"{name} is no array: {short_reason(error)}") from None
     if not dtype.hasobject and begin + prod(shape) * dtype.itemsize != member.file_size:
         held = f"{member.file_size - begin:,}"
         raise ValueError(f"{name} declares {prod(shape) * dtype.itemsize:,} bytes and holds {held}")
 
 
-def datasets_of(opened: Any) -> dict[str, Any]:
-    """All data sets of an open HDF5 file by name, groups within groups joined by a stroke.
+def hdf5_datasets(opened: Any) -> dict[str, Any]:
+    """All HDF5 datasets of an open file by their path, ``GROUP/NAME``.
 
     Raises:
-        ValueError: naming one that is a link, or whose values lie in another file.
+        ValueError: naming a link, or one whose values are in another file.
     """
     import h5py
 
-    found: dict[str, Any] = {}
+    datasets: dict[str, Any] = {}
     passed, waiting = set[int](), [("", opened)]
     while waiting:
         within, group = waiting.pop()
         if (address := h5py.h5o.get_info(group.id).addr) in passed:  # a group may hold itself
             continue
         passed.add(address)
-        for each in group:
-            name = f"{within}/{each}".lstrip("/")
-            if not isinstance(group.get(each, getlink=True), h5py.HardLink):
+        for member in group:
+            name = f"{within}/{member}".lstrip("/")
+            if not isinstance(group.get(member, getlink=True), h5py.HardLink):
                 raise ValueError(f"{name} is a link; copy what it names into the file")
-            node = group[each]
+            node = group[member]
             if isinstance(node, h5py.Group):
                 waiting.append((name, node))
             elif isinstance(node, h5py.Dataset):
@@ -90,15 +90,15 @@ def datasets_of(opened: Any) -> dict[str, Any]:
                     raise ValueError(f"{name} has its values in another file; copy them into this one")
                 if node.shape is None:
                     raise ValueError(f"{name} has no values")
-                found[name] = node
-    return found
+                datasets[name] = node
+    return datasets
 
 
-def require_minari(folder: Path) -> None:
-    """A folder of a Minari set holds what its ``metadata.json`` says, and is read without anything else.
+def check_minari(folder: Path) -> None:
+    """Checks that a Minari dataset's folder holds what its ``metadata.json`` declares.
 
     Raises:
-        ValueError: for what does not.
+        ValueError: if it does not, or if reading it would create an environment.
     """
     import h5py
 
@@ -112,7 +112,10 @@ def require_minari(folder: Path) -> None:
         count, declared = len(opened), metadata.get("total_episodes")
         if not isinstance(declared, int) or not 0 <= declared <= count:
             raise ValueError(f"metadata.json declares total_episodes={declared}, and the file holds {count}")
-        sizes = {name: prod(each.shape) * each.dtype.itemsize for name, each in datasets_of(opened).items()}
-    require_room({name: size for name, size in sizes.items() if "/infos/" not in name})
+        sizes = {
+            name: prod(dataset.shape) * dataset.dtype.itemsize
+            for name, dataset in hdf5_datasets(opened).items()
+        }
+    check_memory({name: size for name, size in sizes.items() if "/infos/" not in name})
     for name, size in sizes.items():
-        require_room({name: size})
+        check_memory({name: size})

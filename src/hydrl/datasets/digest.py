@@ -1,4 +1,4 @@
-"""Which rows of data a run learns from: recorded by their content, and compared where the run goes on."""
+"""Digest of a run's offline dataset, stored in checkpoints and compared when the run resumes."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -19,15 +19,15 @@ from hydrl.run.checkpoint.resume import DATA, ResumePoint
 def record_data(
     data: ReplayBuffer | None, settings: Mapping[str, Any], point: ResumePoint | None
 ) -> dict[str, Any] | None:
-    """What a run learns from: where it lies, how many rows, their digest, and the checkpoint that had them.
+    """Record of the dataset for checkpoints: path, source checkpoint, number of rows and digest.
 
     Args:
-        data: the rows; ``None`` where a run has none.
+        data: the dataset, if the run has one.
         settings: of the run, as they are saved.
-        point: where it is resumed; a fork may learn from other rows.
+        point: where the run is resumed; a fork may use another dataset.
 
     Raises:
-        UserError: if a run that goes on would learn from other rows than it began with.
+        UserError: if a resumed run would learn from other rows than before.
     """
     if data is None:
         return None
@@ -36,7 +36,7 @@ def record_data(
         "path": str(find(settings, DATA)),
         "checkpoint": getattr(data, "read_from", None),
         "rows": len(data),
-        "digest": digest_of(data),
+        "digest": compute_digest(data),
     }
     if point is None:
         return now
@@ -44,33 +44,35 @@ def record_data(
     if not isinstance(then, Mapping):
         warn_once(
             f"the checkpoint is of an earlier version and does not record which rows of {DATA} the run began "
-            f"with; it goes on with {described(now)}"
+            f"with; it goes on with {describe_data(now)}"
         )
     elif then.get("digest") != now["digest"] and point.is_fork:
-        warn_once(f"the fork learns from {described(now)}; {point.folder} learned from {described(then)}")
+        warn_once(
+            f"the fork learns from {describe_data(now)}; {point.folder} learned from {describe_data(then)}"
+        )
     elif then.get("digest") != now["digest"]:
         again = then.get("checkpoint")
         restored = f"name {DATA}={again}, if it is still there" if again else "restore the first"
         raise UserError(
-            f"{DATA}={now['path']} has other rows than the run began with: {described(then)}, and now "
-            f"{described(now)}; {restored}, or add hydra.run.dir=NEW to fork the run with these"
+            f"{DATA}={now['path']} has other rows than the run began with: {describe_data(then)}, and now "
+            f"{describe_data(now)}; {restored}, or add hydra.run.dir=NEW to fork the run with these"
         )
     return now
 
 
-def described(read: Mapping[str, Any]) -> str:
-    """Rows, digest and place in a few words."""
+def describe_data(read: Mapping[str, Any]) -> str:
+    """A dataset's rows, path and digest in words."""
     place = read.get("checkpoint") or read.get("path")
     return f"{read.get('rows')} rows of {place}, digest {read.get('digest')}"
 
 
-def digest_of(data: ReplayBuffer) -> str:
-    """Of all rows in the environment's own units, with the pictures that lie beside them."""
-    made = blake2b(digest_size=16)
-    beside = [each.buffer for each in data._transform if isinstance(each, FrameDedup)]
+def compute_digest(data: ReplayBuffer) -> str:
+    """Digest of all rows, in the environment's own units, and of deduplicated frames."""
+    digest = blake2b(digest_size=16)
+    beside = [transform.buffer for transform in data._transform if isinstance(transform, FrameDedup)]
     for buffer in (data, *beside):
         rows: TensorDictBase = buffer.storage[:]
         for name, values in sorted(rows.items(True, True), key=lambda item: str(item[0])):
-            made.update(f"{name} {values.dtype} {list(values.shape)} ".encode())
-            made.update(values.cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return made.hexdigest()
+            digest.update(f"{name} {values.dtype} {list(values.shape)} ".encode())
+            digest.update(values.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

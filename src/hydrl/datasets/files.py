@@ -1,7 +1,7 @@
-"""Sets of transitions as arrays, a row a step: HDF5 and NumPy's archives in D4RL's names, and Minari's sets.
+"""Dataset files: HDF5 and NumPy archives with D4RL's column names, and Minari datasets.
 
-All are in the task's own units. What is observed is the column ``observations``, or a column
-``observations/NAME`` an entry.
+A row is a step; all values are in the environment's own units. Observations are the column ``observations``,
+or one column ``observations/NAME`` for each entry.
 """
 
 import io
@@ -15,67 +15,67 @@ from typing import Any
 
 import numpy as np
 
-from hydrl.datasets.declared import datasets_of, reason, require_member, require_minari, require_room
+from hydrl.datasets.declared import check_memory, check_minari, check_npz_member, hdf5_datasets, short_reason
 from hydrl.errors import UserError, printable
 from hydrl.specs import MASK
 
 Columns = dict[str, np.ndarray]
 
-NEEDED = ("observations", "actions", "rewards", "terminals")
-NEXT = "next_observations"
-ENDS = ("terminals", "timeouts")
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+NEXT_OBSERVATIONS = "next_observations"
+END_COLUMNS = ("terminals", "timeouts")
 EXTRA = "pip install 'hydrl[minari]'"
-LARGEST = 1e18  # the squares of a minibatch of larger numbers are beyond single precision
+MAX_VALUE = 1e18  # squares of larger values overflow single precision in a minibatch
 
 
-def read(kind: str, path: Path, told: str) -> Columns:
-    """The columns of a set that this project reads; others are left where they are.
+def read_columns(kind: str, path: Path, label: str) -> Columns:
+    """Reads and checks the known columns of a dataset; others are ignored.
 
     Args:
         kind: ``npz``, ``h5`` or ``minari``.
-        path: a file, or a folder of :mod:`hydrl.datasets.record`; of Minari's, a local name or a folder.
-        told: how the user named it, for messages.
+        path: a file, or a folder by :mod:`hydrl.datasets.record`; for Minari an id or a folder.
+        label: how the user named it, for messages.
 
     Raises:
-        UserError: if there is none, it cannot be read, or a column lacks or does not fit the others.
+        UserError: if it is missing or unreadable, or a column is missing or does not fit the others.
     """
     if kind == "minari":
-        columns = minari(path, told)
+        columns = read_minari(path, label)
         names = [*columns]
     else:
         file = path / f"data.{kind}" if path.is_dir() else path
         if not file.is_file():
             what = f"no data.{kind} in it" if path.is_dir() else "no such file"
-            raise UserError(f"{told}: there is {what}; {instead(path, kind)}")
+            raise UserError(f"{label}: there is {what}; {suggest_kind(path, kind)}")
         try:
             columns, names = READERS[kind](file)
         except UserError:
             raise
-        except Exception as error:  # whatever a damaged file leads NumPy and HDF5 to
-            raise UserError(f"{told} cannot be read as {kind}: {reason(error)}") from None
-    require(columns, told, names)
+        except Exception as error:  # damaged files make NumPy and HDF5 raise anything
+            raise UserError(f"{label} cannot be read as {kind}: {short_reason(error)}") from None
+    check_columns(columns, label, names)
     return columns
 
 
 def is_read(name: str) -> bool:
-    """Whether a column of this name is one of those that this project reads."""
-    return name.partition("/")[0] in (*NEEDED, NEXT, *ENDS)
+    """Whether a column of this name is read."""
+    return name.partition("/")[0] in (*REQUIRED, NEXT_OBSERVATIONS, *END_COLUMNS)
 
 
-def instead(path: Path, kind: str = "") -> str:
-    """What a path that is no such set seems to be, where that is of another ``kind``."""
+def suggest_kind(path: Path, kind: str = "") -> str:
+    """Advice for a path that is no dataset of ``kind``: the kind it seems to be."""
     kinds = {
         "npz": path.suffix == ".npz" or (path / "data.npz").is_file(),
         "h5": path.suffix in (".h5", ".hdf5") or (path / "data.h5").is_file(),
         "run": path.suffix == ".torchrl" or (path / "config_resolved.yaml").is_file(),
         "minari": (path / "data" / "main_data.hdf5").is_file() or (path / "main_data.hdf5").is_file(),
     }
-    others = [each for each, fits in kinds.items() if fits and each != kind]
+    others = [other for other, fits in kinds.items() if fits and other != kind]
     return f"use data={others[0]}" if others else "give another path"
 
 
-def npz(file: Path) -> tuple[Columns, list[str]]:
-    """Of an archive of NumPy's, and the names of all it has; nothing in it is run."""
+def read_npz(file: Path) -> tuple[Columns, list[str]]:
+    """Columns of a NumPy archive, and all names in it; pickled objects are not loaded."""
     with file.open("rb") as opened:
         begin = opened.read(8)
     if begin == b"\x89HDF\r\n\x1a\n":
@@ -86,131 +86,133 @@ def npz(file: Path) -> tuple[Columns, list[str]]:
         raise ValueError("it holds one array, and not several by name, as numpy.savez writes them")
     columns: Columns = {}
     with np.load(file, allow_pickle=False) as archive:
-        members = {each.filename: each for each in archive.zip.infolist()}
+        members = {member.filename: member for member in archive.zip.infolist()}
         held = {name: members.get(f"{name}.npy", members.get(name)) for name in archive.files}
         read = {name: member for name, member in held.items() if member is not None and is_read(name)}
-        require_room({name: member.file_size for name, member in read.items()})
+        check_memory({name: member.file_size for name, member in read.items()})
         for name, member in read.items():
-            require_member(archive.zip, member)
-            columns[name] = value_of(name, partial(archive.__getitem__, name))
+            check_npz_member(archive.zip, member)
+            columns[name] = read_value(name, partial(archive.__getitem__, name))
         return columns, archive.files
 
 
-def value_of(name: str, read: Callable[[], Any]) -> Any:
-    """What a column holds.
+def read_value(name: str, read: Callable[[], Any]) -> Any:
+    """Reads a column's values.
 
     Raises:
-        ValueError: naming the column, where it cannot be read.
+        ValueError: naming the column, if it cannot be read.
     """
     try:
         return read()
     except Exception as error:
-        raise ValueError(f"{name}: {reason(error)}") from None
+        raise ValueError(f"{name}: {short_reason(error)}") from None
 
 
-def h5(file: Path) -> tuple[Columns, list[str]]:
-    """Of an HDF5 file, groups within groups joined by a stroke, and the names of all it has."""
-    h5py = imported("h5py", "data=h5")
+def read_h5(file: Path) -> tuple[Columns, list[str]]:
+    """Columns of an HDF5 file, named ``GROUP/NAME``, and all names in it."""
+    h5py = import_extra("h5py", "data=h5")
     if zipfile.is_zipfile(file):
         raise ValueError("it is an archive; use data=npz")
     columns: Columns = {}
     with h5py.File(file) as opened:
-        there = datasets_of(opened)
-        read = {name: each for name, each in there.items() if is_read(name)}
-        require_room({name: prod(each.shape) * each.dtype.itemsize for name, each in read.items()})
-        for name, each in read.items():
-            if each.dtype.kind not in "biuf":
-                raise ValueError(f"{name} holds {each.dtype}, and numbers are read")
-            columns[name] = value_of(name, partial(each.__getitem__, ()))
-        return columns, [*there]
+        datasets = hdf5_datasets(opened)
+        read = {name: dataset for name, dataset in datasets.items() if is_read(name)}
+        check_memory({name: prod(dataset.shape) * dataset.dtype.itemsize for name, dataset in read.items()})
+        for name, dataset in read.items():
+            if dataset.dtype.kind not in "biuf":
+                raise ValueError(f"{name} holds {dataset.dtype}, and numbers are read")
+            columns[name] = read_value(name, partial(dataset.__getitem__, ()))
+        return columns, [*datasets]
 
 
-READERS: dict[str, Callable[[Path], tuple[Columns, list[str]]]] = {"npz": npz, "h5": h5}
+READERS: dict[str, Callable[[Path], tuple[Columns, list[str]]]] = {"npz": read_npz, "h5": read_h5}
 
 
-def minari(path: Path, told: str) -> Columns:
-    """Of a set of Minari's, a local one: nothing is fetched."""
-    library = imported("minari", "data=minari")
+def read_minari(path: Path, label: str) -> Columns:
+    """Columns of a local Minari dataset; nothing is downloaded."""
+    library = import_extra("minari", "data=minari")
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    inner = next((each for each in (path / "data", path) if (each / "main_data.hdf5").is_file()), None)
+    inner = next((folder for folder in (path / "data", path) if (folder / "main_data.hdf5").is_file()), None)
     inner = inner or get_dataset_path(str(path)) / "data"
     if not (inner / "metadata.json").is_file():
-        fetch = f"`minari download {path}` fetches one of its own; else " if is_name(path) else ""
-        advice = f"{fetch}{instead(path, 'minari')}"
-        raise UserError(f"{told}: there is no such set of Minari's here; {advice}")
+        fetch = f"`minari download {path}` fetches one of its own; else " if is_minari_name(path) else ""
+        advice = f"{fetch}{suggest_kind(path, 'minari')}"
+        raise UserError(f"{label}: there is no such set of Minari's here; {advice}")
     try:
-        require_minari(inner)
-        return by_episode(library.MinariDataset(inner))
-    except Exception as error:  # whatever a damaged file leads Minari and HDF5 to
-        raise UserError(f"{told} cannot be read as minari: {reason(error)}") from None
+        check_minari(inner)
+        return minari_columns(library.MinariDataset(inner))
+    except Exception as error:  # damaged files make Minari and HDF5 raise anything
+        raise UserError(f"{label} cannot be read as minari: {short_reason(error)}") from None
 
 
-def by_episode(made: Any) -> Columns:
-    """The columns of a Minari set."""
+def minari_columns(dataset: Any) -> Columns:
+    """Columns of a Minari dataset."""
     parts: dict[str, list[np.ndarray]] = {}
-    for episode in made.iterate_episodes():
+    for episode in dataset.iterate_episodes():
         allowed = (episode.infos or {}).get(MASK)
         beside = [] if allowed is None else [((MASK,), np.asarray(allowed))]
-        for name, values in [*leaves(episode.observations), *beside]:
+        for name, values in [*iterate_leaves(episode.observations), *beside]:
             parts.setdefault("/".join(["observations", *name]), []).append(values[:-1])
-            parts.setdefault("/".join([NEXT, *name]), []).append(values[1:])
-        over, limits = (np.array(each, bool) for each in (episode.terminations, episode.truncations))
-        limits[-1:] |= ~over[-1:]  # where the record of an episode stops, it goes on unseen
+            parts.setdefault("/".join([NEXT_OBSERVATIONS, *name]), []).append(values[1:])
+        over, limits = (np.array(flags, bool) for flags in (episode.terminations, episode.truncations))
+        limits[-1:] |= ~over[-1:]  # an episode whose record stops early counts as truncated
         columns = {
-            **{"/".join(["actions", *name]): each for name, each in leaves(episode.actions)},
+            **{"/".join(["actions", *name]): values for name, values in iterate_leaves(episode.actions)},
             "rewards": episode.rewards,
             "terminals": over,
             "timeouts": limits,
         }
         for column, values in columns.items():
             parts.setdefault(column, []).append(np.asarray(values))
-    made = {name: np.concatenate(each) for name, each in parts.items()}
-    if "observations" in made and f"observations/{MASK}" in made:  # one array, and what says what is allowed
-        for column in ("observations", NEXT):
-            made[f"{column}/observation"] = made.pop(column)
-    return made
+    dataset = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    if (
+        "observations" in dataset and f"observations/{MASK}" in dataset
+    ):  # one array, and what says what is allowed
+        for column in ("observations", NEXT_OBSERVATIONS):
+            dataset[f"{column}/observation"] = dataset.pop(column)
+    return dataset
 
 
 def minari_folder(path: Path) -> Path:
-    """Where a set of Minari's lies that is named, or the folder itself."""
-    if path.exists() or not is_name(path):
+    """Folder of a Minari dataset given by id or folder."""
+    if path.exists() or not is_minari_name(path):
         return path
     from minari.storage.datasets_root_dir import get_dataset_path
 
     return get_dataset_path(str(path))
 
 
-def older_minari(path: Path) -> bool:
-    """Whether a set of Minari's was written by a ``record`` whose values were the policy's."""
-    library = imported("minari", "data=minari")
+def has_old_minari_format(path: Path) -> bool:
+    """Whether a Minari dataset was written by an early ``record``, with values as the policy has them."""
+    library = import_extra("minari", "data=minari")
     folder = minari_folder(path)
     inner = folder / "data" if (folder / "data").is_dir() else folder
     if (folder / "about.json").is_file() or (inner.parent / "about.json").is_file():
         return False
-    said = str(library.MinariDataset(inner).storage.metadata.get("description", ""))
-    return re.match(r"\d+ steps of .+, played by ", said) is not None
+    description = str(library.MinariDataset(inner).storage.metadata.get("description", ""))
+    return re.match(r"\d+ steps of .+, played by ", description) is not None
 
 
-def is_name(path: Path) -> bool:
-    """Whether a set of Minari's could be called so, as ``pendulum/expert-v0``."""
+def is_minari_name(path: Path) -> bool:
+    """Whether a path could be a Minari id, such as ``pendulum/expert-v0``."""
     return not path.is_absolute() and re.search(r"-v\d+$", path.name) is not None
 
 
-def leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-    """What a dictionary or tuple of arrays holds, by name: ``OUTER_INNER``, as a task's entries have it."""
+def iterate_leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    """Arrays in nested dictionaries and tuples, by name ``OUTER_INNER``."""
     within = (
         values.items() if isinstance(values, dict) else enumerate(values) if type(values) is tuple else None
     )
     if within is None:
         yield ("_".join(path),) if path else (), np.asarray(values)
         return
-    for key, each in within:
-        yield from leaves(each, (*path, str(key)))
+    for key, inner in within:
+        yield from iterate_leaves(inner, (*path, str(key)))
 
 
-def imported(name: str, asks: str) -> Any:
-    """A package of an extra.
+def import_extra(name: str, asks: str) -> Any:
+    """Imports an optional package.
 
     Raises:
         UserError: if it is not installed.
@@ -221,116 +223,119 @@ def imported(name: str, asks: str) -> Any:
         raise UserError(f"{asks} needs {name}; {EXTRA}") from None
 
 
-def require(columns: Columns, told: str, names: Sequence[str] = ()) -> None:
-    """All columns are there, as long as each other, and their numbers are numbers.
+def check_columns(columns: Columns, label: str, names: Sequence[str] = ()) -> None:
+    """Checks that all columns are present, of one length and finite; flattens rewards and end flags.
 
     Args:
-        columns: that are read; those that end episodes are made flat here.
-        told: how the user named the set, for messages.
-        names: of all columns there are.
+        columns: the columns that are read, changed in place.
+        label: how the user named the dataset, for messages.
+        names: names of all columns in the file.
 
     Raises:
-        UserError: naming the column, and the row where one is wrong.
+        UserError: naming the column and the first wrong row.
     """
-    there = {name.partition("/")[0] for name in columns}
-    if lacking := [name for name in NEEDED if name not in there]:
+    entries = {name.partition("/")[0] for name in columns}
+    if lacking := [name for name in REQUIRED if name not in entries]:
         has = ", ".join(dict.fromkeys(name.partition("/")[0] for name in names)) or "none"
-        raise UserError(f"{told}: it has no {' and no '.join(lacking)}; its columns are {printable(has)}")
+        raise UserError(f"{label}: it has no {' and no '.join(lacking)}; its columns are {printable(has)}")
     if odd := [name for name in columns if not name.isprintable()]:
-        raise UserError(f"{told}: the column {odd[0]!a} has a name that cannot be printed")
+        raise UserError(f"{label}: the column {odd[0]!a} has a name that cannot be printed")
     count = len(columns["rewards"]) if columns["rewards"].ndim else 0
     if not count:
-        raise UserError(f"{told}: it has no rows")
+        raise UserError(f"{label}: it has no rows")
     for name, values in columns.items():
         if values.dtype.kind not in "biuf":
-            raise UserError(f"{told}: {name} holds {values.dtype}, and numbers are read")
+            raise UserError(f"{label}: {name} holds {values.dtype}, and numbers are read")
         if not values.ndim or len(values) != count:
             rows = len(values) if values.ndim else 0
-            raise UserError(f"{told}: {name} has {rows:,} rows and rewards {count:,}")
+            raise UserError(f"{label}: {name} has {rows:,} rows and rewards {count:,}")
         if values.dtype.kind == "f" and not (finite := np.isfinite(values).reshape(count, -1).all(1)).all():
-            raise UserError(f"{told}: {name} has a NaN or an infinity in row {finite.argmin():,}")
-        if (large := ((values > LARGEST) | (values < -LARGEST)).reshape(count, -1).any(1)).any():
+            raise UserError(f"{label}: {name} has a NaN or an infinity in row {finite.argmin():,}")
+        if (large := ((values > MAX_VALUE) | (values < -MAX_VALUE)).reshape(count, -1).any(1)).any():
             row = int(large.argmax())
             value = max(values[row].reshape(-1).tolist(), key=abs)
             raise UserError(
-                f"{told}: {name} has {value:g} in row {row:,}, and numbers up to {LARGEST:g} are read"
+                f"{label}: {name} has {value:g} in row {row:,}, and numbers up to {MAX_VALUE:g} are read"
             )
-    for name in ("rewards", *ENDS):
+    for name in ("rewards", *END_COLUMNS):
         if name in columns:
             columns[name] = columns[name].reshape(count, -1)
             if columns[name].shape[1:] != (1,):
                 raise UserError(
-                    f"{told}: {name} should be one number a row, and there are {columns[name].shape}"
+                    f"{label}: {name} should be one number a row, and there are {columns[name].shape}"
                 )
             columns[name] = columns[name][:, 0]
-            if name in ENDS and not np.isin(columns[name], (0, 1)).all():
-                raise UserError(f"{told}: {name} should be true or false, or 1 or 0")
-    if NEXT not in there and ("timeouts" not in columns or not ends(columns).any()):
+            if name in END_COLUMNS and not np.isin(columns[name], (0, 1)).all():
+                raise UserError(f"{label}: {name} should be true or false, or 1 or 0")
+    if NEXT_OBSERVATIONS not in entries and ("timeouts" not in columns or not episode_ends(columns).any()):
         lacks = "no timeouts" if "timeouts" not in columns else "no row that ends an episode"
-        raise UserError(f"{told}: it has {lacks} and no {NEXT}, so that one episode would run into the next")
+        raise UserError(
+            f"{label}: it has {lacks} and no {NEXT_OBSERVATIONS}, so that one episode would run into the next"
+        )
 
 
-def ends(columns: Columns) -> np.ndarray:
-    """``[rows]``, whether an episode ends with a row, by itself or by its time limit."""
-    found = columns["terminals"].astype(bool)
-    return found | columns["timeouts"].astype(bool) if "timeouts" in columns else found
+def episode_ends(columns: Columns) -> np.ndarray:
+    """Whether an episode ends with a row, terminated or truncated, ``[rows]``."""
+    ended = columns["terminals"].astype(bool)
+    return ended | columns["timeouts"].astype(bool) if "timeouts" in columns else ended
 
 
-def observed(columns: Columns, of: str = "observations") -> dict[str, np.ndarray]:
-    """What is observed by its entries' names, that of the one there may be being empty."""
-    return {name.partition("/")[2]: each for name, each in columns.items() if name.partition("/")[0] == of}
+def column_entries(columns: Columns, of: str = "observations") -> dict[str, np.ndarray]:
+    """Columns of ``of`` (``observations``, ``actions``, ...) by entry name; a single one has the name ""."""
+    return {
+        name.partition("/")[2]: values for name, values in columns.items() if name.partition("/")[0] == of
+    }
 
 
-def counted(columns: Columns) -> Columns:
-    """All rows, with the return and the length of their episode so far.
+def add_episode_columns(columns: Columns) -> Columns:
+    """Adds columns computed from episodes.
 
     Returns:
-        all columns, ``timeouts`` too; ``returns`` before a row and ``next_returns`` after it, undiscounted,
-        and ``to_go``, what is returned from it on, NaN where an episode has no end; ``steps``, from 1;
-        ``episodes``, their numbers.
+        all columns, with ``timeouts``; undiscounted ``returns`` before and ``next_returns`` after a row;
+        ``to_go``, the return from a row on, NaN in an unfinished episode; ``steps``, from 1; ``episodes``,
+        episode ids.
     """
-    done, count = ends(columns), len(columns["rewards"])
-    made = {"timeouts": np.zeros(count, bool), **columns}
+    done, count = episode_ends(columns), len(columns["rewards"])
+    extended = {"timeouts": np.zeros(count, bool), **columns}
     begins = np.flatnonzero(np.r_[True, done[:-1]])
     lengths = np.diff(np.r_[begins, count])
     total = np.r_[0.0, np.cumsum(columns["rewards"], dtype=np.float64)]
     before = np.repeat(total[begins], lengths)
-    made |= {"returns": total[:-1] - before, "next_returns": total[1:] - before}
-    made["steps"] = np.arange(count) - np.repeat(begins, lengths) + 1
-    made["episodes"] = np.repeat(np.arange(len(begins)), lengths)
+    extended |= {"returns": total[:-1] - before, "next_returns": total[1:] - before}
+    extended["steps"] = np.arange(count) - np.repeat(begins, lengths) + 1
+    extended["episodes"] = np.repeat(np.arange(len(begins)), lengths)
     over = np.cumsum(lengths)
-    made["to_go"] = np.repeat(np.where(done[over - 1], total[over], np.nan), lengths) - total[:-1]
-    return made
+    extended["to_go"] = np.repeat(np.where(done[over - 1], total[over], np.nan), lengths) - total[:-1]
+    return extended
 
 
 def transitions(columns: Columns) -> Columns:
-    """The rows of which it is known what came after them, with ``next_observations``, as :func:`counted`.
+    """Rows with a known next observation, with ``next_observations`` and :func:`add_episode_columns`.
 
-    Where there are none the row below has them, but not where an episode ends: a row that ends one by itself
-    needs none, one before a time limit and the last one are left out. Its episode has them still: it returned
-    what all its rows did.
+    Without that column the next row's observation is used. A terminating row needs none; a truncating row and
+    an unfinished last one are dropped, but count towards their episode's return.
     """
-    made, terminal = counted(columns), columns["terminals"].astype(bool)
-    if observed(columns, NEXT):
-        return made
-    for name, values in observed(columns).items():
+    extended, terminal = add_episode_columns(columns), columns["terminals"].astype(bool)
+    if column_entries(columns, NEXT_OBSERVATIONS):
+        return extended
+    for name, values in column_entries(columns).items():
         after = np.concatenate([values[1:], values[-1:]])
         rows = terminal.reshape(-1, *[1] * (values.ndim - 1))
-        made["/".join([NEXT, *([name] if name else [])])] = np.where(rows, values, after)
-    known = terminal | ~ends(columns)
+        extended["/".join([NEXT_OBSERVATIONS, *([name] if name else [])])] = np.where(rows, values, after)
+    known = terminal | ~episode_ends(columns)
     known[-1] = terminal[-1]
-    return {name: values[known] for name, values in made.items()}
+    return {name: values[known] for name, values in extended.items()}
 
 
-def write(kind: str, file: Path, columns: Columns) -> None:
-    """Writes columns to a file, whole or not at all; ``npz`` or ``h5``."""
+def write_columns(kind: str, file: Path, columns: Columns) -> None:
+    """Writes columns as ``npz`` or ``h5``."""
     if kind == "npz":
         with file.open("wb") as opened:
             arrays: dict[str, Any] = dict(columns)
             np.savez_compressed(opened, **arrays)
         return
-    whole = io.BytesIO()  # HDF5's own library brings the process down where a disk is full
-    with imported("h5py", "format=h5").File(whole, "w") as opened:
+    whole = io.BytesIO()  # HDF5's library crashes the process on a full disk
+    with import_extra("h5py", "format=h5").File(whole, "w") as opened:
         for name, values in columns.items():
             opened.create_dataset(name, data=values, compression="gzip")
     file.write_bytes(whole.getbuffer())

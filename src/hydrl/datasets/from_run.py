@@ -1,4 +1,4 @@
-"""What an earlier run kept in its replay memory, in the task's own units."""
+"""Replay buffer of an earlier run as an offline dataset, in the environment's own units."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,48 +13,55 @@ from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint.replay_buffer import BufferFiles, read
 
-NORMALISERS = ("Norm", "normaliser", "Running")  # in what a transform is called
+NORMALIZER_NAMES = ("Norm", "normaliser", "normalizer", "Running")  # parts of transforms' names
 
 
-def kept(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str], Path]:
-    """The replay memory that a run's checkpoint holds, to be drawn from evenly, and whose it is.
+def read_run_buffer(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str], Path]:
+    """Replay buffer of a run's checkpoint, sampled uniformly.
 
-    The settings of the run, its transforms of rewards that are left, and the checkpoint come with it.
+    Reward scaling is undone. If any reward transform cannot be undone (clipping, normalization), rewards stay
+    transformed.
 
-    What the run multiplied rewards by they are divided by again. What is cut off or learned from cannot be
-    undone: where such a transform was among those of rewards, these are left as they are, and all are named.
+    Args:
+        path: a run folder, whose newest checkpoint is read, or a checkpoint.
+        key: the key the user set, for messages.
+
+    Returns:
+        the buffer, the run's settings, the names of reward transforms still applied, and the checkpoint.
 
     Raises:
-        UserError: if there are none.
+        UserError: if there is no such run or it has no replay buffer.
     """
     if not path.exists():
         raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
-    if (other := files.instead(path)) != "use data=run":
+    if (other := files.suggest_kind(path)) != "use data=run":
         raise UserError(f"{key}={path} is no run; {other}")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
         metadata = checkpoint.verify(archive, with_rows=True)
         with checkpoint.report_damage(archive):
-            return (*kept_rows(archive, metadata, f"{key}={path}"), archive)
+            return (*read_checkpoint_rows(archive, metadata, f"{key}={path}"), archive)
     except UserError as error:
-        told = f"{key}={path}: "
-        raise UserError(told + str(error).removeprefix(told).replace(f"run={path}", "it")) from None
+        label = f"{key}={path}: "
+        raise UserError(label + str(error).removeprefix(label).replace(f"run={path}", "it")) from None
 
 
-def kept_rows(
+def read_checkpoint_rows(
     archive: Path, metadata: Mapping[str, Any], place: str
 ) -> tuple[ReplayBuffer, dict[str, Any], list[str]]:
-    """What a verified checkpoint holds of it, for :func:`kept`; ``place`` is how the user named it."""
-    told = metadata["memory"]
-    found = [rows for _, rows in read(archive.parent, told)]
-    if not found or holds_one_batch(metadata["settings"]):
+    """Rows of a verified checkpoint, for :func:`read_run_buffer`; ``place`` names it in messages."""
+    state = metadata["memory"]
+    parts = [rows for _, rows in read(archive.parent, state)]
+    if not parts or holds_one_batch(metadata["settings"]):
         raise UserError(
             f"{place}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
             "by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
         )
-    rows: Any = torch.cat(found)
+    rows: Any = torch.cat(parts)
     settings = dict(metadata["settings"])
-    kinds = {name: each["_target_"].rpartition(".")[2] for name, each in settings["transforms"].items()}
+    kinds = {
+        name: transform["_target_"].rpartition(".")[2] for name, transform in settings["transforms"].items()
+    }
     left = [name for name, kind in kinds.items() if "reward" in kind.lower()]
     if all(is_factor(settings["transforms"][name]) for name in left):
         for name in left:
@@ -62,27 +69,27 @@ def kept_rows(
         left = []
     buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
     buffer.extend(rows)
-    if "frames" in told:
+    if "frames" in state:
         frames = FrameDedup(buffer.storage, (), 1)
-        frames.load_state(told["frames"]["state"])
-        pictures = BufferFiles(frames.buffer, archive.parent.parent, "frames")
-        pictures.load(told["frames"], torch.device("cpu"), archive.parent)
+        frames.load_state(state["frames"]["state"])
+        images = BufferFiles(frames.buffer, archive.parent.parent, "frames")
+        images.load(state["frames"], torch.device("cpu"), archive.parent)
         buffer.append_transform(frames)
     return buffer, settings, left
 
 
 def holds_one_batch(settings: Mapping[str, Any]) -> bool:
-    """Whether a run keeps, by its settings, what it learns from next and nothing longer, as PPO does."""
+    """Whether a run's buffer holds only the current batch, as PPO's does."""
     sampler = (settings.get("buffer") or {}).get("sampler") or {}
     return sampler.get("_target_", "").endswith("SamplerWithoutReplacement")
 
 
-def standardised(settings: Mapping[str, Any]) -> bool:
-    """Whether rows are as a normaliser of the run showed them, by its settings."""
-    return any(each in str(settings["transforms"]) for each in NORMALISERS)
+def is_normalized(settings: Mapping[str, Any]) -> bool:
+    """Whether a run's settings have an observation normalizer."""
+    return any(name in str(settings["transforms"]) for name in NORMALIZER_NAMES)
 
 
 def is_factor(scaling: Mapping[str, Any]) -> bool:
-    """Whether a transform of rewards, by its settings, multiplies them by a number, and does nothing else."""
+    """Whether a reward transform's settings only multiply by a number."""
     known = scaling["_target_"].endswith(".RewardScaling") and bool(scaling.get("scale"))
     return known and not (scaling.get("loc") or scaling.get("standard_normal"))

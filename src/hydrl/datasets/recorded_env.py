@@ -1,4 +1,4 @@
-"""Under which wrappers and keywords of the environment data was recorded, beside those of its reader."""
+"""Comparison of the environment a dataset was recorded in with the run's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,46 +10,46 @@ from hydrl.errors import printable
 from hydrl.library_setup import warn_once
 from hydrl.run.checkpoint.resume import DATA
 
-REPORTED = ("_target_", "info_keys")  # what the task's name says, and what changes no row
+IGNORED_KEYS = ("_target_", "info_keys")  # compared by the task's name; changes no row
 
 
 def warn_of_other_env(data: ReplayBuffer | None, settings: Mapping[str, Any]) -> None:
-    """Says where data was recorded in the same environment under other wrappers or keywords; once."""
+    """Warns if the dataset was recorded in the same environment with other wrappers or arguments."""
     recorded, now = getattr(data, "recorded_env", None), settings["env"]
     if getattr(data, "read_from", None) is None:  # no run's own steps: played by `record`
-        recorded, now = as_played(recorded), as_played(now)
+        recorded, now = without_training_wrappers(recorded), without_training_wrappers(now)
     if isinstance(recorded, Mapping) and (differences := compare_envs(recorded, now)):
-        told = printable("; ".join(differences))
+        text = printable("; ".join(differences))
         warn_once(
             f"{DATA}={find(settings, DATA)} was recorded in the same environment under other settings: "
-            f"{told}; its observations, actions and rewards are taken as they are"
+            f"{text}; its observations, actions and rewards are taken as they are"
         )
 
 
 def compare_envs(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs, each as the data was recorded and as the run has it."""
-    both = (each.get("wrappers") for each in (then, now))
-    before, after = (dict(each) if isinstance(each, Mapping) else {} for each in both)
+    """Differences between two environments' settings, in words."""
+    both = (env.get("wrappers") for env in (then, now))
+    before, after = (dict(value) if isinstance(value, Mapping) else {} for value in both)
     same = [*before.values()] == [*after.values()]  # whatever they are called
-    left = (*REPORTED, "wrappers") if same else REPORTED
-    found = []
+    left = (*IGNORED_KEYS, "wrappers") if same else IGNORED_KEYS
+    differences = []
     for key in dict.fromkeys([*paths(then), *paths(now)]):
         old, new = find(then, key), find(now, key)
-        nested = all(each is None or isinstance(each, Mapping) for each in (old, new))  # its keys follow
+        nested = all(value is None or isinstance(value, Mapping) for value in (old, new))  # its keys follow
         if key.partition(".")[0] not in left and not nested and old != new:
-            found.append(f"env.{key}={show(old)} (this run: {show(new)})")
-    if not same and not found:
-        found = [f"env.wrappers in the order {', '.join(before)} (this run: {', '.join(after)})"]
-    return found
+            differences.append(f"env.{key}={show(old)} (this run: {show(new)})")
+    if not same and not differences:
+        differences = [f"env.wrappers in the order {', '.join(before)} (this run: {', '.join(after)})"]
+    return differences
 
 
-def as_played(env: Any) -> Any:
-    """The settings of an environment as ``record`` plays it, without what is for training alone."""
+def without_training_wrappers(env: Any) -> Any:
+    """An environment's settings as ``record`` uses them, without wrappers that are for training only."""
     if not isinstance(env, Mapping) or not isinstance(env.get("wrappers"), Mapping):
         return env
     wrappers = {
-        name: each
-        for name, each in env["wrappers"].items()
-        if not (isinstance(each, Mapping) and each.get("training_only"))
+        name: wrapper
+        for name, wrapper in env["wrappers"].items()
+        if not (isinstance(wrapper, Mapping) and wrapper.get("training_only"))
     }
     return {**env, "wrappers": wrappers}

@@ -1,4 +1,4 @@
-"""A policy as one file for other runtimes: what is observed and remembered in, what to do out."""
+"""Export of a policy to one ONNX or PyTorch file: observation and RNN state in, action out."""
 
 import json
 import logging
@@ -28,12 +28,11 @@ from hydrl.specs import MASK
 from hydrl.training.evaluator import PolicyEvaluator, preserve_rng
 
 
-def exportable(path: str | Path) -> Path:
-    """Where a policy can be written.
+def check_export_path(path: str | Path) -> Path:
+    """Checks the path of an export.
 
     Raises:
-        UserError: for another ending than ``.onnx`` and ``.pt2``, a folder that is not there, and where ONNX
-            is not installed.
+        UserError: for another ending than ``.onnx`` and ``.pt2``, a missing folder, or a missing ``onnx``.
     """
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
@@ -45,37 +44,38 @@ def exportable(path: str | Path) -> Path:
     return path
 
 
-class Network(nn.Module):
-    """Observation to action in the environment's own form, through what the actor reads of the transforms.
+class ExportedPolicy(nn.Module):
+    """Network from the environment's own observations to its own actions, with the transforms inside.
 
-    It is on the CPU and in single precision, whatever the run was on and its task observes in.
+    It is on the CPU and in single precision.
 
     Args:
-        settings: the run's.
-        evaluator: has its policy and normaliser.
-        form: of its environment.
+        settings: settings of the run.
+        evaluator: holds the policy and its normalizer.
+        io: spaces of the environment.
 
     Attributes:
-        seen: its inputs by their names, with their spaces: what the task shows, a dictionary entry by entry.
-        taken: the space of what it gives.
-        memory: what it remembers by the policy's names, with the shapes.
+        inputs: spaces of the inputs by name; a dictionary observation entry by entry.
+        action_space: space of the output.
+        state_shapes: shapes of the RNN states by the policy's keys.
+        steps: names of the transforms and networks inside, in order.
 
     Raises:
-        UserError: for spaces of other kinds than these, and for stacked frames.
+        UserError: for unsupported spaces and for stacked frames.
     """
 
-    def __init__(self, settings: Settings, evaluator: PolicyEvaluator, form: GymIO) -> None:
+    def __init__(self, settings: Settings, evaluator: PolicyEvaluator, io: GymIO) -> None:
         super().__init__()
-        self.form, self.taken, self.observe = form, form.acted, form.observe
-        self.seen = {name or "observation": space for name, (_, space) in form.entries.items()}
-        self.seen |= {MASK: MultiBinary(len(form.allowed.allowed))} if form.allowed else {}
-        apart = isinstance(form.task.observation_space, Dict)
-        self.names = [name or "pixels" for name in form.entries] if apart else []
-        for space in self.seen.values():
+        self.io, self.action_space, self.observe = io, io.action_space, io.observe
+        self.inputs = {name or "observation": space for name, (_, space) in io.entries.items()}
+        self.inputs |= {MASK: MultiBinary(len(io.mask_tracker.mask))} if io.mask_tracker else {}
+        apart = isinstance(io.task.observation_space, Dict)
+        self.names = [name or "pixels" for name in io.entries] if apart else []
+        for space in self.inputs.values():
             if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
                 raise UserError(f"export writes no policy that observes a {space}; use predict")
-        if isinstance(self.taken, Dict | Tuple):
-            raise UserError(f"export writes no policy whose actions are a {self.taken}; use predict")
+        if isinstance(self.action_space, Dict | Tuple):
+            raise UserError(f"export writes no policy whose actions are a {self.action_space}; use predict")
         with preserve_rng():
             env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
             actor = settings.build("actor")(env)
@@ -83,146 +83,150 @@ class Network(nn.Module):
         actor.load_state_dict(evaluator.actor.state_dict())
         if "episode_reward" in actor.in_keys:
             raise UserError("export writes no policy that acts for a return and reads rewards; use predict")
-        self.key, self.memory = env.action_key, states_of(actor)
-        if any(isinstance(each, CatFrames) for each in env.transform):
+        self.key, self.state_shapes = env.action_key, recurrent_shapes(actor)
+        if any(isinstance(transform, CatFrames) for transform in env.transform):
             raise UserError(
                 "export: this run stacks frames (CatFrames), which no file carries from step to step; use "
                 "predict, or train with a memory in their place, memory=lstm, or with "
                 "gymnasium.wrappers.FrameStackObservation in env.wrappers"
             )
         transforms = transforms_read_by(actor, env)
-        self.scalings = [each for each in env.transform if isinstance(each, ActionScaling)]
-        self.inside = [f"observe {self.observe}"] if self.observe else []
-        before, after = ([type(each).__name__ for each in side] for side in (transforms, self.scalings))
-        self.inside += [*before, "actor", *after]
+        self.scalings = [transform for transform in env.transform if isinstance(transform, ActionScaling)]
+        self.steps = [f"observe {self.observe}"] if self.observe else []
+        before, after = ([type(step).__name__ for step in side] for side in (transforms, self.scalings))
+        self.steps += [*before, "actor", *after]
         standing = list(map(detach_transform, transforms))
-        step_by_step(actor)
+        replace_recurrent_modules(actor)
         self.layers = nn.ModuleList([*standing, actor]).eval().float().requires_grad_(False)
-        for each in self.modules():
-            if isinstance(each, ObservationNorm):  # branches on a buffer, which no graph can
-                standard = bool(each.standard_normal)
-                del each.standard_normal
-                each.standard_normal = standard
+        for module in self.modules():
+            if isinstance(module, ObservationNorm):  # it branches on a buffer; graphs cannot
+                standard = bool(module.standard_normal)
+                del module.standard_normal
+                module.standard_normal = standard
 
-    def begin(self, seen: Any, mask: np.ndarray | None) -> list[Tensor]:
-        """The inputs where episodes begin: observed, ``[batch, *shape]``, allowed, and zeros of memory."""
-        given = [get_path(seen, path) for path, _ in self.form.entries.values()]
-        given += [] if mask is None else [mask]
-        zeros = [torch.zeros(len(given[0]), *shape) for shape in self.memory.values()]
-        kinds = map(kind, self.seen.values())
+    def begin(self, observation: Any, mask: np.ndarray | None) -> list[Tensor]:
+        """Inputs at episode start: observation ``[batch, *shape]``, mask, and zero RNN states."""
+        observed = [get_path(observation, path) for path, _ in self.io.entries.values()]
+        observed += [] if mask is None else [mask]
+        zeros = [torch.zeros(len(observed[0]), *shape) for shape in self.state_shapes.values()]
+        kinds = map(input_dtype, self.inputs.values())
         return [
-            *(torch.as_tensor(each.astype(kind)) for each, kind in zip(given, kinds, strict=True)),
+            *(torch.as_tensor(values.astype(kind)) for values, kind in zip(observed, kinds, strict=True)),
             *zeros,
         ]
 
-    def forward(self, *given: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """What is observed, ``[batch, *shape]``, and remembered, to action ``[batch, ...]`` and the same."""
-        entries, states = self.entries(given[: len(self.seen)]), given[len(self.seen) :]
-        tensordict = TensorDict({**entries, **dict(zip(self.memory, states, strict=True))})
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Observation ``[batch, *shape]`` and RNN states to action ``[batch, ...]`` and next RNN states."""
+        entries, states = self.entries(inputs[: len(self.inputs)]), inputs[len(self.inputs) :]
+        tensordict = TensorDict({**entries, **dict(zip(self.state_shapes, states, strict=True))})
         for layer in self.layers:
             tensordict = layer(tensordict)
         action = self.acted(tensordict[self.key])
-        return (action, *(tensordict["next", key] for key in self.memory)) if states else action
+        return (action, *(tensordict["next", key] for key in self.state_shapes)) if states else action
 
-    def entries(self, given: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What is observed as the policy has it: by the task's own names, or all as one vector; a mask."""
-        read = [adapt_input(each, space) for each, space in zip(given, self.seen.values(), strict=True)]
-        mask = {MASK: read.pop() != 0} if self.form.allowed else {}
+    def entries(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Policy inputs: entries by name, or one vector of all, and the mask."""
+        read = [
+            adapt_input(values, space) for values, space in zip(inputs, self.inputs.values(), strict=True)
+        ]
+        mask = {MASK: read.pop() != 0} if self.io.mask_tracker else {}
         if self.names:
             return mask | dict(zip(self.names, read, strict=True))
         vector = torch.cat(read, -1) if len(read) > 1 else read[0]
         return mask | {"observation": vector[:, self.observe] if self.observe else vector}
 
     def acted(self, action: Tensor) -> Tensor:
-        """The policy's action as the task takes it."""
-        for each in self.scalings:
-            action = each.denormalize(action)
-        if isinstance(self.taken, Discrete):
-            return action.argmax(-1) + int(self.taken.start)
-        if isinstance(self.taken, MultiDiscrete | MultiBinary):
-            if isinstance(self.form.spec, OneHot):  # there is one
+        """The policy's action in the environment's own space."""
+        for scaling in self.scalings:
+            action = scaling.denormalize(action)
+        if isinstance(self.action_space, Discrete):
+            return action.argmax(-1) + int(self.action_space.start)
+        if isinstance(self.action_space, MultiDiscrete | MultiBinary):
+            if isinstance(self.io.spec, OneHot):  # there is one
                 action = action.argmax(-1)
-            counted = action.reshape(-1, *self.taken.shape)
-            return counted + torch.as_tensor(getattr(self.taken, "start", 0), dtype=torch.long)
-        return action.float().reshape(-1, *self.taken.shape)
+            counted = action.reshape(-1, *self.action_space.shape)
+            return counted + torch.as_tensor(getattr(self.action_space, "start", 0), dtype=torch.long)
+        return action.float().reshape(-1, *self.action_space.shape)
 
 
-class Step(nn.Module):
-    """One step of an LSTM or GRU as a graph has it: TorchRL's module looks at the shape of its batch.
+class RecurrentStep(nn.Module):
+    """One step of an LSTM or GRU that can be exported; TorchRL's module branches on the batch shape.
 
     Args:
-        cell: ``torch.nn``'s, or TorchRL's in its place.
+        cell: the LSTM or GRU of ``torch.nn`` or TorchRL.
     """
 
     def __init__(self, cell: nn.Module) -> None:
         super().__init__()
         self.cell = cell
 
-    def forward(self, seen: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        """``[batch, size]`` and states ``[batch, layers, units]`` to ``[batch, units]`` and the next ones."""
-        before = [each.transpose(0, 1) for each in states]
-        out, after = self.cell(seen.unsqueeze(1), tuple(before) if len(before) > 1 else before[0])
+    def forward(self, features: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        """``[batch, size]`` and states ``[batch, layers, units]`` to ``[batch, units]`` and next states."""
+        before = [state.transpose(0, 1) for state in states]
+        out, after = self.cell(features.unsqueeze(1), tuple(before) if len(before) > 1 else before[0])
         following = after if isinstance(after, tuple) else (after,)
-        return out.squeeze(1), *(each.transpose(0, 1) for each in following)
+        return out.squeeze(1), *(state.transpose(0, 1) for state in following)
 
 
-def step_by_step(actor: nn.Module) -> None:
-    """Puts a :class:`Step` in the place of each memory."""
+def replace_recurrent_modules(actor: nn.Module) -> None:
+    """Replaces each recurrent module by a :class:`RecurrentStep`."""
     for parent in list(actor.modules()):
-        for name, each in parent.named_children():
-            if isinstance(each, LSTMModule | GRUModule):
-                cell = each.make_python_based()
-                step = Step(cell.lstm if isinstance(cell, LSTMModule) else cell.gru)
-                keys = [key for key in each.in_keys if key != "is_init"]  # which zeros say
-                setattr(parent, name, TensorDictModule(step, in_keys=keys, out_keys=each.out_keys))
+        for name, child in parent.named_children():
+            if isinstance(child, LSTMModule | GRUModule):
+                cell = child.make_python_based()
+                step = RecurrentStep(cell.lstm if isinstance(cell, LSTMModule) else cell.gru)
+                keys = [key for key in child.in_keys if key != "is_init"]  # which zeros say
+                setattr(parent, name, TensorDictModule(step, in_keys=keys, out_keys=child.out_keys))
 
 
-def states_of(actor: TensorDictModuleBase) -> dict[NestedKey, list[int]]:
-    """The entries by which an actor remembers, with their shapes: of an LSTM two, of a GRU one."""
+def recurrent_shapes(actor: TensorDictModuleBase) -> dict[NestedKey, list[int]]:
+    """Keys and shapes of an actor's RNN states: two for an LSTM, one for a GRU."""
     primer = get_primers_from_module(actor, warn=False)
-    primers = [each for each in (primer.modules() if primer else ()) if hasattr(each, "primers")]
-    return {key: list(spec.shape) for each in primers for key, spec in each.primers.items(True, True)}
+    primers = [module for module in (primer.modules() if primer else ()) if hasattr(module, "primers")]
+    return {
+        key: list(spec.shape) for transform in primers for key, spec in transform.primers.items(True, True)
+    }
 
 
-def check(
-    network: Network, episodes: Sequence[Sequence[Any]], predict: Callable[..., Any], reset: Callable
+def check_outputs(
+    network: ExportedPolicy, episodes: Sequence[Sequence[Any]], predict: Callable[..., Any], reset: Callable
 ) -> None:
-    """Holds a network to what the policy does.
+    """Compares an exported network's actions with the policy's.
 
     Args:
-        network: as it will be written.
-        episodes: what is observed and allowed at each step of each, as :meth:`OwnForm.observed` gives it.
-        predict: the policy.
-        reset: tells it that episodes begin.
+        network: the network to export.
+        episodes: observation and mask of each step, by ``GymIO.sample_observations``.
+        predict: the policy's ``predict``.
+        reset: the policy's ``reset``.
 
     Raises:
         UserError: if they differ.
     """
     for episode in episodes:
         reset()
-        inputs = len(network.seen)
+        inputs = len(network.inputs)
         states = network.begin(*episode[0])[inputs:]
-        for seen, mask in episode:
+        for observation, mask in episode:
             try:
-                given = network(*network.begin(seen, mask)[:inputs], *states)
+                outputs = network(*network.begin(observation, mask)[:inputs], *states)
             except (KeyError, NotImplementedError) as error:
                 raise UserError(f"export: the policy reads more than the observation: {error}") from error
-            action, *states = given if states else [given]
-            if not np.allclose(action, predict(seen, mask=mask), rtol=1e-4, atol=1e-4):
+            action, *states = outputs if states else [outputs]
+            if not np.allclose(action, predict(observation, mask=mask), rtol=1e-4, atol=1e-4):
                 raise UserError("export: a transform of this run acts otherwise outside of its environment")
 
 
-def kind(space: Space) -> str:
-    """The numbers that a file has for a space: a picture's own, else one kind of each."""
+def input_dtype(space: Space) -> str:
+    """Dtype of an input or output in the file: an image's own, ``int64`` or ``float32``."""
     if is_image(space) and space.dtype.kind in "biu":
         return str(space.dtype)
     return "int64" if isinstance(space, Discrete | MultiDiscrete) else "float32"
 
 
-def described(settings: Settings, frames: int, network: Network) -> dict[str, Any]:
-    """What a file says of itself: whose policy it is, what it takes, gives, and has inside."""
-    chosen = {} if isinstance(network.taken, Box) else {"dtype": "int64"}
-    state = [(str(key).removeprefix("recurrent_"), shape) for key, shape in network.memory.items()]
+def describe_policy(settings: Settings, frames: int, network: ExportedPolicy) -> dict[str, Any]:
+    """Metadata of an exported file: origin, inputs, outputs and inner steps of the policy."""
+    chosen = {} if isinstance(network.action_space, Box) else {"dtype": "int64"}
+    state = [(str(key).removeprefix("recurrent_"), shape) for key, shape in network.state_shapes.items()]
     states = [{"name": name, "dtype": "float32", "shape": ["batch", *shape]} for name, shape in state]
     return {
         "hydrl": version("hydrl"),
@@ -231,63 +235,72 @@ def described(settings: Settings, frames: int, network: Network) -> dict[str, An
         "env": settings.shown["env"],
         "seed": settings.seed,
         "frames": frames,
-        "inside": network.inside,
+        "inside": network.steps,
         "inputs": [
-            *(entry(name, space) for name, space in network.seen.items()),
-            *({**each, "begins": 0.0} for each in states),
+            *(describe_entry(name, space) for name, space in network.inputs.items()),
+            *({**description, "begins": 0.0} for description in states),
         ],
         "outputs": [
-            entry("action", network.taken) | chosen,
-            *(each | {"name": f"next_{each['name']}"} for each in states),
+            describe_entry("action", network.action_space) | chosen,
+            *(description | {"name": f"next_{description['name']}"} for description in states),
         ],
     }
 
 
-def entry(name: str, space: Space) -> dict[str, Any]:
-    """An input or output: its name, kind, shape and bounds, each one number where all are the same."""
+def describe_entry(name: str, space: Space) -> dict[str, Any]:
+    """Name, dtype, shape and bounds of an input or output; equal bounds are one number."""
     if isinstance(space, Discrete):
         low, high = int(space.start), int(space.start + space.n - 1)
     elif isinstance(space, MultiDiscrete):
-        low, high = bound(space.start), bound(space.start + space.nvec - 1)
+        low, high = json_bound(space.start), json_bound(space.start + space.nvec - 1)
     elif isinstance(space, MultiBinary):
         low, high = 0, 1
     else:
-        low, high = bound(space.low), bound(space.high)
-    return {"name": name, "dtype": kind(space), "shape": ["batch", *space.shape], "low": low, "high": high}
+        low, high = json_bound(space.low), json_bound(space.high)
+    return {
+        "name": name,
+        "dtype": input_dtype(space),
+        "shape": ["batch", *space.shape],
+        "low": low,
+        "high": high,
+    }
 
 
-def bound(values: np.ndarray) -> Any:
-    """Bounds as JSON has them, ``None`` for none."""
-    plain = (values + 0).astype(object)  # numbers of truth values, too
+def json_bound(values: np.ndarray) -> Any:
+    """Bounds as JSON values, ``None`` for infinity."""
+    plain = (values + 0).astype(object)  # also turns booleans into numbers
     plain[~np.isfinite(values)] = None
     return plain.flat[0] if len(set(plain.flat)) == 1 else plain.tolist()
 
 
-def in_words(said: dict[str, Any]) -> str:
-    """The same in a line."""
+def describe_in_words(description: dict[str, Any]) -> str:
+    """The description in one line."""
     sides = [
-        ", ".join("{name} {dtype} {shape}".format(**each).replace("'", "") for each in said[side])
+        ", ".join("{name} {dtype} {shape}".format(**tensor).replace("'", "") for tensor in description[side])
         for side in ("inputs", "outputs")
     ]
-    begin = "; zeros begin an episode" if any("begins" in each for each in said["inputs"]) else ""
+    begin = "; zeros begin an episode" if any("begins" in tensor for tensor in description["inputs"]) else ""
     return f"{' -> '.join(sides)}{begin}"
 
 
-def write(network: Network, example: Sequence[Tensor], said: dict[str, Any], path: Path) -> None:
-    """Writes ONNX or what ``torch.export.load`` reads, by the ending of ``path``; see :func:`exportable`."""
+def write_model(
+    network: ExportedPolicy, example: Sequence[Tensor], description: dict[str, Any], path: Path
+) -> None:
+    """Writes an ONNX or ``torch.export`` file, by the ending of ``path``."""
     many = (tuple({0: torch.export.Dim("batch")} for _ in example),)
     with torch.no_grad():
         program = torch.export.export(network, tuple(example), dynamic_shapes=many)
     if path.suffix == ".pt2":
-        torch.export.save(program, path, extra_files={"policy.json": json.dumps(said, indent=2)})
+        torch.export.save(program, path, extra_files={"policy.json": json.dumps(description, indent=2)})
         return
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would miss torchvision
-    taken, given = ([each["name"] for each in said[side]] for side in ("inputs", "outputs"))
-    named: dict[str, Any] = {"input_names": taken, "output_names": given, "dynamic_shapes": many}
-    made = torch.onnx.export(program, (), verbose=False, **named)
-    assert made is not None
-    model = made.model
-    for key, each in said.items():
-        model.metadata_props[key] = each if isinstance(each, str) else json.dumps(each)
-    model.doc_string = f"{said['algo']} on {said['task']} after {said['frames']:,} frames: {in_words(said)}"
-    made.save(path)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would warn that torchvision is missing
+    taken, outputs = ([tensor["name"] for tensor in description[side]] for side in ("inputs", "outputs"))
+    named: dict[str, Any] = {"input_names": taken, "output_names": outputs, "dynamic_shapes": many}
+    exported = torch.onnx.export(program, (), verbose=False, **named)
+    assert exported is not None
+    model = exported.model
+    for key, value in description.items():
+        model.metadata_props[key] = value if isinstance(value, str) else json.dumps(value)
+    origin = "{algo} on {task} after {frames:,} frames".format(**description)
+    model.doc_string = f"{origin}: {describe_in_words(description)}"
+    exported.save(path)

@@ -1,4 +1,4 @@
-"""A finished run, rebuilt from its folder: the policy with the normaliser it was trained with."""
+"""Loading of a trained policy from a run folder, with its observation normalizer."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,19 +23,19 @@ from hydrl.run.run_folder import UNREADABLE, refuse_links, require_run
 from hydrl.specs import mask_key
 from hydrl.training.evaluator import PolicyEvaluator
 
-BUILT = ("env", "transforms", "encoder", "memory", "actor")  # of a run, to play its policy
+PLAYED_COMPONENTS = ("env", "transforms", "encoder", "memory", "actor")  # needed to act
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
-    """The run's resolved configuration.
+    """Reads a run's resolved configuration.
 
     Args:
         run: a run folder.
-        trust: allows ``_target_`` names that are neither in hydrl's own configs nor transforms of TorchRL,
-            such as your own environment's; a folder from somebody else could name anything there.
+        trust: allows any ``_target_``, such as your own environment's. Without it only those of hydrl's
+            configs and TorchRL's transforms are allowed; a stranger's folder could name anything.
 
     Raises:
-        UserError: if the folder is not a run's or names an unknown target.
+        UserError: if it is no run folder or names a target that is not allowed.
     """
     refuse_links(run)
     require_run(run)
@@ -48,7 +48,7 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
             user_dirs.use(user_dirs.remembered(run))
         else:
             check_trust(values, f"run={run}")
-            check_addresses({part: values.get(part) for part in BUILT}, f"run={run}")
+            check_addresses({part: values.get(part) for part in PLAYED_COMPONENTS}, f"run={run}")
         return Settings.of(values, saved)
     except ValidationError as error:
         raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
@@ -66,16 +66,21 @@ def open_run(
     or_last: bool = False,
     untrained: Sequence[str] = (),
 ) -> tuple[Settings, int, PolicyEvaluator]:
-    """Rebuilds the policy of ``run`` from a checkpoint: ``best``, ``last`` or a number of frames.
+    """Rebuilds the policy of a run from a checkpoint.
 
-    A run without evaluations has no best one; with ``or_last`` its last is then taken, with a warning. Groups
-    of agents that are ``untrained`` act as before the run.
+    Args:
+        run: a run folder.
+        checkpoint: ``best``, ``last`` or a number of frames.
+        device: device of the policy.
+        trust: see :func:`read_settings`.
+        or_last: takes the last checkpoint, with a warning, of a run without evaluations.
+        untrained: agent groups that act with their initial weights.
 
     Returns:
-        The run's settings, the frames the policy was trained for, and what plays it with its own normaliser.
+        the run's settings, the frames the policy was trained for, and its evaluator.
 
     Raises:
-        UserError: if the folder, the checkpoint, the environment or a group cannot be had.
+        UserError: if the folder, the checkpoint, the environment or a group is missing.
     """
     settings = read_settings(run, trust=trust)
     archive = find(run, checkpoint, or_last=or_last)

@@ -1,4 +1,4 @@
-"""A finished run to act with: NumPy or tensordicts in, actions out, or a file for other runtimes."""
+"""Trained policy for deployment: acts on NumPy arrays or tensordicts, and exports to ONNX or PyTorch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,55 +24,55 @@ from hydrl.training.evaluator import PolicyEvaluator, preserve_rng, without_log_
 
 
 class Policy:
-    """What a run learned, with the normaliser it was trained with; made by :func:`hydrl.load`.
+    """Trained policy with its observation normalizer; returned by :func:`hydrl.load`.
 
-    It acts in episodes: stacked frames and the hidden state of an LSTM or GRU are carried from call to call,
-    of one environment or of many side by side, until :meth:`reset`.
+    It is stateful: stacked frames and RNN states are carried from call to call, for one environment or a
+    vector of them, until :meth:`reset`.
 
     Args:
-        settings: the run's.
-        frames: how long it was trained.
-        evaluator: plays the policy.
+        settings: settings of the run.
+        frames: frames it was trained for.
+        evaluator: evaluator of the run.
 
     Attributes:
-        actor: the policy without exploration, as a module of TorchRL that reads transformed observations;
-            its parameters take no gradients, so that rollouts keep none.
-        frames: how long it was trained.
-        settings: the run's.
+        actor: the policy without exploration, a TorchRL module over transformed observations; its parameters
+            require no gradients.
+        frames: frames it was trained for.
+        settings: settings of the run.
     """
 
     def __init__(self, settings: Settings, frames: int, evaluator: PolicyEvaluator) -> None:
         self.settings, self.frames, self.evaluator = settings, frames, evaluator
         self.actor = evaluator.actor.requires_grad_(False)
-        self.like = self.env()
-        remembering = any(isinstance(each, CatFrames) for each in self.like.transform)
-        self.remembers = remembering or specs.needs_episode_starts(self.actor)
-        self.form: GymIO | PettingZooIO | None = None
-        self.told: TransformedEnv = None
-        self.now: TensorDictBase | None = None  # the last observation and action; none where episodes begin
+        self.example_env = self.env()
+        stacks_frames = any(isinstance(transform, CatFrames) for transform in self.example_env.transform)
+        self.is_stateful = stacks_frames or specs.needs_episode_starts(self.actor)
+        self.io: GymIO | PettingZooIO | None = None
+        self.external_env: TransformedEnv = None
+        self.now: TensorDictBase | None = None  # last observation and action; ``None`` before an episode
         self.begins = torch.zeros((), dtype=torch.bool)
 
     def __repr__(self) -> str:
-        """What it is of, for who looks at it."""
+        """Algorithm, task, seed and frames."""
         run = self.settings
         name = f"{run.algo} on {run.task}, seed {run.seed}"
         return printable(f"<Policy of {name}, after {self.frames:,} frames>")
 
     def env(self, num_envs: int = 1) -> TransformedEnv:
-        """The run's environment for ``rollout(steps, policy.actor)``, its observation normalisers frozen.
+        """The run's environment for ``rollout(steps, policy.actor)``, with frozen observation normalizers.
 
-        Rewards are as they were learned from, their scale begun anew; ``episode_reward`` is raw.
+        Rewards are transformed as in training, running scales start again; ``episode_reward`` is raw.
 
         Args:
-            num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``, stepped together.
+            num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
         """
         return self.evaluator.make_env(num_envs=num_envs, normaliser=self.evaluator.normaliser())
 
     def reset(self, which: Sequence[bool] | Sequence[int] | np.ndarray | None = None) -> None:
-        """Says that the next observations begin episodes.
+        """Starts new episodes with the next observations.
 
         Args:
-            which: of many environments, ``[n]`` booleans or their places; ``None``: all.
+            which: environments of a vector, as ``[n]`` booleans or indices; ``None``: all.
         """
         if which is None:
             self.now = None
@@ -82,85 +82,81 @@ class Policy:
     def predict(
         self, observation: Any, deterministic: bool = True, mask: Any = None, reward: Any = None
     ) -> Any:
-        """What to do, for ``step`` of the plain Gymnasium environment.
+        """Actions for ``step`` of the plain Gymnasium or PettingZoo environment.
 
-        That of a run with ``env.wrappers`` is the task in its wrappers, but for those of training alone:
-        what they would make of an observation or an action they have to be there to make.
+        If the run has ``env.wrappers``, that is the wrapped environment, without wrappers for training only.
 
         Args:
-            observation: one, as that environment gives it: an array, a picture in its own layout, a
-                dictionary or tuple of such; or many, ``[n, *shape]``, a dictionary of such as Gymnasium's
-                vector environments give it. Of several agents a dictionary by agent, of those that still act,
-                as PettingZoo gives it.
-            deterministic: ``False`` draws from the distribution of a stochastic policy; a policy without one
-                acts the same.
-            mask: which actions are allowed, ``[actions]`` or ``[n, actions]``, where the environment says
-                so in ``info`` or by a method; of a dictionary that holds it, it is read there. Of several
-                agents a dictionary by agent.
-            reward: what the last step paid, a number or ``[n]``, for a policy that acts for a return.
+            observation: one observation as the environment returns it (an array, an image in its own layout,
+                a dictionary or tuple), or a batch ``[n, *shape]`` as Gymnasium's vector environments return
+                it. For several agents a dictionary by agent, as PettingZoo's.
+            deterministic: ``False`` samples from a stochastic policy's distribution; other policies ignore
+                it.
+            mask: action mask, ``[actions]`` or ``[n, actions]``, if the environment gives it in ``info`` or
+                by a method; a mask inside the observation is read there. For several agents a dictionary by
+                agent.
+            reward: reward of the last step, a number or ``[n]``, for return-conditioned policies.
 
         Returns:
-            An ``int``, or ``[n]`` integers, for a ``Discrete`` space; else integers of several choices or
-            floats, ``[*shape]`` or ``[n, *shape]``; of a ``Dict`` or ``Tuple`` one of such. Of several agents
-            a dictionary by agent.
+            ``Discrete``: an ``int``, or ``[n]`` integers. Else an array ``[*shape]`` or ``[n, *shape]``, or a
+            ``Dict`` or ``Tuple`` of them. For several agents a dictionary by agent.
 
         Raises:
-            UserError: for an entry that lacks, another shape or kind of numbers, or another number of
-                observations in the middle of episodes that are remembered; for a mask that lacks, has no
-                use or forbids all; for tasks that are neither Gymnasium's nor PettingZoo's (VMAS', your own
-                TorchRL class): use :meth:`act`.
+            UserError: for a missing entry, a wrong shape or dtype, or a changed number of environments in
+                the middle of episodes of a stateful policy; for a missing, needless or all-false mask; for
+                environments of other libraries (VMAS, your own TorchRL class): use :meth:`act`.
         """
-        if self.form is None:
+        if self.io is None:
             make: Any = self.settings.build("env")
             of_agents = make.func is envs.pettingzoo_env
-            self.form = PettingZooIO(make) if of_agents else self.own_form("predict")
-        given = self.form.read(observation, mask)
+            self.io = PettingZooIO(make) if of_agents else self.gym_io("predict")
+        entries = self.io.read(observation, mask)
         if reward is not None:
-            given.set("reward", of_steps(reward, given.shape))
-        acted = self.act(given, deterministic)
-        if isinstance(self.form, PettingZooIO):
-            return self.form.write(acted)
-        return self.form.write(acted[self.like.action_key].cpu())
+            entries.set("reward", as_reward(reward, entries.shape))
+        acted = self.act(entries, deterministic)
+        if isinstance(self.io, PettingZooIO):
+            return self.io.write(acted)
+        return self.io.write(acted[self.example_env.action_key].cpu())
 
-    def own_form(self, asking: str) -> GymIO:
-        """How the run's Gymnasium task sees and acts.
+    def gym_io(self, asking: str) -> GymIO:
+        """Conversion from and to the spaces of the run's Gymnasium environment.
 
         Raises:
-            UserError: where it is not one, naming what was ``asking``.
+            UserError: for other environments; ``asking`` names the method in the message.
         """
         make: Any = self.settings.build("env")
         if make.func is not envs.gymnasium_env:
             env = env_named(self.settings.task, self.settings.env)
-            if asking == "export" and specs.agent_groups(self.like):
+            if asking == "export" and specs.agent_groups(self.example_env):
                 raise UserError(f"{env} has several agents, and their policies are not exported")
             raise UserError(
                 f"{asking} is for Gymnasium's tasks, and {env} is none"
                 + "; use act or env" * (asking != "export")
             )
-        return GymIO(make, self.like.base_env.action_spec_unbatched, asking)
+        return GymIO(make, self.example_env.base_env.action_spec_unbatched, asking)
 
     @torch.no_grad()
     def act(self, tensordict: TensorDictBase, deterministic: bool = True) -> TensorDictBase:
-        """What to do, for those who stay in TorchRL.
+        """Actions for TorchRL environments.
 
         Args:
-            tensordict: ``[]`` or ``[n]``, with the entries that the environment gives below all transforms;
-                with ``reward``, ``[..., 1]``, what the last step paid, for a policy that acts for a return.
+            tensordict: ``[]`` or ``[n]``, with the untransformed environment's entries; and ``reward``,
+                ``[..., 1]``, of the last step, for return-conditioned policies.
             deterministic: see :meth:`predict`.
 
         Returns:
-            The same entries and the action, as the environment below all transforms takes it.
+            a copy with the action of the untransformed environment.
 
         Raises:
-            UserError: for an entry that lacks or has another shape, and as :meth:`predict`.
+            UserError: for a missing entry or a wrong shape; see :meth:`predict`.
         """
         if "episode_reward" in self.actor.in_keys and self.now is not None and "reward" not in tensordict:
             raise UserError(
                 "this policy acts for a return, and has to know what the last step paid: give reward=, or "
                 "call reset() where episodes begin"
             )
-        env = self.listening(tensordict.batch_size)
-        env.base_env.tell(tensordict)
+        env = self.env_for(tensordict.batch_size)
+        env.base_env.set_observation(tensordict)
         if self.now is None:
             now = env.reset()
         else:
@@ -173,55 +169,58 @@ class Policy:
         self.begins = torch.zeros(env.batch_size, dtype=torch.bool, device=env.device)
         return tensordict.copy().update(env.transform.inv(self.now).select(*env.base_env.action_keys))
 
-    def listening(self, batch_size: torch.Size) -> TransformedEnv:
-        """The run's transforms over what it is told, where episodes are under way or begin."""
-        if self.told is None or self.told.batch_size != batch_size:
-            if self.now is not None and self.remembers:
+    def env_for(self, batch_size: torch.Size) -> TransformedEnv:
+        """The run's transforms over an environment that returns what it is fed, for this batch size."""
+        if self.external_env is None or self.external_env.batch_size != batch_size:
+            if self.now is not None and self.is_stateful:
                 raise UserError(
-                    f"observations came as {list(self.told.batch_size)} environments and now as "
+                    f"observations came as {list(self.external_env.batch_size)} environments and now as "
                     f"{list(batch_size)}; call reset() where other episodes begin"
                 )
-            told, normaliser = ExternalEnv(self.like.base_env, batch_size), self.evaluator.normaliser()
-            builders = self.settings.transform_builders
-            self.told = envs.make_env(lambda device: told, builders, normaliser=normaliser, policy=self.actor)
+            base, builders = (
+                ExternalEnv(self.example_env.base_env, batch_size),
+                self.settings.transform_builders,
+            )
+            normaliser = self.evaluator.normaliser()
+            self.external_env = envs.make_env(
+                lambda device: base, builders, normaliser=normaliser, policy=self.actor
+            )
             self.now = None
         elif self.now is not None and self.begins.all():
             self.now = None
-        return self.told
+        return self.external_env
 
     def export(self, path: str | Path) -> Path:
-        """Writes the deterministic policy with its normaliser to one file, which needs no hydrl to run.
+        """Exports the deterministic policy with its normalizer to one file that runs without hydrl.
 
-        Its inputs are ``observation``, ``[batch, *shape]``, of a dictionary each entry by its name,
-        ``action_mask`` of a task that forbids actions, 1 where one is allowed and else 0, and what an LSTM or
-        GRU remembers, which zeros begin; its outputs ``action``, ``[batch, ...]`` as of
-        :meth:`predict` with many, and what is remembered then. Pictures are bytes in the task's own layout,
-        choices ``int64`` (bits that are observed are not), the rest ``float32``. The file says so, and a line
-        here.
+        Inputs are ``observation``, ``[batch, *shape]`` (or each entry of a dictionary by name),
+        ``action_mask`` (1 for a valid action, else 0) and RNN states (zeros at episode start). Outputs are
+        ``action``, ``[batch, ...]``, as by :meth:`predict`, and the next RNN states. Images are bytes in the
+        environment's layout, discrete values ``int64`` (binary observations ``float32``), the rest
+        ``float32``. The file's metadata and a printed line describe it.
 
         Args:
-            path: ends in ``.onnx`` (for ONNX runtimes, needs the extra ``export``) or ``.pt2`` (for
-                ``torch.export.load``).
+            path: ends in ``.onnx`` (ONNX runtimes; needs the extra ``export``) or ``.pt2``
+                (``torch.export.load``).
 
         Raises:
-            UserError: for another ending, a folder that is not there, a missing package, frames that a
-                transform stacks, several agents, actions in a ``Dict`` or ``Tuple``, and spaces of other
-                kinds than Gymnasium's own of numbers.
+            UserError: for another ending, a missing folder or package, stacked frames, several agents,
+                ``Dict`` or ``Tuple`` actions, and spaces that are no arrays.
         """
-        path, form = export.exportable(path), self.own_form("export")
-        network = export.Network(self.settings, self.evaluator, form)
+        path, io = export.check_export_path(path), self.gym_io("export")
+        network = export.ExportedPolicy(self.settings, self.evaluator, io)
         acting = Policy(self.settings, self.frames, self.evaluator)
-        episodes = form.observed(2, 4, 8)
-        said = export.described(self.settings, self.frames, network)
+        episodes = io.sample_observations(2, 4, 8)
+        description = export.describe_policy(self.settings, self.frames, network)
         with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
-            export.check(network, episodes, acting.predict, acting.reset)
-            export.write(network, network.begin(*episodes[0][0]), said, path)
-        print(f"{path}: {export.in_words(said)}")
+            export.check_outputs(network, episodes, acting.predict, acting.reset)
+            export.write_model(network, network.begin(*episodes[0][0]), description, path)
+        print(f"{path}: {export.describe_in_words(description)}")
         return path
 
 
-def of_steps(reward: Any, shape: torch.Size) -> torch.Tensor:
-    """What steps paid, a number or ``[n]``, as environments give it, ``[*shape, 1]``."""
+def as_reward(reward: Any, shape: torch.Size) -> torch.Tensor:
+    """Rewards, a number or ``[n]``, in the shape environments have, ``[*shape, 1]``."""
     return torch.as_tensor(reward, dtype=torch.float32).expand(shape).unsqueeze(-1).clone()
 
 

@@ -39,11 +39,11 @@ class MaskTracker(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, place: MaskSource, named: str, actions: int) -> None:
         super().__init__(env)
-        self.place, self.named = place, named
-        self.allowed = np.ones(actions, bool)
+        self.source, self.label = place, named
+        self.mask = np.ones(actions, bool)
         kind, key = place
         if kind == "entry":
-            rest = {name: each for name, each in env.observation_space.spaces.items() if name != key}
+            rest = {name: space for name, space in env.observation_space.spaces.items() if name != key}
             if not rest:
                 raise UserError(f"{named} observes nothing but {key}; env.action_mask=false observes that")
             self.observation_space = Dict(rest)
@@ -51,35 +51,33 @@ class MaskTracker(gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        return self.look(observation, info, ended=False), info
+        return self.read_mask(observation, info, ended=False), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         """One step."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        seen = self.look(observation, info, ended=bool(terminated or truncated))
-        return seen, reward, terminated, truncated, info
+        shown = self.read_mask(observation, info, ended=bool(terminated or truncated))
+        return shown, reward, terminated, truncated, info
 
-    def look(self, observation: Any, info: dict[str, Any], *, ended: bool) -> Any:
+    def read_mask(self, observation: Any, info: dict[str, Any], *, ended: bool) -> Any:
         """Reads what is allowed from now on; gives what is observed.
 
         Raises:
             UserError: where the task does not say, though the episode goes on, or not in truth values.
         """
-        kind, key = self.place
+        kind, key = self.source
         if kind == "method":
-            given = self.env.get_wrapper_attr(key)()
+            mask = self.env.get_wrapper_attr(key)()
         else:
-            given = (observation if kind == "entry" else info).get(key)
-        if given is None and ended:
-            given = np.ones_like(self.allowed)
-        if kind == "entry" and np.shape(given)[1:] == self.allowed.shape:  # stacked frames, the newest last
-            given = given[-1]
-        self.allowed = parse_mask(
-            given, len(self.allowed), f"{self.named} gave {describe_source(self.place)}"
-        )
+            mask = (observation if kind == "entry" else info).get(key)
+        if mask is None and ended:
+            mask = np.ones_like(self.mask)
+        if kind == "entry" and np.shape(mask)[1:] == self.mask.shape:  # stacked frames, the newest last
+            mask = mask[-1]
+        self.mask = parse_mask(mask, len(self.mask), f"{self.label} gave {describe_source(self.source)}")
         if kind != "entry":
             return observation
-        return {name: each for name, each in observation.items() if name != key}
+        return {name: value for name, value in observation.items() if name != key}
 
 
 class MaskReader(BaseInfoDictReader):
@@ -91,11 +89,11 @@ class MaskReader(BaseInfoDictReader):
     """
 
     def __init__(self, tasks: Sequence[MaskTracker], batch_size: torch.Size) -> None:
-        self.tasks, self.shape = tasks, (*batch_size, len(tasks[0].allowed))
+        self.trackers, self.shape = tasks, (*batch_size, len(tasks[0].mask))
 
     def __call__(self, info_dict: dict[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
         """Writes it beside what was observed."""
-        allowed = np.stack([each.allowed for each in self.tasks])
+        allowed = np.stack([tracker.mask for tracker in self.trackers])
         return tensordict.set(MASK, torch.from_numpy(allowed).reshape(self.shape))
 
     @property
@@ -105,7 +103,11 @@ class MaskReader(BaseInfoDictReader):
 
 
 def track_mask(
-    env: gymnasium.Env, asked: MaskSetting, named: str, actions: int, at_reset: Callable[[], Collection[str]]
+    env: gymnasium.Env,
+    setting: MaskSetting,
+    label: str,
+    actions: int,
+    at_reset: Callable[[], Collection[str]],
 ) -> gymnasium.Env:
     """The task in :class:`MaskTracker`, where it says what is allowed and that can be heeded.
 
@@ -119,31 +121,35 @@ def track_mask(
     Raises:
         UserError: for an entry of that name that is not there, or is of no use.
     """
-    if isinstance(asked, str) and not actions:
-        raise UserError(f"env.action_mask={asked}: {named} has {env.action_space} actions; leave it out")
-    place = find_mask_source(env, asked, at_reset if actions and asked is not False else list)
-    if place is None and isinstance(asked, str):
-        seen = env.observation_space
-        there = sorted({*at_reset(), *(seen.spaces if isinstance(seen, Dict) else ())})
+    if isinstance(setting, str) and not actions:
+        raise UserError(f"env.action_mask={setting}: {label} has {env.action_space} actions; leave it out")
+    place = find_mask_source(env, setting, at_reset if actions and setting is not False else list)
+    if place is None and isinstance(setting, str):
+        space = env.observation_space
+        names = sorted({*at_reset(), *(space.spaces if isinstance(space, Dict) else ())})
         raise UserError(
-            f"env.action_mask={asked}: {named} shows no such entry, nor has info of its reset; there "
-            f"{'are ' + ', '.join(there) if there else 'is none'}"
+            f"env.action_mask={setting}: {label} shows no such entry, nor has info of its reset; there "
+            f"{'are ' + ', '.join(names) if names else 'is none'}"
         )
-    if place is not None and (asked is False or not actions):
-        warn_mask_ignored(named, place, "env.action_mask=false" if asked is False else NOT_DISCRETE)
+    if place is not None and (setting is False or not actions):
+        warn_mask_ignored(label, place, "env.action_mask=false" if setting is False else NOT_DISCRETE)
         return env
-    return env if place is None else MaskTracker(env, place, named, actions)
+    return env if place is None else MaskTracker(env, place, label, actions)
 
 
 def find_mask_source(
-    env: gymnasium.Env, asked: MaskSetting, at_reset: Callable[[], Collection[str]]
+    env: gymnasium.Env, setting: MaskSetting, at_reset: Callable[[], Collection[str]]
 ) -> MaskSource | None:
     """Where a task says what is allowed: in what it shows, by Stable-Baselines3's method, or in ``info``."""
-    key, seen = asked if isinstance(asked, str) else MASK, env.observation_space
-    if isinstance(seen, Dict) and key in seen.spaces:
+    key, space = setting if isinstance(setting, str) else MASK, env.observation_space
+    if isinstance(space, Dict) and key in space.spaces:
         return "entry", key
     method = "action_masks"
-    if not isinstance(asked, str) and env.has_wrapper_attr(method) and callable(env.get_wrapper_attr(method)):
+    if (
+        not isinstance(setting, str)
+        and env.has_wrapper_attr(method)
+        and callable(env.get_wrapper_attr(method))
+    ):
         return "method", method
     return ("info", key) if key in at_reset() else None
 
@@ -161,7 +167,7 @@ def warn_mask_ignored(named: str, place: MaskSource, why: str) -> None:
     )
 
 
-def parse_mask(given: Any, actions: int, said: str) -> np.ndarray:
+def parse_mask(mask: Any, actions: int, prefix: str) -> np.ndarray:
     """What is allowed, ``[actions]``.
 
     Args:
@@ -173,12 +179,12 @@ def parse_mask(given: Any, actions: int, said: str) -> np.ndarray:
         UserError: for anything else.
     """
     try:
-        apart = isinstance(given, tuple)
-        array = np.concatenate([np.ravel(each) for each in given]) if apart else np.asarray(given)
+        apart = isinstance(mask, tuple)
+        array = np.concatenate([np.ravel(part) for part in mask]) if apart else np.asarray(mask)
         is_right = array.size == actions and bool(((array == 0) | (array == 1)).all())
     except ValueError:  # rows of several lengths
         is_right = False
     if not is_right or array.dtype.kind not in "biuf":
-        shown = "nothing" if given is None else " ".join(repr(given).split())[:60]
-        raise UserError(f"{said} = {shown}; it should be {actions} truth values, one for each action")
+        shown = "nothing" if mask is None else " ".join(repr(mask).split())[:60]
+        raise UserError(f"{prefix} = {shown}; it should be {actions} truth values, one for each action")
     return array.reshape(actions) != 0

@@ -33,7 +33,7 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
     """
     require_package("cv2", "atari")  # which Gymnasium's AtariPreprocessing makes pictures smaller with
     package = require_package("ale_py", "atari")
-    check_id(id, [each for each in gymnasium.registry if each.startswith("ALE/")])
+    check_id(id, [env_id for env_id in gymnasium.registry if env_id.startswith("ALE/")])
     for key in kwargs.keys() & OTHER_KEYS:
         raise UserError(f"env.{key}={kwargs[key]}: use {OTHER_KEYS[key]}")
     check_probability("env.sticky", sticky)
@@ -45,20 +45,20 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
     return StickyAction(task, sticky) if sticky else task
 
 
-def check_variant(id: str, asked: dict[str, Any]) -> None:
+def check_variant(id: str, kwargs: dict[str, Any]) -> None:
     """Refuses a mode or difficulty that a game has not.
 
     Raises:
         UserError: naming those that it has.
     """
-    if not asked.keys() & VARIANTS:
+    if not kwargs.keys() & VARIANTS:
         return
     with closing(gymnasium.make(id)) as task:
         game = task.unwrapped.ale
         for key, listed in VARIANTS.items():
             able = getattr(game, listed)()
-            if asked.get(key) is not None and asked[key] not in able:
-                raise UserError(f"env.{key}={asked[key]}: {id} has {', '.join(map(str, able))}")
+            if kwargs.get(key) is not None and kwargs[key] not in able:
+                raise UserError(f"env.{key}={kwargs[key]}: {id} has {', '.join(map(str, able))}")
 
 
 class EpisodicLife(gymnasium.Wrapper):

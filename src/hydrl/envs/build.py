@@ -70,10 +70,13 @@ def make_env(
         make = for_evaluation(make)
     base = make_base_env(make, num_envs, device, render)
     left_out = () if policy is None else RandomTruncationTransform
-    made = [
-        each for part in transforms for each in build_transforms(base, part) if not isinstance(each, left_out)
+    built = [
+        transform
+        for part in transforms
+        for transform in build_transforms(base, part)
+        if not isinstance(transform, left_out)
     ]
-    stack = sorted(made, key=lambda each: not isinstance(each, RewardSum))
+    stack = sorted(built, key=lambda transform: not isinstance(transform, RewardSum))
     if not (stack and isinstance(stack[0], RewardSum)):
         stack.insert(0, RewardSum())
     stack[1:1] = mask_transforms(base, make)  # before whatever takes statistics of random frames
@@ -153,7 +156,7 @@ def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
     """What lets random actions be allowed ones, where an environment that ``make`` built says which are."""
     maker: Any = getattr(make, "func", make)
     id = getattr(make, "keywords", {}).get("id")
-    named = f"env.id={id}" if id else getattr(type(base), "named", maker.__name__)
+    named = f"env.id={id}" if id else getattr(type(base), "label", maker.__name__)
     if heeded := mask_keys(base):
         return [ActionMask(action, mask, named) for action, mask in heeded.items()]
     if any(MASK in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
@@ -163,10 +166,10 @@ def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
 
 def build_transforms(base: EnvBase, transform: MakeTransform) -> list[Transform]:
     """What a builder makes of its transform: none, one or several; one that asks for ``env`` is told it."""
-    made = transform(env=base) if "env" in signature(transform).parameters else transform()
-    if made is None:
+    built = transform(env=base) if "env" in signature(transform).parameters else transform()
+    if built is None:
         return []
-    return [*made.transforms] if type(made) is Compose else [made]
+    return [*built.transforms] if type(built) is Compose else [built]
 
 
 def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
@@ -191,7 +194,7 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None 
     return one() if num_envs == 1 else SteadySerialEnv(num_envs, one)
 
 
-def build_env(make: MakeEnv, **given: Any) -> EnvBase:
+def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:
     """An environment from a copy of its configuration, which it may change as it likes.
 
     Raises:
@@ -202,16 +205,16 @@ def build_env(make: MakeEnv, **given: Any) -> EnvBase:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "Scenario kwargs")
         try:
-            made = make(**given)
+            env = make(**kwargs)
         except UserWarning as error:
             passed = str(error).removeprefix("Scenario kwargs: ").partition(". This")[0]
             raise UserError(f"env.scenario_kwargs: {passed}; VMAS' source has their names") from None
-    if isinstance(made, gymnasium.Env):
+    if isinstance(env, gymnasium.Env):
         raise UserError(
-            f"env makes {type(made).__name__}, a task of Gymnasium's; register it and write env=gym "
+            f"env makes {type(env).__name__}, a task of Gymnasium's; register it and write env=gym "
             "env.id=MODULE:NAME, or hand its class over to hydrl.train as env=CLASS"
         )
-    return made
+    return env
 
 
 class SteadySerialEnv(SerialEnv):

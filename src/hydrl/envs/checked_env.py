@@ -34,19 +34,21 @@ class CheckedEnv(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, named: str) -> None:
         super().__init__(env)
-        self.named = named
-        self.kind: Any
-        self.size: Any
-        seen = env.observation_space
+        self.label = named
+        self.dtypes: Any
+        self.shapes: Any
+        space = env.observation_space
         # Tasks that work leave their bounds, too; those of pictures say how an encoder scales them.
-        if isinstance(seen, Dict):
-            self.kind = {name: each.dtype.type for name, each in seen.items()}
-            self.size = {name: each.shape for name, each in seen.items()}
-            self.observation_space = Dict({name: without_bounds(each) for name, each in seen.items()})
+        if isinstance(space, Dict):
+            self.dtypes = {name: subspace.dtype.type for name, subspace in space.items()}
+            self.shapes = {name: subspace.shape for name, subspace in space.items()}
+            self.observation_space = Dict(
+                {name: without_bounds(subspace) for name, subspace in space.items()}
+            )
         else:
-            self.kind, self.size = seen.dtype.type, seen.shape
-            self.observation_space = without_bounds(seen)
-        self.left = CHECKED_STEPS if self.unwrapped.spec else 0  # steps that are still looked at
+            self.dtypes, self.shapes = space.dtype.type, space.shape
+            self.observation_space = without_bounds(space)
+        self.steps_to_check = CHECKED_STEPS if self.unwrapped.spec else 0  # steps that are still looked at
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode; with a seed, what the task's own spaces draw is seeded, too.
@@ -56,18 +58,18 @@ class CheckedEnv(gymnasium.Wrapper):
         if seed is not None:
             seed_spaces(self, seed)
         try:
-            given = self.env.reset(seed=seed, options=options or None)
+            result = self.env.reset(seed=seed, options=options or None)
         except Exception as error:
-            self.blame(error)
+            self.explain_error(error)
             raise
-        if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)):
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise UserError(
-                f"{self.named} gave {describe_value(given)} in reset, and not an observation and a "
+                f"{self.label} gave {describe_value(result)} in reset, and not an observation and a "
                 f"dictionary, as Gymnasium asks since 0.26; {CHECK_ENV}"
             )
-        observation, info = self.copied(given[0]), given[1]
-        if self.left:
-            self.look(observation, 0.0, info)
+        observation, info = self.copy_observation(result[0]), result[1]
+        if self.steps_to_check:
+            self.check_values(observation, 0.0, info)
         return observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
@@ -80,21 +82,21 @@ class CheckedEnv(gymnasium.Wrapper):
         if isinstance(action, np.ndarray):
             action = action.copy()
         try:
-            seen, reward, terminated, truncated, info = self.env.step(action)
+            raw_observation, reward, terminated, truncated, info = self.env.step(action)
         except Exception as error:
-            self.blame(error)
+            self.explain_error(error)
             raise
-        observation = self.copied(seen)
+        observation = self.copy_observation(raw_observation)
         if type(reward) is not float:
-            reward = self.number(reward)
-        if self.left:
-            self.left -= 1
-            self.look(observation, reward, info)
+            reward = self.to_reward(reward)
+        if self.steps_to_check:
+            self.steps_to_check -= 1
+            self.check_values(observation, reward, info)
         if (terminated or truncated) and isinstance(info, dict):
             warn_success_ignored(self, info)
         return observation, reward, bool(terminated), bool(truncated), {}
 
-    def blame(self, error: Exception) -> None:
+    def explain_error(self, error: Exception) -> None:
         """Tells in a line of what Gymnasium cannot work with; the task's own errors are shown as they are.
 
         Raises:
@@ -102,38 +104,39 @@ class CheckedEnv(gymnasium.Wrapper):
         """
         if not (isinstance(error, UserError) or is_env_error(error)):
             reason = " ".join(str(error).split())
-            raise UserError(f"{self.named} does not keep to Gymnasium: {reason}; {CHECK_ENV}") from error
+            raise UserError(f"{self.label} does not keep to Gymnasium: {reason}; {CHECK_ENV}") from error
 
-    def copied(self, observation: Any) -> Any:
+    def copy_observation(self, observation: Any) -> Any:
         """Arrays that are the run's own: one, or by their names."""
-        if not isinstance(self.kind, dict):
-            return self.array(observation, self.kind, self.size)
+        if not isinstance(self.dtypes, dict):
+            return self.to_array(observation, self.dtypes, self.shapes)
         return {
-            name: self.array(observation[name], self.kind[name], self.size[name], name) for name in self.kind
+            name: self.to_array(observation[name], self.dtypes[name], self.shapes[name], name)
+            for name in self.dtypes
         }
 
-    def array(self, given: Any, kind: type, size: tuple[int, ...], name: str = "") -> np.ndarray:
+    def to_array(self, value: Any, kind: type, size: tuple[int, ...], name: str = "") -> np.ndarray:
         """What is observed, or an entry of it, as a new array.
 
         Raises:
             UserError: for another shape or kind than its space.
         """
         try:
-            array: np.ndarray = np.array(given, dtype=kind)
-            is_one = getattr(given, "dtype", None) in (kind, np.bool_)
-            if kind is np.uint8 and not (is_one or np.array_equal(array, given)):  # fractions, or beyond 255
+            array: np.ndarray = np.array(value, dtype=kind)
+            is_one = getattr(value, "dtype", None) in (kind, np.bool_)
+            if kind is np.uint8 and not (is_one or np.array_equal(array, value)):  # fractions, or beyond 255
                 array = np.empty(0)
         except (TypeError, ValueError, OverflowError):
             array = np.empty(0)  # of a shape that no space has
         if array.shape != size:
             numbers = f"{size[0]} numbers" if len(size) == 1 else f"numbers of shape {list(size)}"
             raise UserError(
-                f"{self.named} gave {describe_value(given)} to observe{' as ' * bool(name)}{name}; its "
+                f"{self.label} gave {describe_value(value)} to observe{' as ' * bool(name)}{name}; its "
                 f"observation_space says {numbers} of kind {kind.__name__}"
             )
         return array
 
-    def number(self, reward: Any) -> float:
+    def to_reward(self, reward: Any) -> float:
         """A reward, out of an array of one, too.
 
         Raises:
@@ -142,20 +145,23 @@ class CheckedEnv(gymnasium.Wrapper):
         try:
             return float(np.asarray(reward).item())
         except (TypeError, ValueError):
-            raise UserError(f"{self.named} gave the reward {reward}; it must be one number") from None
+            raise UserError(f"{self.label} gave the reward {reward}; it must be one number") from None
 
-    def look(self, observation: Any, reward: float, info: Any) -> None:
+    def check_values(self, observation: Any, reward: float, info: Any) -> None:
         """Tells what is odd and may be meant."""
         space = self.env.observation_space
         spaces = space.spaces if isinstance(space, Dict) else {"": space}
-        seen = observation if isinstance(space, Dict) else {"": observation}
-        if any(((seen[name] < each.low) | (seen[name] > each.high)).any() for name, each in spaces.items()):
+        values = observation if isinstance(space, Dict) else {"": observation}
+        if any(
+            ((values[name] < bounds.low) | (values[name] > bounds.high)).any()
+            for name, bounds in spaces.items()
+        ):
             warn_once(
-                f"{self.named} observes what lies outside its observation_space; it is learned from as it is"
+                f"{self.label} observes what lies outside its observation_space; it is learned from as it is"
             )
         if abs(reward) > HUGE_REWARD:
             warn_once(
-                f"{self.named} pays {reward:g} in a step; losses grow with it, transforms can scale rewards"
+                f"{self.label} pays {reward:g} in a step; losses grow with it, transforms can scale rewards"
             )
         if (
             isinstance(info, dict)
@@ -164,7 +170,7 @@ class CheckedEnv(gymnasium.Wrapper):
         ):
             is_choice = isinstance(self.action_space, Discrete | MultiDiscrete)
             why = "env.action_mask=false, or its reset did not say so" if is_choice else NOT_DISCRETE
-            warn_mask_ignored(self.named, ("info", MASK), why)
+            warn_mask_ignored(self.label, ("info", MASK), why)
 
 
 def without_bounds(space: Box) -> Box:
@@ -194,22 +200,24 @@ def is_env_error(error: Exception) -> bool:
     frames = walk_tb((cause and cause.__traceback__) or error.__traceback__)
     packages = [frame.f_globals["__name__"].partition(".")[0] for frame, _ in frames]
     # These fail in whoever calls them.
-    caller = [each for each in packages if each not in ("numpy", "tensordict", "torch")][-1]
+    caller = [package for package in packages if package not in ("numpy", "tensordict", "torch")][-1]
     return caller not in ("gymnasium", "hydrl", "importlib", "torchrl")
 
 
 def wrapper_chain(env: gymnasium.Env) -> list[gymnasium.Env]:
     """A task under its wrappers, the outermost first."""
-    found = [env]
-    while isinstance(found[-1], gymnasium.Wrapper):
-        found.append(found[-1].env)
-    return found
+    chain = [env]
+    while isinstance(chain[-1], gymnasium.Wrapper):
+        chain.append(chain[-1].env)
+    return chain
 
 
 def seed_spaces(env: gymnasium.Env, seed: int) -> None:
     """Seeds what a task draws by ``self.action_space.sample()`` and ``self.observation_space.sample()``."""
-    spaces = [space for each in wrapper_chain(env) for space in (each.action_space, each.observation_space)]
-    unique = list({id(each): each for each in spaces}.values())
+    spaces = [
+        space for level in wrapper_chain(env) for space in (level.action_space, level.observation_space)
+    ]
+    unique = list({id(space): space for space in spaces}.values())
     for space, own in zip(unique, np.random.SeedSequence(seed).generate_state(len(unique)), strict=True):
         space.seed(int(own))
 
@@ -217,9 +225,14 @@ def seed_spaces(env: gymnasium.Env, seed: int) -> None:
 def warn_success_ignored(task: CheckedEnv, info: dict[str, Any]) -> None:
     """Says of a task that tells of its success, and was not known to, how that is followed."""
     if untaken := [name for name in SUCCESS if name in info]:
-        taken = {name for each in wrapper_chain(task) if isinstance(each, EpisodeInfo) for name in each.how}
-        for name in (each for each in untaken if each not in taken):
-            warn_once(f"{task.named} gives {name} in info; env.info_keys=[{name}] logs it")
+        taken = {
+            name
+            for level in wrapper_chain(task)
+            if isinstance(level, EpisodeInfo)
+            for name in level.reductions
+        }
+        for name in (key for key in untaken if key not in taken):
+            warn_once(f"{task.label} gives {name} in info; env.info_keys=[{name}] logs it")
 
 
 def copy_kwargs(values: dict[str, Any]) -> dict[str, Any]:

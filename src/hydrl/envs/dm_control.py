@@ -147,7 +147,7 @@ class ControlEnv(gymnasium.Env):
         self.action_space = Box(
             actions.minimum.astype(np.float32), actions.maximum.astype(np.float32), dtype=np.float32
         )
-        size = sum(int(np.prod(each.shape)) for each in env.observation_spec().values())
+        size = sum(int(np.prod(spec.shape)) for spec in env.observation_spec().values())
         self.observation_space = (
             Box(0, 255, (pixels, pixels, 3), np.uint8)
             if pixels is not None
@@ -159,7 +159,7 @@ class ControlEnv(gymnasium.Env):
         if seed is not None or self._np_random is None:
             super().reset(seed=seed)
             self.suite.env.task.random.seed(self.np_random.integers(2**32, dtype=np.uint32))
-        return self.seen(self.suite.env.reset().observation), {}
+        return self.make_observation(self.suite.env.reset().observation), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
         """One action, ``repeat`` times or until the episode ends."""
@@ -170,19 +170,19 @@ class ControlEnv(gymnasium.Env):
             if now.last():
                 break
         terminated = now.last() and now.discount == 0
-        return self.seen(now.observation), reward, terminated, now.last() and not terminated, {}
+        return self.make_observation(now.observation), reward, terminated, now.last() and not terminated, {}
 
-    def seen(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+    def make_observation(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         """What is observed where the task gives ``observation``."""
         if self.pixels is not None:
-            return self.picture(self.pixels, self.pixels)
-        return np.concatenate([np.ravel(each) for each in observation.values()], dtype=np.float32)
+            return self.draw(self.pixels, self.pixels)
+        return np.concatenate([np.ravel(value) for value in observation.values()], dtype=np.float32)
 
     def render(self) -> np.ndarray:
         """The task as it is now, for a film."""
-        return self.picture(*VIDEO_SIZE)
+        return self.draw(*VIDEO_SIZE)
 
-    def picture(self, height: int, width: int) -> np.ndarray:
+    def draw(self, height: int, width: int) -> np.ndarray:
         """The task as it is now, ``[height, width, 3]`` of 8 bits."""
         return self.suite.env.physics.render(height, width, self.camera)
 

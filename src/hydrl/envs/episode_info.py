@@ -29,15 +29,15 @@ class EpisodeInfo(gymnasium.Wrapper):
     """
 
     def __init__(
-        self, env: gymnasium.Env, how: Mapping[str, str], named: str, asked: Collection[str]
+        self, env: gymnasium.Env, how: Mapping[str, str], label: str, required: Collection[str]
     ) -> None:
         super().__init__(env)
-        self.how, self.named, self.asked = dict(how), named, [*asked]
+        self.reductions, self.label, self.required = dict(how), label, [*required]
         self.values, self.counts = dict.fromkeys(how, nan), dict.fromkeys(how, 0)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode, of which nothing is known yet."""
-        for name in self.how:
+        for name in self.reductions:
             self.values[name], self.counts[name] = nan, 0
         return self.env.reset(seed=seed, options=options)
 
@@ -47,35 +47,35 @@ class EpisodeInfo(gymnasium.Wrapper):
         Raises:
             UserError: for a value that is no number.
         """
-        given = self.env.step(action)
-        info = given[-1] if isinstance(given[-1], dict) else {}
-        for name, how in self.how.items():
-            value = self.number(name, info[name]) if name in info else nan
+        result = self.env.step(action)
+        info = result[-1] if isinstance(result[-1], dict) else {}
+        for name, how in self.reductions.items():
+            value = self.to_number(name, info[name]) if name in info else nan
             if how == "last":
                 self.values[name] = value
             elif value == value:
                 self.values[name] = value + (self.values[name] if self.counts[name] else 0.0)
                 self.counts[name] += 1
-        return given
+        return result
 
-    def number(self, name: str, value: Any) -> float:
+    def to_number(self, name: str, value: Any) -> float:
         """A value as a number; what nobody named and is none is not known."""
         if is_number(value):
             return float(np.asarray(value).item())
-        if name in self.asked:
+        if name in self.required:
             raise UserError(
-                f"env.info_keys: {self.named} gave info[{name!r}]={' '.join(repr(value).split())[:60]}, "
+                f"env.info_keys: {self.label} gave info[{name!r}]={' '.join(repr(value).split())[:60]}, "
                 "which is no number; leave it out, or let the task give one"
             )
         return nan
 
-    def so_far(self) -> list[float]:
+    def current_values(self) -> list[float]:
         """What each number has come to in this episode; NaN where it is not known."""
         return [
             self.values[name] / self.counts[name]
             if how == "mean" and self.counts[name]
             else self.values[name]
-            for name, how in self.how.items()
+            for name, how in self.reductions.items()
         ]
 
 
@@ -88,11 +88,11 @@ class InfoReader(BaseInfoDictReader):
     """
 
     def __init__(self, tasks: Sequence[EpisodeInfo], batch_size: torch.Size) -> None:
-        self.tasks, self.batch_size, self.names = tasks, batch_size, [*tasks[0].how]
+        self.wrappers, self.batch_size, self.names = tasks, batch_size, [*tasks[0].reductions]
 
     def __call__(self, info_dict: dict[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
         """Writes them beside what was observed."""
-        values = torch.tensor([each.so_far() for each in self.tasks], dtype=torch.float32)
+        values = torch.tensor([wrapper.current_values() for wrapper in self.wrappers], dtype=torch.float32)
         columns = values.reshape(*self.batch_size, len(self.names), 1).unbind(-2)
         return tensordict.set(INFO, TensorDict(dict(zip(self.names, columns, strict=True)), self.batch_size))
 
@@ -105,5 +105,5 @@ class InfoReader(BaseInfoDictReader):
 
 def is_number(value: Any) -> bool:
     """Whether it is one number or a truth value, maybe in an array of one."""
-    found = np.asarray(value)
-    return found.size == 1 and found.dtype.kind in "biuf"
+    array = np.asarray(value)
+    return array.size == 1 and array.dtype.kind in "biuf"

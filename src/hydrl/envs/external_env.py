@@ -51,15 +51,15 @@ class ExternalEnv(EnvBase):
         for kind in ("observation", "state", "action", "reward", "done"):
             name = f"full_{kind}_spec_unbatched"
             setattr(self, name, getattr(like, name))
-        seen = like.full_observation_spec_unbatched
-        if INFO in seen.keys():  # noqa: SIM118 - a spec; no policy reads of it
+        observation_spec = like.full_observation_spec_unbatched
+        if INFO in observation_spec.keys():  # noqa: SIM118 - a spec; no policy reads of it
             self.full_observation_spec_unbatched = Composite(
-                {name: each for name, each in seen.items() if name != INFO},
-                shape=seen.shape,
-                device=seen.device,
+                {name: spec for name, spec in observation_spec.items() if name != INFO},
+                shape=observation_spec.shape,
+                device=observation_spec.device,
             )
 
-    def tell(self, tensordict: TensorDictBase) -> None:
+    def set_observation(self, tensordict: TensorDictBase) -> None:
         """Takes what is observed from now on, ``[*batch_size]``, and what the step that led there paid.
 
         A reward that is not told is none.
@@ -68,19 +68,19 @@ class ExternalEnv(EnvBase):
             UserError: for entries that lack, or have another shape or kind.
         """
         for key, spec in self.observation_spec.items(True, True):
-            found = tensordict.get(key, None)
-            if found is None or (found.shape, found.dtype) != (spec.shape, spec.dtype):
-                given = "there is none" if found is None else f"got {found.dtype} of {list(found.shape)}"
-                raise UserError(f"{key} should be {spec.dtype} of shape {list(spec.shape)}; {given}")
-        self.told = tensordict.select(*self.observation_spec.keys(True, True)).to(self.device)
-        self.paid = tensordict.select(*self.reward_keys, strict=False).to(self.device)
+            value = tensordict.get(key, None)
+            if value is None or (value.shape, value.dtype) != (spec.shape, spec.dtype):
+                problem = "there is none" if value is None else f"got {value.dtype} of {list(value.shape)}"
+                raise UserError(f"{key} should be {spec.dtype} of shape {list(spec.shape)}; {problem}")
+        self.entries = tensordict.select(*self.observation_spec.keys(True, True)).to(self.device)
+        self.rewards = tensordict.select(*self.reward_keys, strict=False).to(self.device)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        return self.told.copy()
+        return self.entries.copy()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         ends = self.full_done_spec.zero()
-        return self.told.copy().update(self.full_reward_spec.zero()).update(self.paid).update(ends)
+        return self.entries.copy().update(self.full_reward_spec.zero()).update(self.rewards).update(ends)
 
     def _set_seed(self, seed: int | None) -> None:
         """Nothing is drawn."""
@@ -129,49 +129,53 @@ class GymIO:
         self.observe, self.spec = self.keywords.pop("observe", None), spec
         self.keywords.pop("info_keys", None)
         with closing(make_tracked_env(**copy_kwargs(self.keywords))) as task:
-            found = find_mask_tracker(task)
-            self.spaces = SpacesEnv(found.env if found else task)
-        self.entry = found.place[1] if found and found.place[0] == "entry" else None
-        place: MaskSource = ("entry", self.entry) if self.entry else ("info", MASK)
-        self.allowed = MaskTracker(self.spaces, place, "predict", len(found.allowed)) if found else None
-        self.task = adapt_spaces(self.allowed or self.spaces, self.observe)
-        self.seen, self.acted = self.spaces.observation_space, self.spaces.action_space
-        self.entries = dict(leaf_spaces((self.allowed or self.spaces).observation_space))
+            tracker = find_mask_tracker(task)
+            self.spaces = SpacesEnv(tracker.env if tracker else task)
+        self.mask_entry = tracker.source[1] if tracker and tracker.source[0] == "entry" else None
+        place: MaskSource = ("entry", self.mask_entry) if self.mask_entry else ("info", MASK)
+        self.mask_tracker = MaskTracker(self.spaces, place, "predict", len(tracker.mask)) if tracker else None
+        self.task = adapt_spaces(self.mask_tracker or self.spaces, self.observe)
+        self.observation_space, self.action_space = self.spaces.observation_space, self.spaces.action_space
+        self.entries = dict(leaf_spaces((self.mask_tracker or self.spaces).observation_space))
         for _, space in self.entries.values():
             if space.shape is None:
                 raise UserError(
                     f"{asking} takes arrays, and this task observes a {space}; use act(tensordict)"
                 )
 
-    def observed(self, episodes: int, steps: int, many: int) -> list[list[tuple[Any, np.ndarray | None]]]:
+    def sample_observations(
+        self, episodes: int, steps: int, many: int
+    ) -> list[list[tuple[Any, np.ndarray | None]]]:
         """What the task shows and allows where actions are drawn at random, ``many`` together, of each step.
 
         Returns:
             of each episode of each step, as :meth:`read` takes it.
         """
-        seen: list[Any] = []
+        observations: list[Any] = []
         masks: list[np.ndarray] = []
         with closing(make_tracked_env(**copy_kwargs(self.keywords))) as task:
-            found = find_mask_tracker(task)
+            tracker = find_mask_tracker(task)
             task.action_space.seed(0)
             ended = True
-            while len(seen) < episodes * steps * many:
+            while len(observations) < episodes * steps * many:
                 if ended:
-                    observation, ended = task.reset(seed=len(seen))[0], False
+                    observation, ended = task.reset(seed=len(observations))[0], False
                 else:
-                    action = sample_action(task.action_space, found.allowed if found else None)
+                    action = sample_action(task.action_space, tracker.mask if tracker else None)
                     observation, _, *ends, _ = task.step(action)
                     ended = any(ends)
-                if found is not None and ended:
+                if tracker is not None and ended:
                     continue  # where nobody acts, and nothing may be allowed
-                if found is not None:
-                    masks.append(found.allowed)
-                    observation = {**observation, self.entry: found.allowed} if self.entry else observation
-                seen.append(deepcopy(observation))
+                if tracker is not None:
+                    masks.append(tracker.mask)
+                    observation = (
+                        {**observation, self.mask_entry: tracker.mask} if self.mask_entry else observation
+                    )
+                observations.append(deepcopy(observation))
         rows: list[tuple[Any, np.ndarray | None]] = []
-        for place in range(0, len(seen), many):
-            row = seen[place : place + many]
-            shown = concatenate(self.seen, row, create_empty_array(self.seen, many))
+        for place in range(0, len(observations), many):
+            row = observations[place : place + many]
+            shown = concatenate(self.observation_space, row, create_empty_array(self.observation_space, many))
             rows.append((shown, np.stack(masks[place : place + many]) if masks else None))
         return [rows[place : place + steps] for place in range(0, len(rows), steps)]
 
@@ -187,17 +191,17 @@ class GymIO:
             UserError: for an entry that lacks, of another shape or kind of numbers, or of which there are not
                 as many as of the others; for a mask that lacks, or that has no use.
         """
-        if mask is not None and self.allowed is None:
+        if mask is not None and self.mask_tracker is None:
             raise UserError("mask: this policy heeds none, as its task or its run says; leave it out")
-        if mask is None and self.allowed is not None and self.entry is None:
+        if mask is None and self.mask_tracker is not None and self.mask_entry is None:
             raise UserError("give mask=, which actions are allowed; this task says so beside what it shows")
-        if mask is not None and self.entry is not None and isinstance(observation, Mapping):
-            own, given = self.spaces.observation_space[self.entry].dtype, np.asarray(mask)
-            as_shown = given.astype(own) if given.dtype.kind in "biuf" else given
-            observation = {**observation, self.entry: as_shown}
-        given = as_arrays(observation, self.seen)
-        shapes = {path: get_path(given, path).shape for path, _ in self.entries.values()}
-        counts = {path: shapes[path][: -len(each.shape) or None] for path, each in self.entries.values()}
+        if mask is not None and self.mask_entry is not None and isinstance(observation, Mapping):
+            own, batch = self.spaces.observation_space[self.mask_entry].dtype, np.asarray(mask)
+            as_shown = batch.astype(own) if batch.dtype.kind in "biuf" else batch
+            observation = {**observation, self.mask_entry: as_shown}
+        batch = as_arrays(observation, self.observation_space)
+        shapes = {path: get_path(batch, path).shape for path, _ in self.entries.values()}
+        counts = {path: shapes[path][: -len(space.shape) or None] for path, space in self.entries.values()}
         first, *others = counts
         for path in others:
             if counts[path] != counts[first]:
@@ -206,26 +210,26 @@ class GymIO:
                     f"{list(shapes[first])} and {entry_label(path)} {list(shapes[path])}"
                 )
         many = counts[first]
-        each_of = [*iterate(batch_space(self.seen, *many), given)] if many else [given]
-        masks = [None] * len(each_of) if mask is None else self.masks(mask, many)
+        each_of = [*iterate(batch_space(self.observation_space, *many), batch)] if many else [batch]
+        masks = [None] * len(each_of) if mask is None else self.split_masks(mask, many)
         rows = []
-        for each, allowed in zip(each_of, masks, strict=True):
-            self.spaces.observation, self.spaces.info = each, {MASK: allowed}
-            seen = self.task.reset()[0]
-            rows.append(seen if isinstance(seen, dict) else {"observation": seen})
-            if self.allowed is not None:
-                rows[-1] = rows[-1] | {MASK: self.allowed.allowed}
+        for single, allowed in zip(each_of, masks, strict=True):
+            self.spaces.observation, self.spaces.info = single, {MASK: allowed}
+            adapted = self.task.reset()[0]
+            rows.append(adapted if isinstance(adapted, dict) else {"observation": adapted})
+            if self.mask_tracker is not None:
+                rows[-1] = rows[-1] | {MASK: self.mask_tracker.mask}
         entries = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         tensordict = TensorDict(entries, [len(rows)])
         return tensordict if many else tensordict[0]
 
-    def masks(self, mask: Any, many: tuple[int, ...]) -> list[np.ndarray]:
+    def split_masks(self, mask: Any, many: tuple[int, ...]) -> list[np.ndarray]:
         """What is allowed, of each of so ``many`` observations, ``[actions]``.
 
         Raises:
             UserError: for another shape.
         """
-        shape, array = [*many, sum(choice_sizes(self.acted))], np.asarray(mask)
+        shape, array = [*many, sum(choice_sizes(self.action_space))], np.asarray(mask)
         if list(array.shape) != shape:
             raise UserError(f"mask should be truth values of shape {shape}; got {describe_value(array)}")
         return [*array] if many else [array]
@@ -234,41 +238,41 @@ class GymIO:
         """The policy's action, ``[...]`` or ``[n, ...]``, as ``step`` of the plain environment takes it."""
         many = action.ndim > self.spec.ndim
         taken = []
-        for each in action if many else [action]:
-            self.task.step(self.spec.to_numpy(each, safe=False))
+        for single in action if many else [action]:
+            self.task.step(self.spec.to_numpy(single, safe=False))
             taken.append(self.spaces.action)
-        if many and isinstance(self.acted, Dict | Tuple):
-            return concatenate(self.acted, taken, create_empty_array(self.acted, len(taken)))
+        if many and isinstance(self.action_space, Dict | Tuple):
+            return concatenate(self.action_space, taken, create_empty_array(self.action_space, len(taken)))
         if many:
             return np.stack(taken)
-        return int(taken[0]) if isinstance(self.acted, Discrete) else taken[0]
+        return int(taken[0]) if isinstance(self.action_space, Discrete) else taken[0]
 
 
-def adapt_input(given: Tensor, space: Space) -> Tensor:
+def adapt_input(values: Tensor, space: Space) -> Tensor:
     """An input ``[batch, *shape]`` as the policy has it: a picture ``[batch, C, H, W]``, or a vector."""
     if is_image(space):
         if len(space.shape) == 2:
-            return given[:, None]
+            return values[:, None]
         last = space.shape[-1] <= space.shape[-3]
-        picture = given if space.dtype in (np.uint8, np.bool_) else given.float()
+        picture = values if space.dtype in (np.uint8, np.bool_) else values.float()
         return (picture.movedim(-1, -3) if last else picture).flatten(1, -3)
     if isinstance(space, Discrete):
-        return nn.functional.one_hot(given - int(space.start), int(space.n)).float()
-    flat = given.reshape(-1, math.prod(space.shape))
+        return nn.functional.one_hot(values - int(space.start), int(space.n)).float()
+    flat = values.reshape(-1, math.prod(space.shape))
     if isinstance(space, MultiDiscrete):
         choices = zip(flat.unbind(1), space.start.flat, space.nvec.flat, strict=True)
         return torch.cat(
-            [nn.functional.one_hot(each - int(low), int(n)) for each, low, n in choices], 1
+            [nn.functional.one_hot(choice - int(low), int(n)) for choice, low, n in choices], 1
         ).float()
     return flat
 
 
 def find_mask_tracker(task: gymnasium.Env) -> MaskTracker | None:
     """What knows which actions a task allows; ``None`` where all always are."""
-    return next((each for each in wrapper_chain(task) if isinstance(each, MaskTracker)), None)
+    return next((level for level in wrapper_chain(task) if isinstance(level, MaskTracker)), None)
 
 
-def as_arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
+def as_arrays(values: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
     """What is given, as arrays of a space's own kinds, ``[*shape]`` or ``[n, *shape]``, nested as that is.
 
     Args:
@@ -280,13 +284,13 @@ def as_arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
         UserError: for an entry that lacks, or has another shape or kind of numbers.
     """
     if isinstance(space, Dict | Tuple):
-        made = {
-            key: as_arrays(get_entry(given, key, space, path), each, (*path, key))
-            for key, each in child_spaces(space).items()
+        nested = {
+            key: as_arrays(get_entry(values, key, space, path), subspace, (*path, key))
+            for key, subspace in child_spaces(space).items()
         }
-        return made if isinstance(space, Dict) else tuple(made.values())
+        return nested if isinstance(space, Dict) else tuple(nested.values())
     try:
-        array = np.asarray(given)
+        array = np.asarray(values)
     except ValueError:  # rows of several lengths
         array = np.empty((), object)
     shape, kind = list(space.shape), space.dtype
@@ -299,20 +303,20 @@ def as_arrays(given: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
     return array.astype(kind)
 
 
-def get_entry(given: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
+def get_entry(values: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
     """What lies under a key of a dictionary or tuple.
 
     Raises:
         UserError: where nothing does.
     """
     try:
-        return given[key]
+        return values[key]
     except (KeyError, IndexError, TypeError, ValueError):
         kind, keys = ("dictionary", [*space.spaces]) if isinstance(space, Dict) else ("tuple", "")
         shown = f"a {kind} of {', '.join(map(str, keys)) or len(space.spaces)}"
         raise UserError(
             f"{entry_label((*path, key))} is missing: {entry_label(path)} should be {shown}; "
-            f"got {describe_value(given)}"
+            f"got {describe_value(values)}"
         ) from None
 
 

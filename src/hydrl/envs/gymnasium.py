@@ -96,12 +96,12 @@ def env_keywords(
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
     """The keywords of :func:`make_tracked_env` that are there, beside those of the task."""
-    asked = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
+    required = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     success = [] if info_keys == [] else find_success_keys(id, wrappers, maker, **kwargs)
-    how = dict.fromkeys(success, "last") | asked
-    found = {"make": maker, "info_keys": (how, [*asked]) if how else None, "wrappers": wrappers}
-    said = {} if action_mask is None else {"action_mask": action_mask}
-    return {name: each for name, each in found.items() if each} | said
+    how = dict.fromkeys(success, "last") | required
+    keywords = {"make": maker, "info_keys": (how, [*required]) if how else None, "wrappers": wrappers}
+    mask_keyword = {} if action_mask is None else {"action_mask": action_mask}
+    return {name: value for name, value in keywords.items() if value} | mask_keyword
 
 
 def make_gym_wrapper(make: Any, num_envs: int, device: str, *, plain: bool) -> GymWrapper:
@@ -197,25 +197,27 @@ def make_wrapped_env(
     task = (plain_partial(make) or gymnasium.make)(id, **copy_kwargs(kwargs))
     for name, wrapper in copy_kwargs(dict(wrappers or {})).items():
         keywords = {key: plain_partial(value) for key, value in wrapper.keywords.items()}
-        alone, said = keywords.pop("training_only", False), f"env.wrappers.{name}"
+        alone, wrapper_key = keywords.pop("training_only", False), f"env.wrappers.{name}"
         try:
-            made = wrapper.func(task, **keywords)
+            wrapped = wrapper.func(task, **keywords)
         except Exception as error:
             if is_env_error(error):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             if wrapper.func is AtariPreprocessing and "Disable frame-skipping" in reason:
                 reason = f"it skips frames, and {id} skips them too; use env=atari, or +env.frameskip=1"
-            raise UserError(f"{said} cannot be put around env.id={id}: {reason}") from error
-        if not isinstance(made, gymnasium.Env):
-            raise UserError(f"{said} made a {type(made).__name__} of env.id={id}, and no gymnasium.Wrapper")
-        for each in ("observation_space", "action_space") if alone else ():
-            if getattr(made, each) != getattr(task, each):
+            raise UserError(f"{wrapper_key} cannot be put around env.id={id}: {reason}") from error
+        if not isinstance(wrapped, gymnasium.Env):
+            raise UserError(
+                f"{wrapper_key} made a {type(wrapped).__name__} of env.id={id}, and no gymnasium.Wrapper"
+            )
+        for space_name in ("observation_space", "action_space") if alone else ():
+            if getattr(wrapped, space_name) != getattr(task, space_name):
                 raise UserError(
-                    f"{said}.training_only=true: it makes another {each}, and the policy could not be "
-                    "evaluated without it; leave training_only out"
+                    f"{wrapper_key}.training_only=true: it makes another {space_name}, and the policy could "
+                    "not be evaluated without it; leave training_only out"
                 )
-        task = made
+        task = wrapped
     return task
 
 
@@ -228,9 +230,9 @@ def find_success_keys(
     no more than an episode or ``TRIAL`` steps; what of it fails there is told of in the run itself.
     """
     spec = gymnasium.registry.get(id)
-    made_by = [each.func.__module__ for each in evaluation_wrappers(wrappers).values()]
-    made_by += [getattr(spec and spec.entry_point, "__module__", None) or str(spec and spec.entry_point)]
-    if make or all(each.startswith("gymnasium.") for each in made_by):
+    modules = [wrapper.func.__module__ for wrapper in evaluation_wrappers(wrappers).values()]
+    modules += [getattr(spec and spec.entry_point, "__module__", None) or str(spec and spec.entry_point)]
+    if make or all(module.startswith("gymnasium.") for module in modules):
         return []
     return probe_env(id, wrappers, None, kwargs, PROBE_STEPS).success
 
@@ -255,24 +257,24 @@ def probe_env(
     id: str, wrappers: Wrappers | None, make: MakeGymEnv | None, kwargs: dict[str, Any], steps: int
 ) -> ProbeResult:
     """A task tried, once a process; what of it fails, as the run itself will tell, says nothing."""
-    keywords = {key: each for key, each in kwargs.items() if key != "render_mode"}
+    keywords = {key: value for key, value in kwargs.items() if key != "render_mode"}
     known = evaluation_wrappers(wrappers)
     # By the classes themselves: a notebook's next cell, or a reload, defines others of the same names.
     classes = (entry_point_of(id), *(wrapper.func for wrapper in known.values()))
     key = (repr((id, known, make, keywords)), *classes)
     if key not in PROBED or PROBED[key].steps < steps:
-        rng, found = GlobalRNGState(), ProbeResult(steps, [], [])
+        rng, result = GlobalRNGState(), ProbeResult(steps, [], [])
         state = rng.state_dict()
         try:
             with closing(make_wrapped_env(id, known, make, **keywords)) as task:
                 seed_spaces(task, 0)
-                found = ProbeResult(steps, [*task.reset(seed=0)[1]], [])
-                found.success.extend(find_success_in_episode(task, found))
+                result = ProbeResult(steps, [*task.reset(seed=0)[1]], [])
+                result.success.extend(find_success_in_episode(task, result))
         except Exception:
             pass
         finally:
             rng.load_state_dict(state)
-        PROBED[key] = found
+        PROBED[key] = result
     return PROBED[key]
 
 
@@ -292,24 +294,24 @@ def find_success_in_episode(task: gymnasium.Env, known: ProbeResult) -> list[str
     allowed = MaskTracker(task, place, "it", actions) if place else None
     task = allowed or task
     _, info = task.reset(seed=0)
-    ended, found = False, list[str]()
+    ended, keys = False, list[str]()
     for _ in range(known.steps):
-        found = [name for name in SUCCESS if name in info and is_number(info[name])]
-        if found or ended:
+        keys = [name for name in SUCCESS if name in info and is_number(info[name])]
+        if keys or ended:
             break
-        action = sample_action(task.action_space, allowed.allowed if allowed else None)
+        action = sample_action(task.action_space, allowed.mask if allowed else None)
         _, _, terminated, truncated, info = task.step(action)
         ended = terminated or truncated
-    return found
+    return keys
 
 
 def add_info_readers(env: GymWrapper) -> EnvBase:
     """The environment, which gives what its tasks follow of ``info``, and allow, as entries."""
     tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
-    below = [each for task in tasks for each in wrapper_chain(task)]
-    if following := [each for each in below if isinstance(each, EpisodeInfo)]:
+    below = [level for task in tasks for level in wrapper_chain(task)]
+    if following := [level for level in below if isinstance(level, EpisodeInfo)]:
         env.set_info_dict_reader(InfoReader(following, env.batch_size))
-    if masking := [each for each in below if isinstance(each, MaskTracker)]:
+    if masking := [level for level in below if isinstance(level, MaskTracker)]:
         env.set_info_dict_reader(MaskReader(masking, env.batch_size))
     return env
 
@@ -322,15 +324,19 @@ def plain_partial(value: Any) -> Any:
 def for_evaluation(make: partial[EnvBase]) -> partial[EnvBase]:
     """A partial of :func:`gymnasium_env` without the wrappers and opponents that are for training alone."""
     wrappers = make.keywords.get("wrappers") or {}
-    kept = evaluation_wrappers(wrappers)
+    wrappers_left = evaluation_wrappers(wrappers)
     if make.keywords.get("opponents") is not None:
         make = partial(make, opponents=None)
-    return partial(make, wrappers=kept) if kept != wrappers else make
+    return partial(make, wrappers=wrappers_left) if wrappers_left != wrappers else make
 
 
 def evaluation_wrappers(wrappers: Wrappers | None) -> dict[str, Any]:
     """The wrappers that are not for training alone."""
-    return {name: each for name, each in (wrappers or {}).items() if not each.keywords.get("training_only")}
+    return {
+        name: wrapper
+        for name, wrapper in (wrappers or {}).items()
+        if not wrapper.keywords.get("training_only")
+    }
 
 
 class GymVector(GymWrapper):
@@ -343,24 +349,24 @@ class GymVector(GymWrapper):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         action = self.read_action(tensordict.get(self.action_key))
         observation, reward, terminated, truncated, _ = self._env.step(action)
-        return self.told(observation, terminated, truncated, reward=torch.as_tensor(reward).float())
+        return self.to_tensordict(observation, terminated, truncated, reward=torch.as_tensor(reward).float())
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         if tensordict is not None and (chosen := tensordict.get("_reset", None)) is not None:
             kwargs["options"] = {"reset_mask": chosen.view(self.batch_size).numpy(force=True)}
         observation, _ = self._env.reset(**kwargs)
-        return self.told(observation, *np.zeros((2, *self.batch_size), dtype=bool))
+        return self.to_tensordict(observation, *np.zeros((2, *self.batch_size), dtype=bool))
 
-    def told(
+    def to_tensordict(
         self, observation: Any, terminated: np.ndarray, truncated: np.ndarray, **more: torch.Tensor
     ) -> TensorDictBase:
         """What Gymnasium says, ``[num_envs, ...]``, as TorchRL has it: a number is ``[num_envs, 1]``."""
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
-        entries = {name: torch.as_tensor(each) for name, each in ends.items()} | more
-        entries = {name: each.unsqueeze(-1) for name, each in entries.items()}
-        seen = observation if isinstance(observation, dict) else {"observation": observation}
-        entries |= {name: torch.as_tensor(each) for name, each in seen.items()}
-        given = TensorDict(entries, self.batch_size, device=self.device)
+        entries = {name: torch.as_tensor(flags) for name, flags in ends.items()} | more
+        entries = {name: values.unsqueeze(-1) for name, values in entries.items()}
+        observations = observation if isinstance(observation, dict) else {"observation": observation}
+        entries |= {name: torch.as_tensor(values) for name, values in observations.items()}
+        tensordict_out = TensorDict(entries, self.batch_size, device=self.device)
         for reader in self.info_dict_reader:
-            given = reader({}, given)
-        return given
+            tensordict_out = reader({}, tensordict_out)
+        return tensordict_out

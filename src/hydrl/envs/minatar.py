@@ -36,13 +36,13 @@ def make(
     Raises:
         UserError: for a game that there is not, for episodes of no steps, or where MinAtar is not installed.
     """
-    for each in ("matplotlib.pyplot", "seaborn"):  # which MinAtar imports where Ctrl-C would be swallowed
+    for module in ("matplotlib.pyplot", "seaborn"):  # which MinAtar imports where Ctrl-C would be swallowed
         with suppress(ImportError):
-            import_module(each)
+            import_module(module)
     package = require_package("minatar.gym", "minatar")
     if "MinAtar/Breakout-v1" not in gymnasium.registry:
         package.register_envs()
-    check_id(id, [each for each in gymnasium.registry if each.startswith("MinAtar/")])
+    check_id(id, [env_id for env_id in gymnasium.registry if env_id.startswith("MinAtar/")])
     check_probability("env.sticky", sticky)
     if max_episode_steps < 1:
         raise UserError(f"env.max_episode_steps={max_episode_steps}: should be 1 or more")

@@ -99,7 +99,11 @@ def set_statistics(transform: ObservationNorm, statistics: dict[str, torch.Tenso
 
 def normalizers(env: TransformedEnv) -> list[ObservationNorm | VecNorm | VecNormV2]:
     """The transforms that hold statistics, in order."""
-    return [each for each in env.transform if isinstance(each, ObservationNorm | VecNorm | VecNormV2)]
+    return [
+        transform
+        for transform in env.transform
+        if isinstance(transform, ObservationNorm | VecNorm | VecNormV2)
+    ]
 
 
 def normalizer_state(env: TransformedEnv) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def load_normalizer(env: TransformedEnv, state: dict[str, Any], *, running: bool
                 if not running:
                     transform.freeze()
                 elif isinstance(transform, RunningNorm):
-                    transform.earlier = transform.seen
+                    transform.earlier = transform.num_observations
 
 
 @contextmanager

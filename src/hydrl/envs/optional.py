@@ -34,9 +34,9 @@ def check_id(id: str, known: Iterable[str]) -> None:
     """
     if id in (ids := [*known]):
         return
-    games = {game_name(each): each for each in ids}  # of several versions the last
+    games = {game_name(env_id): env_id for env_id in ids}  # of several versions the last
     near = get_close_matches(game_name(id), games, 3) or sorted(games)
-    raise UserError(f"env.id={id}: there is no such game; use {' or '.join(games[each] for each in near)}")
+    raise UserError(f"env.id={id}: there is no such game; use {' or '.join(games[game] for game in near)}")
 
 
 def check_probability(key: str, value: float) -> None:

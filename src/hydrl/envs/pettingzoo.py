@@ -23,7 +23,7 @@ from hydrl.errors import UserError
 from hydrl.specs import AGENTS, ALIVE, GONE, MASK, has_room
 
 PACKAGES = {"mpe2": "mpe2"}  # where the tasks of an id's first half lie
-PACKAGES |= {each: f"pettingzoo.{each}" for each in ("atari", "butterfly", "classic", "sisl")}
+PACKAGES |= {family: f"pettingzoo.{family}" for family in ("atari", "butterfly", "classic", "sisl")}
 OWN = "One of your own is env.id=MODULE:CLASS, with the methods of pettingzoo.ParallelEnv"
 ENDS = ("done", "terminated", "truncated")
 GroupMap = Literal["all_in_one_group", "one_group_per_agent"] | dict[str, list[str]] | None
@@ -86,7 +86,9 @@ def make_parallel_env(id: str, kwargs: dict[str, Any]) -> Any:
     task = call_maker(find_maker(id), id, kwargs)
     if isinstance(task, zoo.AECEnv):
         raise UserError(turns_message(id))
-    if not all(hasattr(task, each) for each in ("possible_agents", "action_space", "step", "reset")):
+    if not all(
+        hasattr(task, attribute) for attribute in ("possible_agents", "action_space", "step", "reset")
+    ):
         raise UserError(f"env.id={id} made a {type(task).__name__}, and no task of PettingZoo's. {OWN}")
     return task
 
@@ -156,12 +158,12 @@ def import_env_module(id: str) -> Any:
 
 def list_env_ids() -> list[str]:
     """All tasks of the families that are installed, ``FAMILY/NAME_vN``; none of them is imported."""
-    found = []
+    env_ids = []
     for family, package in PACKAGES.items():
         spec = find_spec(package)
         places = (spec.submodule_search_locations if spec else None) or []
-        found += [f"{family}/{file.stem}" for place in places for file in Path(place).glob("*_v[0-9]*.py")]
-    return sorted(found)
+        env_ids += [f"{family}/{file.stem}" for place in places for file in Path(place).glob("*_v[0-9]*.py")]
+    return sorted(env_ids)
 
 
 def turns_message(id: str) -> str:
@@ -194,135 +196,148 @@ class MultiAgentEnv(EnvBase):
 
     def __init__(self, tasks: Sequence[Any], named: str, group_map: GroupMap, device: str) -> None:
         super().__init__(device=device, batch_size=[len(tasks)])
-        self.tasks, self.named = [*tasks], named
+        self.envs, self.label = [*tasks], named
         self.metadata, task = getattr(tasks[0], "metadata", {}), tasks[0]
         self.spaces = {agent: task.observation_space(agent) for agent in task.possible_agents}
         self.groups = make_groups(task, group_map, named)
-        self.places = {agent: (each.name, k) for each in self.groups for k, agent in enumerate(each.agents)}
+        self.positions = {
+            agent: (group.name, k) for group in self.groups for k, agent in enumerate(group.agents)
+        }
         self.seeds: list[int | None] = [None] * len(tasks)
         _, infos = task.reset()
         says = {agent for agent, space in self.spaces.items() if MASK in subspaces(space)}
         says |= {agent for agent in self.spaces if MASK in (infos.get(agent) or {})}
-        self.masked = {each.name: bool(says & {*each.agents}) for each in self.groups}
-        whole = {each.name: (len(tasks), len(each.agents)) for each in self.groups}
-        self.now: GroupArrays = {each.name: self.entries(each, whole[each.name]) for each in self.groups}
+        self.has_mask = {group.name: bool(says & {*group.agents}) for group in self.groups}
+        whole = {group.name: (len(tasks), len(group.agents)) for group in self.groups}
+        self.arrays: GroupArrays = {
+            group.name: self.empty_arrays(group, whole[group.name]) for group in self.groups
+        }
         self.make_specs(whole)
 
     def make_specs(self, whole: Mapping[str, tuple[int, int]]) -> None:
         """Writes down what TorchRL asks; ``whole`` is ``(num_envs, agents)`` of each group."""
-        seen, acted, paid = dict[str, Any](), dict[str, Any](), dict[str, Any]()
-        for each in self.groups:
-            shape, action = whole[each.name], action_spec_of(each, self.named)
-            entries = {name: observation_spec_of(array) for name, array in self.now[each.name].items()}
-            seen[each.name] = Composite(entries, shape=shape)
-            acted[each.name] = Composite({"action": action.expand(*shape, *action.shape)}, shape=shape)
-            paid[each.name] = Composite({"reward": Unbounded((*shape, 1))}, shape=shape)
+        observation_specs, action_specs, reward_specs = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        for group in self.groups:
+            shape, action = whole[group.name], action_spec_of(group, self.label)
+            entries = {name: observation_spec_of(array) for name, array in self.arrays[group.name].items()}
+            observation_specs[group.name] = Composite(entries, shape=shape)
+            action_specs[group.name] = Composite(
+                {"action": action.expand(*shape, *action.shape)}, shape=shape
+            )
+            reward_specs[group.name] = Composite({"reward": Unbounded((*shape, 1))}, shape=shape)
         ends = {name: Binary(1, (*self.batch_size, 1), dtype=torch.bool) for name in ENDS}
         self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = (
-            Composite(each, shape=self.batch_size).to(self.device) for each in (seen, acted, paid, ends)
+            Composite(specs, shape=self.batch_size).to(self.device)
+            for specs in (observation_specs, action_specs, reward_specs, ends)
         )
 
-    def entries(self, group: Group, shape: tuple[int, int]) -> dict[str, np.ndarray]:
+    def empty_arrays(self, group: Group, shape: tuple[int, int]) -> dict[str, np.ndarray]:
         """What is known of a group, where nothing is yet."""
-        found = {"observation": np.zeros((*shape, group.size), np.float32)}
-        found |= {ALIVE: np.ones((*shape, 1), bool), GONE: np.zeros((*shape, 1), bool)}
-        if self.masked[group.name]:
-            found[MASK] = np.ones((*shape, sum(choice_sizes(group.actions))), bool)
-        return found
+        arrays = {"observation": np.zeros((*shape, group.size), np.float32)}
+        arrays |= {ALIVE: np.ones((*shape, 1), bool), GONE: np.zeros((*shape, 1), bool)}
+        if self.has_mask[group.name]:
+            arrays[MASK] = np.ones((*shape, sum(choice_sizes(group.actions))), bool)
+        return arrays
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        begins = np.ones(len(self.tasks), bool)
-        if tensordict is not None and (asked := tensordict.get("_reset", None)) is not None:
-            begins = asked.reshape(-1).numpy(force=True)
+        begins = np.ones(len(self.envs), bool)
+        if tensordict is not None and (reset_mask := tensordict.get("_reset", None)) is not None:
+            begins = reset_mask.reshape(-1).numpy(force=True)
         for place in np.flatnonzero(begins).tolist():
             seed, self.seeds[place] = self.seeds[place], None
-            observations, infos = self.tasks[place].reset(seed=seed)
-            for agent, (group, k) in self.places.items():
-                self.now[group][ALIVE][place, k] = agent in self.tasks[place].agents
-                self.now[group][GONE][place, k] = False
-                self.show(place, agent, observations, infos)
-        return self.told({})
+            observations, infos = self.envs[place].reset(seed=seed)
+            for agent, (group, k) in self.positions.items():
+                self.arrays[group][ALIVE][place, k] = agent in self.envs[place].agents
+                self.arrays[group][GONE][place, k] = False
+                self.write_agent(place, agent, observations, infos)
+        return self.to_tensordict({})
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        actions = {each.name: tensordict[each.name, "action"].numpy(force=True) for each in self.groups}
-        rewards = {name: np.zeros((*each[ALIVE].shape,), np.float32) for name, each in self.now.items()}
-        ends = {name: np.zeros((len(self.tasks), 1), bool) for name in ENDS}
-        for place, task in enumerate(self.tasks):
+        actions = {group.name: tensordict[group.name, "action"].numpy(force=True) for group in self.groups}
+        rewards = {
+            name: np.zeros((*arrays[ALIVE].shape,), np.float32) for name, arrays in self.arrays.items()
+        }
+        ends = {name: np.zeros((len(self.envs), 1), bool) for name in ENDS}
+        for place, task in enumerate(self.envs):
             acting = [*task.agents]
             if acting:  # else its episode is over, and nobody has begun another
-                taken = {agent: self.taken(agent, actions, place) for agent in acting}
+                taken = {agent: self.env_action(agent, actions, place) for agent in acting}
                 observations, paid, terminated, truncated, infos = task.step(taken)
-                for agent, (group, k) in self.places.items():
+                for agent, (group, k) in self.positions.items():
                     over = terminated.get(agent) or truncated.get(agent) or agent not in task.agents
-                    self.now[group][ALIVE][place, k] = not over
+                    self.arrays[group][ALIVE][place, k] = not over
                     if agent in taken:
                         rewards[group][place, k] = paid.get(agent, 0.0)
-                        self.now[group][GONE][place, k] = over and not truncated.get(agent)
-                    self.show(place, agent, observations, infos)
+                        self.arrays[group][GONE][place, k] = over and not truncated.get(agent)
+                    self.write_agent(place, agent, observations, infos)
                 ends["truncated"][place] = any(truncated.values())
-            ends["done"][place] = not any(each[ALIVE][place].any() for each in self.now.values())
+            ends["done"][place] = not any(arrays[ALIVE][place].any() for arrays in self.arrays.values())
         ends["truncated"] &= ends["done"]
         ends["terminated"] = ends["done"] & ~ends["truncated"]
-        return self.told(rewards, **ends)
+        return self.to_tensordict(rewards, **ends)
 
-    def taken(self, agent: str, actions: Mapping[str, np.ndarray], place: int) -> Any:
+    def env_action(self, agent: str, actions: Mapping[str, np.ndarray], place: int) -> Any:
         """What an agent does, as its task takes it."""
-        group, k = self.places[agent]
-        action, space = actions[group][place, k], self.tasks[place].action_space(agent)
+        group, k = self.positions[agent]
+        action, space = actions[group][place, k], self.envs[place].action_space(agent)
         if isinstance(space, Box):
             return action.reshape(space.shape).astype(space.dtype)
         return unflatten_choices(space, np.ravel(action))
 
-    def show(self, place: int, agent: str, observations: Mapping[str, Any], infos: Mapping[str, Any]) -> None:
+    def write_agent(
+        self, place: int, agent: str, observations: Mapping[str, Any], infos: Mapping[str, Any]
+    ) -> None:
         """Writes down what an agent sees and may do; one that is not there sees nothing, and may do all.
 
         Raises:
             UserError: for an observation of another shape or kind than its space.
         """
-        group, k = self.places[agent]
-        now, seen = self.now[group], observations.get(agent)
-        now["observation"][place, k] = 0.0 if seen is None else self.flat(agent, seen)
-        if MASK in now:
-            given = find_mask(seen, infos.get(agent)) if now[ALIVE][place, k] else None
-            size = now[MASK].shape[-1]
-            now[MASK][place, k] = True if given is None else parse_mask(given, size, f"{self.named}: {MASK}")
+        group, k = self.positions[agent]
+        arrays, observation = self.arrays[group], observations.get(agent)
+        arrays["observation"][place, k] = (
+            0.0 if observation is None else self.flatten_observation(agent, observation)
+        )
+        if MASK in arrays:
+            mask = find_mask(observation, infos.get(agent)) if arrays[ALIVE][place, k] else None
+            size = arrays[MASK].shape[-1]
+            arrays[MASK][place, k] = True if mask is None else parse_mask(mask, size, f"{self.label}: {MASK}")
 
-    def flat(self, agent: str, seen: Any) -> np.ndarray:
+    def flatten_observation(self, agent: str, observation: Any) -> np.ndarray:
         """What an agent sees in a row, without what says which actions are allowed."""
         whole, space = subspaces(self.spaces[agent]), without_mask(self.spaces[agent])
         if MASK in whole:
-            rest = {name: seen[name] for name in whole if name != MASK}
-            seen = rest if isinstance(space, Dict) else next(iter(rest.values()))
+            rest = {name: observation[name] for name in whole if name != MASK}
+            observation = rest if isinstance(space, Dict) else next(iter(rest.values()))
         if not isinstance(space, Box):
-            return flatten(space, seen)
-        if np.shape(seen) != space.shape:
+            return flatten(space, observation)
+        if np.shape(observation) != space.shape:
             raise UserError(
-                f"{self.named}: {agent} observes shape {list(np.shape(seen))}, and its space says "
+                f"{self.label}: {agent} observes shape {list(np.shape(observation))}, and its space says "
                 f"{list(space.shape)}"
             )
-        return np.ravel(seen)
+        return np.ravel(observation)
 
-    def told(self, rewards: Mapping[str, np.ndarray], **ends: np.ndarray) -> TensorDictBase:
+    def to_tensordict(self, rewards: Mapping[str, np.ndarray], **ends: np.ndarray) -> TensorDictBase:
         """All that is known now, as tensors of the run's own."""
-        given: dict[Any, Any] = dict(ends)
-        for name, entries in self.now.items():
-            agents = {key: torch.from_numpy(each.copy()) for key, each in entries.items()}
+        entries_by_group: dict[Any, Any] = dict(ends)
+        for name, entries in self.arrays.items():
+            agents = {key: torch.from_numpy(array.copy()) for key, array in entries.items()}
             agents |= {"reward": torch.from_numpy(rewards[name])} if rewards else {}
-            given[name] = TensorDict(agents, entries[ALIVE].shape[:-1])
-        return TensorDict(given, self.batch_size).to(self.device)
+            entries_by_group[name] = TensorDict(agents, entries[ALIVE].shape[:-1])
+        return TensorDict(entries_by_group, self.batch_size).to(self.device)
 
     def _set_seed(self, seed: int | None) -> None:
         """The tasks begin their next episodes with it and the seeds after it."""
-        self.seeds = [None if seed is None else seed + place for place in range(len(self.tasks))]
+        self.seeds = [None if seed is None else seed + place for place in range(len(self.envs))]
 
     def render(self) -> Any:
         """A picture of the first task, where it was made with ``render_mode``."""
-        return self.tasks[0].render()
+        return self.envs[0].render()
 
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Closes the tasks."""
         if not self.is_closed:
-            for task in self.tasks:
+            for task in self.envs:
                 task.close()
         super().close(raise_if_closed=raise_if_closed)
 
@@ -335,7 +350,7 @@ class PettingZooIO:
     """
 
     def __init__(self, make: Callable[..., MultiAgentEnv]) -> None:
-        self.like = make(num_envs=1)
+        self.env = make(num_envs=1)
 
     def read(self, observations: Any, masks: Any = None) -> TensorDict:
         """What the transforms are told, ``[]``; who is not among the agents has ended.
@@ -347,24 +362,26 @@ class PettingZooIO:
         Raises:
             UserError: for what is no such dictionary, or an agent that there is not.
         """
-        like, infos = self.like, {agent: {MASK: each} for agent, each in (masks or {}).items()}
-        if not isinstance(observations, Mapping) or not observations or {*observations} - {*like.places}:
+        like, infos = self.env, {agent: {MASK: mask} for agent, mask in (masks or {}).items()}
+        if not isinstance(observations, Mapping) or not observations or {*observations} - {*like.positions}:
             raise UserError(
                 f"observation should be a dictionary by agent, of those that still act among "
-                f"{', '.join(like.places)}; got {describe_value(observations)}"
+                f"{', '.join(like.positions)}; got {describe_value(observations)}"
             )
-        for agent, (group, k) in like.places.items():
-            there = agent in observations
-            like.now[group][ALIVE][0, k], like.now[group][GONE][0, k] = there, not there
-            like.show(0, agent, observations, infos)
+        for agent, (group, k) in like.positions.items():
+            is_alive = agent in observations
+            like.arrays[group][ALIVE][0, k], like.arrays[group][GONE][0, k] = is_alive, not is_alive
+            like.write_agent(0, agent, observations, infos)
         self.agents = [*observations]
-        return like.told({})[0]
+        return like.to_tensordict({})[0]
 
     def write(self, acted: TensorDictBase) -> dict[str, Any]:
         """What each of the agents that were read does, as ``step`` of the task takes it."""
-        actions = {each.name: acted[each.name, "action"].numpy(force=True)[None] for each in self.like.groups}
-        taken = {agent: self.like.taken(agent, actions, 0) for agent in self.agents}
-        return {agent: int(each) if each.shape == () else each for agent, each in taken.items()}
+        actions = {
+            group.name: acted[group.name, "action"].numpy(force=True)[None] for group in self.env.groups
+        }
+        taken = {agent: self.env.env_action(agent, actions, 0) for agent in self.agents}
+        return {agent: int(action) if action.shape == () else action for agent, action in taken.items()}
 
 
 def make_groups(task: Any, group_map: GroupMap, named: str) -> list[Group]:
@@ -375,25 +392,25 @@ def make_groups(task: Any, group_map: GroupMap, named: str) -> list[Group]:
     """
     agents = [*task.possible_agents]
     if isinstance(group_map, Mapping):
-        found = {name: [*each] for name, each in group_map.items()}
-        listed = [agent for each in found.values() for agent in each]
-        if sorted(listed) != sorted(agents) or not all(found.values()):
+        members_of = {name: [*members] for name, members in group_map.items()}
+        listed = [agent for members in members_of.values() for agent in members]
+        if sorted(listed) != sorted(agents) or not all(members_of.values()):
             raise UserError(
                 f"env.group_map={group_map}: each agent should be in one group; {named} has "
                 f"{', '.join(agents)}"
             )
     elif group_map == "all_in_one_group":
-        found = {AGENTS: agents}
+        members_of = {AGENTS: agents}
     else:
-        found = {}
+        members_of = {}
         for agent in agents:
             alone = group_map == "one_group_per_agent"
-            found.setdefault(agent if alone else re.sub(r"_\d+$", "", agent), []).append(agent)
-    if len(found) == 1:
-        found = {AGENTS: agents}
-    if taken := sorted({*found} & RESERVED_KEYS):
+            members_of.setdefault(agent if alone else re.sub(r"_\d+$", "", agent), []).append(agent)
+    if len(members_of) == 1:
+        members_of = {AGENTS: agents}
+    if taken := sorted({*members_of} & RESERVED_KEYS):
         raise UserError(f"env.group_map: a group may not be called {taken[0]}, a name that a run needs")
-    return [make_group(task, name, each, group_map) for name, each in found.items()]
+    return [make_group(task, name, members, group_map) for name, members in members_of.items()]
 
 
 def make_group(task: Any, name: str, agents: list[str], group_map: GroupMap) -> Group:
@@ -403,12 +420,12 @@ def make_group(task: Any, name: str, agents: list[str], group_map: GroupMap) -> 
         UserError: if they observe or do unlike things, which joined would be another task's.
     """
     first, *others = agents
-    kind = [(observation_size(task, each), action_signature(task.action_space(each))) for each in agents]
-    for agent, each in zip(others, kind[1:], strict=True):
-        if each != kind[0]:
+    kind = [(observation_size(task, agent), action_signature(task.action_space(agent))) for agent in agents]
+    for agent, signature in zip(others, kind[1:], strict=True):
+        if signature != kind[0]:
             what = [
                 f"{a} observes {size} numbers and {describe_actions(actions)}"
-                for a, (size, actions) in ((first, kind[0]), (agent, each))
+                for a, (size, actions) in ((first, kind[0]), (agent, signature))
             ]
             by_names = "null, which goes by names, or env.group_map=" * (group_map is not None)
             raise UserError(
@@ -441,16 +458,16 @@ def subspaces(space: gymnasium.Space) -> dict[str, gymnasium.Space]:
 
 def without_mask(space: gymnasium.Space) -> gymnasium.Space:
     """What an agent sees beside what says which actions are allowed; what is left alone stands by itself."""
-    rest = {name: each for name, each in subspaces(space).items() if name != MASK}
+    rest = {name: subspace for name, subspace in subspaces(space).items() if name != MASK}
     if len(rest) == len(subspaces(space)):
         return space
     return next(iter(rest.values())) if len(rest) == 1 else Dict(rest)
 
 
-def find_mask(seen: Any, info: Any) -> Any:
+def find_mask(observation: Any, info: Any) -> Any:
     """Where an agent is told which actions are allowed: in what it sees, or in ``info``; maybe nowhere."""
-    found = [each[MASK] for each in (seen, info) if isinstance(each, Mapping) and MASK in each]
-    return found[0] if found else None
+    masks = [source[MASK] for source in (observation, info) if isinstance(source, Mapping) and MASK in source]
+    return masks[0] if masks else None
 
 
 def observation_spec_of(array: np.ndarray) -> TensorSpec:
@@ -472,7 +489,7 @@ def action_spec_of(group: Group, named: str) -> TensorSpec:
     if sizes:
         return MultiCategorical(sizes)
     if isinstance(space, Box) and space.dtype.kind == "f" and has_room(space.low, space.high):
-        low, high = (torch.as_tensor(each.ravel(), dtype=torch.float32) for each in (space.low, space.high))
+        low, high = (torch.as_tensor(bound.ravel(), dtype=torch.float32) for bound in (space.low, space.high))
         return Bounded(low, high)
     raise UserError(
         f"{named}: {group.agents[0]} does {space}; what learns here takes choices of two or more, or a Box "

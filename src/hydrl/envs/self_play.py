@@ -53,7 +53,7 @@ class OpponentPool:
         """
         opponent_transforms(policy, env)
 
-    def meet(self, policy: TensorDictModuleBase, frames: int, env: TransformedEnv) -> None:
+    def maybe_add(self, policy: TensorDictModuleBase, frames: int, env: TransformedEnv) -> None:
         """Lets the policy join them, where it has been trained for another ``every_frames``.
 
         Args:
@@ -65,7 +65,7 @@ class OpponentPool:
             self.joined = frames // self.every_frames
             self.policies.append(frozen_copy(policy, env))
 
-    def drawn(self, rng: np.random.Generator) -> int | None:
+    def sample(self, rng: np.random.Generator) -> int | None:
         """One for a game, by its place; ``None`` plays at random."""
         if not self.policies:
             return None
@@ -73,7 +73,7 @@ class OpponentPool:
         return last if rng.random() < self.newest else int(rng.integers(last + 1))
 
     @torch.no_grad()
-    def act(self, place: int, seen: dict[str, np.ndarray], legal: np.ndarray) -> int:
+    def act(self, place: int, observation: dict[str, np.ndarray], legal: np.ndarray) -> int:
         """A move, drawn as that policy would draw it.
 
         Args:
@@ -81,15 +81,15 @@ class OpponentPool:
             seen: entries of what it observes, as a run's networks read them.
             legal: ``[actions]``, whether each is allowed.
         """
-        entries = {name: torch.as_tensor(each).float() for name, each in seen.items()}
+        entries = {name: torch.as_tensor(value).float() for name, value in observation.items()}
         with set_exploration_type(ExplorationType.RANDOM):
-            made = self.policies[place](TensorDict({**entries, MASK: torch.from_numpy(legal)}))
-        action = made["action"]
+            output = self.policies[place](TensorDict({**entries, MASK: torch.from_numpy(legal)}))
+        action = output["action"]
         return int(action.argmax(-1) if action.ndim else action)
 
     def state_dict(self) -> dict[str, Any]:
         """Their weights."""
-        return {"joined": self.joined, "policies": [dict(each.state_dict()) for each in self.policies]}
+        return {"joined": self.joined, "policies": [dict(policy.state_dict()) for policy in self.policies]}
 
     def load_state_dict(
         self, state: dict[str, Any], policy: TensorDictModuleBase, env: TransformedEnv
@@ -102,7 +102,7 @@ class OpponentPool:
             self.policies[-1].load_state_dict(weights)
 
     @contextmanager
-    def as_they_were(self, state: Mapping[str, Any]) -> Iterator[None]:
+    def restored(self, state: Mapping[str, Any]) -> Iterator[None]:
         """In the block these are those of an earlier :meth:`state_dict`, which had no more of them."""
         now, before = self.policies, deque[TensorDictModuleBase](maxlen=self.policies.maxlen)
         for weights in state["policies"]:
@@ -128,18 +128,18 @@ def opponent_transforms(policy: TensorDictModuleBase, env: TransformedEnv) -> li
     Raises:
         UserError: for one that needs more than what is seen at a move, as frames that are stacked.
     """
-    found = [
-        each for each in transforms_read_by(policy, env) if not isinstance(each, DoubleToFloat)
+    transforms = [
+        transform for transform in transforms_read_by(policy, env) if not isinstance(transform, DoubleToFloat)
     ]  # floats are given
-    for each in found:
-        by_steps = type(each)._apply_transform is Transform._apply_transform
-        if by_steps and not hasattr(each, "to_observation_norm"):
+    for transform in transforms:
+        by_steps = type(transform)._apply_transform is Transform._apply_transform
+        if by_steps and not hasattr(transform, "to_observation_norm"):
             raise UserError(
                 f"env.opponents: earlier policies are asked move by move, and have not what "
-                f"{type(each).__name__} writes; leave it out of transforms, or use env.opponents=null, which "
-                "draws their moves at random"
+                f"{type(transform).__name__} writes; leave it out of transforms, or use env.opponents=null, "
+                "which draws their moves at random"
             )
-    return found
+    return transforms
 
 
 def make(
@@ -194,7 +194,7 @@ class SelfPlayEnv(gymnasium.Env):
     """
 
     def __init__(self, game: Any, id: str, seat: str | None, opponents: OpponentPool | None) -> None:
-        self.game, self.id, self.asked, self.opponents = game, id, seat, opponents
+        self.game, self.id, self.seat, self.opponents = game, id, seat, opponents
         players = game.possible_agents
         if seat not in (None, *players):
             raise UserError(
@@ -203,70 +203,75 @@ class SelfPlayEnv(gymnasium.Env):
         self.metadata = getattr(game, "metadata", {})
         self.render_mode = getattr(game.unwrapped, "render_mode", None)
         self.player = seat or players[0]
-        self.opponent: int | None = None
-        self.paid = self.total = 0.0
+        self.opponent_index: int | None = None
+        self.reward = self.episode_return = 0.0
         self.observation_space = game.observation_space(self.player)
         self.action_space = game.action_space(self.player)
-        seen = self.observation_space
-        if isinstance(seen, Dict):
-            seen = Dict({key: each for key, each in seen.items() if key != MASK})
-        bare = "pixels" if is_image(seen) else "observation"
-        self.entries = {name or bare: each for name, each in leaf_spaces(seen)}
+        space = self.observation_space
+        if isinstance(space, Dict):
+            space = Dict({key: subspace for key, subspace in space.items() if key != MASK})
+        bare = "pixels" if is_image(space) else "observation"
+        self.entries = {name or bare: path_and_space for name, path_and_space in leaf_spaces(space)}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins a game, in which others may move first."""
         super().reset(seed=seed)
         players, drawn = self.game.possible_agents, self.np_random
         while True:
-            self.player = self.asked or players[drawn.integers(len(players))]
-            self.opponent = self.opponents.drawn(drawn) if self.opponents else None
+            self.player = self.seat or players[drawn.integers(len(players))]
+            self.opponent_index = self.opponents.sample(drawn) if self.opponents else None
             self.game.reset(seed=int(drawn.integers(2**31)))
-            self.first, self.paid, self.total = self.game.agent_selection == self.player, 0.0, 0.0
-            self.others_move()
-            if not self.over(self.player):
+            self.moves_first, self.reward, self.episode_return = (
+                self.game.agent_selection == self.player,
+                0.0,
+                0.0,
+            )
+            self.play_opponents()
+            if not self.is_over(self.player):
                 return self.game.observe(self.player), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         """Its move, and those of the others until it is its turn again."""
-        self.paid = 0.0
-        self.move(action)
-        self.others_move()
-        self.total += self.paid
+        self.reward = 0.0
+        self.apply_move(action)
+        self.play_opponents()
+        self.episode_return += self.reward
         truncated = bool(self.game.truncations.get(self.player, False))
-        terminated = self.over(self.player) and not truncated
+        terminated = self.is_over(self.player) and not truncated
         info = {}
         if terminated or truncated:
-            held = float(self.total >= 0)
-            info = {"not_lost": held, f"not_lost_{'first' if self.first else 'later'}": held}
-        return self.game.observe(self.player), self.paid, terminated, truncated, info
+            held = float(self.episode_return >= 0)
+            info = {"not_lost": held, f"not_lost_{'first' if self.moves_first else 'later'}": held}
+        return self.game.observe(self.player), self.reward, terminated, truncated, info
 
-    def others_move(self) -> None:
+    def play_opponents(self) -> None:
         """The other players, until it is the seat's turn or the game is over for it."""
         game = self.game
-        while not self.over(self.player) and (moving := game.agent_selection) != self.player:
-            self.move(None if self.over(moving) else self.answer(moving))
+        while not self.is_over(self.player) and (moving := game.agent_selection) != self.player:
+            self.apply_move(None if self.is_over(moving) else self.opponent_action(moving))
 
-    def move(self, action: Any) -> None:
+    def apply_move(self, action: Any) -> None:
         """One player's move; what the seat is paid by it is kept."""
         self.game.step(action)
-        self.paid += float(self.game.rewards.get(self.player, 0.0))
+        self.reward += float(self.game.rewards.get(self.player, 0.0))
 
-    def over(self, player: str) -> bool:
+    def is_over(self, player: str) -> bool:
         """Whether the game is over for a player."""
         game = self.game
         return player not in game.agents or game.terminations[player] or game.truncations[player]
 
-    def answer(self, player: str) -> int:
+    def opponent_action(self, player: str) -> int:
         """What an opponent does, in the game's own numbers of its actions."""
-        seen, mask = self.game.observe(player), None
-        mask = find_mask(seen, self.game.infos[player])
+        observation, mask = self.game.observe(player), None
+        mask = find_mask(observation, self.game.infos[player])
         actions = self.game.action_space(player)
         legal = np.ones(actions.n, bool) if mask is None else np.asarray(mask, bool)
-        others, place, drawn = self.opponents, self.opponent, self.np_random
+        others, place, drawn = self.opponents, self.opponent_index, self.np_random
         if others is None or place is None or drawn.random() < others.chance:
             return int(actions.start + drawn.choice(np.flatnonzero(legal)))
         shown = {
-            name: adapt_entry(get_path(seen, path), space) for name, (path, space) in self.entries.items()
+            name: adapt_entry(get_path(observation, path), space)
+            for name, (path, space) in self.entries.items()
         }
         return int(actions.start) + others.act(place, shown, legal)
 
@@ -285,6 +290,6 @@ class MaskedSelfPlayEnv(SelfPlayEnv):
     def action_masks(self) -> np.ndarray:
         """``[actions]``, whether each is allowed; all are once the game is over."""
         mask = (self.game.infos.get(self.player) or {}).get(MASK)
-        if mask is None or self.over(self.player):
+        if mask is None or self.is_over(self.player):
             return np.ones(self.action_space.n, bool)
         return np.asarray(mask, bool)

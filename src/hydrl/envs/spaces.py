@@ -64,7 +64,7 @@ def adapt_spaces(
             no fixed size, and for a task of Gymnasium's API before 0.26.
     """
     check_reset(env)
-    actions, seen = env.action_space, env.observation_space
+    actions, observations = env.action_space, env.observation_space
     if isinstance(actions, Discrete) and actions.n > 1:
         if actions.start:
             env = TransformAction(env, lambda action: action + actions.start, Discrete(actions.n))
@@ -74,21 +74,25 @@ def adapt_spaces(
             env = TransformAction(env, lambda action: action.reshape(actions.shape), flat)
     else:
         env = flatten_actions(env)
-    if not is_of_fixed_size(seen):
-        raise TypeError(f"its observations are {seen}, of no fixed size; a wrapper may make a Box of them")
-    if any(map(is_unsupported_stack, all_spaces(seen))):
+    if not is_of_fixed_size(observations):
+        raise TypeError(
+            f"its observations are {observations}, of no fixed size; a wrapper may make a Box of them"
+        )
+    if any(map(is_unsupported_stack, all_spaces(observations))):
         warn_once(
             f"{named} observes stacked pictures that are not uint8, which are read as one vector; stack them "
             "by the transform torchrl.envs.CatFrames in place of a wrapper, and they are read as pictures"
         )
-    if isinstance(seen, Dict) or any(map(is_image, all_spaces(seen))):
+    if isinstance(observations, Dict) or any(map(is_image, all_spaces(observations))):
         env = ObservationAdapter(env)
-    elif not is_vector(seen):
+    elif not is_vector(observations):
         env = DtypeObservation(FlattenObservation(env), np.float32)
     if observe:
         shown = select_space(env.observation_space, observe)
         if isinstance(shown, Dict):
-            env = TransformObservation(env, lambda each: {key: each[key][observe] for key in each}, shown)
+            env = TransformObservation(
+                env, lambda observation: {key: observation[key][observe] for key in observation}, shown
+            )
         else:
             env = TransformObservation(env, lambda observation: observation[observe], shown)
     return CheckedEnv(env, named)
@@ -97,7 +101,7 @@ def adapt_spaces(
 def is_of_fixed_size(space: gymnasium.Space) -> bool:
     """Whether all its values are as many numbers; a class of the user's own says nothing of it."""
     try:
-        return space.is_np_flattenable and not any(isinstance(each, Text) for each in all_spaces(space))
+        return space.is_np_flattenable and not any(isinstance(part, Text) for part in all_spaces(space))
     except NotImplementedError:  # of Gymnasium's base class
         return False
 
@@ -112,7 +116,7 @@ def select_space(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
         if len(whole) > 1:
             shown = ", ".join(whole)
             raise TypeError(f"observe={observe} is for one vector or picture, and it shows {shown}")
-        return Dict({name: select_space(each, observe) for name, each in whole.items()})
+        return Dict({name: select_space(subspace, observe) for name, subspace in whole.items()})
     if not set(observe) <= set(range(whole.shape[0])):
         raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
     return Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
@@ -130,8 +134,10 @@ def flatten_actions(env: gymnasium.Env) -> gymnasium.Env:
     if max(sizes, default=1) > 1:
         flat = MultiDiscrete(sizes) if len(sizes) > 1 else Discrete(sizes[0])
         return TransformAction(env, lambda row: unflatten_choices(actions, np.ravel(row)), flat)
-    boxes = [each for _, (_, each) in leaf_spaces(actions)] if isinstance(actions, Dict | Tuple) else []
-    if boxes and all(isinstance(each, Box) and each.dtype.kind == "f" for each in boxes):
+    boxes = (
+        [subspace for _, (_, subspace) in leaf_spaces(actions)] if isinstance(actions, Dict | Tuple) else []
+    )
+    if boxes and all(isinstance(box, Box) and box.dtype.kind == "f" for box in boxes):
         whole = flatten_space(actions)
         if has_room(whole.low, whole.high):
             return TransformAction(env, lambda row: unflatten(actions, row), whole)
@@ -150,17 +156,17 @@ def choice_sizes(space: gymnasium.Space) -> list[int]:
         return space.nvec.ravel().tolist()
     if isinstance(space, MultiBinary):
         return [2] * math.prod(space.shape)
-    inner = [choice_sizes(each) for each in child_spaces(space).values()]
+    inner = [choice_sizes(subspace) for subspace in child_spaces(space).values()]
     return [size for sizes in inner for size in sizes] if all(inner) else []
 
 
 def unflatten_choices(space: gymnasium.Space, row: np.ndarray) -> Any:
     """Choices ``[choices]``, each counted from 0, as the environment takes them."""
     if isinstance(space, Dict | Tuple):
-        ends = np.cumsum([len(choice_sizes(each)) for each in child_spaces(space).values()])
+        ends = np.cumsum([len(choice_sizes(subspace)) for subspace in child_spaces(space).values()])
         parts = zip(child_spaces(space).items(), np.split(row, ends[:-1]), strict=True)
-        made = {key: unflatten_choices(each, part) for (key, each), part in parts}
-        return made if isinstance(space, Dict) else tuple(made.values())
+        choices = {key: unflatten_choices(subspace, part) for (key, subspace), part in parts}
+        return choices if isinstance(space, Dict) else tuple(choices.values())
     return (row.reshape(space.shape) + getattr(space, "start", 0)).astype(space.dtype)
 
 
@@ -169,8 +175,8 @@ def sample_action(space: gymnasium.Space, allowed: np.ndarray | None) -> Any:
     if allowed is None:
         return space.sample()
     ends = np.cumsum(choice_sizes(space))
-    able = [np.flatnonzero(each) for each in np.split(allowed, ends[:-1])]
-    return unflatten_choices(space, np.array([space.np_random.choice(each) for each in able]))
+    able = [np.flatnonzero(mask) for mask in np.split(allowed, ends[:-1])]
+    return unflatten_choices(space, np.array([space.np_random.choice(indices) for indices in able]))
 
 
 def child_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
@@ -211,9 +217,9 @@ class ObservationAdapter(gymnasium.ObservationWrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        seen = env.observation_space
-        alone = not isinstance(seen, Dict | Tuple)
-        self.leaves = {"pixels": ((), seen)} if alone else dict(leaf_spaces(seen))
+        observations = env.observation_space
+        alone = not isinstance(observations, Dict | Tuple)
+        self.leaves = {"pixels": ((), observations)} if alone else dict(leaf_spaces(observations))
         if taken := sorted(self.leaves.keys() & RESERVED_KEYS):
             raise UserError(f"{env} observes {taken[0]}, a name that a run needs; let a wrapper change it")
         self.observation_space = Dict(
@@ -236,8 +242,8 @@ def leaf_spaces(
         name = "_".join(map(str, path))
         yield RENAMED_ENTRIES.get(name, name), (path, space)
         return
-    for key, each in child_spaces(space).items():
-        yield from leaf_spaces(each, (*path, key))
+    for key, subspace in child_spaces(space).items():
+        yield from leaf_spaces(subspace, (*path, key))
 
 
 def get_path(observation: Any, path: tuple) -> Any:
@@ -283,7 +289,7 @@ def channels_first(picture: np.ndarray) -> np.ndarray:
     if picture.ndim == 2:
         return picture[None]
     if picture.ndim == 4:
-        stacked = np.stack([channels_first(each) for each in picture])
+        stacked = np.stack([channels_first(frame) for frame in picture])
         return stacked.reshape(-1, *stacked.shape[2:])
     return picture.transpose(2, 0, 1) if channels_are_last(picture.shape) else picture
 
@@ -296,7 +302,7 @@ def adapted_space(space: gymnasium.Space) -> Box:
         flat = flatten_space(space)
         return Box(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
     kind = np.uint8 if space.dtype in (np.uint8, np.bool_) else np.float32
-    low, high = (channels_first(each).astype(kind) for each in (space.low, space.high))
+    low, high = (channels_first(bound).astype(kind) for bound in (space.low, space.high))
     return Box(low, high, dtype=kind)
 
 
@@ -311,4 +317,4 @@ def all_spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
     """A space and all that it is made of."""
     inner = getattr(space, "spaces", ())
     inner = inner.values() if isinstance(inner, dict) else inner
-    return [space, *(part for each in inner for part in all_spaces(each))]
+    return [space, *(part for subspace in inner for part in all_spaces(subspace))]

@@ -30,14 +30,14 @@ def time_limit(env: EnvBase) -> int | None:
 
 def episode_limit(env: EnvBase) -> int:
     """Steps that ``eval.max_steps=auto`` lets an episode of ``env`` last: its own limit, where it has one."""
-    return min(MAX_EPISODE_STEPS, *found) if (found := list(find_limits(env))) else DEFAULT_EPISODE_STEPS
+    return min(MAX_EPISODE_STEPS, *limits) if (limits := list(find_limits(env))) else DEFAULT_EPISODE_STEPS
 
 
 def find_limits(env: EnvBase) -> Iterator[int]:
     """The time limits of an environment that has begun: those of its transforms, and the task's own."""
     if isinstance(env, TransformedEnv):
-        counters = [each for each in env.transform.modules() if isinstance(each, StepCounter)]
-        yield from (each.max_steps for each in counters if each.max_steps)
+        counters = [transform for transform in env.transform.modules() if isinstance(transform, StepCounter)]
+        yield from (counter.max_steps for counter in counters if counter.max_steps)
         yield from find_limits(env.base_env)
     elif isinstance(env, SerialEnv):
         yield from find_limits(env._envs[0])

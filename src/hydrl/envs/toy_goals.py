@@ -53,7 +53,7 @@ class BitFlip(gymnasium.Env):
         )
         while (self.state == self.goal).all():
             self.state, self.goal = self.np_random.integers(2, size=(2, self.bits)).astype(np.float32)
-        return self.seen(), {}
+        return self.observe(), {}
 
     def step(self, action: Any) -> tuple[dict, float, bool, bool, dict]:
         """Flips a bit."""
@@ -61,9 +61,9 @@ class BitFlip(gymnasium.Env):
         self.steps += 1
         success = bool(self.compute_terminated(self.state, self.goal, {}))
         reward = float(self.compute_reward(self.state, self.goal, {}))
-        return self.seen(), reward, success, self.steps >= self.bits, {"is_success": success}
+        return self.observe(), reward, success, self.steps >= self.bits, {"is_success": success}
 
-    def seen(self) -> dict[str, np.ndarray]:
+    def observe(self) -> dict[str, np.ndarray]:
         """What is observed."""
         now = self.state.copy()
         return {"observation": now, "achieved_goal": now, "desired_goal": self.goal}
@@ -111,15 +111,15 @@ class PointReach(gymnasium.Env):
         """Draws the point and the goal."""
         super().reset(seed=seed)
         self.state, self.goal = self.np_random.uniform(-1, 1, (2, 2)).astype(np.float32)
-        return self.seen(), {}
+        return self.observe(), {}
 
     def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
         """Moves the point, within the square."""
         self.state = np.clip(self.state + self.speed * action, -1, 1).astype(np.float32)
         reward = float(self.compute_reward(self.state, self.goal, {}))
-        return self.seen(), reward, False, False, {"is_success": reward == 0}
+        return self.observe(), reward, False, False, {"is_success": reward == 0}
 
-    def seen(self) -> dict[str, np.ndarray]:
+    def observe(self) -> dict[str, np.ndarray]:
         """What is observed."""
         return {"observation": self.state, "achieved_goal": self.state, "desired_goal": self.goal}
 

@@ -31,15 +31,15 @@ class TMaze(gymnasium.Env):
         """Draws a side and shows it."""
         super().reset(seed=seed)
         self.side, self.steps = int(self.np_random.integers(2)), 0
-        return self.seen(), {}
+        return self.observe(), {}
 
     def step(self, action: Any) -> Any:
         """A step further, whatever is done; at the turn 0 is left and 1 right."""
         ended = self.steps == self.corridor
         self.steps += 1
-        return self.seen(), float(ended and int(action) == self.side), ended, False, {}
+        return self.observe(), float(ended and int(action) == self.side), ended, False, {}
 
-    def seen(self) -> np.ndarray:
+    def observe(self) -> np.ndarray:
         """The side where it is shown, and whether the turn is here."""
         shown = SIDES[self.side] if self.steps == 0 else 0.0
         return np.array([shown, self.steps == self.corridor], np.float32)

@@ -64,8 +64,8 @@ class MeanAgentReturn(Transform):
         returns = [next_tensordict.get(key) for key in self.in_keys]
         whole, *groups = self.out_keys
         next_tensordict.set(whole, torch.cat(returns, -2).mean(-2))
-        for key, each in zip(groups, returns, strict=False):
-            next_tensordict.set(key, each.mean(-2))
+        for key, values in zip(groups, returns, strict=False):
+            next_tensordict.set(key, values.mean(-2))
         return next_tensordict
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
@@ -106,8 +106,8 @@ def normalizer(
     if frames is None:
         return RunningNorm(in_keys, inf if over is None else settle * over)
     kind = FixedNorm if constants == "centred" else ObservationNorm
-    each = [kind(in_keys=[key]) for key in in_keys]
-    return each[0] if len(each) == 1 else Compose(*each)
+    transforms = [kind(in_keys=[key]) for key in in_keys]
+    return transforms[0] if len(transforms) == 1 else Compose(*transforms)
 
 
 class FixedNorm(ObservationNorm):
@@ -141,7 +141,7 @@ class RunningNorm(VecNormV2):
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         frozen = self.frozen
-        if self.seen:  # TorchRL takes in all environments once more where some are reset
+        if self.num_observations:  # TorchRL takes in all environments once more where some are reset
             rows = tensordict_reset.select(*self.in_keys)[_get_reset("_reset", tensordict).squeeze(-1)]
             self._stateful_update(rows)
             self.frozen = True
@@ -150,7 +150,7 @@ class RunningNorm(VecNormV2):
         return begun
 
     def _stateful_update(self, data: TensorDictBase) -> None:
-        if self.seen - self.earlier < self.until:
+        if self.num_observations - self.earlier < self.until:
             super()._stateful_update(data)
             # A constant's mean square may be rounded to less than its mean's square, whose root is no number.
             for mean, square in zip(self._loc.values(True, True), self._var.values(True, True), strict=True):
@@ -163,7 +163,7 @@ class RunningNorm(VecNormV2):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`get_extra_state`."""
-        statistics = {name: each for name, each in state.items() if name != "earlier"}
+        statistics = {name: value for name, value in state.items() if name != "earlier"}
         super().set_extra_state(statistics)
         self.earlier = int(state.get("earlier", 0))
 
@@ -172,7 +172,7 @@ class RunningNorm(VecNormV2):
         return Compose(super().to_observation_norm(), ClipTransform(self.out_keys, low=-CLIP, high=CLIP))
 
     @property
-    def seen(self) -> int:
+    def num_observations(self) -> int:
         """Observations that the statistics are of, those that an episode begins with among them."""
         return 0 if self._count is None else int(max(self._count.values(True, True)))
 
@@ -186,12 +186,12 @@ class RunningNorm(VecNormV2):
 
 def transforms_read_by(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
     """The transforms of an environment whose outputs a policy reads, in order."""
-    read, found = set(policy.in_keys), list[Transform]()
-    for each in reversed(list(env.transform)):
-        if read & set(each.out_keys):
-            found.insert(0, each)
-            read |= set(each.in_keys)
-    return found
+    read, transforms = set(policy.in_keys), list[Transform]()
+    for transform in reversed(list(env.transform)):
+        if read & set(transform.out_keys):
+            transforms.insert(0, transform)
+            read |= set(transform.in_keys)
+    return transforms
 
 
 def detach_transform(transform: Transform) -> Transform:
@@ -215,7 +215,7 @@ class FixedRewardScaling(RewardScaling):
 def without_bounds(spec: TensorSpec) -> TensorSpec:
     """A spec of numbers that may be any, entry by entry."""
     if isinstance(spec, Composite):
-        entries = {key: without_bounds(each) for key, each in spec.items()}
+        entries = {key: without_bounds(subspec) for key, subspec in spec.items()}
         return Composite(entries, shape=spec.shape, device=spec.device)
     return Unbounded(spec.shape, device=spec.device, dtype=spec.dtype)
 
@@ -335,20 +335,20 @@ class ActionMask(envs.ActionMask):
 
     def __init__(self, action_key: NestedKey, mask_key: NestedKey, named: str) -> None:
         super().__init__(action_key, mask_key)
-        self.named = named
+        self.label = named
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         key, spec = self.in_keys[1], self.action_spec
         mask = next_tensordict.get(key).bool()
         several = isinstance(spec, MultiCategorical)
         choices = mask.split(choice_sizes(spec), -1) if several else [mask]
-        nothing = torch.stack([~each.any(-1) for each in choices]).any(0).unsqueeze(-1)
+        nothing = torch.stack([~choice.any(-1) for choice in choices]).any(0).unsqueeze(-1)
         if nothing.any():
             done = next_tensordict.get("done", torch.zeros_like(nothing))
             ended = done.reshape(*done.shape[:-1], *[1] * (mask.ndim - done.ndim + 1))
             if (nothing & ~ended).any():
                 raise UserError(
-                    f"{self.named} forbids every {'option of a choice' if several else 'action'}, and the "
+                    f"{self.label} forbids every {'option of a choice' if several else 'action'}, and the "
                     "episode goes on; let it end there, or allow one that does nothing"
                 )
             mask = mask | nothing
@@ -357,8 +357,8 @@ class ActionMask(envs.ActionMask):
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Truth values, in place of zeros and ones."""
         spec = observation_spec[self.in_keys[1]]
-        made = Binary(spec.shape[-1], spec.shape, device=spec.device, dtype=torch.bool)
-        observation_spec[self.in_keys[1]] = made
+        mask_spec = Binary(spec.shape[-1], spec.shape, device=spec.device, dtype=torch.bool)
+        observation_spec[self.in_keys[1]] = mask_spec
         return observation_spec
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -390,10 +390,10 @@ class ActionScaling(envs.ActionScaling):
 
     def _inv_apply_transform(self, action: Tensor) -> Tensor:
         inside = super()._inv_apply_transform(action)  # first, for it looks for the bounds
-        return inside.clamp(*(each.to(action.device) for each in self.bounds))
+        return inside.clamp(*(bound.to(action.device) for bound in self.bounds))
 
-    def of_rows(self) -> "ActionScaling":
+    def for_rows(self) -> "ActionScaling":
         """The same without an environment, for rows ``[rows, ...]`` of single ones."""
-        made = ActionScaling(self.in_keys_inv)
-        made._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
-        return made
+        transform = ActionScaling(self.in_keys_inv)
+        transform._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
+        return transform

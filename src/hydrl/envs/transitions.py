@@ -28,28 +28,28 @@ class TransitionRecorder(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
-        self.now: Any = None
+        self.observation: Any = None
         self.action: Any = None
-        self.after: Any = None
+        self.next_observation: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self.now = copy_value(observation, self.observation_space)
+        self.observation = copy_value(observation, self.observation_space)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         """One step."""
         self.action = copy_value(action, self.action_space)
         result = self.env.step(action)
-        self.now = self.after = copy_value(result[0], self.observation_space)
+        self.observation = self.next_observation = copy_value(result[0], self.observation_space)
         return result
 
 
 def copy_value(value: Any, space: Space) -> Any:
     """A copy of a task's own value, of its space's kinds and shapes."""
     if isinstance(space, Dict | Tuple):
-        inner = {key: copy_value(value[key], each) for key, each in child_spaces(space).items()}
+        inner = {key: copy_value(value[key], subspace) for key, subspace in child_spaces(space).items()}
         return inner if isinstance(space, Dict) else tuple(inner.values())
     return np.array(value, dtype=space.dtype).reshape(space.shape)
 
@@ -65,14 +65,14 @@ def record_transitions(make: Any) -> Any:
 def find_recorders(env: EnvBase) -> list[TransitionRecorder]:
     """What keeps the transitions of each of the tasks that an environment steps; none where nothing does."""
     tasks = env._env.envs if isinstance(env, GymVector) else [getattr(env, "_env", None)]
-    below = [each for task in tasks if isinstance(env, GymWrapper) for each in wrapper_chain(task)]
-    return [each for each in below if isinstance(each, TransitionRecorder)]
+    below = [level for task in tasks if isinstance(env, GymWrapper) for level in wrapper_chain(task)]
+    return [level for level in below if isinstance(level, TransitionRecorder)]
 
 
 def mask_entry(env: EnvBase) -> str | None:
     """The entry of what a task shows that says which actions are allowed."""
     tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
-    places = [each.place for each in wrapper_chain(tasks[0]) if isinstance(each, MaskTracker)]
+    places = [level.source for level in wrapper_chain(tasks[0]) if isinstance(level, MaskTracker)]
     return places[0][1] if places and places[0][0] == "entry" else None
 
 
@@ -89,22 +89,24 @@ def entry_paths(space: Space, entry: str | None = None) -> dict[str, tuple[tuple
         entry: the one that says which actions are allowed.
     """
     names = {}
-    for name, (path, each) in leaf_spaces(space):
-        bare = "pixels" if is_image(each) else "observation"
-        names[MASK if path and path == (entry,) else name or bare] = (path, each)
+    for name, (path, subspace) in leaf_spaces(space):
+        bare = "pixels" if is_image(subspace) else "observation"
+        names[MASK if path and path == (entry,) else name or bare] = (path, subspace)
     return names
 
 
 def action_entries(space: Space) -> dict[str, tuple[tuple, Space]]:
     """The entries of actions likewise, by their keys; one that stands alone has no name."""
-    return {"_".join(map(str, path)): (path, each) for _, (path, each) in leaf_spaces(space)}
+    return {"_".join(map(str, path)): (path, subspace) for _, (path, subspace) in leaf_spaces(space)}
 
 
 def nest_arrays(space: Space, arrays: dict[tuple, np.ndarray], path: tuple = ()) -> Any:
     """Arrays nested as a space is, of those that lie in it, by where."""
     if not isinstance(space, Dict | Tuple):
         return arrays[path]
-    inner = {key: nest_arrays(each, arrays, (*path, key)) for key, each in child_spaces(space).items()}
+    inner = {
+        key: nest_arrays(subspace, arrays, (*path, key)) for key, subspace in child_spaces(space).items()
+    }
     return inner if isinstance(space, Dict) else tuple(inner.values())
 
 

@@ -61,5 +61,5 @@ def unscale_actions(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayB
     """
     for transform in env.transform:
         if buffer is not None and isinstance(transform, ActionScaling):
-            buffer.append_transform(transform.of_rows())
+            buffer.append_transform(transform.for_rows())
     return buffer

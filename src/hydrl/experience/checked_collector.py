@@ -29,7 +29,7 @@ class CheckedCollector(Collector):
         """Updates the acting policy's weights, if it is on another device, and the opponent pool."""
         self.update_policy_weights_()
         if (others := opponent_pool(self.env)) is not None:
-            others.meet(self.policy, self._frames, self.env)
+            others.maybe_add(self.policy, self._frames, self.env)
 
     def state(self, *, running: bool) -> dict[str, Any]:
         """Counters, transforms and, with ``running``, the carrier of the running episodes."""

@@ -89,7 +89,7 @@ class PolicyEvaluator:
             :func:`hydrl.envs.normalizer_state`.
         seed: the run's seed.
         max_steps: an episode that has not ended by then counts as it stands; ``auto`` waits for the task's
-            own limit, see :func:`hydrl.envs.transforms.episode_limit`.
+            own limit, see :func:`hydrl.envs.time_limits.episode_limit`.
     """
 
     def __init__(

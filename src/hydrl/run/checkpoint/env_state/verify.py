@@ -97,7 +97,7 @@ class Rehearsal:
             fresh = self.move_away(other)
             if first is not None:
                 restore(other, first["state"])
-                before = nullcontext() if pool is None else pool.as_they_were(first["opponents"])
+                before = nullcontext() if pool is None else pool.restored(first["opponents"])
                 with preserve_rng(), before:
                     GlobalRNGState().load_state_dict(first["rng"])
                     compare(first["expected"], play(other, first["carrier"]))
