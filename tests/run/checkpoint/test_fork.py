@@ -187,7 +187,7 @@ def test_one_that_was_stopped_before_its_first_checkpoint_is_forked_once_more(dq
             forked(*DQN, resumed=at(dqn), folder=new)
     assert not archive.archives(new)
     with pytest.raises(UserError, match="was to be a fork and was stopped before it had a checkpoint"):
-        resume.origin(settings(*DQN, "resume=auto", run_dir=new))
+        resume_point(settings(*DQN, "resume=auto", run_dir=new))
     assert logged(forked(*DQN, resumed=at(dqn), folder=new)) == logged(dqn)
 
 

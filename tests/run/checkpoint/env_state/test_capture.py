@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import GymWrapper, PendulumEnv, RewardSum, StepCounter, TransformedEnv
 
 from hydrl.envs import gymnasium_env, make_env
-from hydrl.run.checkpoint.env_state.capture import NotCapturedError, alike, capture, restore
+from hydrl.run.checkpoint.env_state.capture import NotCapturedError, is_same, capture, restore
 from tests.conftest import settings
 from tests.fakes.envs import Toy
 
@@ -260,7 +260,7 @@ def test_a_secret_stays_out_of_the_state_and_the_new_one_in_the_environment(monk
 
 def test_a_class_of_hydrl_s_parts_is_known_where_it_has_moved():
     old = "hydrl.parts.environments.tasks:CopiedTask"
-    assert alike(old, "hydrl.envs.checked_env:CheckedEnv")
-    assert alike(f"{old}.step", "hydrl.envs.checked_env:CheckedEnv.step")
-    assert not alike(old, "hydrl.envs.checked_env:MaskTracker")
-    assert not alike("mine.tasks:CopiedTask", "hydrl.envs.checked_env:CheckedEnv")
+    assert is_same(old, "hydrl.envs.checked_env:CheckedEnv")
+    assert is_same(f"{old}.step", "hydrl.envs.checked_env:CheckedEnv.step")
+    assert not is_same(old, "hydrl.envs.checked_env:MaskTracker")
+    assert not is_same("mine.tasks:CopiedTask", "hydrl.envs.checked_env:CheckedEnv")
