@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import GymWrapper, PendulumEnv, RewardSum, StepCounter, TransformedEnv
 
 from hydrl.envs import gymnasium_env, make_env
-from hydrl.run.checkpoint.env_state.capture import NotCapturedError, is_same, capture, restore
+from hydrl.run.checkpoint.env_state.capture import NotCapturedError, capture, is_same, restore
 from tests.conftest import settings
 from tests.fakes.envs import Toy
 
