@@ -61,7 +61,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     from hydrl.run.video import EpisodeVideo
     from hydrl.training import Clock, Metrics, Progress, anneal, timed, train_mode
     from hydrl.training.evaluator import PolicyEvaluator, SeedStream
-    from hydrl.training.learner import bind_accepted, make_learners
+    from hydrl.training.learner import bind_accepted, learn, make_learners
 
     session, build, score, saved = session or Session(), settings.build, settings.eval, settings.shown
     clock, run_dir = Clock(session.began), Path(settings.run_dir)
@@ -88,10 +88,10 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
     collect = partial(bind_accepted(build("collector"), data=data), env, make_worker_env, policy)
-
     evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
     evaluate_final = partial(evaluate, episodes=score.final_episodes, drawn=SeedStream.CLOSING)
-    progress = Progress(settings.batches, settings.frames_per_batch, score.solved_at, score.stop_when_solved)
+    goal = score.reward_threshold, score.stop_when_solved
+    progress = Progress(settings.batches, settings.frames_per_batch, *goal)
     names, drawn_from = [extra.name for extra in extras], data if settings.from_data else None
     metrics = Metrics(learner.update, exploration, names, drawn_from)
     video = EpisodeVideo(evaluate, run_dir, progress, score.video_every_frames if score.video else None)
@@ -104,7 +104,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
         closing(open_logger(run_dir, settings.logger_builders, info, progress, metrics, clock)) as logger,
         closing(EvalSchedule(evaluate, progress, clock, score.every_frames, score.episodes)) as evaluations,
     ):
-        parts = {"actor": actor, **learner.parts, "exploration": exploration, "schedule": schedule}
+        parts = {"actor": actor, **learner.components, "exploration": exploration, "schedule": schedule}
         parts |= {f"before_{extra.name}": extra for extra in extras}
         counters = {"progress": progress, "metrics": metrics, "clock": clock}
         counters |= {"record": logger, "looks": evaluations}
@@ -123,7 +123,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
                 batch = next(batches)
                 progress.collected(batch.numel())
                 with train_mode(networks.values()):
-                    *extra_losses, losses = (one.learn(batch) for one in learners)
+                    *extra_losses, losses = learn(learners, batch)
                 progress.learned(len(losses))
                 metrics.learned(batch, losses, *extra_losses)
                 anneal(schedule, exploration, batch.numel())

@@ -13,13 +13,11 @@ Each checkout runs in processes of its own, with its src first on PYTHONPATH and
 has one. The exit code is 1 where anything differs, 2 where a checkout cannot be compared, else 0.
 
 Options: --parts configs,updates (both); --algos and --envs (names, as ppo,dqn; all); --keep FOLDER (keeps
-what the processes wrote); --renames FILE.json, what is called otherwise in the new checkout:
-{"keys": {"memory": "rnn"}, "words": {"data=run": "data=replay_buffer"}, "values": {"eval.mode=loop":
-"eval.backend=inline", "my_nets.Old": "my_nets.New"}}. A dotted key renames those below it, too; words
-are typed ones; values are those of one key, with KEY=, or of any.
+what the processes wrote). What is called otherwise in the new checkout stands in its config/migrations.yaml.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -205,45 +203,13 @@ def run_both(
         return [task.result() for task in tasks]
 
 
-class Renames:
-    """What is called otherwise in the new checkout.
-
-    Args:
-        table: see the docstring of this script.
-    """
-
-    def __init__(self, table: Mapping[str, Mapping[str, str]]) -> None:
-        self.keys, self.words, self.values = (
-            dict(table.get(name, {})) for name in ("keys", "words", "values")
-        )
-
-    def word(self, word: str) -> str:
-        """An override of the old checkout as the new one has it."""
-        if word in self.words:
-            return self.words[word]
-        key, equals, value = word.partition("=")
-        return f"{self.key(key)}{equals}{value}"
-
-    def key(self, key: str) -> str:
-        """A dotted key, by the longest of its beginnings that is renamed."""
-        parts = key.split(".")
-        for length in range(len(parts), 0, -1):
-            if (new := self.keys.get(".".join(parts[:length]))) is not None:
-                return ".".join([new, *parts[length:]])
-        return key
-
-    def config(self, flat: Mapping[str, Any]) -> dict[str, Any]:
-        """The dotted keys and values of a configuration of the old checkout."""
-        new: dict[str, Any] = {}
-        for key, value in flat.items():
-            if (word := self.values.get(f"{key}={value}")) is not None:
-                key, _, value = word.partition("=")
-            elif isinstance(value, str):
-                value = self.values.get(value, value)
-            elif isinstance(value, list):
-                value = [self.values.get(part, part) if isinstance(part, str) else part for part in value]
-            new[self.key(key)] = value
-        return new
+def read_migrations(checkout: Checkout) -> Any:
+    """The module of a checkout that knows what is called otherwise than in earlier ones."""
+    file = checkout.place / "src" / "hydrl" / "config" / "migrations.py"
+    spec: Any = importlib.util.spec_from_file_location("migrations", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def flatten(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -258,14 +224,15 @@ def flatten(config: Any, above: str = "") -> Iterator[tuple[str, Any]]:
             yield from flatten(value, f"{above}.{key}" if above else str(key))
 
 
-def compare_configs(old: Checkout, new: Checkout, renames: Renames, algos: list[str], envs: list[str]) -> int:
+def compare_configs(old: Checkout, new: Checkout, algos: list[str], envs: list[str]) -> int:
     """Prints the pairs whose configuration differs; returns how many do."""
     runs = {}
     for algo in algos:
-        more = ["data=run", "data.path=none"] if reads_data(old, algo) else []
+        more = [replay_buffer(old), "data.path=none"] if reads_data(old, algo) else []
         for env in envs:
             runs[f"{algo} {env}"] = [f"algo={algo}", f"env={env}", *ENVIRONMENTS.get(env, []), *more]
-    renamed = {name: [renames.word(word) for word in words] for name, words in runs.items()}
+    migrations = read_migrations(new)
+    renamed = {name: [*map(migrations.new_word, words)] for name, words in runs.items()}
     theirs, ours = (json.loads(path.read_text()) for path in run_both(old, new, COMPOSE, runs, renamed))
     differing, counts = dict[str, list[str]](), Counter[str]()
     for name in runs:
@@ -279,7 +246,8 @@ def compare_configs(old: Checkout, new: Checkout, renames: Renames, algos: list[
             side = "old" if "refused" in before else "new"
             differing[name] = [f"refused by the {side} checkout alone: {(before | after)['refused']}"]
         else:
-            was, now = renames.config(dict(flatten(before["config"]))), dict(flatten(after["config"]))
+            config = migrations.new_config(before["config"], scale="bounds")
+            was, now = dict(flatten(config)), dict(flatten(after["config"]))
             keys = [key for key in {**was, **now} if was.get(key, ...) != now.get(key, ...)]
             counts["compose"] += 1
             if keys:
@@ -311,6 +279,11 @@ def read_algorithm(checkout: Checkout, algo: str) -> dict[str, Any]:
     return merged
 
 
+def replay_buffer(checkout: Checkout) -> str:
+    """The option that reads a run's replay buffer, as it is typed."""
+    return "data=run" if "run" in checkout.names("data") else "data=replay_buffer"
+
+
 def reads_data(checkout: Checkout, algo: str) -> bool:
     """Whether an algorithm learns from an offline dataset, as its YAML says."""
     content = read_algorithm(checkout, algo)
@@ -318,7 +291,7 @@ def reads_data(checkout: Checkout, algo: str) -> bool:
     return "data" in rules or rules.get("collector") == ["dataset"]
 
 
-def compare_updates(old: Checkout, new: Checkout, renames: Renames, algos: list[str]) -> int:
+def compare_updates(old: Checkout, new: Checkout, algos: list[str]) -> int:
     """Prints each algorithm and the first value that differs; returns how many do."""
     import torch
 
@@ -331,12 +304,12 @@ def compare_updates(old: Checkout, new: Checkout, renames: Renames, algos: list[
         env = QUICK[read_algorithm(old, algo)["action_spaces"][0]]
         data = old.folder / env[0].partition("=")[2]
         runs[algo] = [f"algo={algo}", *env, "~tuned"]
-        runs[algo] += ["data=run", f"data.path={data}"] if algo in offline else []
+        runs[algo] += [replay_buffer(old), f"data.path={data}"] if algo in offline else []
     composed = json.loads(old.run(COMPOSE, runs, "keys.json").read_text())
     for algo, words in runs.items():
         config = dict(flatten(composed[algo].get("config", {})))
         words += [*SMALL, *(f"{key}={value}" for key, value in LESS.items() if config.get(key))]
-    renamed = {algo: [renames.word(word) for word in words] for algo, words in runs.items()}
+    renamed = {algo: [*map(read_migrations(new).new_word, words)] for algo, words in runs.items()}
     paths = run_both(old, new, TRAIN, runs, renamed, updates=8)
     theirs, ours = (torch.load(path, weights_only=True) for path in paths)
     differing = skipped = 0
@@ -393,12 +366,10 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--old", type=Path, required=True)
     parser.add_argument("--new", type=Path, required=True)
-    parser.add_argument("--renames", type=Path)
     parser.add_argument("--keep", type=Path)
     for name in ("--parts", "--algos", "--envs"):
         parser.add_argument(name, default="", type=lambda text: [name for name in text.split(",") if name])
     options = parser.parse_args(words)
-    renames = Renames(json.loads(options.renames.read_text()) if options.renames else {})
     parts = options.parts or ["configs", "updates"]
     if unknown := {*parts} - {"configs", "updates"}:
         parser.error(f"--parts {','.join(sorted(unknown))}: use configs,updates")
@@ -406,8 +377,8 @@ def main(words: Sequence[str]) -> int:
         folder = options.keep or Path(scratch)
         old, new = (Checkout(getattr(options, name), folder / name) for name in ("old", "new"))
         algos, envs = options.algos or old.names("algo"), options.envs or old.names("env")
-        differing = compare_configs(old, new, renames, algos, envs) if "configs" in parts else 0
-        differing += compare_updates(old, new, renames, algos) if "updates" in parts else 0
+        differing = compare_configs(old, new, algos, envs) if "configs" in parts else 0
+        differing += compare_updates(old, new, algos) if "updates" in parts else 0
     return int(bool(differing))
 
 

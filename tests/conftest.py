@@ -97,7 +97,7 @@ def chooses(override: str) -> bool:
 
 def data_of(algo: str, path: Path | str = "none") -> list[str]:
     """What an algorithm that learns from a data set is told in addition."""
-    return ["data=run", f"data.path={path}"] if fits_data(algo) else []
+    return ["data=replay_buffer", f"data.path={path}"] if fits_data(algo) else []
 
 
 def loss_of(chosen: Settings, env: Any, **parts: Any) -> Any:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.conftest import needs_vmas, saved, settings, typed
 
-PENDULUM = ("env=gym", "env.id=tests.fakes.envs:PendulumIn-v0", "eval.solved_at=-200")
+PENDULUM = ("env=gym", "env.id=tests.fakes.envs:PendulumIn-v0", "eval.reward_threshold=-200")
 NAVIGATION = ("env=vmas_navigation", "total_frames=61_440")  # less than half of their tuned length
-MAZE = ("env=t_maze", "env.corridor=50", "memory=gru", "memory.span=50", "minibatches.sequence=64")
+MAZE = ("env=t_maze", "env.corridor=50", "rnn=gru", "rnn.span=50", "minibatches.sequence=64")
 MAZE += ("minibatches.size=512", "optim.lr=1e-3", "collector.num_envs=16", "collector.frames_per_batch=2_048")
 MAZE += ("total_frames=100_000", "eval.every_frames=4_096", "eval.episodes=50", "eval.final_episodes=100")
 # What a run must reach: overrides, mean return over its closing episodes, their number, seeds from 100 up.

@@ -174,7 +174,7 @@ def test_what_learns_from_data_acts_among_the_allowed_too(algo, finished, run):
     ]
     numbers = small([*task, f"data.path={finished('dqn')[0]}"], all=NUMBERS)
     if algo == "gail":  # which acts in the task, too
-        numbers += ["data=run", "total_frames=256", "eval.every_frames=256"]
+        numbers += ["data=replay_buffer", "total_frames=256", "eval.every_frames=256"]
     else:
         numbers += ["total_frames=1024", "eval.every_frames=1024", "log_every_frames=512"]
     folder = run(*numbers)
@@ -430,7 +430,7 @@ def test_a_target_is_of_the_best_that_is_allowed_next(double):
 
 def test_entropy_and_divergence_are_of_the_allowed_and_have_gradients():
     spec = allowing().action_spec_unbatched
-    actor = heads.categorical(spec, mask="action_mask").over(lambda size: nn.Linear(2, size), ["seen"])
+    actor = heads.categorical(spec, mask="action_mask").build(lambda size: nn.Linear(2, size), ["seen"])
     mask = torch.tensor([[True] * 3 + [False] * 5, [True] + [False] * 7])
     rows = TensorDict({"seen": torch.randn(2, 2), "action_mask": mask}, [2])
     one = actor.get_dist(rows)
@@ -471,7 +471,7 @@ def test_a_way_around_walls_is_found_in_fewer_frames_where_they_are_forbidden(ru
     more = [
         "total_frames=30_000",
         "eval.every_frames=1_000",
-        "eval.solved_at=-16",
+        "eval.reward_threshold=-16",
         "eval.stop_when_solved=true",
     ]
     numbers = small(task, all=NUMBERS | {"loss.value_estimator.gamma": 0.95}, replay=REPLAY)

@@ -183,7 +183,7 @@ MISTAKES = {
     "transforms.blind.share?",
     "+env.longer=3": "env.longer=3: my_envs:Corridor-v0 takes no longer; ",
     "+extra=1": "extra=1: there is no such key",
-    "+fits.actr=[net]": "fits.actr=[net]: ",
+    "+compatible_with.actr=[net]": "compatible_with.actr=[net]: ",
     "action_spaces=[neither]": "action_spaces",
     "critic=state_value": "critic=state_value does not fit algo=my_ppo; use critic=net",
     "actor=stochastic": "actor=stochastic does not fit algo=my_ppo; use actor=net",
@@ -213,12 +213,12 @@ def test_what_does_not_fit_is_refused(words, project):
 
 def test_fits_may_be_left_out(project):
     algo = project / "conf" / "algo" / "my_ppo.yaml"
-    algo.write_text(re.sub(r"fits:\n(  .*\n)+", "", algo.read_text()))
+    algo.write_text(re.sub(r"compatible_with:\n(  .*\n)+", "", algo.read_text()))
     user_dirs.use([project / "conf"])
     chosen = settings(
         user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=corridor", "actor=categorical"
     )
-    assert (chosen.fits, chosen.loss.fits) == ({}, {})
+    assert (chosen.compatible_with, chosen.loss.compatible_with) == ({}, {})
 
 
 def test_what_a_builder_gives_is_looked_at(project):

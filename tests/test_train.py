@@ -74,7 +74,7 @@ def test_a_run_leaves_what_it_promises(run):
 
 
 def test_the_first_evaluation_at_the_threshold_is_when_it_counts_as_solved_and_stops(run):
-    folder = run("env=cartpole", *PPO, "eval.solved_at=5", "eval.stop_when_solved=true")
+    folder = run("env=cartpole", *PPO, "eval.reward_threshold=5", "eval.stop_when_solved=true")
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["solved_at_frames"] == summary["frames"] == 512
     assert 0 < summary["solved_at_seconds"] <= summary["wall_seconds"]
@@ -116,7 +116,7 @@ def test_the_closing_evaluation_competes_with_the_others(
     short = ["total_frames=512", "collector.frames_per_batch=256", "log_every_frames=10_000"]
     short += [f"eval.every_frames={256 if training else 10_000}"]
     stops = f"eval.stop_when_solved={str(stop).lower()}"
-    folder = run("env=cartpole", *PPO, *short, "eval.solved_at=40", stops)
+    folder = run("env=cartpole", *PPO, *short, "eval.reward_threshold=40", stops)
     summary = json.loads((folder / "summary.json").read_text())
     found = archive.frames_of(archive.find(folder, "best"))
     assert (found, summary["best_eval/return_mean"], summary["solved_at_frames"]) == (*best, solved)
@@ -242,7 +242,7 @@ def test_a_stopped_run_leaves_its_policy_and_no_process(collector, signum, code,
 def test_a_signal_to_the_terminal_s_whole_group_is_the_run_s_to_answer(signum, code, tmp_path, capsys):
     process = start(
         "env=cartpole", "~tuned", "collector=multi_sync", "collector.frames_per_batch=256", *FIXED,
-        "eval.every_frames=256", "eval.episodes=1", "eval.mode=process", f"hydra.run.dir={tmp_path}",
+        "eval.every_frames=256", "eval.episodes=1", "eval.backend=process", f"hydra.run.dir={tmp_path}",
         start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None

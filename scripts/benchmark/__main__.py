@@ -683,7 +683,7 @@ def solve_sb3(name: str, seed: int) -> dict[str, Any]:
     """One run with the Zoo's numbers, evaluated as hydrl's tuned run is."""
     algo, env = name.split("-")
     evaluation = settings(f"algo={algo}", f"env={env}").eval
-    words = [f"--seed={seed}", f"--solved-at={evaluation.solved_at}"]
+    words = [f"--seed={seed}", f"--solved-at={evaluation.reward_threshold}"]
     words += [f"--every-frames={evaluation.every_frames}", f"--episodes={evaluation.episodes}"]
     return json.loads(run([str(HERE / "sb3_solve.py"), name, *words]).splitlines()[-1])
 

@@ -6,7 +6,7 @@ from typing import TextIO
 
 def printable(text: str) -> str:
     """Text of others, without what would move a terminal's cursor, name its window or end the line."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def printable_lines(text: str) -> str:
@@ -59,8 +59,8 @@ class DivergedError(RunError):
     exit_code = 3
 
     def __init__(self, terms: str, frames: int = 0, saved_at: int | None = None) -> None:
-        kept = "no checkpoint was due before" if saved_at is None else f"saved at {saved_at:,}"
-        super().__init__(f"diverged at frame {frames:,}: {terms}; no step was taken on it, {kept}")
+        saved = "no checkpoint was due before" if saved_at is None else f"saved at {saved_at:,}"
+        super().__init__(f"diverged at frame {frames:,}: {terms}; no step was taken on it, {saved}")
         self.terms, self.frames = terms, frames
 
 

@@ -321,7 +321,7 @@ def test_a_function_that_makes_gymnasium_s_task_is_refused(tmp_path):
 
 
 def test_a_solved_run_says_how_to_go_on(tmp_path, capsys):
-    words = [*CARTPOLE, "eval.solved_at=1", "eval.stop_when_solved=true"]
+    words = [*CARTPOLE, "eval.reward_threshold=1", "eval.stop_when_solved=true"]
     run = hydrl.train(*words, folder=tmp_path / "run", total_frames=128)
     run.resume(total_frames=256)
     assert "to go on give eval.stop_when_solved=false, for it was solved" in capsys.readouterr().out

@@ -15,12 +15,12 @@ from tests.conftest import settings
         ("algo=ppo env=inverted_double_pendulum", False, "7,680 updates are too few to pay for it"),
         ("algo=dqn env=cartpole", False, "12,352 updates are too few to pay for it"),
         ("algo=dqn env=cartpole total_frames=100_000", True, "it pays in 24,832 updates"),
-        ("algo=dqn env=cartpole loss.compile_from=12_352", True, "it pays in 12,352 updates"),
+        ("algo=dqn env=cartpole loss.compile_min_updates=12_352", True, "it pays in 12,352 updates"),
         ("algo=sac env=pendulum", False, "11,072 updates are too few to pay for it"),
         ("algo=sac env=half_cheetah", True, "it pays in 995,008 updates, and may take a minute"),
         ("algo=crossq env=half_cheetah", False, "CrossQLoss is not known to gain"),
         ("loss=kl_penalty", False, "KLPENPPOLoss is not known to gain"),
-        ("algo=recurrent_ppo env=half_cheetah", False, "a memory cannot be compiled"),
+        ("algo=recurrent_ppo env=half_cheetah", False, "an RNN cannot be compiled"),
         (
             "algo=iql env=half_cheetah data.path=none",
             False,
@@ -146,9 +146,9 @@ def test_a_resumed_run_keeps_its_threads(cores):
 
 def test_a_run_goes_on_where_its_algorithm_has_come_to_fit_more():
     now = settings("algo=dqn", "env=cartpole")
-    of_then = {key: each for key, each in now.shown["loss"].items() if key != "fits"}
-    fits = now.shown["fits"] | {"loss": ["dqn"]}
-    check_same(now.shown, {**now.shown, "loss": of_then, "fits": fits}, now.keep)
+    of_then = {key: each for key, each in now.shown["loss"].items() if key != "compatible_with"}
+    fits = now.shown["compatible_with"] | {"loss": ["dqn"]}
+    check_same(now.shown, {**now.shown, "loss": of_then, "compatible_with": fits}, now.keep)
 
 
 def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is_no_limit(cores, monkeypatch):

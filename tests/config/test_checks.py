@@ -23,7 +23,7 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
             re.match(r"# @package (logger\.\w+)", file.read_text()),
         )
         known |= set(paths(content)) | {f"{said[1] if said else group}.{each}" for each in paths(content)}
-    for group, where in (("layers", ""), ("memory", "memory.")):  # which lie in each network
+    for group, where in (("layers", ""), ("rnn", "rnn.")):  # which lie in each network
         for name in choices(CONFIGS / group):
             content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{group}/{name}.yaml"))
             known |= {f"{network}.{where}{key}" for network in NETWORKS for key in paths(content)}
@@ -40,8 +40,8 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
 def test_what_fits_an_algorithm_exists_and_holds_its_own_defaults(algo: str):
     task = "cartpole" if "discrete" in algorithms()[algo] else "hopper"
     values = settings(f"algo={algo}", f"env={task}", *data_of(algo)).model_dump()
-    assert {"loss", "actor", "critic", "buffer"} <= values["fits"].keys()
-    for group, fitting in values["fits"].items():
+    assert {"loss", "actor", "critic", "buffer"} <= values["compatible_with"].keys()
+    for group, fitting in values["compatible_with"].items():
         able = {each or "null" for each in fitting}
         assert able <= {*choices(CONFIGS / group), "null"}
         assert set(chosen(group, values[group])) & able, group
@@ -59,7 +59,7 @@ def test_what_is_needed_of_another_key_can_be_set():
     found = 0
     for file in CONFIGS.rglob("*.yaml"):
         content = OmegaConf.to_container(OmegaConf.load(file))
-        for key in (each for each in paths(content) if each.rpartition(".")[2] == "needs"):
+        for key in (each for each in paths(content) if each.rpartition(".")[2] == "requires"):
             needs = find(content, key)
             assert {each.partition(".")[0] for each in needs} <= {*Parts.model_fields, "because"}, file
             found += len(needs)

@@ -21,7 +21,8 @@ import hydrl
 import train
 from hydrl.config import CONFIGS, command_line, tuned, user_dirs
 from hydrl.config.command_line import read
-from hydrl.config.overrides import as_hydra_reads, key_of, spelled_out, with_paths
+from hydrl.config.migrations import new_words
+from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
 from hydrl.config.settings import Settings
 from hydrl.config.tree import choices
 from hydrl.errors import DivergedError, Interrupted, UserError
@@ -165,7 +166,7 @@ def test_cuda_is_refused_where_there_is_none(told: Told, monkeypatch: pytest.Mon
         ("logger=wandb", "wandb"),
         ("algo=mappo env=vmas_navigation", "vmas"),
         ("algo=dqn env=cartpole collector=ray", "ray"),
-        ("algo=dqn env=cartpole eval.mode=ray", "ray"),
+        ("algo=dqn env=cartpole eval.backend=ray", "ray"),
     ],
 )
 def test_a_package_that_is_missing_is_told_before_the_environment(line, package, told: Told, monkeypatch):
@@ -204,7 +205,7 @@ def own_choices(tmp_path: Path) -> Path:
         "actor/mine": "_target_: hydrl.networks.actors.q_value\nnum_cells: [8]\nactivation: ReLU\n"
         "in_keys: [observation]\n",
         "algo/mine": "# @package _global_\ndefaults: [dqn, override /actor: mine]\n"
-        "algo: mine\nfits: {actor: [mine], critic: [null, mine]}\n",
+        "algo: mine\ncompatible_with: {actor: [mine], critic: [null, mine]}\n",
     }.items():
         (folder / name).parent.mkdir(parents=True)
         (folder / f"{name}.yaml").write_text(text)
@@ -612,7 +613,7 @@ def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
 
 
 def test_a_set_of_data_has_the_name_that_a_collector_had_for_it():
-    assert spelled_out(["algo=iql", "collector.path=a/b"]) == ["algo=iql", "data.path=a/b"]
+    assert new_words(["algo=iql", "collector.path=a/b"]) == ["algo=iql", "data.path=a/b"]
 
 
 def test_several_data_sets_stay_several():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hydrl.config.migrations import new_words
 from hydrl.config.settings import algorithms
 from hydrl.errors import UserError
 from tests.conftest import data_of, settings
@@ -18,14 +19,14 @@ def words(algo, *more):
 
 @pytest.mark.parametrize("algo", algorithms())
 def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
-    asked = words(algo, "memory=lstm")
+    asked = words(algo, "rnn=lstm")
     if algo not in [*FRESH, *REPLAYED]:
-        why = r"^memory={lstm: 64} does not work with \w+, which .{20,}; use memory=null$"
+        why = r"^rnn={cell: lstm, hidden_size: 64} does not work with \w+, which .{20,}; use rnn=null$"
         with pytest.raises(UserError, match=why):
             settings(*asked)
         return
     chosen = settings(*asked)
-    assert chosen.actor["memory"]["lstm"] == 64
+    assert chosen.actor["rnn"]["hidden_size"] == 64
     assert chosen.minibatches["sequence"] == FRESH.get(algo, 32)
     assert chosen.steps_of_a_row == (1 if algo in FRESH else 32)
     target = chosen.minibatches["_target_"].rpartition(".")[2]
@@ -37,20 +38,20 @@ def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
 @pytest.mark.parametrize("algo", ["ppo", "dqn"])
 def test_without_the_word_nothing_of_it_is_there(algo):
     chosen = settings(*words(algo))
-    assert chosen.actor["memory"] is None
+    assert chosen.actor["rnn"] is None
     assert chosen.minibatches.get("sequence") is None
     assert chosen.build("buffer")().storage.max_size == chosen.buffer["storage"]["max_size"]
 
 
 def test_a_memory_holds_so_many_frames_whatever_its_rows_are():
     for choice in ("replay", "prioritized"):
-        chosen = settings(*words("dqn", "memory=lstm", f"buffer={choice}", "minibatches.sequence=40"))
+        chosen = settings(*words("dqn", "rnn=lstm", f"buffer={choice}", "minibatches.sequence=40"))
         assert chosen.buffer["storage"]["max_size"] == 100_000
         assert chosen.build("buffer")().storage.max_size == 5_000
 
 
 def test_tuned_numbers_hold_for_what_a_memory_learns_by():
-    chosen = settings("algo=dqn", "env=cartpole", "memory=lstm")
+    chosen = settings("algo=dqn", "env=cartpole", "rnn=lstm")
     assert (chosen.minibatches["updates"], chosen.minibatches["size"], chosen.minibatches["burn_in"]) == (
         64,
         128,
@@ -60,22 +61,22 @@ def test_tuned_numbers_hold_for_what_a_memory_learns_by():
 
 
 REFUSED = {
-    "algo=dqn memory=lstm minibatches=replay": [
+    "algo=dqn rnn=lstm minibatches=replay": [
         "minibatches=replay does not fit",
         "use minibatches=sequences",
     ],
-    "algo=dqn memory=lstm loss=dqn": ["loss=recurrent_dqn learns from sequences"],
-    "algo=r2d2 ~memory": ["minibatches=sequences is for a memory; use memory=lstm, or another algorithm"],
-    "algo=ppo memory=gru minibatches.sequence=7": ["use minibatches.sequence=4"],
-    "algo=ppo memory=gru minibatches.sequence=2 minibatches.size=3": ["use minibatches.size=2 "],
-    "algo=ppo memory=gru minibatches.sequence=1": ["of single steps a memory learns nothing"],
-    "algo=sac memory=lstm minibatches.n_steps=3": ["minibatches.n_steps=3", "loss=sac", "use 1"],
-    "algo=td3 memory=gru minibatches.sequence=1 minibatches.burn_in=0": ["minibatches.sequence=1", "use 2"],
+    "algo=dqn rnn=lstm loss=dqn": ["loss=recurrent_dqn learns from sequences"],
+    "algo=r2d2 ~rnn": ["minibatches=sequences is for an RNN; use rnn=lstm, or another algorithm"],
+    "algo=ppo rnn=gru minibatches.sequence=7": ["use minibatches.sequence=4"],
+    "algo=ppo rnn=gru minibatches.sequence=2 minibatches.size=3": ["use minibatches.size=2 "],
+    "algo=ppo rnn=gru minibatches.sequence=1": ["of single steps an RNN learns nothing"],
+    "algo=sac rnn=lstm minibatches.n_steps=3": ["minibatches.n_steps=3", "loss=sac", "use 1"],
+    "algo=td3 rnn=gru minibatches.sequence=1 minibatches.burn_in=0": ["minibatches.sequence=1", "use 2"],
     "algo=r2d2 minibatches.burn_in=32": ["minibatches.sequence=32 leaves nothing", "minibatches.burn_in=32"],
     "algo=r2d2 minibatches.sequence=2_000": ["minibatches.sequence=2000", "minibatches.size=1024"],
     "algo=r2d2 buffer.storage.max_size=1_024 collector.num_envs=64": ["max_size=1024 holds no", "64 environ"],
-    "algo=dqn memory=lstm collector=multi_async": ["collector.sync=false", "use collector=multi_sync"],
-    "algo=dqn memory=lstm loss=c51 actor=distributional": ["does not work with DistributionalDQNLoss"],
+    "algo=dqn rnn=lstm collector=multi_async": ["collector.sync=false", "use collector=multi_sync"],
+    "algo=dqn rnn=lstm loss=c51 actor=distributional": ["does not work with DistributionalDQNLoss"],
 }
 
 
@@ -89,9 +90,9 @@ def test_what_would_go_wrong_in_silence_is_refused(typed):
 
 @pytest.mark.parametrize("typed", ["encoder=lstm", "encoder@actor=lstm"])
 def test_words_of_older_runs_choose_it_too(typed):
-    chosen = settings("algo=ppo", "env=cartpole", "~tuned", typed)
-    assert (chosen.actor["memory"]["lstm"], chosen.minibatches["sequence"]) == (64, 32)
+    chosen = settings("algo=ppo", "env=cartpole", "~tuned", *new_words([typed]))
+    assert (chosen.actor["rnn"]["hidden_size"], chosen.minibatches["sequence"]) == (64, 32)
 
 
 def test_one_worker_that_never_waits_does_for_sequences():
-    assert settings(*words("dqn", "memory=lstm", "collector=overlap")).steps_of_a_row == 32
+    assert settings(*words("dqn", "rnn=lstm", "collector=overlap")).steps_of_a_row == 32

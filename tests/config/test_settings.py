@@ -17,7 +17,7 @@ from hydrl.envs import make_env
 from hydrl.errors import UserError
 from tests.conftest import composed, data_of, needs_vmas, settings
 
-# Added by scripts/search.py alone; tests/experiments/test_search.py looks at them. And what eval.mode names.
+# Added by scripts/search.py alone, see tests/experiments/test_search.py; and what eval.backend names.
 RANGES = [*(CONFIGS / "search").glob("*.yaml"), CONFIGS / "eval_backends.yaml"]
 FILES = sorted(
     str(path.relative_to(CONFIGS).with_suffix("")) for path in CONFIGS.rglob("*.yaml") if path not in RANGES
@@ -32,9 +32,9 @@ ARGUMENTS |= {"env/minatar": ["env.id=MinAtar/Breakout-v1"], "env/atari": ["env.
 ARGUMENTS["env/dm_control"] = ["env.id=cartpole-swingup"]
 ARGUMENTS["env/pettingzoo"] = ["env.id=mpe2/simple_spread_v3"]
 ARGUMENTS["env/self_play"] = ["env.id=classic/tictactoe_v3"]
-KINDS = ("run", "npz", "h5", "minari")
+KINDS = ("replay_buffer", "npz", "h5", "minari")
 ARGUMENTS |= {f"data/{kind}": ["minibatches=mixed", "data.path=none"] for kind in KINDS}
-ARGUMENTS |= {"minibatches/mixed": ["data=run", "data.path=none"]}
+ARGUMENTS |= {"minibatches/mixed": ["data=replay_buffer", "data.path=none"]}
 MOUNTED = {"layers": "layers@actor"}  # a group of parts of other groups' choices
 WITH = {"lstm": "recurrent_ppo", "gru": "recurrent_ppo", "noisy": "rainbow"}  # an algorithm these need
 PARTS = ["env", "actor", "critic", "exploration", "collector", "buffer"]
@@ -77,9 +77,9 @@ def with_file(file: str, run_dir: Path) -> Settings:
 
 def fitting(group: str, choice: str) -> list[str]:
     """The algorithms that a choice may fit: those that say so, or else those that do not say."""
-    if group in ("algo", "layers", "memory", "data"):
+    if group in ("algo", "layers", "rnn", "data"):
         return [WITH.get(choice, choice if group == "algo" else "crossq")]
-    fits = {algo: tree.content(f"/algo/{algo}")["fits"] for algo in algorithms()}
+    fits = {algo: tree.content(f"/algo/{algo}")["compatible_with"] for algo in algorithms()}
     saying = [algo for algo, each in fits.items() if choice in each.get(group, [])]
     return saying or [algo for algo, each in fits.items() if group not in each]
 
@@ -168,7 +168,11 @@ def untuned(*overrides: str) -> dict:
     values = settings(*overrides).model_dump()
     for key in ("env", "task"):
         values.pop(key)
-    for key in ("solved_at", "max_steps", "every_frames"):  # the task's, as is where its episodes are cut
+    for key in (
+        "reward_threshold",
+        "max_steps",
+        "every_frames",
+    ):  # the task's, as is where its episodes are cut
         values["eval"].pop(key)
     values["transforms"]["step_counter"].pop("max_steps", None)
     values["collector"].pop("task", None)
@@ -245,7 +249,7 @@ def test_every_key_is_read_by_something():
         for path, node in nodes.items():
             parameters, passes_on = accepted_parameters(import_(node["_target_"]))
             assert {
-                key for key in node if key not in ("_target_", "_partial_", "needs")
+                key for key in node if key not in ("_target_", "_partial_", "requires")
             } <= parameters.keys(), path
             open_ended |= {path} if passes_on else set()
         # Those of env go to gymnasium.make, which refuses what it does not know; an encoder's are entries.
@@ -447,21 +451,21 @@ def test_a_loss_of_one_s_own_says_that_it_learns_from_sequences(tmp_path):
     }
     own["value_estimator"] = {"gamma": 0.99}
     (tmp_path / "loss/own.yaml").write_text(yaml.safe_dump(own))
-    declared = {**own, "fits": {"minibatches": ["replay", "sequences"]}}
+    declared = {**own, "compatible_with": {"minibatches": ["replay", "sequences"]}}
     (tmp_path / "loss/declared.yaml").write_text(yaml.safe_dump(declared))
     for name in ("own", "declared"):
         algo = (
             f"# @package _global_\ndefaults:\n  - dqn\n  - override /loss: {name}\n  - _self_\nalgo: {name}\n"
         )
-        (tmp_path / f"algo/{name}.yaml").write_text(algo + f"fits: {{loss: [{name}]}}\n")
+        (tmp_path / f"algo/{name}.yaml").write_text(algo + f"compatible_with: {{loss: [{name}]}}\n")
     words = [f"hydra.searchpath=[file://{tmp_path}]", "env=cartpole", "~tuned"]
 
     def lines(*more: str) -> list[str]:
         return [each for each in settings(*words, *more).chosen if "sequences" in each]
 
-    assert lines("algo=own") == lines("algo=declared", "memory=lstm") == []
-    (line,) = lines("algo=own", "memory=lstm")
+    assert lines("algo=own") == lines("algo=declared", "rnn=lstm") == []
+    (line,) = lines("algo=own", "rnn=lstm")
     assert line.startswith(
         "loss=tests.fakes.losses.SingleStepLoss learns from sequences of minibatches.sequence=32 steps"
     )
-    assert lines("algo=dqn", "memory=lstm") == []
+    assert lines("algo=dqn", "rnn=lstm") == []

@@ -20,7 +20,7 @@ def test_torchrl_keywords_handed_up_to_a_base_count_and_no_others():
 
 def test_keywords_that_are_unpacked_count_by_their_names_and_none_may_lack():
     parameters, open_ended = accepted_parameters(q_value)
-    assert {"noisy", "dueling", "num_cells", "activation", "in_keys", "memory", "norm"} <= parameters.keys()
+    assert {"noisy", "dueling", "num_cells", "activation", "in_keys", "rnn", "norm"} <= parameters.keys()
     assert not open_ended
     node = {
         "_target_": "hydrl.networks.actors.q_value",

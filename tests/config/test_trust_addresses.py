@@ -53,7 +53,7 @@ def test_what_downloads_weights_or_code_is_foreign(name: str) -> None:
     "words",
     [
         ["collector=ray", "collector.address=10.0.0.1:6379"],
-        ["eval.mode=ray", "eval.address=10.0.0.1:6379"],
+        ["eval.backend=ray", "eval.address=10.0.0.1:6379"],
         ["+env.server=http://10.0.0.1:80/x"],
         ["logger=wandb", "logger.wandb.tags=[https://10.0.0.1/x]"],
         ["logger=wandb", "+logger.wandb.base_url=https://10.0.0.1/x"],

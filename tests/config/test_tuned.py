@@ -42,7 +42,7 @@ CAR, ACROBOT = "algo=ddpg env=mountain_car_continuous", "algo=dqn env=acrobot"
         ),
         (
             "algo=ddpg env=pendulum tuned=ddpg/mountain_car_continuous",
-            {**ORNSTEIN_UHLENBECK, "exploration.sigma": 0.5, "eval.solved_at": -200},
+            {**ORNSTEIN_UHLENBECK, "exploration.sigma": 0.5, "eval.reward_threshold": -200},
         ),
         (ACROBOT, {**LINEAR, "schedule.power": 1.0, "optim.lr": 6.3e-4}),
         (f"{ACROBOT} schedule.power=0", {**LINEAR, "schedule.power": 0.0}),

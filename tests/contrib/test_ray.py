@@ -332,7 +332,7 @@ def test_synchronous_collectors_collect_what_workers_do_bit_by_bit(cluster):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["algo=ppo", "memory=gru"], ["algo=recurrent_ppo"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["algo=ppo", "rnn=gru"], ["algo=recurrent_ppo"]], ids=" ".join)
 def test_memories_learn_on_ray_what_they_learn_with_workers_bit_by_bit(words, cluster, run):
     words = [*words, "env=cartpole", "tuned=null", "transforms=normalized", "init_stats_frames=100"]
     words += ["collector.num_envs=2", "collector.frames_per_batch=256", "total_frames=768"]
@@ -507,7 +507,7 @@ def test_a_node_that_is_lost_under_an_evaluation_ends_the_run_by_name(tmp_path, 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     with two_nodes(cpus=0) as nodes:
         words = [each for each in RUN if not each.startswith(("collector", "eval.every"))]
-        words += ["eval.mode=ray", f"eval.address={nodes.address}", "eval.every_frames=1280"]
+        words += ["eval.backend=ray", f"eval.address={nodes.address}", "eval.every_frames=1280"]
         process = start(*words, f"hydra.run.dir={tmp_path / 'run'}")
         begun(tmp_path / "run", process)
         nodes.lose()

@@ -129,7 +129,14 @@ def test_data_that_does_not_fit_is_told_in_a_line(words, message, kept, run, tmp
         run(*IQL, f"data.path={path}")
 
 
-MIXED = ["algo=sac", *REPLAY, "env=pendulum", "minibatches=mixed", "data=run", "minibatches.share=0.25"]
+MIXED = [
+    "algo=sac",
+    *REPLAY,
+    "env=pendulum",
+    "minibatches=mixed",
+    "data=replay_buffer",
+    "minibatches.share=0.25",
+]
 
 
 def test_a_minibatch_is_of_the_memory_and_of_the_data_in_the_share_asked_for(kept, run, monkeypatch):
@@ -169,7 +176,7 @@ DOT = [
 ]
 DOT += ["+env.wrappers.stack._target_=gymnasium.wrappers.FrameStackObservation"]
 DOT += ["+env.wrappers.stack.stack_size=2"]
-OF_PICTURES = ["minibatches=mixed", "data=run", "minibatches.share=0.25", "seed=100"]
+OF_PICTURES = ["minibatches=mixed", "data=replay_buffer", "minibatches.share=0.25", "seed=100"]
 
 
 def test_pictures_of_data_are_those_that_its_run_was_shown(kept, run, monkeypatch):
@@ -213,7 +220,10 @@ def test_pictures_of_another_size_are_refused(kept, run):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["~data"], "minibatches needs data; add data=run data.path=DIR, or use minibatches=replay"),
+        (
+            ["~data"],
+            "minibatches needs data; add data=replay_buffer data.path=DIR, or use minibatches=replay",
+        ),
         (["minibatches.share=0.01"], "minibatches.share=0.01 of minibatches.size=32 leaves one of both out"),
         (
             ["minibatches.n_steps=3"],
@@ -232,9 +242,9 @@ def test_what_cannot_be_mixed_is_told_before_anything_is_learned(kept, run, word
 
 def test_data_that_nothing_reads_is_told(kept):
     with pytest.raises(UserError, match="data: nothing reads it; use minibatches=mixed, or data=null"):
-        settings(*SAC, "data=run", f"data.path={kept(*SAC)}")
+        settings(*SAC, "data=replay_buffer", f"data.path={kept(*SAC)}")
     with pytest.raises(UserError, match="data: nothing reads it; use algo=bc, or another that learns from"):
-        settings("algo=ppo", "env=cartpole", "data=run", "data.path=x")
+        settings("algo=ppo", "env=cartpole", "data=replay_buffer", "data.path=x")
 
 
 def test_a_folder_that_is_no_runs_is_told(run, tmp_path):

@@ -157,7 +157,7 @@ class First(Scripted):
 @pytest.mark.parametrize("chance", [0.0, 0.25, 1.0])
 def test_a_share_of_the_opponents_moves_is_drawn(chance):
     others, made = First([]), 0
-    others.chance = chance
+    others.random_prob = chance
     task = self_play.make(GAME, None, others)
     for place in range(100):
         seen, ended = task.reset(seed=place)[0], False
@@ -176,7 +176,10 @@ def acting_by(number):
 
 
 def test_the_newest_policies_are_played_against_and_a_checkpoint_has_them():
-    others, rng = self_play.OpponentPool(every_frames=100, size=2, newest=0.5), np.random.default_rng(0)
+    others, rng = (
+        self_play.OpponentPool(every_frames=100, pool_size=2, latest_prob=0.5),
+        np.random.default_rng(0),
+    )
     plain = TransformedEnv(Toy())
     assert others.sample(rng) is None
     for frames in (50, 120, 180, 450, 500):  # 120, 450 and 500 are the first past a multiple
@@ -185,7 +188,7 @@ def test_the_newest_policies_are_played_against_and_a_checkpoint_has_them():
     assert kept == [450, 500]
     drawn = [others.sample(rng) for _ in range(1_000)]
     assert 0.7 < np.mean(drawn) < 0.8  # half of all, and half of the others
-    again = self_play.OpponentPool(every_frames=100, size=2, newest=0.5)
+    again = self_play.OpponentPool(every_frames=100, pool_size=2, latest_prob=0.5)
     again.load_state_dict(others.state_dict(), acting_by(0), plain)
     assert [each.module.bias[0].item() for each in again.policies] == kept
     again.maybe_add(acting_by(1), 560, plain)
@@ -269,7 +272,7 @@ def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_mov
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
     with closing(env):
         actor, others = chosen.build("actor")(env), specs.opponent_pool(env)
-        others.newest = 1.0
+        others.latest_prob = 1.0
         for frames in (0, 20_000):  # against moves drawn at random, and against a policy
             others.maybe_add(actor, frames, env)
             played = env.rollout(60, actor, break_when_any_done=False)
@@ -311,7 +314,7 @@ def test_what_cannot_be_played_is_told_in_a_line(words, told):
 
 
 @pytest.mark.parametrize(
-    ("word", "instead"), [("collector=multi_sync", "collector=single"), ("memory=lstm", "memory=null")]
+    ("word", "instead"), [("collector=multi_sync", "collector=single"), ("rnn=lstm", "rnn=null")]
 )
 def test_opponents_that_no_policy_could_be_are_refused(word, instead):
     with pytest.raises(UserError, match=rf"env\.opponents: .*use {instead}, or env\.opponents=null"):

@@ -25,11 +25,12 @@ from hydrl import envs
 from hydrl.envs import normalization
 from hydrl.envs.transforms import (
     CLIP,
+    ActionClipping,
     ActionScaling,
     RunningNorm,
     RunningRewardScaling,
     normalizer,
-    random_horizon,
+    random_truncation,
     reward_scaling,
 )
 from hydrl.errors import UserError
@@ -169,7 +170,7 @@ def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, st
     """Pendulum's end after 200 steps and never else."""
     make = partial(envs.make_env, partial(envs.gymnasium_env, "Pendulum-v1"))
     torch.manual_seed(0)
-    env = make([StepCounter, partial(random_horizon, 0.5)], num_envs=num_envs, seed=0)
+    env = make([StepCounter, partial(random_truncation, 0.5)], num_envs=num_envs, seed=0)
     check_env_specs(env)
     after = env.rollout(steps, break_when_any_done=False)["next"]
     done, cut = after["done"], after["cut_short"]
@@ -184,7 +185,7 @@ def test_half_of_the_episodes_are_cut_short_evenly_over_their_steps(num_envs, st
 
 def test_where_only_beginnings_are_wanted_no_episode_is_longer():
     """Pendulum's would end after 200 steps."""
-    task, cut = partial(envs.gymnasium_env, "Pendulum-v1"), partial(random_horizon, 1.0, longest=30)
+    task, cut = partial(envs.gymnasium_env, "Pendulum-v1"), partial(random_truncation, 1.0, longest=30)
     torch.manual_seed(0)
     env = envs.make_env(task, [StepCounter, cut], num_envs=16, seed=0)
     after = env.rollout(300, break_when_any_done=False)["next"]
@@ -197,7 +198,7 @@ def test_where_only_beginnings_are_wanted_no_episode_is_longer():
 def test_environments_that_begin_together_end_their_first_episodes_apart():
     env = envs.make_env(
         partial(envs.gymnasium_env, "Pendulum-v1"),
-        [StepCounter, partial(random_horizon, 0.5)],
+        [StepCounter, partial(random_truncation, 0.5)],
         num_envs=8,
         seed=0,
     )
@@ -209,21 +210,21 @@ def test_environments_that_begin_together_end_their_first_episodes_apart():
 
 def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cut():
     task = partial(envs.gymnasium_env, "Pendulum-v1")
-    make = partial(envs.make_env, task, [StepCounter, partial(random_horizon, 0.5)], num_envs=4, seed=0)
+    make = partial(envs.make_env, task, [StepCounter, partial(random_truncation, 0.5)], num_envs=4, seed=0)
     actor = TensorDictModule(lambda seen: seen[..., :1] * 0, in_keys=["observation"], out_keys=["action"])
     played = make(policy=actor).rollout(250)
     assert played.shape[1] == 200
     assert "cut_short" not in played["next"]
-    assert random_horizon(None) is None
-    env = envs.make_env(Toy, [StepCounter, partial(random_horizon, 0.5)], num_envs=2, seed=0)
+    assert random_truncation(None) is None
+    env = envs.make_env(Toy, [StepCounter, partial(random_truncation, 0.5)], num_envs=2, seed=0)
     after = env.rollout(100, break_when_any_done=False)["next"]
     assert not after["cut_short"].any()
     assert set(after["step_count"][after["done"]].tolist()) == {2, 20}
 
 
 def test_episodes_are_counted_before_they_are_cut_and_statistics_may_come_later():
-    cut, norm = partial(random_horizon, 0.5), partial(normalizer, ["observation"], 100)
-    with pytest.raises(UserError, match="random_horizon needs the transform StepCounter before it"):
+    cut, norm = partial(random_truncation, 0.5), partial(normalizer, ["observation"], 100)
+    with pytest.raises(UserError, match="random_truncation needs the transform StepCounter before it"):
         envs.make_env(Toy, [cut], seed=0).reset()
     env = envs.make_env(Toy, [norm, StepCounter, cut], num_envs=2, seed=0)
     envs.init_normalizers(env, 100)
@@ -269,3 +270,40 @@ def test_scaled_actions_fill_the_bounds_and_never_pass_them():
             torch.testing.assert_close(given, bound)
             assert ((given >= low) & (given <= high)).all()
     assert ((high + low) / 2 + (high - low) / 2 > high).any()  # where nothing holds them
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_clipped_actions_reach_the_environment_in_bounds_and_are_learned_from_as_drawn(num_envs):
+    make = partial(envs.gymnasium_env, "Pendulum-v1")
+    plain, clipped = (envs.make_env(make, each, num_envs=num_envs, seed=0) for each in ([], [ActionClipping]))
+    actions = torch.linspace(-5, 5, 20).reshape(-1, 1)
+    trajectories = []
+    for env, bound in ((plain, 2.0), (clipped, 9.0)):
+        env.set_seed(0)
+        step, observations = env.reset(), []
+        for action in actions.clamp(-bound, bound):
+            step = env.step_mdp(env.step(step.set("action", action.expand(*env.batch_size, 1))))
+            observations.append(step["observation"])
+        trajectories.append(torch.stack(observations))
+    torch.testing.assert_close(*trajectories)
+    (transform,) = (each for each in clipped.transform if isinstance(each, ActionClipping))
+    rows, transform = TensorDict({"action": torch.tensor([[-3.0], [0.5], [7.0]])}), transform.for_rows()
+    assert transform.inv(rows)["action"].flatten().tolist() == [-2.0, 0.5, 2.0]
+    assert transform(rows)["action"].flatten().tolist() == [-3.0, 0.5, 7.0]
+
+
+def test_a_gaussian_policy_is_not_squashed_and_knows_the_probability_of_what_it_drew():
+    env = envs.make_env(partial(envs.gymnasium_env, "Pendulum-v1"), [ActionClipping], num_envs=4, seed=0)
+    torch.manual_seed(0)
+    actor = actors.gaussian(env, num_cells=[8], activation="Tanh", scale_init=3.0, init="orthogonal")
+    with set_exploration_type(ExplorationType.RANDOM):
+        batch = env.rollout(200, actor, break_when_any_done=False)
+    action = batch["action"]
+    assert (action.abs() > 2).float().mean().item() == pytest.approx(0.505, abs=0.05)  # beyond 2/3 deviations
+    normal = torch.distributions.Normal(batch["loc"], batch["scale"])
+    torch.testing.assert_close(batch["action_log_prob"], normal.log_prob(action).sum(-1))
+    assert [name for name, _ in actor.named_parameters() if "state_independent_scale" in name]
+    greedy = TensorDict({"observation": torch.randn(5, 3)}, [5])
+    with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
+        acted = actor(greedy)
+    torch.testing.assert_close(acted["action"], acted["loc"])

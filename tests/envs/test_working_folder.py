@@ -31,7 +31,7 @@ def test_making_an_environment_writes_nothing(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["collector=single"], ["collector=multi_sync", "eval.mode=process"]])
+@pytest.mark.parametrize("words", [["collector=single"], ["collector=multi_sync", "eval.backend=process"]])
 def test_a_run_writes_into_its_own_folder_alone(words, tmp_path):
     folder, place = tmp_path / "run", tmp_path / "place"
     place.mkdir()

@@ -35,7 +35,7 @@ def acted(kind="lstm", num_envs=3, time=90):
         [partial(StepCounter, max_steps=5)],
     )
     actor = actors.q_value(
-        make_env(num_envs=num_envs, seed=0), **NETWORK, memory=partial(RecurrentLayer, **{kind: 7})
+        make_env(num_envs=num_envs, seed=0), **NETWORK, rnn=partial(RecurrentLayer, cell=kind, hidden_size=7)
     )
     for each in actor.parameters():
         each.data.mul_(3)  # a memory that counts

@@ -128,7 +128,7 @@ def imitates(algo: str) -> bool:
 
 def fresh(algo: str) -> bool:
     """Whether it declares that it learns from fresh batches alone; to compose it takes longer."""
-    return content(f"/algo/{algo}")["fits"].get("minibatches") == ["epochs"]
+    return content(f"/algo/{algo}")["compatible_with"].get("minibatches") == ["epochs"]
 
 
 def learns_from(keys: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ MISTAKES: dict[str, list[str]] = {
         "eval.target_return=-100 is of algo=decision_transformer",
     ],
     "algo=td3 env=pendulum critic.encoder=shared": ["critic.encoder=shared", "use critic.encoder=own"],
-    "algo=sac memory=gru env=pendulum critic.encoder=shared": ["without a memory", "use critic.encoder=own"],
+    "algo=sac rnn=gru env=pendulum critic.encoder=shared": ["without an RNN", "use critic.encoder=own"],
     "optim._target_=torch.optim.SGD": ["optim.eps=", "torch.optim.SGD takes no eps", "~optim.eps"],
     "actor._target_=torch.nn.Linear": ["actor._target_=torch.nn.Linear", "called as actor(env, …)"],
     # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.
@@ -129,7 +129,7 @@ MISTAKES: dict[str, list[str]] = {
     "actor.num_cells.0=abc": ["actor.num_cells=[abc, ", "an integer"],
     "eval.stop_when_solved=maybe": ["eval.stop_when_solved=maybe", "true or false"],
     "eval.video=maybe": ["eval.video=maybe", "true or false"],
-    "eval.solved_at=high": ["eval.solved_at=high", "a valid number"],
+    "eval.reward_threshold=high": ["eval.reward_threshold=high", "a valid number"],
     "torch_threads=many": ["torch_threads=many", "an integer or 'auto'"],
     "eval=3": ["eval=3", "a group of keys"],
     "transforms.normalize=null": ["transforms.normalize=null", "leave it out by ~transforms.normalize"],
@@ -178,7 +178,7 @@ MISTAKES: dict[str, list[str]] = {
     "layers@actor=transformer": [
         "layers@actor=transformer: no such choice; try batch_renorm, layer_norm, mlp, noisy"
     ],
-    "memory=transformer": ["memory=transformer: no such choice; try gru, lstm"],
+    "rnn=transformer": ["rnn=transformer: no such choice; try gru, lstm"],
     "optim=adm": ["optim=adm", "try adam, adamw"],
     "exploration=nosuch": ["exploration=nosuch", "try e_greedy"],
     "algo=": ["algo=", "dqn", "ppo"],
@@ -193,11 +193,14 @@ MISTAKES: dict[str, list[str]] = {
     "env=gym": ["env.id has no value; write env.id=VALUE, which should be a name, such as CartPole-v1"],
     "algo=mappo env=pettingzoo": ["env.id has no value", "such as mpe2/simple_spread_v3\n"],
     "env=self_play env.id=null": ["env.id=null: should be a name, such as classic/tictactoe_v3\n"],
-    "env=self_play env.id=classic/tictactoe_v3 env.opponents.chance=2": [
-        "env.opponents.chance=2: should be less than or equal to 1\n"
+    "env=self_play env.id=classic/tictactoe_v3 env.opponents.random_prob=2": [
+        "env.opponents.random_prob=2: should be less than or equal to 1\n"
     ],
-    "env=self_play env.id=classic/tictactoe_v3 env.opponents.newest=-1": ["greater than or equal to 0"],
-    "env=self_play env.id=classic/tictactoe_v3 env.opponents.size=0": ["env.opponents.size=0: ", "than 0"],
+    "env=self_play env.id=classic/tictactoe_v3 env.opponents.latest_prob=-1": ["greater than or equal to 0"],
+    "env=self_play env.id=classic/tictactoe_v3 env.opponents.pool_size=0": [
+        "env.opponents.pool_size=0: ",
+        "than 0",
+    ],
     "env=self_play env.id=classic/tictactoe_v3 env.opponents.every_frames=0": ["every_frames=0: ", "than 0"],
     # A task's own keywords, without the plus.
     "algo=mappo env=simple_spread env.N=5": ["For a keyword of the task's own write +env.N=5\n"],
@@ -282,7 +285,7 @@ MISTAKES: dict[str, list[str]] = {
         "minibatches.n_steps=3 does not work with buffer, which relabels single steps",
         "use minibatches.n_steps=1",
     ],
-    "algo=dqn env=bit_flip memory=lstm": ["minibatches.sequence=32 does not work with buffer"],
+    "algo=dqn env=bit_flip rnn=lstm": ["minibatches.sequence=32 does not work with buffer"],
     "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
     "algo=dqn env=bit_flip buffer.strategy=random": ["buffer.strategy=random: should be 'future' or 'final'"],
     "algo=crossq env=point_reach buffer=hindsight": ["buffer=hindsight does not fit algo=crossq"],
@@ -345,9 +348,12 @@ MISTAKES: dict[str, list[str]] = {
     "algo=ppo env=cartpole actor=dueling": ["actor=dueling does not fit algo=ppo; use actor=stochastic, "],
     "algo=iql env=pendulum": ["data.path has no value; write data.path=VALUE", "folder of a run"],
     "algo=iql env=pendulum data=null": [
-        "collector needs data; add data=run data.path=DIR, or use collector="
+        "collector needs data; add data=replay_buffer data.path=DIR, or use collector="
     ],
-    "algo=iql env=pendulum data=csv data.path=x": ["data=csv: no such choice", "h5, minari, npz, run"],
+    "algo=iql env=pendulum data=csv data.path=x": [
+        "data=csv: no such choice",
+        "h5, minari, npz, replay_buffer",
+    ],
     "algo=td3_bc env=cartpole data.path=x": [
         "algo=td3_bc acts in continuous action spaces",
         "use algo=bc, cql_discrete, gail or iql_discrete",
@@ -401,12 +407,12 @@ MISTAKES: dict[str, list[str]] = {
     "collector=ray collector.address=ray://head:10001": [
         "collector.address=ray://head:10001: should be HOST:PORT"
     ],
-    "eval.mode=ray eval.address=ray://head:10001": ["eval.address=ray://head:10001: should be HOST:PORT"],
-    "eval.address=auto": ["eval.address=auto is of eval.mode=ray"],
-    "collector=ray eval.mode=ray eval.address=auto": ["use collector.address"],
+    "eval.backend=ray eval.address=ray://head:10001": ["eval.address=ray://head:10001: should be HOST:PORT"],
+    "eval.address=auto": ["eval.address=auto is of eval.backend=ray"],
+    "collector=ray eval.backend=ray eval.address=auto": ["use collector.address"],
     "collector=ray collector.num_cpus=-1": ["collector.num_cpus=-1: should be greater than or equal to 0"],
     "collector=ray transforms=running_norm": ["running statistics", "use collector=single"],
-    "algo=dqn memory=lstm collector=ray collector.sync=false": ["collector.sync=false", "sequences go on"],
+    "algo=dqn rnn=lstm collector=ray collector.sync=false": ["collector.sync=false", "sequences go on"],
     "algo=dqn env=cartpole ~tuned minibatches.n_steps=3 collector=multi_async": [
         "minibatches.n_steps=3",
         "from batch to batch",
@@ -427,12 +433,12 @@ MISTAKES: dict[str, list[str]] = {
         "critic=tests.fakes.envs.Toy does not fit loss=dqn, which reads actor as value_network; "
         "use critic=null"
     ],
-    # A memory.
+    # An RNN.
     "algo=ppo transforms.normalize.settle=0": ["transforms.normalize.settle=0", "greater than 0"],
-    "algo=dqn env=cartpole memory=gru minibatches=replay": ["minibatches=replay does not fit"],
-    "algo=ddpg env=pendulum memory=gru": [
-        "memory=gru does not work with DDPGLoss, which",
-        "use memory=null",
+    "algo=dqn env=cartpole rnn=gru minibatches=replay": ["minibatches=replay does not fit"],
+    "algo=ddpg env=pendulum rnn=gru": [
+        "rnn=gru does not work with DDPGLoss, which",
+        "use rnn=null",
     ],
     "algo=ppo collector.init_random_frames=1024": ["init_random_frames=1024: ", "init_random_frames=0"],
     "algo=recurrent_ppo minibatches.sequence=null": ["whole sequences; use minibatches.sequence=32"],
@@ -441,17 +447,17 @@ MISTAKES: dict[str, list[str]] = {
         "minibatches.size=64 and the 256 steps",
         "use minibatches.sequence=32",
     ],
-    "algo=recurrent_ppo actor.memory.lstm=0": ["actor.memory.lstm=0", "greater than 0"],
-    "algo=tqc env=pendulum memory=lstm": ["memory=lstm does not work with TQCLoss", "use memory=null"],
-    "algo=recurrent_ppo memory.span=1": ["memory.span=1", "greater than or equal to 2"],
-    "algo=recurrent_ppo +actor.memory.gru=8": ["actor.memory={lstm: 64, gru: 8}", "give one of them"],
-    "algo=recurrent_ppo +actor.memory.rnn=8": [
-        "memory.rnn=8",
-        "takes no rnn; memory has lstm, gru",
+    "algo=recurrent_ppo actor.rnn.hidden_size=0": ["rnn.hidden_size=0", "greater than 0"],
+    "algo=tqc env=pendulum rnn=lstm": ["rnn=lstm does not work with TQCLoss", "use rnn=null"],
+    "algo=recurrent_ppo rnn.span=1": ["rnn.span=1", "greater than or equal to 2"],
+    "algo=recurrent_ppo rnn.cell=rnn": ["rnn.cell=rnn: should be 'lstm' or 'gru'"],
+    "algo=recurrent_ppo +actor.rnn.units=8": ["rnn.units=8", "takes no units; "],
+    "algo=recurrent_ppo +critic.rnn={_target_:hydrl.networks.rnn.RecurrentLayer,cell:gru,hidden_size:8}": [
+        "critic.rnn",
+        "use critic.encoder=shared",
     ],
-    "algo=recurrent_ppo +critic.memory.lstm=8": ["critic.memory", "use critic.encoder=shared"],
     "algo=crossq compile=true": ["compile=true does not work with critic.norm", "use compile=false"],
-    "algo=recurrent_ppo compile=true": ["compile=true does not work with memory", "use compile=false"],
+    "algo=recurrent_ppo compile=true": ["compile=true does not work with rnn", "use compile=false"],
     "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],
     # Deleting.
     "~transforms.normalise": ["~transforms.normalise", "did you mean transforms.normalize?"],

@@ -16,7 +16,7 @@ from tests.conftest import logged, saved, settings
 EXPERT = ["algo=sac", "env=inverted_pendulum", "~tuned", "total_frames=256", "collector.frames_per_batch=128"]
 EXPERT += ["minibatches.warmup_frames=1_000", "minibatches.size=32", "eval.every_frames=512"]
 EXPERT += ["eval.final_episodes=1", "eval.max_steps=5"]
-GAIL = ["algo=gail", "env=inverted_pendulum", "~tuned", "data=run", "total_frames=512"]
+GAIL = ["algo=gail", "env=inverted_pendulum", "~tuned", "data=replay_buffer", "total_frames=512"]
 GAIL += [
     "minibatches.epochs=1",
     "collector.frames_per_batch=256",
@@ -25,7 +25,10 @@ GAIL += [
 ]
 GAIL += ["discriminator.num_cells=[16]", "critic.num_cells=[16]", "eval.every_frames=1_000"]
 GAIL += ["eval.final_episodes=1", "eval.max_steps=5", "log_every_frames=256", "minibatches.size=64"]
-GAIL += ["before.discriminator.minibatches.updates=3", "before.discriminator.minibatches.size=32"]
+GAIL += [
+    "extra_learners.discriminator.minibatches.updates=3",
+    "extra_learners.discriminator.minibatches.size=32",
+]
 
 
 def test_forms_of_the_reward_by_hand():

@@ -10,7 +10,6 @@ from torchrl.envs import StepCounter
 from torchrl.objectives import ClipPPOLoss, DQNLoss
 
 from hydrl import envs
-from hydrl.errors import UserError
 from hydrl.losses.build import make_loss
 from hydrl.networks import actors, critics, heads
 from hydrl.networks.rnn import RecurrentLayer
@@ -70,7 +69,9 @@ def test_a_critic_reads_the_actor_s_encoder_and_the_loss_learns_it_once():
 def test_a_memory_keeps_features_and_a_norm_knows_how_many_it_reads():
     env = toy()
     norm = partial(nn.BatchNorm1d)
-    actor = actors.tanh_normal(env, **NET, encoder=squares, memory=partial(RecurrentLayer, gru=7), norm=norm)
+    actor = actors.tanh_normal(
+        env, **NET, encoder=squares, rnn=partial(RecurrentLayer, cell="gru", hidden_size=7), norm=norm
+    )
     (cell,) = (each for each in actor.modules() if isinstance(each, nn.GRU))
     assert (cell.input_size, cell.hidden_size) == (15, 7)
     norms = [each.num_features for each in actor.modules() if isinstance(each, nn.BatchNorm1d)]
@@ -107,12 +108,6 @@ def test_what_is_not_asked_for_is_not_there():
     assert [*critics.state_value(env, **NET).state_dict()][:1] == ["module.0.weight"]
 
 
-@pytest.mark.parametrize("units", [{}, {"lstm": 3, "gru": 3}])
-def test_a_memory_is_of_one_kind(units):
-    with pytest.raises(UserError, match="give units to one of them"):
-        RecurrentLayer(["observation"], 3, **units)
-
-
 def test_a_head_knows_nothing_of_what_lies_before_it():
     """It is over any layers that give as many numbers as it asks for."""
     spec = toy().action_spec_unbatched
@@ -123,7 +118,7 @@ def test_a_head_knows_nothing_of_what_lies_before_it():
         return nn.Linear(4, outputs)
 
     head = heads.tanh_normal(spec, scale="independent")
-    acting = head.over(build, ["anything"])
+    acting = head.build(build, ["anything"])
     assert asked == [spec.shape[-1]]
     assert acting.in_keys == ["anything"]
     assert [*acting.out_keys] == ["loc", "scale", "action", "action_log_prob"]

@@ -78,7 +78,7 @@ def test_nobody_says_what_to_reach_and_it_is_what_one_in_ten_of_the_data_did():
     rows |= {"step_count": torch.arange(22).unsqueeze(-1) % 2}
     actor.fit(TensorDict(rows, [22]))  # eleven episodes that return 3 to 13
     assert actor.target_return.item() == pytest.approx(12)
-    assert actor.scaled(torch.tensor([0.0, 3.0])).tolist() == pytest.approx([-1, 1])
+    assert actor.scale_returns(torch.tensor([0.0, 3.0])).tolist() == pytest.approx([-1, 1])
 
 
 @torch.no_grad()
@@ -86,7 +86,7 @@ def test_it_tells_an_episode_that_begins_from_one_that_is_soon_over(made):
     """Of the same state and the same return still to come; an episode of the set has 50 steps."""
     _, actor = made
     seen = TensorDict({"observation": torch.tensor([-1.0, 0, 0]).expand(2, 3)}, [2])
-    joined = actor.joined(seen, torch.tensor([[0], [50]]))
+    joined = actor.concat_observation(seen, torch.tensor([[0], [50]]))
     assert joined.tolist() == [[-1, 0, 0, -1], [-1, 0, 0, 1]]
     piece = seen.unsqueeze(1).update({"action": torch.zeros(2, 1, 1), "return_to_go": torch.zeros(2, 1, 1)})
     first, last = actor(piece.set("step_count", torch.tensor([0, 50]).view(2, 1, 1)))["action"]

@@ -21,7 +21,7 @@ SIZES = [2, 1, 5, 3]
 @pytest.fixture
 def table():
     """What the head knows of ``SIZES``."""
-    made = heads.multi_categorical(MultiCategorical(SIZES)).whole.keywords["distribution_kwargs"]
+    made = heads.multi_categorical(MultiCategorical(SIZES)).wrap.keywords["distribution_kwargs"]
     assert made["places"].shape == (4, 5)
     return made
 

@@ -29,8 +29,8 @@ def recurrent(kind="lstm", num_envs=3, time=40):
     torch.manual_seed(0)
     toy = partial(Toy, short=2, long=9, actions="one_hot")
     make_env = partial(envs.make_env, toy, [partial(StepCounter, max_steps=6)])
-    memory = partial(RecurrentLayer, **{kind: 7})
-    actor = actors.stochastic(make_env(num_envs=num_envs, seed=0), **NETWORK, memory=memory)
+    memory = partial(RecurrentLayer, cell=kind, hidden_size=7)
+    actor = actors.stochastic(make_env(num_envs=num_envs, seed=0), **NETWORK, rnn=memory)
     env = make_env(num_envs=num_envs, seed=0, policy=actor)
     critic = critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})
     with torch.no_grad():
@@ -169,7 +169,9 @@ def test_actors_that_draw_take_a_memory_over_several_entries(builder):
     kind = "continuous" if builder == "tanh_normal" else "integer"
     make_env = partial(envs.make_env, partial(Toy, actions=kind), [StepCounter], num_envs=2)
     network = {**NETWORK, "num_cells": [8, 6], "in_keys": ["observation", "observation"]}
-    actor = getattr(actors, builder)(make_env(seed=0), **network, memory=partial(RecurrentLayer, gru=5))
+    actor = getattr(actors, builder)(
+        make_env(seed=0), **network, rnn=partial(RecurrentLayer, cell="gru", hidden_size=5)
+    )
     (cell,) = (each for each in actor.modules() if isinstance(each, nn.GRU))
     assert (cell.input_size, cell.hidden_size) == (6, 5)
     env = make_env(seed=0, policy=actor)
@@ -183,7 +185,7 @@ def test_what_has_no_memory_costs_its_environments_nothing():
     make_env = partial(envs.make_env, Toy, [StepCounter])
     actor = actors.stochastic(make_env(seed=0), **NETWORK)
     env = make_env(seed=0, policy=actor)
-    assert [type(each).__name__ for each in env.transform] == ["RewardSum", "StepCounter", "CopiedTensors"]
+    assert [type(each).__name__ for each in env.transform] == ["RewardSum", "StepCounter", "CopyTensors"]
     assert isinstance(actor[0], TensorDictModule)
     with pytest.raises(UserError, match=r"in_keys=\['memory'\]: the environment gives observation"):
         critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})
@@ -216,7 +218,7 @@ def test_v_trace_weighs_what_was_acted_by_a_memory_as_acted():
 def test_with_a_span_an_error_reaches_what_was_seen_a_hundred_steps_before(kind):
     def reached(**span):
         torch.manual_seed(0)
-        cell = getattr(RecurrentLayer(["observation"], 3, **{kind: 32}, **span)[-1], kind)
+        cell = getattr(RecurrentLayer(["observation"], 3, cell=kind, hidden_size=32, **span)[-1], kind)
         seen = torch.zeros(1, 100, 3, requires_grad=True)
         out, _ = cell(seen + torch.eye(100)[0].reshape(1, 100, 1))
         out[0, -1].sum().backward()

@@ -26,7 +26,7 @@ from tests.conftest import SMALL_PPO, digest, logged, resume_point, saved, setti
 # Its normaliser's statistics change with every batch, and each look is due two batches after the one before.
 WORDS = [*SMALL_PPO, "env=inverted_double_pendulum", "collector.num_envs=2", "total_frames=512"]
 WORDS += ["eval.max_steps=100", "checkpoint_every_frames=192", "keep_checkpoints=9"]
-BESIDE = [*WORDS, "eval.mode=process"]
+BESIDE = [*WORDS, "eval.backend=process"]
 SAME = ("frames", "updates", "eval/return_mean", "best_eval/return_mean", "solved_at_frames")
 
 
@@ -114,13 +114,13 @@ def test_where_its_process_ends_the_run_is_saved_and_ends(failed):
     assert evaluated(folder) == scores(folder) == {}
 
 
-@pytest.mark.parametrize("mode", ["loop", "process"])
-def test_what_was_not_over_is_played_when_the_run_goes_on(runs, failed, mode, tmp_path):
+@pytest.mark.parametrize("backend", ["inline", "process"])
+def test_what_was_not_over_is_played_when_the_run_goes_on(runs, failed, backend, tmp_path):
     folder = shutil.copytree(failed[0], tmp_path / "run")
     (asked,) = saved(folder, "books")["looks"]["asked"]
     assert asked["frames"] == 128
     assert digest(dict(asked["actor"])) == digest(dict(saved(folder, "actor")))
-    trained(folder, *WORDS, f"eval.mode={mode}", "resume=auto")
+    trained(folder, *WORDS, f"eval.backend={backend}", "resume=auto")
     assert logged(folder) == logged(runs[0])
     assert told(folder) == told(runs[0])
     assert scores(folder)[128] == scores(runs[1])[128]
@@ -143,7 +143,7 @@ def test_what_fails_in_its_process_is_told():
 
 @pytest.mark.slow
 def test_after_one_that_solved_the_task_the_next_is_waited_for_and_ends_the_run(tmp_path):
-    folder = trained(tmp_path / "run", *BESIDE, "eval.solved_at=1", "eval.stop_when_solved=true")
+    folder = trained(tmp_path / "run", *BESIDE, "eval.reward_threshold=1", "eval.stop_when_solved=true")
     assert told(folder)["solved_at_frames"] == 128
     assert told(folder)["frames"] == 256
     assert [*evaluated(folder)] == [128, 256]
@@ -185,7 +185,7 @@ ON_RAY = ["collector=ray", "transforms=normalized", "init_stats_frames=100"]
 @pytest.mark.parametrize("words", [[], ON_RAY], ids=["single", "ray"])
 def test_on_ray_it_is_as_in_the_loop_whoever_collects(runs, words, cluster, tmp_path):
     loop = trained(tmp_path / "loop", *WORDS, *words) if words else runs[0]
-    beside = trained(tmp_path / "beside", *WORDS, *words, "eval.mode=ray")
+    beside = trained(tmp_path / "beside", *WORDS, *words, "eval.backend=ray")
     agree(loop, beside)
     fit(loop, beside)
 
@@ -202,7 +202,7 @@ def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, m
     with pytest.raises(
         WorkerError, match=r"^the process that evaluates \(process \d+ of node \w{8} at [\d.]+\) ended,"
     ):
-        trained(tmp_path / "run", *WORDS, "eval.mode=ray")
+        trained(tmp_path / "run", *WORDS, "eval.backend=ray")
     asked = saved(tmp_path / "run", "books")["looks"]["asked"]
     assert asked[0]["frames"] == 128  # which the run plays when it goes on
     assert ray.is_initialized()  # which was there before
@@ -214,4 +214,4 @@ def test_without_room_on_the_cluster_it_is_said_before_the_first_batch(cluster, 
     with pytest.raises(
         UserError, match="of 3 CPUs of the cluster none took it in 15 seconds; use fewer collectors"
     ):
-        trained(tmp_path / "run", *WORDS, *ON_RAY, "eval.mode=ray", "collector.num_cpus=1.5")
+        trained(tmp_path / "run", *WORDS, *ON_RAY, "eval.backend=ray", "collector.num_cpus=1.5")

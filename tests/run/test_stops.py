@@ -65,7 +65,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
     folder = tmp_path_factory.mktemp("data") / "run"
     train(settings(*SMALL, *[each for each in SAC if each != FULL], *TASK, run_dir=folder))
-    return ["data=run", f"data.path={folder}"]
+    return ["data=replay_buffer", f"data.path={folder}"]
 
 
 class Points:

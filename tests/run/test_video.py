@@ -143,7 +143,12 @@ def frames(path: Path) -> list[np.ndarray]:
     [
         pytest.param("HalfCheetah-v5", actors.tanh_normal, (480, 480), 20, marks=needs_egl),
         ("CartPole-v1", actors.categorical, (600, 400), 25),
-        ("CartPole-v1", partial(actors.categorical, memory=partial(RecurrentLayer, lstm=8)), (600, 400), 25),
+        (
+            "CartPole-v1",
+            partial(actors.categorical, rnn=partial(RecurrentLayer, cell="lstm", hidden_size=8)),
+            (600, 400),
+            25,
+        ),
     ],
 )
 def test_it_is_an_episode_of_the_policy_and_browsers_play_it(id, build, size, fps, tmp_path):

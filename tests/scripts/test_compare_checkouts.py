@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,20 @@ from scripts.compare_checkouts import (
     DATA,
     QUICK,
     Checkout,
-    Renames,
     first_difference,
     flatten,
     main,
     read_algorithm,
+    read_migrations,
     reads_data,
 )
 from tests.conftest import ROOT
 
+MIGRATIONS = read_migrations(Checkout(ROOT, Path(tempfile.mkdtemp()) / "out"))
 OLD = {
     "algo": "ppo",
     "fits": {"actor": ["stochastic"]},
-    "memory": {"_target_": "hydrl.old.Memory", "lstm": 64, "needs": {"compile": [False]}},
+    "memory": {"_target_": "hydrl.parts.networks.memory.Memory", "lstm": 64, "needs": {"compile": [False]}},
     "eval": {"mode": "loop"},
     "transforms": {"clip": {"low": 0}, "scale": {"by": 2}},
     "target": None,
@@ -31,36 +33,27 @@ OLD = {
 NEW = {
     "algo": "ppo",
     "compatible_with": {"actor": ["stochastic", "because"]},
-    "rnn": {"_target_": "hydrl.networks.LSTM", "hidden_size": 64, "limits": {"hidden_size": [1, 1000]}},
+    "rnn": {
+        "_target_": MIGRATIONS.new_name("hydrl.networks.rnn.Memory"),
+        "cell": "lstm",
+        "hidden_size": 64,
+        "limits": {"hidden_size": [1, 1000]},
+    },
     "eval": {"backend": "inline"},
     "transforms": {"clip": {"low": 0}, "scale": {"by": 2}},
     "target": None,
 }
-RENAMES = Renames(
-    {
-        "keys": {"memory": "rnn", "memory.lstm": "rnn.hidden_size"},
-        "words": {"data=run": "data=replay_buffer"},
-        "values": {"eval.mode=loop": "eval.backend=inline", "hydrl.old.Memory": "hydrl.networks.LSTM"},
-    }
-)
 
 
 def test_a_renamed_configuration_is_the_same_and_rules_do_not_count():
-    assert RENAMES.config(dict(flatten(OLD))) == dict(flatten(NEW))
-    assert dict(flatten(NEW))["rnn.hidden_size"] == 64
+    assert dict(flatten(MIGRATIONS.new_config(OLD))) == dict(flatten(NEW))
 
 
 def test_a_changed_value_and_another_order_of_transforms_count():
     other = {**NEW, "transforms": dict(reversed(NEW["transforms"].items())), "target": {"tau": 0.1}}
-    before, after = RENAMES.config(dict(flatten(OLD))), dict(flatten(other))
+    before, after = dict(flatten(MIGRATIONS.new_config(OLD))), dict(flatten(other))
     keys = {key for key in {**before, **after} if before.get(key, ...) != after.get(key, ...)}
     assert keys == {"transforms (order)", "target", "target.tau"}
-
-
-def test_words_are_rewritten_for_the_new_checkout():
-    assert RENAMES.word("memory.lstm=16") == "rnn.hidden_size=16"
-    assert RENAMES.word("data=run") == "data=replay_buffer"
-    assert RENAMES.word("~tuned") == "~tuned"
 
 
 def test_the_first_value_that_differs_is_named():

@@ -46,10 +46,10 @@ class Reward:
         batch["next", "reward"] = self.scale * self.networks["value"](following)["state_value"]
 
 
-WRITES = ",writes:{_target_:test_learner.Reward,scale:2.0}"
+WRITES = ",writes:{_target_:tests.training.test_learner.Reward,scale:2.0}"
 JUDGE = (
-    "+before.judge={loss:{module:{_target_:test_learner.Judge},networks:{judge:value}},"
-    "optim:{_target_:torch.optim.SGD,lr:0.05},minibatches:{_target_:test_learner.Rows,times:5}"
+    "+extra_learners.judge={loss:{module:{_target_:tests.training.test_learner.Judge},networks:{judge:value}},"
+    "optim:{_target_:torch.optim.SGD,lr:0.05},minibatches:{_target_:tests.training.test_learner.Rows,times:5}"
 )
 SMALL = [
     "algo=ppo", "env=cartpole", "~tuned", "value=state_value", "value.num_cells=[8]", "transforms=plain",
@@ -96,16 +96,93 @@ def test_what_learns_before_goes_on_to_the_last_bit(run):
     assert saved(whole, "before_judge")["update"]["made"] == 4 * 5
 
 
+class Novelty(LossModule):
+    """Random network distillation in small: a network learns what a fixed one says (Burda et al. 2019)."""
+
+    out_keys = ("loss_novelty",)
+
+    def __init__(self, predictor):
+        super().__init__()
+        self.predictor = predictor
+
+    def forward(self, minibatch):
+        return TensorDict({"loss_novelty": prediction_error(self.predictor, minibatch).mean()})
+
+
+def prediction_error(predictor, rows):
+    observations = rows.select("observation")
+    return (predictor(observations)["state_value"] - observations["observation"].sin().sum(-1, True)).square()
+
+
+class NoveltyReward:
+    """The reward of a step is how badly its next observation is predicted."""
+
+    def __init__(self, networks):
+        self.predictor = networks["value"]
+
+    @torch.no_grad()
+    def __call__(self, batch):
+        batch["next", "reward"] = prediction_error(self.predictor, batch["next"])
+
+
+NOVELTY = (
+    "+extra_learners.novelty={loss:{module:{_target_:tests.training.test_learner.Novelty},networks:{predictor:value}},"
+    "optim:{_target_:torch.optim.Adam,lr:0.01},writes:{_target_:tests.training.test_learner.NoveltyReward}}"
+)
+
+
+def test_an_extra_learner_shares_the_minibatches_of_the_run_s_loss(run, monkeypatch):
+    drawn, learned, rewards = [], [], []
+    draw, learn, write = Epochs.__call__, Novelty.forward, NoveltyReward.__call__
+
+    def drawing(self, batch):
+        rewards.append((batch["next", "reward"].clone(), written.pop()))
+        for minibatch in draw(self, batch):
+            drawn.append(minibatch["observation"].clone())
+            yield minibatch
+
+    def learning(self, minibatch):
+        learned.append(minibatch["observation"].clone())
+        return learn(self, minibatch)
+
+    def writing(self, batch):
+        write(self, batch)
+        written.append(batch["next", "reward"].clone())
+
+    written = []
+    monkeypatch.setattr(Epochs, "__call__", drawing)
+    monkeypatch.setattr(Novelty, "forward", learning)
+    monkeypatch.setattr(NoveltyReward, "__call__", writing)
+    folder = run(*SMALL, NOVELTY, "total_frames=640")
+    assert len(drawn) == len(learned) == 10 * 2 * 2  # batches, epochs, minibatches an epoch
+    assert all(map(torch.equal, drawn, learned))
+    assert len(rewards) == 10
+    assert all(torch.equal(read, wrote) for read, wrote in rewards)
+    assert {"loss/novelty/novelty", "loss/novelty/grad_norm"} <= logged(folder)[0].keys()
+    assert saved(folder, "before_novelty")["update"]["made"] == saved(folder, "update")["made"] == 40
+
+
+def test_learners_of_shared_minibatches_resume_to_the_last_bit(run):
+    whole = run(*SMALL, NOVELTY, "total_frames=256", folder="whole")
+    run(*SMALL, NOVELTY, "total_frames=128", "anneal_frames=256", folder="cut")
+    cut = run(*SMALL, NOVELTY, "total_frames=256", "resume=auto", folder="cut")
+    for part in ("actor", "loss", "optimizer", "before_novelty"):
+        assert digest(saved(whole, part)) == digest(saved(cut, part)), part
+
+
 @pytest.mark.parametrize(
     ("word", "told"),
     [
         (
             JUDGE.replace("lr:0.05", "lrr:0.05") + "}",
-            r"before\.judge\.optim\.lrr=0\.05: torch\.optim\.SGD",
+            r"extra_learners\.judge\.optim\.lrr=0\.05: torch\.optim\.SGD",
         ),
         (JUDGE.replace("judge:value", "judge:nobody") + "}", "nobody"),
-        (JUDGE.replace("times:5", "sizes:5") + "}", r"before\.judge\.minibatches\.sizes=5"),
-        (JUDGE + ",writes:{_target_:test_learner.Reward}}", r"before\.judge\.writes cannot be built"),
+        (JUDGE.replace("times:5", "sizes:5") + "}", r"extra_learners\.judge\.minibatches\.sizes=5"),
+        (
+            JUDGE + ",writes:{_target_:tests.training.test_learner.Reward}}",
+            r"extra_learners\.judge\.writes cannot be built",
+        ),
     ],
 )
 def test_a_wrong_key_of_what_learns_before_is_named(word, told):

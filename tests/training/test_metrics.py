@@ -208,7 +208,7 @@ def test_the_reward_of_a_step_is_the_mean_over_agents_and_over_all_since_the_las
         assert "train/reward" not in each.row()
 
 
-def test_what_random_horizon_ended_is_counted_and_no_return():
+def test_what_random_truncation_ended_is_counted_and_no_return():
     frames = batch((5,), {(1,): 2, (3,): 1, (4,): 3}, {(1,): 5.0, (3,): 1.0, (4,): 7.0})
     frames["next", "cut_short"] = torch.tensor([0, 1, 0, 1, 0], dtype=torch.bool)[:, None]
     metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)

@@ -68,9 +68,11 @@ def test_a_batch_is_left_where_its_policy_has_moved_too_far_and_before_the_step_
     loss = Moving()
     minibatches = [TensorDict({"x": torch.tensor(kl)}) for kl in (0.0, 0.14, 0.16, 0.0)]
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0), target_kl=0.1)
-    assert [losses["kl_approx"].item() for losses in update.over(minibatches)] == pytest.approx([0.0, 0.14])
+    assert [losses["kl_approx"].item() for losses in update.update_all(minibatches)] == pytest.approx(
+        [0.0, 0.14]
+    )
     assert loss.weight.tolist() == [-2, -2]
-    assert len(Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0)).over(minibatches)) == 4
+    assert len(Update(loss, torch.optim.SGD(loss.parameters(), lr=1.0)).update_all(minibatches)) == 4
     with pytest.raises(UserError, match=r"target_kl=0.1: Terms tells no divergence; use null"):
         Update(Terms(), torch.optim.SGD(loss.parameters(), lr=1.0), target_kl=0.1)
 
@@ -79,7 +81,7 @@ def test_batches_left_in_a_row_lower_the_learning_rate_until_one_is_not():
     def moved(*kl: float) -> float:
         """How far a batch's one step goes; a second one is forbidden."""
         start = loss.weight[0].item()
-        update.over(TensorDict({"x": torch.tensor(each)}) for each in kl)
+        update.update_all(TensorDict({"x": torch.tensor(each)}) for each in kl)
         return start - loss.weight[0].item()
 
     whole, left = (0.0,), (0.0, 0.2)
@@ -93,7 +95,7 @@ def test_batches_left_in_a_row_lower_the_learning_rate_until_one_is_not():
     assert [moved(*batch) for batch in (left, whole, whole, left)] == [0.25, 0.125, 0.1875, 0.28125]
     assert (update.learning_rate, optimizer.param_groups[0]["lr"]) == (0.28125, 1.0)
     with pytest.raises(RuntimeError, match="no more"):
-        update.over(broken())
+        update.update_all(broken())
     assert optimizer.param_groups[0]["lr"] == 1.0
 
 

@@ -14,6 +14,7 @@ from hydra.core.config_store import ConfigStore, ConfigStoreWithProvider
 from omegaconf import DictConfig, open_dict
 
 from hydrl.config import CONFIGS
+from hydrl.config.migrations import new_key
 from hydrl.config.overrides import literal
 from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
@@ -37,7 +38,7 @@ def words(given: Mapping[str, Any]) -> list[str]:
             within = {f"{key}.{name}": by_name(each) for name, each in value.items()}
             found += [f"{name}={literal(each, name)}" for name, each in within.items()]
         elif callable(value):
-            found.append(f"{key}={choice(key, value)}")
+            found.append(f"{key}={choice(new_key(key), value)}")
         else:
             found.append(f"{key}={literal(getattr(value, 'folder', value), key)}")  # of a run
     return found

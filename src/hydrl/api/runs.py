@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 from hydrl.api import python_classes
 from hydrl.api.training import TRAINING, as_found
 from hydrl.config import ROOT, command_line
+from hydrl.config.migrations import new_key
 from hydrl.config.overrides import choices_made, key_of, literal
 from hydrl.deploy.load import open_run
 from hydrl.deploy.policy import Policy, open_policy
@@ -191,7 +192,7 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         python_classes.take_present()
         cfg = command_line.in_python(typed, expand)
         place = Path(cfg.run_dir)
-        python_classes.leave_out(cfg, [key_of(each) for each in typed])
+        python_classes.leave_out(cfg, [new_key(key_of(each)) for each in typed])
         if here := python_classes.here_only(choices_made()):
             refuse_workers(cfg, here)
             print(f"{', '.join(here)} is of this process, in which alone the run can be gone on with")

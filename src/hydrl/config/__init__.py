@@ -11,5 +11,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE / "app" if (PACKAGE / "app").is_dir() else PACKAGE.parents[1]
 CONFIGS = ROOT / "configs"
 
+OmegaConf.register_new_resolver("fraction_of_frames", auto_values.fraction_of_frames, replace=True)
 OmegaConf.register_new_resolver("discount", auto_values.discount, replace=True)
 OmegaConf.register_new_resolver("sequence", auto_values.sequence, replace=True)

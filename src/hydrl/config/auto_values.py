@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from hydrl.openmp import is_limited
 
-MOST = 32  # steps that a memory learns from at once, where nobody says another number
+MOST = 32  # steps that an RNN learns from at once, where nobody says another number
 SECOND_THREAD = 60_000_000  # multiplications of a layer from which a second thread is faster
 
 
@@ -19,19 +19,19 @@ def compiler() -> str:
     return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 
 
-def compiling(loss: str, updates: int, least: int | None, *, memory: bool) -> tuple[bool, str]:
+def compiling(loss: str, updates: int, least: int | None, *, recurrent: bool) -> tuple[bool, str]:
     """Whether the update is to be compiled, and why; docs/performance.md has the measurements.
 
     Args:
         loss: the name of its class.
         updates: in the whole run.
         least: updates from which on it pays; ``None`` where it never does.
-        memory: whether the actor has one.
+        recurrent: whether the actor is.
     """
-    if memory:
-        return False, "a memory cannot be compiled"
+    if recurrent:
+        return False, "an RNN cannot be compiled"
     if least is None:
-        return False, f"{loss} is not known to gain by it (loss.compile_from)"
+        return False, f"{loss} is not known to gain by it (loss.compile_min_updates)"
     if updates < least:
         return False, f"{updates:,} updates are too few to pay for it"
     if shutil.which(compiler()) is None:
@@ -64,11 +64,11 @@ def threads(work: int, *, workers: bool) -> tuple[int, str]:
 
 
 def sequence(*, _root_: DictConfig) -> int | None:
-    """Steps that stay together in time, ``${sequence:}`` in YAML; ``None`` where there is no memory.
+    """Steps that stay together in time, ``${sequence:}`` in YAML; ``None`` without an RNN.
 
     They are as many as divide a minibatch and what an environment does in a batch, 32 at most.
     """
-    if not OmegaConf.select(_root_, "actor.memory"):
+    if not OmegaConf.select(_root_, "actor.rnn"):
         return None
     said = (OmegaConf.select(_root_, f"collector.{each}") for each in ("frames_per_batch", "num_envs"))
     try:
@@ -79,6 +79,11 @@ def sequence(*, _root_: DictConfig) -> int | None:
     except (TypeError, ValueError, ZeroDivisionError):  # which is told as the mistake it is
         return MOST
     return max((each for each in range(1, MOST + 1) if together % each == 0), default=MOST)
+
+
+def fraction_of_frames(fraction: float, *, _root_: DictConfig) -> int:
+    """So many of the run's frames, ``${fraction_of_frames:0.1}`` in YAML for a tenth of ``total_frames``."""
+    return round(fraction * _root_.total_frames)
 
 
 def discount(*, _root_: DictConfig) -> float:

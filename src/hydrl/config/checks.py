@@ -148,8 +148,8 @@ def of_no_use(values: Values) -> Iterator[str]:
         yield f"eval.target_return={asked_for} is of algo=decision_transformer; use that, or leave it out"
     if (address := find(values, "eval.address")) is None:
         return
-    if find(values, "eval.mode") != "ray":
-        yield f"eval.address={address} is of eval.mode=ray; use that, or leave it out"
+    if find(values, "eval.backend") != "ray":
+        yield f"eval.address={address} is of eval.backend=ray; use that, or leave it out"
     if values["collector"]["_target_"] == ON_RAY:
         yield f"eval.address={address}: collector=ray has the cluster of both; use collector.address"
 

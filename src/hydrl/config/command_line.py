@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hydrl.config import CONFIGS, tuned, user_dirs
+from hydrl.config.migrations import new_words
 from hydrl.config.overrides import as_typed, key_of, plain, quoted, spelled_out, with_paths
 from hydrl.config.suggestions import (
     CALLED,
@@ -93,7 +94,7 @@ def understood(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]
     Raises:
         UserError: for one that it would.
     """
-    spelled = spelled_out(expand(with_paths(words)))
+    spelled = spelled_out(expand(with_paths(new_words(words))))
     # Options first, with what belongs to them: Hydra reads none that stand among overrides.
     ordered = sorted(spelled, key=lambda word: word[:1] != "-" and bool(re.search("^~|=", word)))
     check_arguments(ordered)

@@ -13,8 +13,8 @@ from hydrl.config.tree import choices, choices_with, content, find, show
 def unfit(values: Values) -> Iterator[str]:
     """Parts that the algorithm or its loss cannot learn with, and a task under another's name."""
     loss = values["loss"]
-    asking = [(f"algo={values['algo']}", *each) for each in values["fits"].items()]
-    asking += [(named("loss", loss["module"]), *each) for each in loss["fits"].items()]
+    asking = [(f"algo={values['algo']}", *each) for each in values["compatible_with"].items()]
+    asking += [(named("loss", loss["module"]), *each) for each in loss["compatible_with"].items()]
     for asks, group, fitting in asking:
         names, able = chosen(group, values[group]), [each or "null" for each in fitting]
         here = {"null", *choices(CONFIGS / group)}
@@ -41,8 +41,8 @@ def unfit(values: Values) -> Iterator[str]:
 def in_need(values: Values) -> Iterator[str]:
     """Values of other keys that a part or the loss cannot do without."""
     loss = values["loss"]
-    needing = [(loss["module"]["_target_"].rpartition(".")[2], loss.get("needs", {}))]
-    needing += [(path, node["needs"]) for path, node in targets(values) if "needs" in node]
+    needing = [(loss["module"]["_target_"].rpartition(".")[2], loss.get("requires", {}))]
+    needing += [(path, node["requires"]) for path, node in targets(values) if "requires" in node]
     for what, needs in needing:
         why = f", which {needs['because']}" if "because" in needs else ""
         for key, able in needs.items():
@@ -53,7 +53,7 @@ def in_need(values: Values) -> Iterator[str]:
                     own = {
                         name: each
                         for name, each in value.items()
-                        if each is not None and name[0] != "_" and name != "needs"
+                        if each is not None and name[0] != "_" and name != "requires"
                     }
                     typed = choices_made().get(key)
                     value = typed if typed in choices(CONFIGS / key) else own
@@ -63,14 +63,14 @@ def in_need(values: Values) -> Iterator[str]:
 def unheard(values: Values) -> Iterator[str]:
     """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
     networks = values["loss"]["networks"]
-    others = [each["loss"]["networks"] for each in values.get("before", {}).values()]
+    others = [each["loss"]["networks"] for each in values.get("extra_learners", {}).values()]
     learned = {group for each in (networks, *others) for group in each.values()}
     for group in NETWORKS:
         there = values[group] is not None
         if there == (group in learned):
             continue
         every: Sequence[str | None] = [None] if there else choices(CONFIGS / group)
-        able = [each for each in values["fits"].get(group, every) if there == (each is None)]
+        able = [each for each in values["compatible_with"].get(group, every) if there == (each is None)]
         algorithms = [] if able else algorithms_with(networks, values)
         reads = " and ".join(f"{part} as {argument}" for argument, part in networks.items())
         loss = named("loss", values["loss"]["module"])
@@ -85,5 +85,5 @@ def algorithms_with(networks: Values, values: Values) -> list[str]:
         name
         for name, each in said.items()
         if {*each["action_spaces"]} & {*values["action_spaces"]}
-        and networks in [content(f"/loss/{loss}").get("networks") for loss in each["fits"]["loss"]]
+        and networks in [content(f"/loss/{loss}").get("networks") for loss in each["compatible_with"]["loss"]]
     ]

@@ -1,46 +1,171 @@
-"""Parts that have moved: files of older runs, and of one's own, may name them as they were."""
+"""Old words of hydrl's and what each is called now, by the tables in ``migrations.yaml``.
+
+On the command line and in saved runs an old word is rewritten before Hydra reads it. In a user's own file, or
+in an import, it is an error that names the new one.
+"""
 
 import functools
-from collections.abc import Mapping, Sequence
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from hydrl.errors import UserError, print_lines
+
 ENCODER = "hydrl.networks.encoders.encoder"
+RNN = "hydrl.networks.rnn.RecurrentLayer"
 DATASET_COLLECTOR = "hydrl.datasets.collector.DatasetCollector"
+RULES = ("compatible_with", "requires")
 
 
-def renamed(values: Any, *, scale: str = "bytes") -> Any:
-    """Nested ``values`` in which each ``_target_`` names a part of hydrl where it is now.
+@functools.cache
+def table() -> dict[str, dict[str, Any]]:
+    """The tables in ``migrations.yaml``."""
+    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+
+
+def new_key(key: str) -> str:
+    """A dotted key as it is called now."""
+    return replace_key(key, table()["keys"].items())
+
+
+def old_key(key: str) -> str:
+    """A dotted key as a file format has it, which keeps the first name."""
+    return replace_key(key, [(new, old) for old, new in reversed(table()["keys"].items())])
+
+
+def replace_key(key: str, renames: Iterable[tuple[str, str]]) -> str:
+    """A dotted key after ``renames`` of its beginning, one after the other; ``*`` stands for any name."""
+    names = key.split(".")
+    for old, new in renames:
+        before, after = old.split("."), new.split(".")
+        if len(names) >= len(before) and all(
+            part in ("*", name) for part, name in zip(before, names, strict=False)
+        ):
+            names[: len(after)] = [
+                name if part == "*" else part for part, name in zip(after, names, strict=False)
+            ]
+    return ".".join(names)
+
+
+def new_word(word: str) -> str:
+    """An override as it is typed now, ``rnn=lstm`` for ``memory=lstm``."""
+    for pattern, replacement in table()["words"].items():
+        if re.fullmatch(pattern, word):
+            word = re.sub(pattern, replacement, word)
+            break
+    key, equals, value = split_word(word)
+    group, at, package = key.partition("@")
+    key = new_key(group)
+    options = table()["options"].get(key, {})
+    if options:  # perhaps several, `a,b` or `choice(a,b)`
+        value = re.sub(r"(?<![\w./-])[\w-]+(?![\w./-])", lambda name: options.get(name[0], name[0]), value)
+    else:
+        value = re.sub(r"(?<![\w./])hydrl\.[\w.]+", lambda name: new_name(name[0]), value)
+    value = re.sub(r"(?<=\$\{)[\w.]+(?=\})", lambda name: new_key(name[0]), value)
+    return f"{signs(word)}{key}{at}{new_key(package)}{equals}{value}"
+
+
+def old_word(word: str) -> str:
+    """An override as names of folders and Optuna have it, which keep the first words."""
+    key, equals, value = split_word(word)
+    options = {new: old for old, new in table()["options"].get(key, {}).items()}
+    return f"{signs(word)}{old_key(key)}{equals}{options.get(value, value)}"
+
+
+def signs(word: str) -> str:
+    """The ``+`` and ``~`` before an override."""
+    return word[: len(word) - len(word.lstrip("+~"))]
+
+
+def split_word(word: str) -> tuple[str, str, str]:
+    """The key without ``+`` and ``~``, the sign between and the value."""
+    return word.lstrip("+~").partition("=")
+
+
+def new_option(key: str, option: Any) -> Any:
+    """The value of a key as it is called now; where it is the dotted name of hydrl's, as it is named now."""
+    if not isinstance(option, str):
+        return option
+    return table()["options"].get(key, {}).get(option) or new_name(option)
+
+
+def new_words(words: Sequence[str]) -> list[str]:
+    """Overrides as they are typed now; prints each that was rewritten."""
+    current = [word if word.startswith("-") else new_word(word) for word in words]
+    for old, new in dict(zip(words, current, strict=True)).items():
+        if old != new:
+            print_lines(f"{old} is now {new}", sys.stderr)
+    return current
+
+
+def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
+    """The nested ``values`` of a configuration with keys, options and ``_target_`` as they are called now.
 
     Args:
         values: of a saved run, or of a new one.
         scale: of an encoder that does not say how it scales images: ``bytes``, as before there was a choice.
+        path: the dotted key where they lie.
     """
     if isinstance(values, list):
-        return [renamed(each, scale=scale) for each in values]
+        return [new_config(value, scale=scale) for value in values]
     if not isinstance(values, dict):
-        return values
-    if set(values) in ({"lstm"}, {"gru"}):  # a memory, before it was a part
-        return {"_target_": "hydrl.networks.rnn.RecurrentLayer", "_partial_": True, **values}
-    if "path" in (collector := set_of(values)):  # a set of data, before that was a part
-        named = {key: each for key, each in collector.items() if key in ("path", "task")}
-        left = {key: each for key, each in collector.items() if key not in named}
+        return new_option(path, values) if path in table()["options"] else values
+    if set(values) in ({"lstm"}, {"gru"}):  # before an RNN was a component
+        values = {"_target_": RNN, "_partial_": True, **values}
+    if new_name(values.get("_target_")) == new_name(RNN) and (cells := {"lstm", "gru"} & {*values}):
+        cell = cells.pop()
+        others = {key: value for key, value in values.items() if key != cell}
+        values = {**others, "cell": cell, "hidden_size": values[cell]}
+    if "path" in (collector := dataset_collector(values)):  # before a dataset was a component
+        data = {key: value for key, value in collector.items() if key in ("path", "task")}
         values = {
             **values,
-            "collector": left,
-            "data": {"_target_": "hydrl.datasets.collector.load_dataset", **named},
+            "collector": {key: value for key, value in collector.items() if key not in data},
+            "data": {"_target_": "hydrl.datasets.collector.load_dataset", **data},
         }
-    made = {key: renamed(each, scale=scale) for key, each in values.items()}
-    made |= {"_target_": now(made["_target_"])} if "_target_" in made else {}
-    return {"scale": scale, **made} if made.get("_target_") == ENCODER else made
+    current = {}
+    for key, value in values.items():
+        below = new_child(path, str(key), values)
+        name = below.rpartition(".")[2] if below != joined(path, str(key)) else key
+        if name in RULES and isinstance(value, dict):
+            current[name] = new_rules(value)
+        else:
+            current[name] = new_config(value, scale=scale, path=below)
+    if "_target_" in current:  # as an environment's id may be MODULE:NAME
+        current |= {key: new_name(current[key]) for key in ("_target_", "id") if key in current}
+    return {"scale": scale, **current} if current.get("_target_") == ENCODER else current
 
 
-def set_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The collector in settings, where it draws from a set of data."""
+def new_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """What a component is compatible with or requires, by keys and options as they are called now."""
+    current = {new_key(key): options for key, options in rules.items()}
+    return {
+        key: [new_option(key, option) for option in options] if isinstance(options, list) else options
+        for key, options in current.items()
+    }
+
+
+def new_child(path: str, key: str, node: Mapping[str, Any]) -> str:
+    """The dotted key of what lies at ``key`` in the ``node`` at ``path``, as it is called now."""
+    if "_target_" in node:
+        key = table()["components"].get(key, key)
+    return new_key(joined(path, key))
+
+
+def joined(path: str, key: str) -> str:
+    """A dotted key and one below it."""
+    return f"{path}.{key}" if path else key
+
+
+def dataset_collector(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The collector in settings, where it draws from a dataset."""
     collector: Any = values.get("collector")
-    draws = isinstance(collector, dict) and now(collector.get("_target_")) == DATASET_COLLECTOR
+    draws = isinstance(collector, dict) and new_name(collector.get("_target_")) == DATASET_COLLECTOR
     return collector if draws else {}
 
 
@@ -54,39 +179,55 @@ def with_encoders(then: Mapping[str, Any], now: Mapping[str, Any], networks: Seq
     """
     if "encoder" in then:
         return {**then}
-    made = {**then, **{name: now.get(name) for name in ("encoder", "memory")}}
-    for name in (each for each in networks if then.get(each)):
+    current = {**then, **{name: now.get(name) for name in ("encoder", "rnn")}}
+    for name in (network for network in networks if then.get(network)):
         of_the_actor = then[name].get("in_keys") == ["memory"]
-        new = {each: None for each in ("in_keys", "memory") if each in (now.get(name) or {})}
-        kept = {key: value for key, value in then[name].items() if value not in (["observation"], ["memory"])}
+        new = {key: None for key in ("in_keys", "rnn") if key in (now.get(name) or {})}
+        others = {
+            key: value for key, value in then[name].items() if value not in (["observation"], ["memory"])
+        }
         read = "shared" if of_the_actor else (now.get(name) or {}).get("encoder")
-        made[name] = {**new, **({"encoder": read} if read else {}), **kept}
+        current[name] = {**new, **({"encoder": read} if read else {}), **others}
     if (normalize := (then.get("transforms") or {}).get("normalize")) and "in_keys" in normalize:
-        seen = normalize["in_keys"]
-        standing = {**normalize, "in_keys": None if seen == ["observation"] else seen}
-        made["transforms"] = {**then["transforms"], "normalize": standing}
-    return made
+        in_keys = normalize["in_keys"]
+        standing = {**normalize, "in_keys": None if in_keys == ["observation"] else in_keys}
+        current["transforms"] = {**then["transforms"], "normalize": standing}
+    return current
 
 
-def now(target: Any) -> Any:
-    """The current dotted name of ``target``, one that an earlier version wrote; anything else as it is."""
-    if not isinstance(target, str) or not target.startswith("hydrl."):
-        return target
-    parts = target.split(".")
+def old_config(values: Any, path: str = "") -> Any:
+    """A configuration with its keys as W&B has them, which keeps the first names."""
+    if not isinstance(values, Mapping):
+        return values
+    if {"cell", "hidden_size"} <= {*values}:
+        others = {key: value for key, value in values.items() if key not in ("cell", "hidden_size")}
+        values = {**others, values["cell"]: values["hidden_size"]}
+    return {
+        old_key(joined(path, str(key))).rpartition(".")[2]: old_config(value, joined(path, str(key)))
+        for key, value in values.items()
+    }
+
+
+def new_name(name: Any) -> Any:
+    """The dotted name of a module, class or function of hydrl's as it is now; anything else as it is."""
+    if not isinstance(name, str) or not name.startswith("hydrl."):
+        return name
+    path, colon, rest = name.partition(":")
+    parts = path.split(".")
     for length in range(len(parts), 1, -1):
         if module := table()["modules"].get(".".join(parts[:length])):
             parts = [module, *parts[length:]]
             break
-    return renamed_path(".".join(parts))
+    return new_path(".".join(parts)) + colon + rest
 
 
-def now_of(module: str, path: str) -> tuple[str, str]:
+def new_class(module: str, path: str) -> tuple[str, str]:
     """The current module and qualified name of a class or function."""
-    module = now(module)
-    return module, renamed_path(f"{module}.{path}").removeprefix(f"{module}.")
+    module = new_name(module)
+    return module, new_path(f"{module}.{path}").removeprefix(f"{module}.")
 
 
-def renamed_path(name: str) -> str:
+def new_path(name: str) -> str:
     """``name`` with its class or function renamed, where that stands in the table."""
     for old, new in sorted(table()["names"].items(), key=lambda names: -len(names[0])):  # methods first
         if name == old or name.startswith(f"{old}."):
@@ -94,7 +235,84 @@ def renamed_path(name: str) -> str:
     return name
 
 
-@functools.cache
-def table() -> dict[str, dict[str, Any]]:
-    """The tables in ``migrations.yaml``."""
-    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+def check_file(file: Path, group: str, package: str) -> None:
+    """Refuses old words in a user's own YAML file.
+
+    Args:
+        file: that Hydra could read.
+        group: the folder it lies in, as ``algo``.
+        package: the dotted key where its keys lie, as Hydra has it.
+
+    Raises:
+        UserError: with each old word and the new one.
+    """
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):  # which Hydra names
+        return
+    if not isinstance(content, dict):
+        return
+    root = {"_global_": "", "_group_": group}.get(package, package)
+    renames = dict([*old_options(content.pop("defaults", None), group), *old_words(content, root)])
+    if renames:
+        lines = ", ".join(f"{old} is now {new}" for old, new in renames.items())
+        raise UserError(f"{file}: {lines}. Change the file")
+
+
+def old_options(defaults: Any, group: str) -> Iterator[tuple[str, str]]:
+    """The old options in a defaults list, each with the new one, as they are typed."""
+    for entry in defaults if isinstance(defaults, list) else []:
+        options = entry if isinstance(entry, dict) else {f"/{group}": entry}
+        for key, option in options.items():
+            key = re.sub(r"^((override|optional)\s+)*", "", str(key))
+            for name in option if isinstance(option, list) else [option]:
+                word = f"{key.lstrip('/')}={name}"
+                if key.startswith("/") and (current := new_word(word)) != word:
+                    yield word, current
+
+
+def old_words(values: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The old words in nested ``values`` that lie at a dotted key, each with the new one."""
+    if isinstance(values, list):
+        for value in values:
+            yield from old_words(value, "")
+    elif isinstance(values, dict):
+        for key, value in values.items():
+            below = new_child(path, str(key), values)
+            if below != joined(path, str(key)):
+                yield joined(path, str(key)), below
+            if below.rpartition(".")[2] in RULES and isinstance(value, dict):
+                yield from old_rules(value)
+            else:
+                yield from old_words(value, below)
+    elif isinstance(values, str):
+        if (current := new_option(path, values)) != values:
+            prefix = "" if values.startswith("hydrl.") else f"{path}="
+            yield f"{prefix}{values}", f"{prefix}{current}"
+        for name in re.findall(r"\$\{([\w.]+)\}", values):
+            if (current := new_key(name)) != name:
+                yield f"${{{name}}}", f"${{{current}}}"
+
+
+def old_rules(rules: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The old words in what a component is compatible with or requires."""
+    for key, options in rules.items():
+        if (current := new_key(key)) != key:
+            yield key, current
+        for option in options if isinstance(options, list) else []:
+            if (name := new_option(current, option)) != option:
+                yield f"{current}={option}", f"{current}={name}"
+
+
+def explain_import(error: BaseException) -> str:
+    """The line for a failed import of a name that hydrl had; empty where it never had that."""
+    if not isinstance(error, ImportError):
+        return ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        statement = re.match(r"(?:from|import)\s+(hydrl[\w.]*)(?:\s+import\s+(.*))?", frame.line or "")
+        if statement:
+            module, names = statement[1], re.findall(r"\w+", statement[2] or "")
+            for name in [*(f"{module}.{name}" for name in names), module]:
+                if (current := new_name(name)) != name:
+                    return f"{name} is now {current}"
+    return ""

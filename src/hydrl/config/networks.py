@@ -47,7 +47,7 @@ def judges(values: Values) -> bool:
 def may_share(values: Values) -> bool:
     """Whether the critic may have the actor's encoder."""
     reads_once = values["loss"]["module"].get("_target_") == "hydrl.losses.sac_shared_encoder.SACLoss"
-    return judges(values) or (reads_once and not asked(values, "memory"))
+    return judges(values) or (reads_once and not asked(values, "rnn"))
 
 
 def standardised(values: Values) -> Iterator[str]:
@@ -73,43 +73,41 @@ def by_batch(norm: Part | None) -> bool:
 
 
 def forgetful(values: Values) -> Iterator[str]:
-    """What a memory cannot do without."""
-    memory, critic = asked(values, "memory"), values["critic"] or {}
+    """What an RNN cannot do without."""
+    rnn, critic = asked(values, "rnn"), values["critic"] or {}
     if values["actor"].get("encoder") == "shared":
         yield "actor.encoder=shared is for the critic, which may read by the actor's; use actor.encoder=own"
     for network in (each for each in NETWORKS if each != "actor"):
         node = values[network] or {}
-        if node.get("memory") and judges(values):
-            yield f"{network}.memory: it has none of its own; use critic.encoder=shared, the actor's"
+        if node.get("rnn") and judges(values):
+            yield f"{network}.rnn: it has none of its own; use critic.encoder=shared, the actor's"
         if node.get("encoder") == "shared" and not may_share(values):
-            told = "a critic that judges states, or SAC's without a memory"
+            told = "a critic that judges states, or SAC's without an RNN"
             yield f"{network}.encoder=shared is for {told}; use {network}.encoder=own"
     if asked(values, "burn_in") is not None:
         yield from in_sequences(values)
-    if not memory:
+    if not rnn:
         return
-    units = {each: memory[each] for each in ("lstm", "gru") if each in memory}
-    if len(units) > 1:
-        yield f"actor.memory={show(units)}: give one of them"
     if not asked(values, "sequence"):
         able = "minibatches.sequence=32" if asked(values, "epochs") else "minibatches=sequences"
-        yield f"actor.memory={show(units or memory)} learns from whole sequences; use {able}"
+        sizes = {key: rnn[key] for key in ("cell", "hidden_size") if key in rnn}
+        yield f"actor.rnn={show(sizes or rnn)} learns from whole sequences; use {able}"
     if asked(values, "sequence") == 1:
-        yield "minibatches.sequence=1: of single steps a memory learns nothing; use 2 or more"
+        yield "minibatches.sequence=1: of single steps an RNN learns nothing; use 2 or more"
     shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
     if shared and find(values, "loss.value_estimator.deactivate_vmap") is False:
         needs = "loss.value_estimator.deactivate_vmap=true"
-        yield f"critic.encoder=shared reads the actor's memory; use {needs}, or leave it out"
+        yield f"critic.encoder=shared reads the actor's RNN; use {needs}, or leave it out"
 
 
 def in_sequences(values: Values) -> Iterator[str]:
-    """What goes wrong in silence where a replay memory holds sequences."""
+    """What goes wrong in silence where a replay buffer holds sequences."""
     steps, several = find(values, "minibatches.n_steps"), "n_steps" in values["loss"]["module"]
     loss = named("loss", values["loss"]["module"])
-    if not asked(values, "memory"):
-        able = values["fits"].get("minibatches", ["replay"])
+    if not asked(values, "rnn"):
+        able = values["compatible_with"].get("minibatches", ["replay"])
         other = "minibatches=replay" if "replay" in able else "another algorithm"
-        yield f"minibatches=sequences is for a memory; use memory=lstm, or {other}"
+        yield f"minibatches=sequences is for an RNN; use rnn=lstm, or {other}"
     if not several and steps != 1:
         yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step; use 1"
     if not several and asked(values, "sequence") == 1:

@@ -20,15 +20,6 @@ SWEPT = ("init_from", "init_from.run", "data.path")
 # Keys that no file need have and that are typed as any other: without Hydra's + for a new one.
 UNWRITTEN = r"env\.(wrappers|info_keys|observe)\b|encoder\.\w+="
 
-# What is called otherwise now than when older runs were typed.
-RENAMED = {
-    r"encoder(?:@actor)?=(lstm|gru)": r"memory=\1",
-    r"encoder@critic=shared": r"critic.encoder=shared",
-    r"encoder@(\w+)=(\w+)": r"layers@\1=\2",
-    r"(\+*)actor\.memory\.(.+)": r"\1memory.\2",
-    r"collector\.path=(.+)": r"data.path=\1",
-}
-
 
 def as_typed(text: str) -> str:
     """Commands in a text as they can be typed here: ``hydrl search`` for ``python scripts/search.py``."""
@@ -92,12 +83,6 @@ def forks(resume: str | None, run_dir: Path | str) -> bool:
     return resume not in (None, "auto") and run_of(resume).resolve() != Path(run_dir).resolve()
 
 
-def as_now(word: str) -> str:
-    """A word as it is now, where it was another once."""
-    found = [re.sub(old, new, word) for old, new in RENAMED.items() if re.fullmatch(old, word)]
-    return found[0] if found else word
-
-
 def as_hydra_reads(value: str) -> Any:
     """What Hydra makes of a value, or ``None`` where it makes nothing of it."""
     try:
@@ -138,10 +123,11 @@ def spelled_out(arguments: Sequence[str]) -> list[str]:
     """As Hydra has it what is typed shorter, and all else as it is.
 
     ``GROUP=none`` and ``GROUP=null`` are ``~GROUP``; ``logger.KEY`` is that of the one logger there is;
-    ``init_from=DIR`` is ``init_from.run=DIR``; a key of :data:`UNWRITTEN` is added where it is new; what has
-    been renamed has its new name.
+    ``init_from=DIR`` is ``init_from.run=DIR``, ``actor.rnn.KEY`` is ``rnn.KEY``; a new key of
+    :data:`UNWRITTEN` is added.
     """
-    added = [re.sub(rf"^(?={UNWRITTEN})", "++", as_now(each)) for each in arguments]
+    added = [re.sub(rf"^(?={UNWRITTEN})", "++", each) for each in arguments]
+    added = [re.sub(r"^(\+*)actor\.rnn\.", r"\1rnn.", word) for word in added]
     said = [re.sub("^init_from=", "init_from.run=", each).partition("=") for each in added]
     logger = {key: value for key, _, value in said}.get("logger", "")
     if re.fullmatch(r"\w+", logger) and (CONFIGS / "logger" / f"{logger}.yaml").is_file():

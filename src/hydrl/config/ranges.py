@@ -52,8 +52,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (list[PositiveInt], "NETWORK.num_cells"),
     (list[PositiveInt] | None, "mixer.state_cells"),
     (Activation, "NETWORK.activation"),
-    (PositiveInt, "NETWORK.memory.lstm NETWORK.memory.gru mixer.mixing_embed_dim"),
-    (Annotated[int, Field(ge=2)] | None, "NETWORK.memory.span"),
+    (PositiveInt, "NETWORK.rnn.hidden_size mixer.mixing_embed_dim"),
+    (Annotated[int, Field(ge=2)] | None, "NETWORK.rnn.span"),
     (PositiveInt | None, "encoder.features encoder.channels"),
     (Literal["bounds", "bytes"], "encoder.scale"),
     (PositiveInt | None, "minibatches.sequence"),
@@ -68,8 +68,8 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (Annotated[float, Field(gt=0, le=1)], "transforms.normalize.settle"),
     (Annotated[int, Field(gt=1)], "actor.atoms"),
     (Literal["auto", "online", "offline"], "logger.wandb.mode"),
-    (PositiveInt, "env.opponents.every_frames env.opponents.size"),
-    (Fraction, "env.opponents.newest env.opponents.chance"),
+    (PositiveInt, "env.opponents.every_frames env.opponents.pool_size"),
+    (Fraction, "env.opponents.latest_prob env.opponents.random_prob"),
 )
 
 # What must not be more than what.
@@ -115,7 +115,7 @@ def too_large(values: Values) -> Iterator[str]:
 
 
 def too_long(sequence: int, burn_in: int, size: int, envs: int, values: Values) -> Iterator[str]:
-    """Sequences in a replay memory that do not fit what is drawn of them, or what they lie in."""
+    """Sequences in a replay buffer that do not fit what is drawn of them, or what they lie in."""
     line = f"minibatches.sequence={sequence}"
     if sequence <= burn_in:
         yield f"{line} leaves nothing to learn from after minibatches.burn_in={burn_in}; use less of that"

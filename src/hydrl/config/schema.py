@@ -93,22 +93,22 @@ class Eval(Strict):
     episodes: PositiveInt
     final_episodes: PositiveInt
     max_steps: PositiveInt | Literal["auto"]
-    solved_at: float | None
+    reward_threshold: float | None
     stop_when_solved: bool
     target_return: float | None = None  # these are not in the files of older runs
-    mode: Literal["loop", "process", "ray"] = "loop"
+    backend: Literal["inline", "process", "ray"] = "inline"
     address: str | None = None
     video: bool = False
     video_every_frames: PositiveInt = 50_000
 
 
 ENCODER = Row("env in_keys", gives=MODULE)
-MEMORY = Row("in_keys size", asked=frozenset({"state"}), gives=MODULE)
+RNN = Row("in_keys size", asked=frozenset({"state"}), gives=MODULE)
 
 # What may lie within a network, and what it is handed.
 WITHIN = {
     "encoder": ENCODER,
-    "memory": MEMORY,
+    "rnn": RNN,
     "norm": Row("features"),
 }
 
@@ -118,7 +118,7 @@ WRAPPERS = re.compile(r"env\.wrappers\.[^.]+")
 
 # Keys of parts that a run itself reads; a part of one's own that has none of them is taken at its word.
 ASKED = {
-    "memory": "actor.memory",
+    "rnn": "actor.rnn",
     "workers": "collector.num_workers collector.num_collectors",
     "frames": "collector.frames_per_batch",
     "envs": "collector.num_envs",
@@ -139,7 +139,7 @@ def asked(values: Values, what: str) -> Any:
 
 def row_of(path: str) -> Row:
     """What the part at a dotted path is handed; one that only others read is handed nothing by the run."""
-    path = re.sub(r"^before\.\w+\.", "", path)
+    path = re.sub(r"^extra_learners\.\w+\.", "", path)
     head, _, below = path.partition(".")
     if WRAPPERS.fullmatch(path):
         return WRAPPER
@@ -174,8 +174,8 @@ Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "mul
 Initial = Literal["actor", "critic", "value", "mixer", "targets", "normaliser"]
 
 # The choices of a group that may be chosen; the values of a dotted key that may be set, `because` of what.
-Fits = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None]]
-Needs = dict[str, list[Any] | str]
+CompatibleWith = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None]]
+Requires = dict[str, list[Any] | str]
 
 
 class Loss(Strict):
@@ -189,17 +189,17 @@ class Loss(Strict):
     skip: list[str] = []
     every: dict[str, PositiveInt] = {}
     param_groups: dict[str, dict[str, Any]] = {}
-    fits: Fits = {}
-    needs: Needs = {}
-    compile_from: PositiveInt | None = None
+    compatible_with: CompatibleWith = {}
+    requires: Requires = {}
+    compile_min_updates: PositiveInt | None = None
 
 
-class Before(Strict):
+class ExtraLearner(Strict):
     """A loss that learns from each batch before the run's own, by its own optimizer and minibatches."""
 
     loss: Loss
     optim: Built
-    minibatches: Built
+    minibatches: Built | None = None  # null: those of the run's own loss
     target: Built | None = None
     writes: Annotated[Built | None, Row("networks")] = None  # called with the batch that was learned from
 
@@ -235,8 +235,8 @@ class Keys(Strict):
     eval: Annotated[Eval, Role.LENGTH]
     algo: str
     action_spaces: list[Actions]
-    fits: Fits
-    before: dict[Annotated[str, Field(pattern=r"^[a-z_]+$")], Before] = {}
+    compatible_with: CompatibleWith
+    extra_learners: dict[Annotated[str, Field(pattern=r"^[a-z_]+$")], ExtraLearner] = {}
     task: str
     loss: Annotated[Loss, Role.LEARNING]
 
@@ -247,7 +247,7 @@ class Parts(Keys):
     env: Annotated[Built, Row("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")]
     transforms: Annotated[dict[str, Built], Row(asked=frozenset({"env"}), gives="torchrl.envs.Transform")]
     encoder: Annotated[Built | None, ENCODER] = None  # these two lie within networks, which name them
-    memory: Annotated[Built | None, MEMORY] = None
+    rnn: Annotated[Built | None, RNN] = None
     actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
     critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
     value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]

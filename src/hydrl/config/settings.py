@@ -24,7 +24,7 @@ from pydantic import (
 from hydrl.config import CONFIGS, auto_values
 from hydrl.config.checks import check
 from hydrl.config.describe import chosen, env_named, named, use
-from hydrl.config.migrations import ENCODER, renamed
+from hydrl.config.migrations import ENCODER, new_config
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
 from hydrl.config.signatures import targets
@@ -60,8 +60,10 @@ class Settings(Parts):
     def choose(self) -> None:
         """Puts in place of ``auto`` what it comes to here."""
         if self.compile == "auto":
-            loss, memory = self.loss.module["_target_"].rpartition(".")[2], asked(vars(self), "memory")
-            found = auto_values.compiling(loss, self.updates, self.loss.compile_from, memory=bool(memory))
+            loss, rnn = self.loss.module["_target_"].rpartition(".")[2], asked(vars(self), "rnn")
+            found = auto_values.compiling(
+                loss, self.updates, self.loss.compile_min_updates, recurrent=bool(rnn)
+            )
             self._put("compile", *(found if self.updates else (False, "")))
         if self.torch_threads == "auto":
             workers = asked(vars(self), "workers") is not None
@@ -121,7 +123,7 @@ class Settings(Parts):
 
     @property
     def steps_of_a_row(self) -> int:
-        """Steps of an environment in a row of the replay memory; several where a row is a sequence."""
+        """Steps of an environment in a row of the replay buffer; several where a row is a sequence."""
         return steps_of_a_row(self.minibatches)
 
     @property
@@ -140,7 +142,7 @@ class Settings(Parts):
 
     @property
     def awaited(self) -> tuple[str, int]:
-        """The key of how many frames a replay memory has before the first update, and how many; else 0."""
+        """The key of how many frames a replay buffer has before the first update, and how many; else 0."""
         if asked(vars(self), "warmup") is None:
             return "", 0
         awaited = ((ASKED[each], asked(vars(self), each) or 0) for each in ("warmup", "size"))
@@ -176,7 +178,9 @@ class Settings(Parts):
     def learners(self) -> dict[str, "Learning"]:
         """What learns from each batch, in order; the run's own loss comes last."""
         own = {"max_grad_norm": self.max_grad_norm, "target_kl": self.target_kl, **self.compiling}
-        before = {name: Learning(partial(build, each), each.loss, {}) for name, each in self.before.items()}
+        before = {
+            name: Learning(partial(build, each), each.loss, {}) for name, each in self.extra_learners.items()
+        }
         return before | {"": Learning(self.build, self.loss, own)}
 
     @property
@@ -201,7 +205,7 @@ class Settings(Parts):
     @property
     def eval_backend(self) -> Builder:
         """The builder of what plays evaluations in the background; none where the loop waits for them."""
-        if (node := content("/eval_backends").get(self.eval.mode)) is None:
+        if (node := content("/eval_backends").get(self.eval.backend)) is None:
             return nothing
         options = {key: getattr(self.eval, key) for key in node if key != "_target_"}
         return builder({**node, **options})
@@ -232,7 +236,7 @@ def skipping(settings: Settings) -> Iterator[str]:
 
 
 def idle(settings: Settings) -> Iterator[str]:
-    """Says that nothing will be learned, as the run ends before its replay memory holds enough."""
+    """Says that nothing will be learned, as the run ends before its replay buffer holds enough."""
     if not settings.updates:
         key, frames = settings.awaited
         yield f"no update will be made: {key}={frames} is more than total_frames={settings.total_frames}"
@@ -246,13 +250,13 @@ def idle(settings: Settings) -> Iterator[str]:
 def on_sequences(settings: Settings) -> Iterator[str]:
     """Says of a loss of the user's own that it learns from sequences, where its file does not declare it."""
     loss = settings.loss
-    if asked(vars(settings), "burn_in") is None or "sequences" in loss.fits.get("minibatches", ()):
+    if asked(vars(settings), "burn_in") is None or "sequences" in loss.compatible_with.get("minibatches", ()):
         return
     if not {*chosen("loss", loss.module)} & {*choices(CONFIGS / "loss")}:
         yield (
             f"{named('loss', loss.module)} learns from sequences of "
             f"minibatches.sequence={asked(vars(settings), 'sequence')} steps, as the policy is recurrent; "
-            "where it can, let its file say `fits: {minibatches: [sequences]}`, else leave memory out"
+            "where it can, let its file say `compatible_with: {minibatches: [sequences]}`, else leave rnn out"
         )
 
 
@@ -334,7 +338,7 @@ def plain(node: Any) -> Any:
     if isinstance(node, list):
         return [plain(each) for each in node]
     if isinstance(node, dict):
-        return {key: plain(each) for key, each in node.items() if key != "needs" or "_target_" not in node}
+        return {key: plain(each) for key, each in node.items() if key != "requires" or "_target_" not in node}
     return node
 
 
@@ -431,7 +435,7 @@ def whole(values: Any) -> dict[str, Any]:
     An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader. Where
     goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
     """
-    composed = renamed(values, scale="bounds").items()
+    composed = new_config(values, scale="bounds").items()
     made: dict[str, Any] = {key: None if each == {} and nullable(key) else each for key, each in composed}
     relabelled = (made.get("buffer") or {}).get("_target_") == HINDSIGHT
     for network in (made.get(name) or {} for name in NETWORKS):
@@ -461,7 +465,7 @@ def check_action_space(settings: Settings, kind: str) -> None:
             advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
         spaces = " and ".join(settings.action_spaces)
         raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
-    if kind not in (only := settings.actor.get("needs", {}).get("action_spaces", [kind])):
+    if kind not in (only := settings.actor.get("requires", {}).get("action_spaces", [kind])):
         actor = named("actor", settings.actor)
         raise UserError(f"{actor} acts in {' and '.join(only)} action spaces and {has}; use actor=stochastic")
 
@@ -485,7 +489,9 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
 
 def fits_data(algo: str) -> bool:
     """Whether an algorithm cannot do without a set of data."""
-    fits = content(f"/algo/{algo}")["fits"] if algo in choices(CONFIGS / "algo") else {}  # else one's own
+    fits = (
+        content(f"/algo/{algo}")["compatible_with"] if algo in choices(CONFIGS / "algo") else {}
+    )  # else one's own
     return fits.get("collector") == ["dataset"] or "data" in fits
 
 

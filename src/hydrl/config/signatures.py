@@ -16,6 +16,7 @@ from typing import Any, Literal, NotRequired, Union, Unpack, get_args, get_origi
 from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import GYMNASIUM, WRAPPERS, Part, Values, row_of
 from hydrl.config.suggestions import explain, instead
@@ -35,8 +36,8 @@ def check_signatures(values: Values) -> None:
     for path, node in targets(values):
         check_target(path, node, values)
     check_loss("", values)
-    for name in values.get("before", {}):
-        check_loss(f"before.{name}.", values)
+    for name in values.get("extra_learners", {}):
+        check_loss(f"extra_learners.{name}.", values)
     check_data(values)
 
 
@@ -45,12 +46,14 @@ def check_data(values: Values) -> None:
     able = [each for each in targets(values) if re.search(r"(^|\.)(minibatches|collector)$", each[0])]
     reading = [path for path, each in able if "data" in accepted_parameters(get_object(each["_target_"]))[0]]
     if values["data"] is not None and not reading:
-        mixed = "mixed" in values["fits"].get("minibatches", ["mixed"])
+        mixed = "mixed" in values["compatible_with"].get("minibatches", ["mixed"])
         advice = "minibatches=mixed" if mixed else "algo=bc, or another that learns from data"
         raise UserError(f"data: nothing reads it; use {advice}, or data=null")
     if values["data"] is None and reading:
         other = "single" if reading[0] == "collector" else "replay"
-        raise UserError(f"{reading[0]} needs data; add data=run data.path=DIR, or use {reading[0]}={other}")
+        raise UserError(
+            f"{reading[0]} needs data; add data=replay_buffer data.path=DIR, or use {reading[0]}={other}"
+        )
 
 
 def check_loss(of: str, values: Values) -> None:
@@ -111,7 +114,7 @@ def check_target(path: str, node: Part, values: Values) -> None:
         networks = {each: Any for each in kinds if "network" in each or each in chosen}
         hold(f"{loss}.networks", networks, values, open_ended=open_ended, of=name)
     positional = [None] * (len(positions) + is_class)
-    own = {key for key in node if not key.startswith("_") and key != "needs"}
+    own = {key for key in node if not key.startswith("_") and key != "requires"}
     if path == "env":
         check_task(node, own, kinds, open_ended=open_ended)
     if wraps and "training_only" in kinds:
@@ -218,7 +221,7 @@ def imported(path: str, name: str) -> Any:
         target = get_object(name)
     except Exception as error:
         cause = error.__cause__ or error
-        reason = str(cause).splitlines()[0]
+        reason = explain_import(cause) or str(cause).splitlines()[0]
         if isinstance(cause, ModuleNotFoundError) and name.startswith(f"{cause.name}."):
             reason += "; put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
         raise UserError(f"{path}._target_={name} cannot be imported: {reason}") from None
@@ -302,7 +305,7 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False, 
     for key, value in (find(values, path) or {}).items():
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
-        elif key not in kinds and not open_ended and not key.startswith("_") and key != "needs":
+        elif key not in kinds and not open_ended and not key.startswith("_") and key != "requires":
             takes = f"{of} takes no {key}" if of else "there is no such key"
             known = [f"{path}.{each}" for each in kinds] or list(paths(values))
             ours = of.partition(".")[0] in ("", "hydrl", "torch", "torchrl")

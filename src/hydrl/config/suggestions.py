@@ -29,7 +29,7 @@ SHOULD = {
         "be HOST:PORT of a Ray cluster, or auto for one that runs here",
     ),
     "env.scenario": "be a scenario of VMAS, such as balance",
-    "data.path": "be the folder of a run that kept its replay memory, or what data=minari, h5 or npz reads",
+    "data.path": "be the folder of a run that kept its replay buffer, or what data=minari, h5 or npz reads",
 }
 
 # An `env.id` of each choice of `env` that is of many tasks.
@@ -169,7 +169,7 @@ def explain(
         return f"{line}; write {key}={meant}"
     if str(value).lower() == "none" and nullable(key):
         return f"{line}; write {key}=null"
-    if "part" in complaints and (able := find(values, f"fits.{key}") or choices(CONFIGS / key)):
+    if "part" in complaints and (able := find(values, f"compatible_with.{key}") or choices(CONFIGS / key)):
         # What the algorithm says of one may be there alone.
         if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
             line = f"algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
@@ -239,7 +239,7 @@ def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
     if (
         part in LEFT_OUT
         and values.get(part, ...) is None
-        and set(find(values, f"fits.{part}") or ()) <= {None}
+        and set(find(values, f"compatible_with.{part}") or ()) <= {None}
     ):
         return f"{line}; algo={values['algo']} has no {part}"
     known = [each for each in paths(values) if each != key]

@@ -85,9 +85,9 @@ def unmet(values: Values) -> Iterator[str]:
     """Opponents that no policy would join, or that could not act as it does."""
     if not values["env"].get("opponents"):
         return
-    if asked(values, "memory"):
+    if asked(values, "rnn"):
         yield (
-            "env.opponents: earlier policies are asked move by move and remember nothing; use memory=null, "
+            "env.opponents: earlier policies are asked move by move and remember nothing; use rnn=null, "
             "or env.opponents=null, which draws their moves at random"
         )
     if asked(values, "workers"):
@@ -109,8 +109,8 @@ def ill_timed(values: Values) -> Iterator[str]:
 
 def lacking(values: Values) -> Iterator[str]:
     """Packages that are not installed, and a scenario that VMAS does not have."""
-    if find(values, "eval.mode") == "ray" and importlib.util.find_spec("ray") is None:
-        yield "eval.mode=ray needs a package that is not installed; pip install 'hydrl[ray]'"
+    if find(values, "eval.backend") == "ray" and importlib.util.find_spec("ray") is None:
+        yield "eval.backend=ray needs a package that is not installed; pip install 'hydrl[ray]'"
     for path, part in targets(values):
         if (package := NEEDED.get(str(part["_target_"]))) is None:
             continue

@@ -29,7 +29,7 @@ from hydrl.config.user_dirs import folders, searchpath, split
 
 NOBODY_CHOSE = "auto"  # in place of a choice, in configs/train.yaml
 PAIR = ("algo", "env")
-# What learns from sequences, in the place of what learns from single steps; a memory chooses it.
+# What learns from sequences, in the place of what learns from single steps; an RNN chooses it.
 OF_SEQUENCES = {"minibatches": {"replay": "sequences"}, "loss": {"dqn": "recurrent_dqn"}}
 
 UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, OSError)  # what Hydra tells itself
@@ -77,8 +77,8 @@ def composed(words: Sequence[str], **options: Any) -> DictConfig:
 def unsaid(words: Sequence[str], loader: ConfigLoader, made: Mapping[str, Any] | None = None) -> list[str]:
     """What goes without saying beside the words of a run.
 
-    That is the tuned file of its algorithm and task, unless somebody chose or they are swept over; what a
-    memory learns by, where one is chosen; and what takes out tuned numbers that are for another choice of
+    That is the tuned file of its algorithm and task, unless somebody chose or they are swept over; what an
+    RNN learns by, where one is chosen; and what takes out tuned numbers that are for another choice of
     their group. It is nothing where Hydra cannot read the words, which it then tells itself.
 
     Args:
@@ -121,9 +121,9 @@ def choices(
 
 
 def by_sequences(made: Mapping[str, Any]) -> list[str]:
-    """What learns from sequences, where a memory was chosen and what learns from single steps."""
+    """What learns from sequences, where an RNN was chosen and what learns from single steps."""
     chosen = {group: able.get(str(made.get(group))) for group, able in OF_SEQUENCES.items()}
-    return [f"{group}={choice}" for group, choice in chosen.items() if choice and made.get("memory")]
+    return [f"{group}={choice}" for group, choice in chosen.items() if choice and made.get("rnn")]
 
 
 def unnamed(made: Mapping[str, Any], sources: Iterable[Path]) -> str:

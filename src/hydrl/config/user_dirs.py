@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from hydrl.config import CONFIGS
+from hydrl.config.migrations import check_file
 from hydrl.config.overrides import choices_made, key_of, quoted
 from hydrl.config.tree import content, paths
 from hydrl.errors import UserError
@@ -67,10 +68,13 @@ def use(own: Iterable[Path]) -> None:
             )
         if not any((folder / each).is_dir() for each in groups):
             raise UserError(f"{folder} holds no group of choices, as actor/ or env/; name the one that does")
-        for file in sorted(folder.rglob("*.yaml")):
+        files = sorted(folder.rglob("*.yaml"))
+        for file in files:
             if (CONFIGS / file.relative_to(folder)).exists():
                 raise UserError(f"{file} is never read, as hydrl has one of that name; give it another")
             check_package(file, file.relative_to(folder).parts[0])
+        for file in files:
+            check_file(file, file.relative_to(folder).parts[0], package_of(file))
         for file in (each for group in groups for each in folder.glob(f"{group}/**/*.yml")):
             raise UserError(f"{file} is never read; give it the ending .yaml")
         if str(folder.parent) not in sys.path:
@@ -88,11 +92,7 @@ def check_package(file: Path, group: str) -> None:
     theirs = [
         each.read_text(encoding="utf-8").startswith(WHOLE) for each in (CONFIGS / group).rglob("*.yaml")
     ]
-    try:
-        header = re.match(r"(?:\s*#\s*@\w+.*\n)*?\s*#\s*@package\s+(\S+)", file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from None
-    package = header[1] if header else "_group_"  # as Hydra has it
+    package = package_of(file)
     if all(theirs) and package != "_global_" and package.startswith("_"):
         raise UserError(
             f"{file} does not begin with the line `{WHOLE}`, as every file of {group}/ does; write it above "
@@ -106,6 +106,19 @@ def check_package(file: Path, group: str) -> None:
                     f"{file}: {lost[0]} is no key at the top level; leave out the line `{WHOLE}`, as the "
                     f"files of {group}/ do"
                 )
+
+
+def package_of(file: Path) -> str:
+    """The package that a file names, ``_group_`` where it names none.
+
+    Raises:
+        UserError: if it cannot be read.
+    """
+    try:
+        header = re.match(r"(?:\s*#\s*@\w+.*\n)*?\s*#\s*@package\s+(\S+)", file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from None
+    return header[1] if header else "_group_"  # as Hydra has it
 
 
 def sources() -> tuple[Path, ...]:

@@ -71,7 +71,8 @@ def suggest_kind(path: Path, kind: str = "") -> str:
         "minari": (path / "data" / "main_data.hdf5").is_file() or (path / "main_data.hdf5").is_file(),
     }
     others = [other for other, fits in kinds.items() if fits and other != kind]
-    return f"use data={others[0]}" if others else "give another path"
+    options = ["replay_buffer" if other == "run" else other for other in others]
+    return f"use data={options[0]}" if options else "give another path"
 
 
 def read_npz(file: Path) -> tuple[Columns, list[str]]:

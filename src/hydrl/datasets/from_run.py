@@ -34,7 +34,7 @@ def read_run_buffer(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any],
     """
     if not path.exists():
         raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
-    if (other := files.suggest_kind(path)) != "use data=run":
+    if (other := files.suggest_kind(path)) != "use data=replay_buffer":
         raise UserError(f"{key}={path} is no run; {other}")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")

@@ -36,6 +36,7 @@ def open_dataset(path: Path, label: str) -> tuple[str, Columns, np.ndarray, np.n
     if not path.exists() and not files.is_minari_name(path):
         raise UserError(f"{label}: there is no such file or folder")
     kind = files.suggest_kind(path).removeprefix("use data=") if path.exists() else "minari"
+    kind = "run" if kind == "replay_buffer" else kind
     if kind not in ("run", "npz", "h5", "minari"):
         raise UserError(f"{label}: no set of data and no run lies there")
     if kind != "run":

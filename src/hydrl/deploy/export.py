@@ -87,7 +87,7 @@ class ExportedPolicy(nn.Module):
         if any(isinstance(transform, CatFrames) for transform in env.transform):
             raise UserError(
                 "export: this run stacks frames (CatFrames), which no file carries from step to step; use "
-                "predict, or train with a memory in their place, memory=lstm, or with "
+                "predict, or train with a memory in their place, rnn=lstm, or with "
                 "gymnasium.wrappers.FrameStackObservation in env.wrappers"
             )
         transforms = transforms_read_by(actor, env)

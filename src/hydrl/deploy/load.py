@@ -11,7 +11,7 @@ from torchrl.checkpoint import Checkpoint
 
 from hydrl import envs
 from hydrl.config import user_dirs
-from hydrl.config.migrations import renamed
+from hydrl.config.migrations import new_config
 from hydrl.config.settings import Settings
 from hydrl.config.suggestions import explain
 from hydrl.config.trust import check_addresses, check_trust
@@ -23,7 +23,7 @@ from hydrl.run.run_folder import UNREADABLE, refuse_links, require_run
 from hydrl.specs import mask_key
 from hydrl.training.evaluator import PolicyEvaluator
 
-PLAYED_COMPONENTS = ("env", "transforms", "encoder", "memory", "actor")  # needed to act
+PLAYED_COMPONENTS = ("env", "transforms", "encoder", "rnn", "actor")  # needed to act
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
@@ -42,8 +42,8 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     values: Any = {}
     try:
         loaded = OmegaConf.load(run / "config_resolved.yaml")
-        saved: Any = renamed(OmegaConf.to_container(loaded))
-        values = renamed(OmegaConf.to_container(loaded, resolve=True))
+        saved: Any = new_config(OmegaConf.to_container(loaded))
+        values = new_config(OmegaConf.to_container(loaded, resolve=True))
         if trust:
             user_dirs.use(user_dirs.remembered(run))
         else:

@@ -1,4 +1,4 @@
-"""Which actions a task allows: found where it says so, known after each step, given with what it shows."""
+"""Action masks: where an environment gives them, and a wrapper that reads them after each step."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
@@ -22,19 +22,19 @@ NOT_DISCRETE = "they are no choices"
 
 
 class MaskTracker(gymnasium.Wrapper):
-    """Knows after each step which actions are allowed; an entry that says so is no longer observed.
+    """Gymnasium wrapper that reads the action mask after each step and hides it from the observation.
 
     Args:
-        env: the task.
-        place: where it says so.
-        named: what a message calls it.
-        actions: how many there are; of several choices, the options of all.
+        env: the environment.
+        source: where it gives its mask.
+        label: what a message calls the environment.
+        actions: how many actions there are; of multi-discrete ones, the options of all choices.
 
     Attributes:
-        allowed: ``[actions]``, whether each is.
+        mask: ``[actions]``, whether each action is valid.
 
     Raises:
-        UserError: for a task that shows nothing else.
+        UserError: if the mask is all that the environment observes.
     """
 
     def __init__(self, env: gymnasium.Env, place: MaskSource, named: str, actions: int) -> None:
@@ -60,10 +60,10 @@ class MaskTracker(gymnasium.Wrapper):
         return shown, reward, terminated, truncated, info
 
     def read_mask(self, observation: Any, info: dict[str, Any], *, ended: bool) -> Any:
-        """Reads what is allowed from now on; gives what is observed.
+        """Reads the action mask; returns the observation without it.
 
         Raises:
-            UserError: where the task does not say, though the episode goes on, or not in truth values.
+            UserError: if the mask is missing though the episode goes on, or is not boolean.
         """
         kind, key = self.source
         if kind == "method":
@@ -81,24 +81,24 @@ class MaskTracker(gymnasium.Wrapper):
 
 
 class MaskReader(BaseInfoDictReader):
-    """Gives TorchRL what :class:`MaskTracker` knows, as the entry ``action_mask``, ``[..., actions]``.
+    """TorchRL info reader that writes masks of :class:`MaskTracker` as ``action_mask``, ``[..., actions]``.
 
     Args:
-        tasks: one, or those of a vector.
+        trackers: one, or one for each environment of a vector.
         batch_size: ``[]``, or ``[num_envs]``.
     """
 
-    def __init__(self, tasks: Sequence[MaskTracker], batch_size: torch.Size) -> None:
-        self.trackers, self.shape = tasks, (*batch_size, len(tasks[0].mask))
+    def __init__(self, trackers: Sequence[MaskTracker], batch_size: torch.Size) -> None:
+        self.trackers, self.shape = trackers, (*batch_size, len(trackers[0].mask))
 
     def __call__(self, info_dict: dict[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes it beside what was observed."""
+        """Adds the mask to the observations."""
         allowed = np.stack([tracker.mask for tracker in self.trackers])
         return tensordict.set(MASK, torch.from_numpy(allowed).reshape(self.shape))
 
     @property
     def info_spec(self) -> dict[str, Any]:
-        """As TorchRL asks for it."""
+        """The spec of the mask."""
         return {MASK: Binary(self.shape[-1], self.shape, dtype=torch.bool)}
 
 
@@ -109,17 +109,17 @@ def track_mask(
     actions: int,
     at_reset: Callable[[], Collection[str]],
 ) -> gymnasium.Env:
-    """The task in :class:`MaskTracker`, where it says what is allowed and that can be heeded.
+    """Wraps an environment in :class:`MaskTracker`, if it gives a mask that can be used.
 
     Args:
-        env: the task in its wrappers.
-        asked: the name of the entry that says so; ``False`` heeds none, ``None`` the one that is called so.
-        named: what a message calls the task.
-        actions: how many there are, of several choices the options of all; 0 where they are no choices.
-        at_reset: gives the names in ``info`` of its reset.
+        env: the environment in its wrappers.
+        setting: the entry that holds the mask; ``None`` looks for ``action_mask``, ``False`` ignores masks.
+        label: what a message calls the environment.
+        actions: how many actions there are, see :class:`MaskTracker`; 0 if they are not discrete.
+        at_reset: returns the names in ``info`` after a reset.
 
     Raises:
-        UserError: for an entry of that name that is not there, or is of no use.
+        UserError: for an entry that is missing or cannot be used.
     """
     if isinstance(setting, str) and not actions:
         raise UserError(f"env.action_mask={setting}: {label} has {env.action_space} actions; leave it out")
@@ -140,7 +140,7 @@ def track_mask(
 def find_mask_source(
     env: gymnasium.Env, setting: MaskSetting, at_reset: Callable[[], Collection[str]]
 ) -> MaskSource | None:
-    """Where a task says what is allowed: in what it shows, by Stable-Baselines3's method, or in ``info``."""
+    """Where an environment gives its mask: its observation, Stable-Baselines3's method, or ``info``."""
     key, space = setting if isinstance(setting, str) else MASK, env.observation_space
     if isinstance(space, Dict) and key in space.spaces:
         return "entry", key
@@ -155,25 +155,25 @@ def find_mask_source(
 
 
 def describe_source(place: MaskSource) -> str:
-    """A place as one writes it."""
+    """A mask's source, as one writes it in Python."""
     kind, key = place
     return {"entry": f"its observation's {key}", "info": f"info['{key}']", "method": f"{key}()"}[kind]
 
 
 def warn_mask_ignored(named: str, place: MaskSource, why: str) -> None:
-    """Says that forbidden actions are tried, and why."""
+    """Warns that invalid actions may be taken, and why."""
     warn_once(
         f"{named} says by {describe_source(place)} which actions are forbidden, and they are tried: {why}"
     )
 
 
 def parse_mask(mask: Any, actions: int, prefix: str) -> np.ndarray:
-    """What is allowed, ``[actions]``.
+    """An action mask as booleans, ``[actions]``.
 
     Args:
-        given: as many truth values, or zeros and ones; of several choices maybe a tuple of those of each.
+        mask: as many booleans, zeros or ones; of multi-discrete actions maybe a tuple of one for each choice.
         actions: how many there are.
-        said: how a message begins.
+        prefix: how a message begins.
 
     Raises:
         UserError: for anything else.

@@ -1,4 +1,4 @@
-"""Atari 2600's games on the Arcade Learning Environment, by the protocol of Machado et al. (2018)."""
+"""Atari 2600 games on the Arcade Learning Environment, by the protocol of Machado et al. (2018)."""
 
 from contextlib import closing
 from typing import Any
@@ -19,17 +19,16 @@ VARIANTS = {"mode": "getAvailableModes", "difficulty": "getAvailableDifficulties
 
 
 def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
-    """A game a frame a step, so that the wrapper over it is alone in skipping frames.
+    """Makes a game without frame skipping, which a wrapper over it does.
 
     Args:
         id: as ``ALE/Pong-v5``.
-        sticky: the probability, a frame, that the action of the frame before is taken once more. Machado et
-            al. have 0.25; Mnih et al. (2015) and most published tables, none.
+        sticky: the probability, at each frame, that the last action is repeated. Machado et al. use 0.25;
+            Mnih et al. (2015) and most published tables use 0.
         **kwargs: others of ``gymnasium.make``, such as ``mode`` and ``difficulty``.
 
     Raises:
-        UserError: for a game or a variant that there is not, a keyword that is called otherwise here, or
-            where a package is not installed.
+        UserError: for an unknown game or variant, a keyword with another name here, or a missing package.
     """
     require_package("cv2", "atari")  # which Gymnasium's AtariPreprocessing makes pictures smaller with
     package = require_package("ale_py", "atari")
@@ -46,10 +45,10 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
 
 
 def check_variant(id: str, kwargs: dict[str, Any]) -> None:
-    """Refuses a mode or difficulty that a game has not.
+    """Refuses a mode or difficulty that a game does not have.
 
     Raises:
-        UserError: naming those that it has.
+        UserError: naming those it has.
     """
     if not kwargs.keys() & VARIANTS:
         return
@@ -62,16 +61,16 @@ def check_variant(id: str, kwargs: dict[str, Any]) -> None:
 
 
 class EpisodicLife(gymnasium.Wrapper):
-    """Ends an episode with a life, for learning; the game goes on, behind a no-op, until it is over.
+    """Gymnasium wrapper that ends an episode with each lost life; the next one continues the game.
 
-    Gymnasium's ``terminal_on_life_loss`` begins the whole game anew: what follows on its first life would
-    hardly be seen.
+    Gymnasium's ``terminal_on_life_loss`` restarts the whole game instead, so that the agent hardly sees what
+    comes after the first life.
 
     Args:
-        env: a game, in whatever wrappers.
+        env: an Atari game, in any wrappers.
 
     Raises:
-        TypeError: for a task of another kind.
+        TypeError: for another environment.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -90,7 +89,7 @@ class EpisodicLife(gymnasium.Wrapper):
         return observation, reward, terminated or self.goes_on, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        """Goes on after a lost life; else, and with a seed, begins a game."""
+        """Continues after a lost life by a no-op; otherwise, and with a seed, begins a game."""
         over = True
         if self.goes_on and seed is None:
             observation, _, *ends, info = self.env.step(0)

@@ -1,4 +1,4 @@
-"""One maker per choice under one stack of transforms, seeded before anything looks at it."""
+"""The one builder of environments: a base environment under its transforms, seeded before any reset."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -48,23 +48,21 @@ def make_env(
     render: str | None = None,
     policy: TensorDictModuleBase | None = None,
 ) -> TransformedEnv:
-    """An environment under its transforms.
+    """Builds an environment under its transforms.
 
     Args:
         make: builds the base environment.
-        transforms: builders, applied in order, except that ``RewardSum`` always stands first, and is added
-            where none is named, because returns are reported raw; what builds ``None`` is left out. The
-            return of several agents, which all else reads as ``episode_reward``, is the mean of theirs; what
-            each of several groups of them has come to is told beside it.
+        transforms: builders, applied in order; ``RewardSum`` always comes first, so that returns are raw, and
+            is added if missing. Builders that return ``None`` are left out. With several agents
+            ``episode_reward`` is the mean of their returns, and each group's own mean is logged beside it.
         num_envs: environments stepped together.
         device: where the tensors live.
-        normaliser: state of an already initialised stack (see :func:`normaliser_state`); observation
-            normalisers then use these statistics instead of collecting their own.
-        seed: seeds the environment here, before anything can reset it.
-        render: how a Gymnasium task is drawn: by ``rgb_array`` its ``render()`` gives a picture, by ``human``
-            it opens a window.
-        policy: what plays whole episodes in it, to evaluate; a memory finds its hidden states and the starts
-            of episodes there. What is for training alone is left out.
+        normaliser: the state of another environment's normalizers (see :func:`normalizer_state`), which are
+            then loaded instead of initialised.
+        seed: seeds the environment before anything can reset it.
+        render: a Gymnasium render mode: ``rgb_array`` returns images, ``human`` opens a window.
+        policy: of an evaluation. Adds the transforms it needs, as an RNN's primers, and leaves out whatever
+            is for training alone.
     """
     if policy is not None and isinstance(make, partial) and make.func is gymnasium_env:
         make = for_evaluation(make)
@@ -128,14 +126,14 @@ def prepare_env(
 
 @contextmanager
 def explain_spec_errors(target: str) -> Iterator[None]:
-    """Names the environment where the block fails because it does not keep to its own specs.
+    """Explains errors in the block that come from an environment violating its own specs.
 
     Args:
-        target: the dotted name of what makes it. What hydrl's own makers give fails with a traceback, as
-            does the environment's own code.
+        target: the dotted name of its maker. Errors of hydrl's own makers and of the environment's own code
+            keep their traceback.
 
     Raises:
-        UserError: in place of an error of TorchRL's, as for a game whose players take turns.
+        UserError: in place of an error of TorchRL's, as for a game in which players take turns.
     """
     try:
         yield
@@ -153,7 +151,7 @@ def explain_spec_errors(target: str) -> Iterator[None]:
 
 
 def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
-    """What lets random actions be allowed ones, where an environment that ``make`` built says which are."""
+    """Transforms that keep random actions valid, if the environment gives action masks."""
     maker: Any = getattr(make, "func", make)
     id = getattr(make, "keywords", {}).get("id")
     named = f"env.id={id}" if id else getattr(type(base), "label", maker.__name__)
@@ -165,7 +163,7 @@ def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
 
 
 def build_transforms(base: EnvBase, transform: MakeTransform) -> list[Transform]:
-    """What a builder makes of its transform: none, one or several; one that asks for ``env`` is told it."""
+    """Builds a transform, if any, as a list; builders with a parameter ``env`` get the base environment."""
     built = transform(env=base) if "env" in signature(transform).parameters else transform()
     if built is None:
         return []
@@ -173,9 +171,9 @@ def build_transforms(base: EnvBase, transform: MakeTransform) -> list[Transform]
 
 
 def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
-    """``num_envs`` environments without transforms; any TorchRL environment class will do as ``make``.
+    """Builds ``num_envs`` environments without transforms; ``make`` may be any TorchRL environment class.
 
-    One whose constructor takes ``num_envs``, as VMAS' does, steps them all itself.
+    One whose constructor takes ``num_envs``, as VMAS, steps them all itself.
     """
     mujoco.set_mju_user_warning(warn_of_mujoco)  # else it writes MUJOCO_LOG.TXT into the working folder
     maker: Any = getattr(make, "func", make)
@@ -195,10 +193,10 @@ def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None 
 
 
 def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:
-    """An environment from a copy of its configuration, which it may change as it likes.
+    """Builds one base environment from a copy of its keywords, which it may change.
 
     Raises:
-        UserError: for a task of Gymnasium's, which is made by its id, or keywords that VMAS passes over.
+        UserError: for a ``gymnasium.Env``, or keywords that VMAS ignores.
     """
     if isinstance(make, partial):
         make = partial(make.func, *make.args, **copy_kwargs(make.keywords))
@@ -218,9 +216,10 @@ def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:
 
 
 class SteadySerialEnv(SerialEnv):
-    """Leaves PyTorch its number of threads: closing, TorchRL's takes more, and these round sums differently.
+    """``SerialEnv`` that leaves PyTorch's number of threads alone when it closes.
 
-    One that nobody closed closes when it is collected, and that may be in the middle of a later run.
+    TorchRL's raises it, and more threads round sums differently. An environment nobody closed is closed by
+    the garbage collector, maybe in the middle of a later run.
     """
 
     def close(self, *, raise_if_closed: bool = True) -> None:

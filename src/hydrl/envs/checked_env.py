@@ -1,4 +1,4 @@
-"""A Gymnasium task that shares no memory with its own code, and whose mistakes are told in a line."""
+"""A Gymnasium wrapper that copies arrays and checks values, so that mistakes become one-line messages."""
 
 from copy import deepcopy
 from traceback import walk_tb
@@ -20,16 +20,17 @@ CHECK_ENV = "gymnasium.utils.env_checker.check_env(ENV) checks all of it"
 
 
 class CheckedEnv(gymnasium.Wrapper):
-    """Hands copies to a task and copies of what it gives on, so that neither changes the other's arrays.
+    """Gymnasium wrapper that copies arrays in both directions and checks observations and rewards.
 
-    A task may return its own array and change it in place at the next step, and may change the action it is
-    given. What is told here, once a process, is no mistake that ends a run: observations outside their space,
-    huge rewards, a mask that nothing reads. ``info`` is not handed on: what is read of it
-    :class:`hydrl.envs.episode_info.EpisodeInfo` has read below.
+    An environment may return its own array and change it later, or change the action it is given. Once a
+    process this warns of what may be meant: observations outside their space, huge rewards, a mask that
+    nothing reads. ``info`` is dropped: :class:`hydrl.envs.episode_info.EpisodeInfo` below has read what is
+    needed.
 
     Args:
-        env: observes a vector of floats or a dictionary of arrays, as :func:`adapted` sees to.
-        named: what a message calls it.
+        env: observes a vector of floats or a dictionary of arrays, see
+            :func:`hydrl.envs.spaces.adapt_spaces`.
+        label: what a message calls the environment.
     """
 
     def __init__(self, env: gymnasium.Env, named: str) -> None:
@@ -51,9 +52,9 @@ class CheckedEnv(gymnasium.Wrapper):
         self.steps_to_check = CHECKED_STEPS if self.unwrapped.spec else 0  # steps that are still looked at
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        """Begins an episode; with a seed, what the task's own spaces draw is seeded, too.
+        """Begins an episode; a seed also seeds the environment's spaces.
 
-        Options are the task's own to be given: an empty dictionary, what a vector makes of a mask, is none.
+        An empty dictionary of options, which a vector makes of a mask, is passed on as ``None``.
         """
         if seed is not None:
             seed_spaces(self, seed)
@@ -76,8 +77,8 @@ class CheckedEnv(gymnasium.Wrapper):
         """One step.
 
         Raises:
-            UserError: for an observation of another shape or kind than its space, a reward that is not one
-                number.
+            UserError: for an observation of another shape or dtype than its space, or a reward that is not a
+                scalar.
         """
         if isinstance(action, np.ndarray):
             action = action.copy()
@@ -97,17 +98,17 @@ class CheckedEnv(gymnasium.Wrapper):
         return observation, reward, bool(terminated), bool(truncated), {}
 
     def explain_error(self, error: Exception) -> None:
-        """Tells in a line of what Gymnasium cannot work with; the task's own errors are shown as they are.
+        """Explains an error of Gymnasium's; the environment's own errors keep their traceback.
 
         Raises:
-            UserError: for what comes of its spaces or of what it returns.
+            UserError: if its spaces or return values break Gymnasium's API.
         """
         if not (isinstance(error, UserError) or is_env_error(error)):
             reason = " ".join(str(error).split())
             raise UserError(f"{self.label} does not keep to Gymnasium: {reason}; {CHECK_ENV}") from error
 
     def copy_observation(self, observation: Any) -> Any:
-        """Arrays that are the run's own: one, or by their names."""
+        """The observation as new arrays: one, or by their names."""
         if not isinstance(self.dtypes, dict):
             return self.to_array(observation, self.dtypes, self.shapes)
         return {
@@ -116,10 +117,10 @@ class CheckedEnv(gymnasium.Wrapper):
         }
 
     def to_array(self, value: Any, kind: type, size: tuple[int, ...], name: str = "") -> np.ndarray:
-        """What is observed, or an entry of it, as a new array.
+        """An observation, or an entry of it, as a new array.
 
         Raises:
-            UserError: for another shape or kind than its space.
+            UserError: for another shape or dtype than its space.
         """
         try:
             array: np.ndarray = np.array(value, dtype=kind)
@@ -137,10 +138,10 @@ class CheckedEnv(gymnasium.Wrapper):
         return array
 
     def to_reward(self, reward: Any) -> float:
-        """A reward, out of an array of one, too.
+        """The reward as a float, also from an array of one.
 
         Raises:
-            UserError: for several, as of a task with several aims, or none.
+            UserError: for several rewards, as of a multi-objective environment, or none.
         """
         try:
             return float(np.asarray(reward).item())
@@ -148,7 +149,7 @@ class CheckedEnv(gymnasium.Wrapper):
             raise UserError(f"{self.label} gave the reward {reward}; it must be one number") from None
 
     def check_values(self, observation: Any, reward: float, info: Any) -> None:
-        """Tells what is odd and may be meant."""
+        """Warns of unusual values that may be meant."""
         space = self.env.observation_space
         spaces = space.spaces if isinstance(space, Dict) else {"": space}
         values = observation if isinstance(space, Dict) else {"": observation}
@@ -174,9 +175,9 @@ class CheckedEnv(gymnasium.Wrapper):
 
 
 def without_bounds(space: Box) -> Box:
-    """The space of a vector without its bounds; a picture, ``[C, H, W]``, keeps them.
+    """A vector's space without bounds, or an image's, ``[C, H, W]``, with them.
 
-    It is a space of its own, but for bytes: a saved simulation knows which objects are the same.
+    It is a new space except for bytes: an exact environment state records which objects are the same.
     """
     if space.dtype == np.uint8:
         return space
@@ -185,7 +186,7 @@ def without_bounds(space: Box) -> Box:
 
 
 def describe_value(value: Any) -> str:
-    """What a task gave, in a few words."""
+    """What an environment returned, in a few words."""
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         return f"an array of shape {list(value.shape)} of {value.dtype}"
@@ -193,7 +194,7 @@ def describe_value(value: Any) -> str:
 
 
 def is_env_error(error: Exception) -> bool:
-    """Whether a task's own code failed, which its traceback tells best."""
+    """Whether the environment's own code failed, so that its traceback tells most."""
     if isinstance(error, gymnasium.error.Error | ModuleNotFoundError):
         return False
     cause = error.__cause__  # which may be one that nobody raised
@@ -205,7 +206,7 @@ def is_env_error(error: Exception) -> bool:
 
 
 def wrapper_chain(env: gymnasium.Env) -> list[gymnasium.Env]:
-    """A task under its wrappers, the outermost first."""
+    """An environment and all it wraps, the outermost first."""
     chain = [env]
     while isinstance(chain[-1], gymnasium.Wrapper):
         chain.append(chain[-1].env)
@@ -213,7 +214,7 @@ def wrapper_chain(env: gymnasium.Env) -> list[gymnasium.Env]:
 
 
 def seed_spaces(env: gymnasium.Env, seed: int) -> None:
-    """Seeds what a task draws by ``self.action_space.sample()`` and ``self.observation_space.sample()``."""
+    """Seeds the spaces that an environment may sample from, ``action_space`` and ``observation_space``."""
     spaces = [
         space for level in wrapper_chain(env) for space in (level.action_space, level.observation_space)
     ]
@@ -223,7 +224,7 @@ def seed_spaces(env: gymnasium.Env, seed: int) -> None:
 
 
 def warn_success_ignored(task: CheckedEnv, info: dict[str, Any]) -> None:
-    """Says of a task that tells of its success, and was not known to, how that is followed."""
+    """Warns if ``info`` has a success flag that is not followed, and how to follow it."""
     if untaken := [name for name in SUCCESS if name in info]:
         taken = {
             name
@@ -236,12 +237,12 @@ def warn_success_ignored(task: CheckedEnv, info: dict[str, Any]) -> None:
 
 
 def copy_kwargs(values: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of a maker, copied so that each environment may change its own."""
+    """Keyword arguments of a maker, copied so that each environment may change its own."""
     return {key: try_copy(value) for key, value in values.items()}
 
 
 def try_copy(value: Any) -> Any:
-    """A copy, or the value itself where it cannot be copied, as an open connection."""
+    """A deep copy, or the value itself if it cannot be copied, as an open connection."""
     try:
         return deepcopy(value)
     except Exception:

@@ -1,4 +1,4 @@
-"""Tasks of DeepMind's Control Suite as tasks of Gymnasium's: numbers or pictures, actions repeated."""
+"""DeepMind Control Suite tasks as Gymnasium environments: states or pixels, with action repeat."""
 
 import os
 import sys
@@ -32,20 +32,19 @@ def make(
     camera: int | None = None,
     render_mode: str | None = None,
 ) -> gymnasium.Env:
-    """A task by its published name, as ``cartpole-swingup``.
+    """Makes a task by its published name, as ``cartpole-swingup``.
 
     Args:
-        id: ``DOMAIN-TASK``, as ``dm_control.suite`` has them.
-        repeat: simulator steps in which one action is taken, and whose rewards are summed.
-        pixels: height and width of the pictures that are observed in place of the state; ``None`` for none.
-        frame_stack: pictures that are observed together.
-        shadows: whether pictures have them, as the published ones; without a GPU they take most of the time.
-        camera: what draws them; ``None`` for the published one, 0 and of the quadruped 2.
-        render_mode: ``rgb_array`` for films.
+        id: ``DOMAIN-TASK``, as in ``dm_control.suite``.
+        repeat: simulator steps for each action, whose rewards are summed.
+        pixels: height and width of image observations; ``None`` observes the state.
+        frame_stack: images observed together.
+        shadows: whether images have shadows, as the published ones; without a GPU they take most of the time.
+        camera: the camera's index; ``None``: the published one, 0, and 2 for the quadruped.
+        render_mode: ``rgb_array`` for videos.
 
     Raises:
-        UserError: for a package that is missing or another than it should be, a task there is not, or
-            pictures that cannot be drawn.
+        UserError: for a missing or unfit package, an unknown task, or if rendering fails.
     """
     if render_mode not in (None, "rgb_array"):
         raise UserError(f"env.id={id} opens no window; video=true films it")
@@ -70,10 +69,10 @@ def make(
 
 
 def load_env(id: str) -> Any:
-    """A ``dm_control.rl.control.Environment``, whose generator a reset has to seed.
+    """Loads a ``dm_control.rl.control.Environment``; a reset has to seed its random generator.
 
     Raises:
-        UserError: as :func:`make` does.
+        UserError: as :func:`make`.
     """
     if find_spec("dm_control") is None:
         raise UserError(f"env.id={id} needs dm_control, which is not installed; {EXTRA}")
@@ -98,7 +97,7 @@ def load_env(id: str) -> Any:
 
 
 def choose_renderer() -> None:
-    """Lets dm_control draw through EGL, where nobody chose otherwise; importing it decides."""
+    """Selects EGL for dm_control unless the user chose a renderer; importing it fixes the choice."""
     if sys.platform == "linux" and not os.environ.get("MUJOCO_GL"):
         if find_library("EGL"):
             os.environ["MUJOCO_GL"] = "egl"
@@ -108,7 +107,7 @@ def choose_renderer() -> None:
 
 @dataclass
 class Suite:
-    """What of a task goes from one step to the next; :mod:`hydrl.run.checkpoint.env_state.backends` saves it.
+    """A task's environment with what changes from step to step, for exact environment states.
 
     Attributes:
         env: a ``dm_control.rl.control.Environment``.
@@ -120,16 +119,16 @@ class Suite:
 
 
 class ControlEnv(gymnasium.Env):
-    """A task of the suite. It observes ``[n]``, all that the task does in the task's own order, or a picture.
+    """Gymnasium environment of a Control Suite task, which observes its state, ``[n]``, or an image.
 
-    A time limit truncates; only a task that says that nothing is to be had any more terminates.
+    A time limit truncates; only a task that sets its discount to 0 terminates.
 
     Args:
         env: a ``dm_control.rl.control.Environment``.
         id: its name.
         repeat: see :func:`make`, as for the others.
-        pixels: height and width of what is observed.
-        camera: what draws it.
+        pixels: height and width of the observed images.
+        camera: the camera's index.
         render_mode: ``rgb_array`` or ``None``.
     """
 
@@ -155,7 +154,7 @@ class ControlEnv(gymnasium.Env):
         )
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
-        """Begins an episode; the first and one with a seed seed what the task draws."""
+        """Begins an episode; the first, and one with a seed, seed the task's random generator."""
         if seed is not None or self._np_random is None:
             super().reset(seed=seed)
             self.suite.env.task.random.seed(self.np_random.integers(2**32, dtype=np.uint32))
@@ -173,19 +172,19 @@ class ControlEnv(gymnasium.Env):
         return self.make_observation(now.observation), reward, terminated, now.last() and not terminated, {}
 
     def make_observation(self, observation: dict[str, np.ndarray]) -> np.ndarray:
-        """What is observed where the task gives ``observation``."""
+        """The observation: an image, or the state's entries concatenated."""
         if self.pixels is not None:
             return self.draw(self.pixels, self.pixels)
         return np.concatenate([np.ravel(value) for value in observation.values()], dtype=np.float32)
 
     def render(self) -> np.ndarray:
-        """The task as it is now, for a film."""
+        """An image of the task for videos."""
         return self.draw(*VIDEO_SIZE)
 
     def draw(self, height: int, width: int) -> np.ndarray:
-        """The task as it is now, ``[height, width, 3]`` of 8 bits."""
+        """An image of the task, ``[height, width, 3]`` uint8."""
         return self.suite.env.physics.render(height, width, self.camera)
 
     def close(self) -> None:
-        """Gives memory and the drawing context back."""
+        """Frees memory and the rendering context."""
         self.suite.env.physics.free()

@@ -1,4 +1,4 @@
-"""Numbers that a task gives in Gymnasium's ``info``, followed through its episodes."""
+"""Values of Gymnasium's ``info``, such as success, followed through each episode."""
 
 from collections.abc import Collection, Mapping, Sequence
 from math import nan
@@ -18,14 +18,14 @@ SUCCESS = ("is_success", "success")  # taken without being named, as Stable-Base
 
 
 class EpisodeInfo(gymnasium.Wrapper):
-    """Follows numbers of ``info`` through each episode; what they have come to is asked for after a step.
+    """Gymnasium wrapper that follows values of ``info`` through each episode.
 
     Args:
-        env: the task.
-        how: by its key in ``info`` what counts of a number: the ``last`` step's, or the ``mean`` or the
-            ``sum`` of all steps of the episode that gave it.
-        named: what a message calls the task.
-        asked: the keys that the user named, whose values have to be numbers; others may be anything.
+        env: the environment.
+        how: for each key in ``info``: the ``last`` value of the episode, or the ``mean`` or ``sum`` over
+            steps.
+        label: what a message calls the environment.
+        required: keys that the user named, whose values must be numbers; others may be anything.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class EpisodeInfo(gymnasium.Wrapper):
         self.values, self.counts = dict.fromkeys(how, nan), dict.fromkeys(how, 0)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        """Begins an episode, of which nothing is known yet."""
+        """Begins an episode with no values."""
         for name in self.reductions:
             self.values[name], self.counts[name] = nan, 0
         return self.env.reset(seed=seed, options=options)
@@ -45,7 +45,7 @@ class EpisodeInfo(gymnasium.Wrapper):
         """One step.
 
         Raises:
-            UserError: for a value that is no number.
+            UserError: if a required value is not a number.
         """
         result = self.env.step(action)
         info = result[-1] if isinstance(result[-1], dict) else {}
@@ -59,7 +59,7 @@ class EpisodeInfo(gymnasium.Wrapper):
         return result
 
     def to_number(self, name: str, value: Any) -> float:
-        """A value as a number; what nobody named and is none is not known."""
+        """A value as a float; NaN if it is not a number and not required."""
         if is_number(value):
             return float(np.asarray(value).item())
         if name in self.required:
@@ -70,7 +70,7 @@ class EpisodeInfo(gymnasium.Wrapper):
         return nan
 
     def current_values(self) -> list[float]:
-        """What each number has come to in this episode; NaN where it is not known."""
+        """The values of this episode so far; NaN where unknown."""
         return [
             self.values[name] / self.counts[name]
             if how == "mean" and self.counts[name]
@@ -80,30 +80,30 @@ class EpisodeInfo(gymnasium.Wrapper):
 
 
 class InfoReader(BaseInfoDictReader):
-    """Gives TorchRL what :class:`EpisodeInfo` has, as entries ``(INFO, NAME)`` of ``[..., 1]``.
+    """TorchRL info reader that writes the values of :class:`EpisodeInfo` as ``(INFO, NAME)``, ``[..., 1]``.
 
     Args:
-        tasks: one, or those of a vector.
+        wrappers: one, or one for each environment of a vector.
         batch_size: ``[]``, or ``[num_envs]``.
     """
 
-    def __init__(self, tasks: Sequence[EpisodeInfo], batch_size: torch.Size) -> None:
-        self.wrappers, self.batch_size, self.names = tasks, batch_size, [*tasks[0].reductions]
+    def __init__(self, wrappers: Sequence[EpisodeInfo], batch_size: torch.Size) -> None:
+        self.wrappers, self.batch_size, self.names = wrappers, batch_size, [*wrappers[0].reductions]
 
     def __call__(self, info_dict: dict[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes them beside what was observed."""
+        """Adds the values to the observations."""
         values = torch.tensor([wrapper.current_values() for wrapper in self.wrappers], dtype=torch.float32)
         columns = values.reshape(*self.batch_size, len(self.names), 1).unbind(-2)
         return tensordict.set(INFO, TensorDict(dict(zip(self.names, columns, strict=True)), self.batch_size))
 
     @property
     def info_spec(self) -> dict[str, Any]:
-        """As TorchRL asks for them."""
+        """The specs of the values."""
         shape = (*self.batch_size, 1)
         return {INFO: Composite({name: Unbounded(shape) for name in self.names}, shape=self.batch_size)}
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is one number or a truth value, maybe in an array of one."""
+    """Whether a value is one number or boolean, maybe in an array of one."""
     array = np.asarray(value)
     return array.size == 1 and array.dtype.kind in "biuf"

@@ -1,4 +1,4 @@
-"""Gymnasium's tasks as environments, one or several stepped together in this process."""
+"""Gymnasium environments for TorchRL, one or several stepped together in this process."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -46,35 +46,34 @@ def gymnasium_env(
     action_mask: MaskSetting = None,
     **kwargs: Any,
 ) -> EnvBase:
-    """A Gymnasium task: one environment, or ``num_envs`` of them stepped together in this process.
+    """A Gymnasium environment, or ``num_envs`` of them stepped together in this process.
 
-    TorchRL pays its cost per step of the whole vector, so ten environments cost little more than one.
+    TorchRL's cost per step is that of the whole vector, so ten environments cost little more than one.
     ``GymEnv(id, num_envs=k)`` is not used: it resets inside ``step`` and returns all-zero observations
     at episode ends.
 
-    The keywords that are named here are all that the task itself cannot be given.
+    Keywords named here cannot be passed to the environment itself.
 
     Args:
         id: a registered Gymnasium id, such as ``CartPole-v1``.
         num_envs: 1 gives batch size ``[]``, more gives ``[num_envs]``.
-        device: where observations and actions live; the simulator itself runs on the CPU.
-        observe: the places of the numbers that are seen, or of a picture's channels, others being hidden;
-            ``None`` shows all. For tasks that observe one vector or one picture.
-        wrappers: Gymnasium's or one's own by their names, each called with the task as those before have
-            made it; one whose keyword ``training_only`` is true is left out by :func:`for_evaluation`.
-        info_keys: numbers of ``info`` that are followed through each episode, see
-            :class:`hydrl.envs.episode_info.EpisodeInfo`; a list takes their last values. Whether a task
-            has succeeded is followed without being named, unless the list is empty.
-        make: makes a task of its ``id`` and ``kwargs`` in place of ``gymnasium.make``: that of a family.
-        action_mask: the entry of the dictionary that is observed, or of ``info``, that says which actions are
-            allowed; ``None``: one of the name ``action_mask``, or the method ``action_masks``, where there is
-            one. With ``False`` forbidden actions are tried.
-        **kwargs: passed on to what makes the task, to each environment copies of its own.
+        device: where observations and actions live; the simulator runs on the CPU.
+        observe: indices of the observed vector's entries, or of an image's channels, that are kept; ``None``
+            keeps all. For environments that observe one vector or one image.
+        wrappers: wrappers by name, the first innermost, each called with the environment;
+            :func:`for_evaluation` leaves out those with ``training_only=true``.
+        info_keys: values of ``info`` that are followed through each episode, see
+            :class:`hydrl.envs.episode_info.EpisodeInfo`; a list takes their last values. Success flags are
+            followed anyway, unless the list is empty.
+        make: makes the environment from its ``id`` and ``kwargs`` in place of ``gymnasium.make``.
+        action_mask: the entry of the observation or of ``info`` that holds the action mask; ``None``: one
+            named ``action_mask``, or the method ``action_masks``, if there is one. ``False`` ignores masks.
+        **kwargs: passed to the environment, each a copy of its own.
 
     Raises:
-        UserError: for an id Gymnasium does not know, a missing package, a keyword the task refuses, a wrapper
-            that does not fit or spaces that nothing here learns in.
-        Exception: whatever the task's own code raises, as it raised it.
+        UserError: for an unknown id, a missing package, a keyword or wrapper that does not fit, or spaces
+            that no algorithm here learns in.
+        Exception: whatever the environment's own code raises.
     """
     maker = make
 
@@ -95,7 +94,7 @@ def env_keywords(
     action_mask: MaskSetting,
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
-    """The keywords of :func:`make_tracked_env` that are there, beside those of the task."""
+    """The keyword arguments of :func:`make_tracked_env` that are set."""
     required = info_keys if isinstance(info_keys, dict) else dict.fromkeys(info_keys or [], "last")
     success = [] if info_keys == [] else find_success_keys(id, wrappers, maker, **kwargs)
     how = dict.fromkeys(success, "last") | required
@@ -105,7 +104,7 @@ def env_keywords(
 
 
 def make_gym_wrapper(make: Any, num_envs: int, device: str, *, plain: bool) -> GymWrapper:
-    """One task, or several together; ``plain`` ones are made of numbers and names alone."""
+    """One environment or a vector of them for TorchRL; ``plain`` ones hold nothing but numbers and names."""
     if num_envs == 1:
         task = make()
         return with_integer_choices(GymWrapper(task, device=device), task.action_space)
@@ -116,7 +115,7 @@ def make_gym_wrapper(make: Any, num_envs: int, device: str, *, plain: bool) -> G
 
 
 def with_integer_choices(env: GymWrapper, actions: gymnasium.Space) -> GymWrapper:
-    """The environment, whose several choices are integers, ``[*batch_size, choices]``.
+    """Gives multi-discrete actions an integer spec, ``[*batch_size, choices]``.
 
     TorchRL has them one-hot in a row, for which it has no distribution, and of a vector as a box.
     """
@@ -128,12 +127,12 @@ def with_integer_choices(env: GymWrapper, actions: gymnasium.Space) -> GymWrappe
 
 @contextmanager
 def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
-    """Tells in a line why a task cannot be made, where that is not its own code's doing.
+    """Explains why an environment cannot be made, unless its own code failed.
 
-    And of a family's game that is made without its ``maker``, what makes it as tables have it.
+    It also warns of an Atari or MinAtar game that is made without its family's preprocessing.
 
     Raises:
-        UserError: so.
+        UserError: in place of the error.
     """
     family = FAMILIES.get(id.rpartition("/")[0])
     if family and maker is None and id in gymnasium.registry:
@@ -147,7 +146,7 @@ def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
 
 
 def explain_make_error(error: Exception, id: str) -> str:
-    """Why a task cannot be made, with what would do where that is known."""
+    """Why an environment cannot be made, and what to do if that is known."""
     reason = " ".join(str(error).split())
     family = FAMILIES.get(id.rpartition("/")[0])
     if family and isinstance(error, gymnasium.error.NamespaceNotFound):  # which it registers
@@ -176,9 +175,11 @@ def make_tracked_env(
     action_mask: MaskSetting = None,
     **kwargs: Any,
 ) -> gymnasium.Env:
-    """A task in its wrappers, of whose ``info`` is followed what ``info_keys`` says, and who asked for it.
+    """Makes an environment in its wrappers, its ``info`` values followed and its action mask read.
 
-    What it says of forbidden actions is read, see :func:`hydrl.envs.action_masks.track_mask`.
+    Args:
+        id: as for :func:`gymnasium_env`, as the others.
+        info_keys: how each value is followed, and the keys the user named.
     """
     task, named = make_wrapped_env(id, **kwargs), f"env.id={id}"
     actions = sum(choice_sizes(task.action_space))
@@ -189,10 +190,10 @@ def make_tracked_env(
 def make_wrapped_env(
     id: str, wrappers: Wrappers | None = None, make: MakeGymEnv | None = None, **kwargs: Any
 ) -> gymnasium.Env:
-    """A task in its wrappers, the first of them innermost, as Gymnasium has it.
+    """Makes an environment in its wrappers, the first one innermost, as in Gymnasium.
 
     Raises:
-        UserError: for a wrapper that does not fit; one of training alone has to leave the spaces as they are.
+        UserError: for a wrapper that does not fit, or one for training alone that changes the spaces.
     """
     task = (plain_partial(make) or gymnasium.make)(id, **copy_kwargs(kwargs))
     for name, wrapper in copy_kwargs(dict(wrappers or {})).items():
@@ -224,10 +225,10 @@ def make_wrapped_env(
 def find_success_keys(
     id: str, wrappers: Wrappers | None = None, make: MakeGymEnv | None = None, **kwargs: Any
 ) -> list[str]:
-    """Which keys of ``info`` tell of a success, found once a process in an environment of its own.
+    """Which keys of ``info`` are success flags, found once a process in an environment of its own.
 
-    Gymnasium's own tasks and families have none. Any other is acted in at random until it gives one, but for
-    no more than an episode or ``TRIAL`` steps; what of it fails there is told of in the run itself.
+    Gymnasium's own environments and families have none. Others are stepped with random actions until a flag
+    appears, for one episode or ``PROBE_STEPS`` steps at most; errors there appear again in the run itself.
     """
     spec = gymnasium.registry.get(id)
     modules = [wrapper.func.__module__ for wrapper in evaluation_wrappers(wrappers).values()]
@@ -240,13 +241,13 @@ def find_success_keys(
 def info_keys_at_reset(
     id: str, wrappers: Wrappers | None = None, make: MakeGymEnv | None = None, **kwargs: Any
 ) -> list[str]:
-    """The names in ``info`` of a task's reset; families have none that count."""
+    """The names in ``info`` after a reset; none for hydrl's own families."""
     family = getattr(getattr(make, "func", make), "__module__", "").startswith("hydrl.")
     return [] if family else probe_env(id, wrappers, make, kwargs, 0).info
 
 
 class ProbeResult(NamedTuple):
-    """What a task says in an environment of its own, in which it was acted for up to so many ``steps``."""
+    """What ``info`` held in an environment of its own, stepped at most ``steps`` times."""
 
     steps: int
     info: list[str]
@@ -256,7 +257,7 @@ class ProbeResult(NamedTuple):
 def probe_env(
     id: str, wrappers: Wrappers | None, make: MakeGymEnv | None, kwargs: dict[str, Any], steps: int
 ) -> ProbeResult:
-    """A task tried, once a process; what of it fails, as the run itself will tell, says nothing."""
+    """Steps an environment with random actions, once a process; errors are left to the run itself."""
     keywords = {key: value for key, value in kwargs.items() if key != "render_mode"}
     known = evaluation_wrappers(wrappers)
     # By the classes themselves: a notebook's next cell, or a reload, defines others of the same names.
@@ -279,7 +280,7 @@ def probe_env(
 
 
 def entry_point_of(id: str) -> Any:
-    """What Gymnasium makes a task of now, a class for one; ``None`` where it knows none."""
+    """The class or function Gymnasium makes an environment with now; ``None`` if it knows none."""
     try:
         point = gymnasium.spec(id).entry_point
         return load_env_creator(point) if isinstance(point, str) else point
@@ -288,7 +289,7 @@ def entry_point_of(id: str) -> Any:
 
 
 def find_success_in_episode(task: gymnasium.Env, known: ProbeResult) -> list[str]:
-    """What tells of a success where actions are drawn at random, of those that are allowed."""
+    """The success flags in ``info`` while random valid actions are taken."""
     actions = sum(choice_sizes(task.action_space))
     place = find_mask_source(task, None, lambda: known.info) if actions else None
     allowed = MaskTracker(task, place, "it", actions) if place else None
@@ -306,7 +307,7 @@ def find_success_in_episode(task: gymnasium.Env, known: ProbeResult) -> list[str
 
 
 def add_info_readers(env: GymWrapper) -> EnvBase:
-    """The environment, which gives what its tasks follow of ``info``, and allow, as entries."""
+    """Adds TorchRL readers for the followed values and the action masks of an environment."""
     tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
     below = [level for task in tasks for level in wrapper_chain(task)]
     if following := [level for level in below if isinstance(level, EpisodeInfo)]:
@@ -317,12 +318,12 @@ def add_info_readers(env: GymWrapper) -> EnvBase:
 
 
 def plain_partial(value: Any) -> Any:
-    """A value, or the plain partial of Hydra's, which checks its target anew at each call."""
+    """A value; of Hydra's partial the plain one, as Hydra's checks its target at each call."""
     return partial(value.func, *value.args, **value.keywords) if isinstance(value, partial) else value
 
 
 def for_evaluation(make: partial[EnvBase]) -> partial[EnvBase]:
-    """A partial of :func:`gymnasium_env` without the wrappers and opponents that are for training alone."""
+    """A partial of :func:`gymnasium_env` without opponents and wrappers that are for training alone."""
     wrappers = make.keywords.get("wrappers") or {}
     wrappers_left = evaluation_wrappers(wrappers)
     if make.keywords.get("opponents") is not None:
@@ -340,10 +341,10 @@ def evaluation_wrappers(wrappers: Wrappers | None) -> dict[str, Any]:
 
 
 class GymVector(GymWrapper):
-    """Tasks stepped together, of one reward each, that observe arrays, as :func:`adapted` makes them.
+    """TorchRL wrapper of a vector of environments with one reward each and array observations.
 
-    It gives TorchRL's numbers. The two methods of TorchRL's own class look anew at each step for the kind of
-    every space; with these acting takes 7 % (ten double pendulums) to 14 % (16 CartPoles) less time.
+    Its numbers are TorchRL's. TorchRL's own two methods inspect every space at each step; with these acting
+    takes 7 % (ten double pendulums) to 14 % (16 CartPoles) less time.
     """
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -360,7 +361,7 @@ class GymVector(GymWrapper):
     def to_tensordict(
         self, observation: Any, terminated: np.ndarray, truncated: np.ndarray, **more: torch.Tensor
     ) -> TensorDictBase:
-        """What Gymnasium says, ``[num_envs, ...]``, as TorchRL has it: a number is ``[num_envs, 1]``."""
+        """Gymnasium's arrays, ``[num_envs, ...]``, as a tensordict; scalars are ``[num_envs, 1]``."""
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         entries = {name: torch.as_tensor(flags) for name, flags in ends.items()} | more
         entries = {name: values.unsqueeze(-1) for name, values in entries.items()}

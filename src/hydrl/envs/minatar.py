@@ -22,19 +22,19 @@ def make(
     max_episode_steps: int = 5_000,
     **kwargs: Any,
 ) -> gymnasium.Env:
-    """A game, which shows ``[10, 10, channels]`` of truth values.
+    """Makes a game, which observes ``[10, 10, channels]`` booleans.
 
     Args:
-        id: as ``MinAtar/Breakout-v1``, of the actions that do something in it; of ``-v0`` all games have the
+        id: as ``MinAtar/Breakout-v1``, with the actions that have an effect; in ``-v0`` all games have the
             same six.
-        sticky: the probability that the action before is taken once more in place of the one that is given.
-        difficulty_ramping: whether opponents become faster and more as an episode goes on, in the games that
+        sticky: the probability that the last action is repeated instead of the given one.
+        difficulty_ramping: whether opponents become faster and more numerous during an episode, in games that
             have it.
-        max_episode_steps: after which an episode is truncated, for some games end only where one plays badly.
+        max_episode_steps: steps after which an episode is truncated; some games end only if one plays badly.
         **kwargs: others of ``gymnasium.make``.
 
     Raises:
-        UserError: for a game that there is not, for episodes of no steps, or where MinAtar is not installed.
+        UserError: for an unknown game, a limit below 1, or if MinAtar is not installed.
     """
     for module in ("matplotlib.pyplot", "seaborn"):  # which MinAtar imports where Ctrl-C would be swallowed
         with suppress(ImportError):
@@ -51,10 +51,10 @@ def make(
 
 
 class MinAtarWrapper(gymnasium.Wrapper):
-    """Begins each episode as the first one, and draws pictures of 8 bits.
+    """Gymnasium wrapper that makes each episode depend on its seed alone, and renders uint8 images.
 
-    The game remembers the last action of the episode before, which a sticky first step would take once more:
-    an episode would not be its seed's alone. And it leaves wrappers' ``np_random`` unseeded.
+    MinAtar remembers the last action of the episode before, which a sticky first step would repeat, and
+    leaves the wrappers' ``np_random`` unseeded.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -69,7 +69,7 @@ class MinAtarWrapper(gymnasium.Wrapper):
         return self.env.reset(seed=seed, options=options)
 
     def render(self) -> Any:
-        """``[10 * CELL, 10 * CELL, 3]``, or what the game itself draws."""
+        """An image, ``[10 * CELL_PIXELS, 10 * CELL_PIXELS, 3]``, or what the game itself draws."""
         drawn = self.env.render()
         if self.render_mode != "rgb_array":
             return drawn

@@ -1,4 +1,4 @@
-"""The statistics of normalised observations: taken, handed from one environment to another, kept."""
+"""Statistics of observation normalizers: initialised, saved, and loaded into other environments."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,19 +19,18 @@ from hydrl.specs import require_vectors
 
 
 def init_normalizers(env: TransformedEnv, frames: int | None, known: dict[str, Any] | None = None) -> None:
-    """Takes every ``ObservationNorm``'s mean and deviation from at least ``frames`` random frames.
+    """Initialises every ``ObservationNorm`` from at least ``frames`` random frames.
 
-    One environment does it as the TorchRL tutorial does. Several are not left to ``init_stats``, which stops
-    them all when the first episode ends: whatever comes late in an episode would look several times too wide.
+    For one environment as in the TorchRL tutorial. Several do not use ``init_stats``, which stops all of them
+    when the first episode ends and so underestimates whatever comes late in an episode.
 
     Args:
         env: seeded.
-        frames: at least so many; needed where there is one.
-        known: an earlier :func:`normalizer_state`, whose statistics are used instead.
+        frames: random frames, at least; required if there is an ``ObservationNorm``.
+        known: an earlier :func:`normalizer_state` to load instead.
 
     Raises:
-        UserError: for an ``ObservationNorm`` over several entries, which need statistics of their own, or
-            without frames.
+        UserError: for an ``ObservationNorm`` over several entries, or without frames.
     """
     for position, transform in enumerate(normalizers(env)):
         if not isinstance(transform, ObservationNorm):
@@ -54,16 +53,16 @@ def init_normalizers(env: TransformedEnv, frames: int | None, known: dict[str, A
 
 
 def fit_to_random_frames(transform: ObservationNorm, num_envs: int, frames: int) -> None:
-    """Fits ``transform`` to ``frames`` random frames of the environment below it, episode after episode.
+    """Fits ``transform`` to ``frames`` random frames of its environment, over several episodes.
 
-    A component that never moved is centred and not scaled.
+    A constant component is centred and not scaled.
     """
     rollout = transform.parent.rollout(-(-frames // num_envs), break_when_any_done=False)
     fit_normalizer(transform, rollout[transform.in_keys[0]].flatten(0, rollout.ndim - 1))
 
 
 def fit_normalizer(transform: ObservationNorm, observation: torch.Tensor) -> None:
-    """Takes mean and deviation from observations ``[frames, size]``; see :func:`fit_to_random_frames`."""
+    """Fits mean and deviation to observations ``[frames, size]``; see :func:`fit_to_random_frames`."""
     mean, deviation = observation.mean(0), observation.std(0)
     scale = deviation.where(varies(mean, deviation, transform.eps), 1.0)
     if not transform.standard_normal:  # the transform multiplies by the scale and adds loc
@@ -72,7 +71,7 @@ def fit_normalizer(transform: ObservationNorm, observation: torch.Tensor) -> Non
 
 
 def unscale_constants(transform: ObservationNorm) -> None:
-    """Unscales what never moved: TorchRL divides it by its least deviation, and it would move by millions."""
+    """Sets the scale of constant components to 1; TorchRL divides them by a tiny deviation."""
     loc, scale = transform.loc, transform.scale
     if not transform.standard_normal:  # the transform multiplies by the scale and adds loc
         loc, scale = -loc / scale, 1 / scale
@@ -84,12 +83,12 @@ def unscale_constants(transform: ObservationNorm) -> None:
 
 
 def varies(mean: torch.Tensor, deviation: torch.Tensor, eps: float) -> torch.Tensor:
-    """Whether a component moved by more than rounding its mean would have it seem to."""
+    """Whether each component varies by more than the rounding of its mean."""
     return deviation > 1.001 * eps * mean.abs().clamp_min(1.0)
 
 
 def set_statistics(transform: ObservationNorm, statistics: dict[str, torch.Tensor]) -> None:
-    """Writes ``loc`` and ``scale`` into a transform, giving them their shapes if they have none yet."""
+    """Writes ``loc`` and ``scale`` into a transform, materialising its buffers if needed."""
     for name, value in statistics.items():
         buffer = getattr(transform, name)
         if isinstance(buffer, UninitializedBuffer):
@@ -107,7 +106,7 @@ def normalizers(env: TransformedEnv) -> list[ObservationNorm | VecNorm | VecNorm
 
 
 def normalizer_state(env: TransformedEnv) -> dict[str, Any]:
-    """The statistics of all normalisers, copied, keyed ``"0"``, ``"1"``, ... in order: tensors only."""
+    """The statistics of all normalizers, copied, keyed ``"0"``, ``"1"``, ... in order: tensors only."""
     state: dict[str, Any] = {}
     for position, transform in enumerate(normalizers(env)):
         if isinstance(transform, ObservationNorm):
@@ -119,15 +118,15 @@ def normalizer_state(env: TransformedEnv) -> dict[str, Any]:
 
 
 def load_normalizer(env: TransformedEnv, state: dict[str, Any], *, running: bool = False) -> None:
-    """Puts the statistics of :func:`normalizer_state` into ``env`` and freezes running normalisers.
+    """Loads :func:`normalizer_state` into ``env`` and freezes running normalizers.
 
     Args:
-        env: with as many normalisers.
+        env: with as many normalizers.
         state: of each, in order.
-        running: lets running ones run on, as many observations as if they began anew.
+        running: lets running normalizers continue, for as many observations as if they began anew.
 
     Raises:
-        UserError: for statistics of other normalisers, or that are none.
+        UserError: if the statistics do not fit.
     """
     with explain_mismatch():
         for transform, statistics in zip(normalizers(env), state.values(), strict=True):
@@ -143,10 +142,10 @@ def load_normalizer(env: TransformedEnv, state: dict[str, Any], *, running: bool
 
 @contextmanager
 def explain_mismatch() -> Iterator[None]:
-    """Statistics of another run, or that somebody else made, put back in the block.
+    """Explains errors of loading statistics of another run.
 
     Raises:
-        UserError: where they do not fit.
+        UserError: if they do not fit.
     """
     try:
         yield

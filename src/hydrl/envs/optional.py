@@ -1,4 +1,4 @@
-"""What the makers of families share: packages that may not be there, and what is no name or probability."""
+"""Helpers of environment families: optional packages, and checks of ids and probabilities."""
 
 import re
 from collections.abc import Iterable
@@ -10,10 +10,10 @@ from hydrl.errors import UserError
 
 
 def require_package(name: str, extra: str, family: str = "") -> ModuleType:
-    """A package that comes with an extra of hydrl's, which is called as the family is unless that is given.
+    """Imports a package of one of hydrl's extras; ``family`` is the option of ``env``, if named differently.
 
     Raises:
-        UserError: where it cannot be imported, saying what to install.
+        UserError: if it cannot be imported, with the command that installs it.
     """
     try:
         return import_module(name)
@@ -23,14 +23,14 @@ def require_package(name: str, extra: str, family: str = "") -> ModuleType:
 
 
 def check_id(id: str, known: Iterable[str]) -> None:
-    """Refuses an id that a family has not.
+    """Refuses an id that a family does not have.
 
     Args:
-        id: as it was typed.
-        known: the family's, as ``FAMILY/Game-v1``.
+        id: as the user typed it.
+        known: the family's ids, as ``FAMILY/Game-v1``.
 
     Raises:
-        UserError: naming those that are near, or else all.
+        UserError: naming close matches, or else all.
     """
     if id in (ids := [*known]):
         return
@@ -40,7 +40,7 @@ def check_id(id: str, known: Iterable[str]) -> None:
 
 
 def check_probability(key: str, value: float) -> None:
-    """Refuses what is no probability, and 1: an action that is always the one before is never chosen.
+    """Refuses values outside [0, 1); at 1 an action would be repeated for ever.
 
     Raises:
         UserError: naming the key.
@@ -50,6 +50,6 @@ def check_probability(key: str, value: float) -> None:
 
 
 def game_name(id: str) -> str:
-    """What a game is called in an id of whatever version, in small letters alone."""
+    """A game's name in an id, without version, in small letters alone."""
     game = re.sub(r"(NoFrameskip|Deterministic|-ram)*(-v\d+)?$", "", id.rpartition("/")[2])
     return re.sub(r"[^a-z0-9]", "", game.lower())

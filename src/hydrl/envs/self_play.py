@@ -30,15 +30,17 @@ class OpponentPool:
 
     Args:
         every_frames: of training, after which the policy joins them as it is then.
-        size: how many are kept, the newest.
-        newest: the share of the games that are against the last of them; in others each is drawn evenly.
-        chance: the share of their moves that are drawn evenly from the allowed ones, so that games begin and
-            go on in ways that good players would not choose.
+        pool_size: how many are kept, the newest.
+        latest_prob: the share of the games that are against the last of them; else each is drawn evenly.
+        random_prob: the share of their moves that are drawn evenly from the valid ones, so that games go
+            on in ways that good players would not choose.
     """
 
-    def __init__(self, every_frames: int, size: int, newest: float, chance: float = 0.0) -> None:
-        self.every_frames, self.newest, self.chance = every_frames, newest, chance
-        self.policies: deque[TensorDictModuleBase] = deque(maxlen=size)
+    def __init__(
+        self, every_frames: int, pool_size: int, latest_prob: float, random_prob: float = 0.0
+    ) -> None:
+        self.every_frames, self.latest_prob, self.random_prob = every_frames, latest_prob, random_prob
+        self.policies: deque[TensorDictModuleBase] = deque(maxlen=pool_size)
         self.joined = 0  # multiples of every_frames
 
     def __deepcopy__(self, memo: dict) -> Self:
@@ -70,7 +72,7 @@ class OpponentPool:
         if not self.policies:
             return None
         last = len(self.policies) - 1
-        return last if rng.random() < self.newest else int(rng.integers(last + 1))
+        return last if rng.random() < self.latest_prob else int(rng.integers(last + 1))
 
     @torch.no_grad()
     def act(self, place: int, observation: dict[str, np.ndarray], legal: np.ndarray) -> int:
@@ -267,7 +269,7 @@ class SelfPlayEnv(gymnasium.Env):
         actions = self.game.action_space(player)
         legal = np.ones(actions.n, bool) if mask is None else np.asarray(mask, bool)
         others, place, drawn = self.opponents, self.opponent_index, self.np_random
-        if others is None or place is None or drawn.random() < others.chance:
+        if others is None or place is None or drawn.random() < others.random_prob:
             return int(actions.start + drawn.choice(np.flatnonzero(legal)))
         shown = {
             name: adapt_entry(get_path(observation, path), space)

@@ -1,4 +1,4 @@
-"""How many steps an episode of an environment may last."""
+"""Time limits of episodes."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ DEFAULT_EPISODE_STEPS = 1_000  # the same where the task has none
 
 
 def time_limit(env: EnvBase) -> int | None:
-    """Steps after which Gymnasium ends an episode of the task below ``env``, if it is one and has a limit."""
+    """The time limit in steps of the Gymnasium environment below ``env``, if there is one."""
     below = env.base_env if isinstance(env, TransformedEnv) else env
     if not isinstance(below, GymWrapper):
         return None
@@ -29,12 +29,12 @@ def time_limit(env: EnvBase) -> int | None:
 
 
 def episode_limit(env: EnvBase) -> int:
-    """Steps that ``eval.max_steps=auto`` lets an episode of ``env`` last: its own limit, where it has one."""
+    """The steps after which ``eval.max_steps=auto`` stops an episode: its own limit, if it has one."""
     return min(MAX_EPISODE_STEPS, *limits) if (limits := list(find_limits(env))) else DEFAULT_EPISODE_STEPS
 
 
 def find_limits(env: EnvBase) -> Iterator[int]:
-    """The time limits of an environment that has begun: those of its transforms, and the task's own."""
+    """The time limits of an environment after its first reset: those of its transforms and its own."""
     if isinstance(env, TransformedEnv):
         counters = [transform for transform in env.transform.modules() if isinstance(transform, StepCounter)]
         yield from (counter.max_steps for counter in counters if counter.max_steps)

@@ -267,7 +267,7 @@ class RunningRewardScaling(Transform):
         self.count = total
 
 
-def random_horizon(prob: float | None, longest: int | None = None) -> Transform | None:
+def random_truncation(prob: float | None, longest: int | None = None) -> Transform | None:
     """:class:`RandomHorizon`, or none where ``prob`` is ``None``."""
     return None if prob is None else RandomHorizon(prob, longest)
 
@@ -305,7 +305,7 @@ class RandomHorizon(RandomTruncationTransform):
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         if "step_count" not in tensordict_reset:
-            raise UserError("transforms.random_horizon needs the transform StepCounter before it")
+            raise UserError("transforms.random_truncation needs the transform StepCounter before it")
         begun = super()._reset(tensordict, tensordict_reset)
         return begun.set("cut_short", torch.zeros_like(begun.get("done")))
 
@@ -378,6 +378,12 @@ def action_scaling(env: EnvBase | None = None) -> Transform | None:
     return ActionScaling([key]) if numbers else None
 
 
+def action_clipping(env: EnvBase | None = None) -> Transform | None:
+    """:class:`ActionClipping` for continuous actions; discrete ones have no bounds, and get none."""
+    scaling = action_scaling(env)
+    return None if scaling is None else ActionClipping(scaling.in_keys_inv)
+
+
 class ActionScaling(envs.ActionScaling):
     """TorchRL's: what acts, explores and judges has actions in [-1, 1], whatever the task's unit.
 
@@ -394,6 +400,23 @@ class ActionScaling(envs.ActionScaling):
 
     def for_rows(self) -> "ActionScaling":
         """The same without an environment, for rows ``[rows, ...]`` of single ones."""
-        transform = ActionScaling(self.in_keys_inv)
+        transform = type(self)(self.in_keys_inv)
         transform._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
         return transform
+
+
+class ActionClipping(ActionScaling):
+    """Clips actions to the environment's bounds on their way to it; the policy may act beyond them.
+
+    For Gaussian policies that are not squashed, as Stable-Baselines3's and CleanRL's PPO have them: what is
+    learned from is the action before it was clipped.
+    """
+
+    def _init_from_spec(self, leaf_spec: TensorSpec) -> None:
+        super()._init_from_spec(leaf_spec)
+        self.loc.zero_()
+        self.scale.fill_(1.0)
+
+    def _transform_leaf(self, leaf_spec: TensorSpec) -> TensorSpec:
+        self._ensure_initialized()
+        return leaf_spec.clone()  # bounded: random actions and squashed policies stay within

@@ -60,6 +60,6 @@ def unscale_actions(buffer: ReplayBuffer | None, env: TransformedEnv) -> ReplayB
     The stored rows can then be read as any other dataset of the environment.
     """
     for transform in env.transform:
-        if buffer is not None and isinstance(transform, ActionScaling):
+        if buffer is not None and type(transform) is ActionScaling:
             buffer.append_transform(transform.for_rows())
     return buffer

@@ -8,6 +8,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValidator, ValidationError
 
+from hydrl.config.migrations import new_config, new_word
 from hydrl.config.overrides import key_of
 from hydrl.config.schema import Role, keys
 from hydrl.errors import UserError
@@ -94,15 +95,16 @@ def read(folder: Path) -> Run:
         if found["solved_at_seconds"] is not None:
             found["solved_at_seconds"] -= start
         file = "config_resolved.yaml"
-        config = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        config = new_config(yaml.safe_load((folder / file).read_text(encoding="utf-8")))
         made = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
-            "threshold": config["eval"]["solved_at"],
+            "threshold": config["eval"]["reward_threshold"],
             "id": config.get("env", {}).get("id"),
         }
         file = ".hydra/overrides.yaml"
-        made["overrides"] = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        typed = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        made["overrides"] = [*map(new_word, typed)]
         return Run.model_validate(found | made)
     except UserError:
         raise

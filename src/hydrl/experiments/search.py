@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from hydrl.config.migrations import new_word
 from hydrl.config.overrides import as_hydra_reads, as_typed, key_of
 from hydrl.config.settings import builder
 from hydrl.config.tree import find, show
@@ -59,7 +60,7 @@ class Search:
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self.plan, self.say, self.out, self.failures = plan, say, Path(plan.out), 0
         values = plan.settings.model_dump()
-        self.now = {key: find(values, key_of(key)) for key in plan.space}
+        self.now = {key: find(values, key_of(new_word(key))) for key in plan.space}
         drawing = {"sampler": builder(plan.sampler)(), "pruner": builder(plan.pruner)()}
         self.fresh = [each for each in (self.out, *self.out.parents) if not each.exists()]
         self.lock = RunLock()
@@ -107,7 +108,7 @@ class Search:
         plan = self.plan
         now = [*plan.overrides, *plan.ranges, f"seeds={','.join(map(str, plan.seeds))}"]
         now += [f"maximise={plan.maximise}"] * (plan.maximise != RETURN)
-        then = self.study.user_attrs.get("words", now)
+        then = [*map(new_word, self.study.user_attrs.get("words", now))]
         if set(then) != set(now):
             place, other = f"out={self.out}", "remove the folder, or name another by out=DIR"
             if plan.storage:
@@ -130,7 +131,7 @@ class Search:
         for key in [key for key, value in found.items() if value is None]:
             del found[key]
             outside = f"for the present {show(self.now[key])} is not in {ranges[key]}"
-            self.say(f"the first trial draws {key} too, {outside}")
+            self.say(f"the first trial draws {new_word(key)} too, {outside}")
         return found
 
     def run(self) -> None:
@@ -205,7 +206,7 @@ class Search:
         values = {key: trial.params[key] for key in self.plan.space}
         floats = [key for key, each in self.plan.space.items() if isinstance(each, FloatDistribution)]
         values |= {key: float(f"{values[key]:.4g}") for key in floats if values[key] != self.now[key]}
-        return [f"{key}={value}" for key, value in values.items()]
+        return [new_word(f"{key}={value}") for key, value in values.items()]
 
     def command(self, trial: FrozenTrial) -> str:
         """What trains with the numbers of a trial."""

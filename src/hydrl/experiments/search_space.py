@@ -18,6 +18,7 @@ from optuna.distributions import (
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
 from hydrl.config.command_line import translate
+from hydrl.config.migrations import new_words, old_word
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.schema import Built, Role, Strict, keys
 from hydrl.config.settings import Settings, load
@@ -46,7 +47,7 @@ class Plan(Strict, arbitrary_types_allowed=True):
     Attributes:
         overrides: that every run takes.
         ranges: what is drawn, as overrides.
-        space: what each key, with the + it may need, is drawn from.
+        space: what each key, with the + it may need, is drawn from; Optuna keeps first names.
         settings: of a run with the present numbers.
     """
 
@@ -71,7 +72,7 @@ def read(words: Sequence[str]) -> Plan:
     Raises:
         UserError: for a word that neither the search nor train.py understands.
     """
-    named, others = split(with_paths(words))
+    named, others = split(with_paths(new_words(words)))
     use(named)
     if "out=" in others:
         raise UserError("out= names no folder; write out=DIR")
@@ -105,7 +106,10 @@ def read(words: Sequence[str]) -> Plan:
     if not ranges:
         raise UserError(f"nothing is left to draw; add a range, as {RANGE}")
     present = settings.model_dump()
-    space = {each.get_key_element(): distribution(each, find(present, key)) for key, each in ranges.items()}
+    space = {
+        old_word(each.get_key_element()): distribution(each, find(present, key))
+        for key, each in ranges.items()
+    }
     lines = [each.input_line for each in ranges.values()]
     made = {"overrides": [*adding, *overrides], "ranges": lines, "space": space, "settings": settings}
     try:

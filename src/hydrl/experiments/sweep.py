@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
+from hydrl.config.migrations import old_word
 from hydrl.config.schema import Role, keys
 from hydrl.errors import print_lines, printable, printable_lines
 from hydrl.experiments.processes import Training, Trainings, side_by_side
@@ -47,8 +48,8 @@ def folder_name(overrides: Sequence[str], left_out: Sequence[str] = ()) -> str:
 
 
 def named(overrides: Sequence[str]) -> dict[str, str]:
-    """What a member may be named by: the overrides that make another run, by their keys."""
-    given = dict(each.lstrip("+~").partition("=")[::2] for each in overrides)
+    """What a member may be named by: the overrides that make another run, by their first keys."""
+    given = dict(old_word(each.lstrip("+~")).partition("=")[::2] for each in overrides)
     unnamed = keys(Role.PROCESS, Role.RECORD)
     return {key: value for key, value in given.items() if re.split(r"[./]", key)[0] not in unnamed}
 

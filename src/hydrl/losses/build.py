@@ -108,13 +108,15 @@ class GroupLosses(nn.Module):
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
         """Over a minibatch; a divergence is that of the group whose policy has moved farthest."""
         losses = {group: loss(minibatch) for group, loss in self.of_groups.items()}
-        found = {
-            group_term(group, key): each for group, given in losses.items() for key, each in given.items()
+        terms = {
+            group_term(group, key): value
+            for group, outputs in losses.items()
+            for key, value in outputs.items()
         }
         for key in KL_KEYS:
             if key in self.out_keys:
-                found[key] = torch.stack([given[key] for given in losses.values()]).max()
-        return TensorDict(found)
+                terms[key] = torch.stack([outputs[key] for outputs in losses.values()]).max()
+        return TensorDict(terms)
 
 
 def group_term(group: str, key: str) -> str:
@@ -156,13 +158,17 @@ def make_loss(
         "action_spec": nested_spec(action_spec, keys.get("action", "action"))
     }  # an entropy is of each agent
     known |= {"action_space": action_spec, "num_actions": getattr(action_spec.space, "n", None)}
-    asked = inspect.signature(module).parameters
-    remembers = any(key in RNN_STATE_KEYS for each in parts.values() for key in getattr(each, "in_keys", ()))
+    parameters = inspect.signature(module).parameters
+    remembers = any(
+        key in RNN_STATE_KEYS for network in parts.values() for key in getattr(network, "in_keys", ())
+    )
     known |= {"deactivate_vmap": True} if remembers else {}
     check_networks(getattr(module, "func", module), networks, parts, keys)
     check_shared(module, networks, parts)
-    given, encoder = split_shared_encoder({argument: parts[part] for argument, part in networks.items()})
-    loss = copy_value_norm(module(**given, **{name: value for name, value in known.items() if name in asked}))
+    arguments, encoder = split_shared_encoder({argument: parts[part] for argument, part in networks.items()})
+    loss = copy_value_norm(
+        module(**arguments, **{name: value for name, value in known.items() if name in parameters})
+    )
     if encoder is not None:
         loss.convert_to_functional(encoder, "encoder", create_target_params=True)
     if keys:
@@ -230,9 +236,9 @@ def group_loss_keys(
     """The keys of a group's loss; what it writes itself stands beside the group's own entries."""
     beside = vars(getattr(module, "func", module).default_keys())
     written = [name for name in ("value", "advantage", "value_target") if name in beside]
-    given = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
-    found = {name: (group, beside[name]) for name in written}
-    return found | {name: group_key(key, group) for name, key in given.items()}
+    nested_keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
+    group_keys = {name: (group, beside[name]) for name in written}
+    return group_keys | {name: group_key(key, group) for name, key in nested_keys.items()}
 
 
 def check_networks(
@@ -245,7 +251,7 @@ def check_networks(
     """
     names = vars(loss.default_keys()) | keys if hasattr(loss, "default_keys") else {}
     for argument, part in networks.items():
-        read = [names[each] for each in READ_KEYS.get(argument, ()) if each in names]
+        read = [names[name] for name in READ_KEYS.get(argument, ()) if name in names]
         one_number = {"value", "local_value"} & names.keys()
         valuing = "QValueActor" if one_number else "DistributionalQValueActor"
         kind = valuing if part == "actor" else "ValueOperator"
@@ -265,7 +271,7 @@ def check_shared(
     """
     if not getattr(module, "keywords", {}).get("separate_losses"):
         return
-    learned = [each for part in {*networks.values()} for each in parts[part].parameters()]
+    learned = [parameter for part in {*networks.values()} for parameter in parts[part].parameters()]
     if len(learned) > len({*learned}):
         raise UserError(
             "loss.module.separate_losses=true keeps the critic's gradient from an encoder that it shares "
@@ -275,8 +281,8 @@ def check_shared(
 
 def require_written(part: str, network: Any, loss: type, read: Sequence[Any], kind: str) -> None:
     """Refuses a network that does not write all that is ``read`` of it, and says which ``kind`` does."""
-    if lacking := [each for each in read if each not in network.out_keys]:
-        writes, reads = (", ".join(map(str, each)) for each in (network.out_keys, lacking))
+    if lacking := [key for key in read if key not in network.out_keys]:
+        writes, reads = (", ".join(map(str, listed)) for listed in (network.out_keys, lacking))
         raise UserError(f"{part} writes {writes}, and {loss.__name__} reads {reads} of it; make it a {kind}")
 
 
@@ -319,11 +325,11 @@ def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) 
     if not groups:
         return list(loss.parameters())
     left = dict(loss.named_parameters())
-    found = []
+    groups_found = []
     for name, options in groups.items():
-        own = [left.pop(each) for each in list(left) if each.startswith(name)]
+        own = [left.pop(parameter) for parameter in list(left) if parameter.startswith(name)]
         if not own:
-            heads = sorted({each.partition(".")[0].removesuffix("_params") for each in left})
+            heads = sorted({parameter.partition(".")[0].removesuffix("_params") for parameter in left})
             raise UserError(f"loss.param_groups.{name}: no parameter is left to it; use {' or '.join(heads)}")
-        found.append({"params": own, **options})
-    return [*([{"params": list(left.values())}] if left else []), *found]
+        groups_found.append({"params": own, **options})
+    return [*([{"params": list(left.values())}] if left else []), *groups_found]

@@ -34,21 +34,21 @@ class ExpertMinibatches(Minibatches):
     ) -> None:
         self.data, self.updates, self.size = data, updates, size
         keys = loss.tensor_keys
-        self.places = {
+        self.expert_to_policy = {
             keys.expert_observation: keys.collector_observation,
             keys.expert_action: keys.collector_action,
         }
-        if lacking := [key for key in self.places if key not in data[:1].keys(True, True)]:
+        if lacking := [key for key in self.expert_to_policy if key not in data[:1].keys(True, True)]:
             raise UserError(f"data has no {lacking[0]}, which loss.keys says an expert's steps have")
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""
-        steps = batch.select(*self.places).reshape(-1)
+        steps = batch.select(*self.expert_to_policy).reshape(-1)
         for _ in range(self.updates):
-            given = self.data.sample(self.size).select(*self.places).to(steps.device)
+            expert = self.data.sample(self.size).select(*self.expert_to_policy).to(steps.device)
             own = steps[torch.randint(len(steps), (self.size,), device=steps.device)]
-            placed = {place: own[key] for key, place in self.places.items()}
-            yield given.update(TensorDict(placed, [self.size]))
+            placed = {place: own[key] for key, place in self.expert_to_policy.items()}
+            yield expert.update(TensorDict(placed, [self.size]))
 
 
 class ImitationReward:

@@ -76,19 +76,19 @@ class CQLLoss(objectives.CQLLoss):
     def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
         """How far the soft greatest of values lies above that of the action in the data; of both critics."""
         with torch.no_grad():
-            actions, log_densities = self.proposed(minibatch)
+            actions, log_densities = self.sample_actions(minibatch)
         states = minibatch.select(*self.qvalue_network.in_keys, strict=False)
-        asked = (
+        candidates = (
             states.expand(len(actions), *minibatch.shape).clone(False).set(self.tensor_keys.action, actions)
         )
-        judged = self._vmap_qvalue_networkN0(asked, self.qvalue_network_params)
+        judged = self._vmap_qvalue_networkN0(candidates, self.qvalue_network_params)
         values = judged.get(self.tensor_keys.state_action_value).squeeze(-1)  # [critics, actions, size]
         greatest = (values - log_densities).logsumexp(1) - math.log(len(actions))
         of_data = [minibatch.get(key) for key in (self.tensor_keys.pred_q1, self.tensor_keys.pred_q2)]
         above = greatest - torch.stack(of_data).squeeze(-1)
         return self._reduce_loss(self.min_q_weight * above.sum(0), tensordict=minibatch), {}
 
-    def proposed(self, minibatch: TensorDictBase) -> tuple[Tensor, Tensor]:
+    def sample_actions(self, minibatch: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Actions ``[2 num_random, size, ...]``, half of them evenly, and their log-densities."""
         with self.actor_network_params.to_module(self.actor_network):
             policy = self.actor_network.get_dist(minibatch)
@@ -140,5 +140,5 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
 
     def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
         """How far the soft greatest of values lies above that of the action in the data."""
-        penalty, told = super().cql_loss(minibatch)
-        return self.min_q_weight * penalty, told
+        penalty, metadata = super().cql_loss(minibatch)
+        return self.min_q_weight * penalty, metadata

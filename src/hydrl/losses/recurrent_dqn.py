@@ -49,7 +49,7 @@ class RecurrentDQNLoss(DQNLoss):
 
         Writes the absolute errors, ``[size, time, 1]``, by which they may be drawn.
         """
-        observed = self.observed(minibatch)
+        observed = self.read_observations(minibatch)
         with self.value_network_params.to_module(self.value_network, preserve_module_state=False):
             judged = self.value_network(observed.copy())
         params = self.target_value_network_params
@@ -57,16 +57,18 @@ class RecurrentDQNLoss(DQNLoss):
             later = self.value_network(observed.copy())
         best = (judged if self.double_dqn else later).get(self.tensor_keys.action)
         values = judged.get(self.tensor_keys.action_value)[:, :-1]
-        predicted = self.of_action(values, minibatch.get(self.tensor_keys.action))
-        target = self.targets(minibatch, self.of_action(later.get(self.tensor_keys.action_value), best))
+        predicted = self.select_values(values, minibatch.get(self.tensor_keys.action))
+        target = self.compute_targets(
+            minibatch, self.select_values(later.get(self.tensor_keys.action_value), best)
+        )
         minibatch.set(self.tensor_keys.priority, (predicted - target).detach().abs().unsqueeze(-1))
         loss = distance_loss(predicted, target, self.loss_function)
         weights = self._maybe_get_priority_weight(minibatch)
-        made = TensorDict(loss=self._reduce_loss(loss, tensordict=minibatch, weights=weights))
-        self._clear_weakrefs(minibatch, made, "value_network_params", "target_value_network_params")
-        return made
+        losses = TensorDict(loss=self._reduce_loss(loss, tensordict=minibatch, weights=weights))
+        self._clear_weakrefs(minibatch, losses, "value_network_params", "target_value_network_params")
+        return losses
 
-    def observed(self, minibatch: TensorDictBase) -> TensorDictBase:
+    def read_observations(self, minibatch: TensorDictBase) -> TensorDictBase:
         """What the network reads at each step and after the last, ``[size, time + 1]``."""
         size, time = minibatch.shape
         following = minibatch.get("next")
@@ -76,7 +78,7 @@ class RecurrentDQNLoss(DQNLoss):
         }
         return TensorDict(batch_size=[size, time + 1], device=minibatch.device).update(entries)
 
-    def of_action(self, values: Tensor, action: Tensor) -> Tensor:
+    def select_values(self, values: Tensor, action: Tensor) -> Tensor:
         """The values, ``[..., actions]``, of the actions, one-hot or integers; ``[...]``."""
         if self.action_space != "categorical":
             return (values * action).sum(-1)
@@ -84,7 +86,7 @@ class RecurrentDQNLoss(DQNLoss):
         return values.gather(-1, index).squeeze(-1)
 
     @torch.no_grad()
-    def targets(self, minibatch: TensorDictBase, values: Tensor) -> Tensor:
+    def compute_targets(self, minibatch: TensorDictBase, values: Tensor) -> Tensor:
         """What each step is worth, ``[size, time]``, by the values that its successors are given.
 
         Args:

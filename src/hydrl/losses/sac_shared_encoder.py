@@ -58,7 +58,7 @@ def split_shared_encoder(networks: Mapping[str, Any]) -> tuple[dict[str, Any], n
     Where there is none they stay as they are, as do those of losses of states, for which it runs within them.
     """
     critic = networks.get("qvalue_network")
-    shared = [each for each in critic.modules() if getattr(each, "shared", False)] if critic else []
+    shared = [module for module in critic.modules() if getattr(module, "shared", False)] if critic else []
     if critic is None or not shared:
         return {**networks}, None
     actor, layers = networks["actor_network"], critic[-1]

@@ -13,7 +13,7 @@ from hydrl.networks.build import NetworkOptions, make_network
 from hydrl.networks.layers import noisy_layers
 from hydrl.specs import action_kind, mask_key
 
-ScaleKind = Literal["per_state", "independent"]
+ScaleKind = Literal["per_state", "log_std", "independent"]
 MIN_FLOATS = (
     8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
 )
@@ -26,9 +26,11 @@ def tanh_normal(
 
     Args:
         env: gives the action bounds and, by one reset, the size of the observation.
-        scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does, or
-            ``independent``, one learned number an action dimension (Schulman et al. 2017).
-        scale_init: the Gaussian's deviation at the start, about, before it is squashed.
+        scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does;
+            ``log_std``, its logarithm computed by the network (Haarnoja et al. 2018); or ``independent``, one
+            learned number an action dimension (Schulman et al. 2017).
+        scale_init: the Gaussian's deviation at the start, about, before it is squashed; ``log_std`` begins
+            near 1.
         **net: what lies before, see :class:`hydrl.networks.build.NetworkOptions`.
     """
     warn_rounding(env)
@@ -55,6 +57,25 @@ def categorical(
     """
     head = heads.multi_categorical if action_kind(env) == "multi-discrete" else heads.categorical
     return make_network(env, head(env.action_spec_unbatched, mask=mask_key(env)), **net)
+
+
+def gaussian(
+    env: EnvBase, *, scale: ScaleKind = "independent", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+) -> ProbabilisticActor:
+    """A Gaussian without squashing for continuous actions; :func:`categorical` for discrete ones.
+
+    As in Stable-Baselines3 and CleanRL. Actions may lie outside the bounds:
+    :class:`hydrl.envs.transforms.ActionClipping` clips them on their way to the environment.
+
+    Args:
+        env: and the others as for :func:`tanh_normal`.
+        scale: see :func:`tanh_normal`.
+        scale_init: standard deviation at the start.
+    """
+    if action_kind(env) in ("discrete", "multi-discrete"):
+        return categorical(env, scale=scale, scale_init=scale_init, **net)
+    head = heads.gaussian(env.action_spec_unbatched, scale=scale, scale_init=scale_init)
+    return make_network(env, head, **net)
 
 
 def stochastic(
@@ -116,7 +137,7 @@ def warn_rounding(env: EnvBase, key: NestedKey = "action") -> None:
     far = low.abs().maximum(high.abs())
     between = (high - low) / (far.nextafter(far * 2) - far)
     if (least := between.min()) < MIN_FLOATS:
-        a, b = (each[between.argmin()].item() for each in (low, high))
+        a, b = (bound[between.argmin()].item() for bound in (low, high))
         warn_once(
             f"an action lies between {a:,.10g} and {b:,.10g}, where float32 has {least:,.0f} numbers, too "
             "few for its probability; use other bounds in the task, as gymnasium.wrappers.RescaleAction does"

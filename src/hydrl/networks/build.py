@@ -36,7 +36,7 @@ class NetworkOptions(TypedDict):
         encoder: builds, from the environment and ``in_keys``, what reads these and writes ``features``,
             ``[..., size]``, or ``None`` where hidden layers read them, vectors that are joined. Where it is
             ``shared``, for a critic of states, what lies before the actor's head lies before this one too.
-        memory: builds what keeps something of them, as :class:`hydrl.networks.rnn.RecurrentLayer` does. A
+        rnn: builds what keeps something of them, as :class:`hydrl.networks.rnn.RecurrentLayer` does. A
             critic of states has none of its own, which would need hidden states while acting, at an actor's
             cost; one of actions has, as it judges nothing but sequences.
         norm: see :func:`hydrl.networks.layers.mlp`.
@@ -47,7 +47,7 @@ class NetworkOptions(TypedDict):
     activation: str
     in_keys: NotRequired[list[str] | None]
     encoder: NotRequired[MakeEncoder | Literal["shared"] | None]
-    memory: NotRequired[Callable[..., TensorDictModuleBase] | None]
+    rnn: NotRequired[Callable[..., TensorDictModuleBase] | None]
     norm: NotRequired[Norm | None]
     init: NotRequired[str | None]
 
@@ -61,7 +61,7 @@ def make_network(
     activation: str,
     in_keys: list[str] | None = None,
     encoder: MakeEncoder | Literal["shared"] | None = None,
-    memory: Callable[..., TensorDictModuleBase] | None = None,
+    rnn: Callable[..., TensorDictModuleBase] | None = None,
     norm: Norm | None = None,
     init: str | None = None,
 ) -> TensorDictModuleBase:
@@ -73,8 +73,8 @@ def make_network(
         actor: whose encoder and memory lie before the head, where they are shared.
     """
     in_keys = in_keys or observation_keys(env)
-    if actor is not None and memory is not None:
-        memory = partial(memory, state=CRITIC_STATE)
+    if actor is not None and rnn is not None:
+        rnn = partial(rnn, state=CRITIC_STATE)
     before, read = (
         find_shared_modules(actor, in_keys)
         if encoder == "shared" or {*in_keys} & {*SHARED_KEYS}
@@ -82,14 +82,14 @@ def make_network(
     )
     of_the_actor = bool(before)
     if not of_the_actor and encoder != "shared":
-        before, read = make_encoder_and_rnn(env, in_keys, encoder, memory)
+        before, read = make_encoder_and_rnn(env, in_keys, encoder, rnn)
     size = input_size(env, before, read) if norm or not before else 0
-    if head.of_actions:
+    if head.takes_action:
         read, size = [*read, "action"], size + env.action_spec_unbatched.shape[-1]
-    layers = (ActionValueLayers if head.of_actions and norm is None else Layers)(
+    layers = (ActionValueLayers if head.takes_action and norm is None else Layers)(
         num_cells, activation, norm, size
     )
-    whole = materialise(head.over(layers, read, before), env)
+    whole = materialise(head.build(layers, read, before), env)
     init_weights(
         whole[-1] if of_the_actor else whole, init, head.gain
     )  # what is shared is the actor's to draw
@@ -104,27 +104,27 @@ def find_shared_modules(
     Files of older runs name that in ``in_keys``.
     """
     kinds = (Encoder,) if "features" in in_keys else (Encoder, RecurrentLayer)
-    found = [] if actor is None else [each for each in actor.modules() if isinstance(each, kinds)]
-    for each in found:
-        each.shared = True
-    if not found or {*in_keys} & {*SHARED_KEYS}:
-        return found, in_keys
-    return found, ["memory" if isinstance(found[-1], RecurrentLayer) else "features"]
+    modules = [] if actor is None else [module for module in actor.modules() if isinstance(module, kinds)]
+    for module in modules:
+        module.shared = True
+    if not modules or {*in_keys} & {*SHARED_KEYS}:
+        return modules, in_keys
+    return modules, ["memory" if isinstance(modules[-1], RecurrentLayer) else "features"]
 
 
 def make_encoder_and_rnn(
     env: EnvBase,
     in_keys: list[str],
     encoder: MakeEncoder | None,
-    memory: Callable[..., TensorDictModuleBase] | None,
+    rnn: Callable[..., TensorDictModuleBase] | None,
 ) -> tuple[list[TensorDictModuleBase], list[str]]:
     """What lies before the layers, and which entries these then read."""
     before: list[TensorDictModuleBase] = []
-    if encoder is not None and (made := encoder(env, in_keys)) is not None:
-        before.append(Encoder(materialise(made, env)))
+    if encoder is not None and (built := encoder(env, in_keys)) is not None:
+        before.append(Encoder(materialise(built, env)))
         in_keys = ["features"]
-    if memory is not None:
-        before.append(memory(in_keys, input_size(env, before, in_keys)))
+    if rnn is not None:
+        before.append(rnn(in_keys, input_size(env, before, in_keys)))
         in_keys = ["memory"]
     return before, in_keys
 
@@ -139,8 +139,8 @@ def input_size(env: EnvBase, before: Sequence[TensorDictModuleBase], in_keys: Se
         return total_size(env.observation_spec, in_keys)
     written = initial_observation(env)
     with torch.no_grad():
-        for each in before:
-            written = each.to(env.device).eval()(written)
+        for module in before:
+            written = module.to(env.device).eval()(written)
     return sum(written[key].shape[-1] for key in in_keys)
 
 

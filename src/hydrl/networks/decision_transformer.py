@@ -57,10 +57,10 @@ def decision_transformer(
     config.n_embd, config.n_layer, config.n_head, config.n_inner = width, layers, heads, 4 * width
     config.n_positions, config.resid_pdrop, config.attn_pdrop = 3 * context, dropout, dropout
     network = DTActor(size + 1, spec.shape[-1], config)
-    made = DecisionTransformer(
+    actor = DecisionTransformer(
         network, in_keys, size, context, spec.space.low, spec.space.high, target_return
     )
-    return made.to(env.device).eval()
+    return actor.to(env.device).eval()
 
 
 class DecisionTransformer(TensorDictModuleBase):
@@ -107,12 +107,12 @@ class DecisionTransformer(TensorDictModuleBase):
         target_return: float | None,
     ) -> None:
         super().__init__()
-        self.network, self.observed, self.sizes = network, [*in_keys], (1, size + 1, low.shape[-1])
-        self.context, self.asked = context, target_return is not None
+        self.network, self.observation_keys, self.sizes = network, [*in_keys], (1, size + 1, low.shape[-1])
+        self.context, self.has_target_return = context, target_return is not None
         self.in_keys = [*in_keys, "episode_reward", *CONTEXT_KEYS, "is_init"]
         self.out_keys = ["action", *(("next", key) for key in CONTEXT_KEYS)]
-        told = {"loc": 0.0, "scale": 1.0, "length": 1.0, "target_return": target_return or 0.0}
-        for name, value in told.items():
+        buffers = {"loc": 0.0, "scale": 1.0, "length": 1.0, "target_return": target_return or 0.0}
+        for name, value in buffers.items():
             self.register_buffer(name, torch.tensor(value))
         for name, bound in (("low", low), ("high", high)):
             self.register_buffer(name, bound.clone())
@@ -123,7 +123,7 @@ class DecisionTransformer(TensorDictModuleBase):
         self.loc.copy_(to_go.mean())
         self.scale.copy_(to_go.std(unbiased=False).clamp_min(1e-6))
         self.length.copy_(rows["step_count"].max() + 1)
-        if not self.asked:
+        if not self.has_target_return:
             counts = rows["episode"].unique_consecutive(return_counts=True)[1]
             returns = (to_go + rows["episode_reward"])[counts.cumsum(0) - 1]
             self.target_return.copy_(returns.quantile(TARGET_QUANTILE))
@@ -133,47 +133,49 @@ class DecisionTransformer(TensorDictModuleBase):
     def make_tensordict_primer(self) -> TensorDictPrimer:
         """What an environment has of it where episodes begin."""
         context, steps = CONTEXT_KEYS
-        kept = Unbounded((self.context, sum(self.sizes)), device=self.low.device)
+        context_spec = Unbounded((self.context, sum(self.sizes)), device=self.low.device)
         counted = Unbounded((1,), dtype=torch.int64, device=self.low.device)
-        return TensorDictPrimer({context: kept, steps: counted}, expand_specs=True)
+        return TensorDictPrimer({context: context_spec, steps: counted}, expand_specs=True)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the action; of a step the context of the next one too."""
         if "return_to_go" in tensordict.keys():  # noqa: SIM118 - a tensordict's keys
-            seen = self.joined(tensordict, tensordict["step_count"])
-            given = self.scaled(tensordict["return_to_go"]), seen, tensordict["action"]
-            return tensordict.set("action", self.actions(*given))
+            observations = self.concat_observation(tensordict, tensordict["step_count"])
+            inputs = self.scale_returns(tensordict["return_to_go"]), observations, tensordict["action"]
+            return tensordict.set("action", self.predict_actions(*inputs))
         return self.step(tensordict)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         """The action of a step ``[...]``, and what is kept for the next."""
         shape = tensordict.shape
-        kept, steps = (tensordict[key] for key in CONTEXT_KEYS)
-        to_go = self.scaled(self.target_return - tensordict["episode_reward"])
-        now = torch.cat([to_go, self.joined(tensordict, steps)], -1).reshape(-1, sum(self.sizes[:2]))
-        kept, steps = kept.reshape(-1, *kept.shape[-2:]), steps.reshape(-1)
-        kept = torch.where((steps >= self.context)[:, None, None], kept.roll(-1, 1), kept)
+        tokens, steps = (tensordict[key] for key in CONTEXT_KEYS)
+        to_go = self.scale_returns(self.target_return - tensordict["episode_reward"])
+        now = torch.cat([to_go, self.concat_observation(tensordict, steps)], -1).reshape(
+            -1, sum(self.sizes[:2])
+        )
+        tokens, steps = tokens.reshape(-1, *tokens.shape[-2:]), steps.reshape(-1)
+        tokens = torch.where((steps >= self.context)[:, None, None], tokens.roll(-1, 1), tokens)
         place = steps.clamp_max(self.context - 1)
         row = torch.arange(len(place), device=place.device)
         now = torch.cat([now, now.new_zeros(len(now), self.sizes[2])], -1)
-        kept = kept.index_put((row, place), now)
-        action = self.actions(*kept.split(self.sizes, -1))[row, place]
-        kept[row, place, sum(self.sizes[:2]) :] = action
+        tokens = tokens.index_put((row, place), now)
+        action = self.predict_actions(*tokens.split(self.sizes, -1))[row, place]
+        tokens[row, place, sum(self.sizes[:2]) :] = action
         tensordict.set("action", action.reshape(*shape, -1))
         context, count = CONTEXT_KEYS
-        tensordict.set(("next", context), kept.reshape(*shape, *kept.shape[1:]))
+        tensordict.set(("next", context), tokens.reshape(*shape, *tokens.shape[1:]))
         return tensordict.set(("next", count), (steps + 1).reshape(*shape, 1))
 
-    def actions(self, to_go: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+    def predict_actions(self, to_go: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """What is done at each of ``[..., time]`` steps, within the bounds; by the actions before it."""
-        said = self.network(observations, actions, to_go).tanh()
-        return self.low + (said + 1) / 2 * (self.high - self.low)
+        squashed = self.network(observations, actions, to_go).tanh()
+        return self.low + (squashed + 1) / 2 * (self.high - self.low)
 
-    def scaled(self, returns: Tensor) -> Tensor:
+    def scale_returns(self, returns: Tensor) -> Tensor:
         """Returns of the task as they are learned from."""
         return (returns - self.loc) / self.scale
 
-    def joined(self, tensordict: TensorDictBase, steps: Tensor) -> Tensor:
+    def concat_observation(self, tensordict: TensorDictBase, steps: Tensor) -> Tensor:
         """The observation's entries and the time, from -1 to 1 at an end, as one vector ``[..., size + 1]``.
 
         Args:
@@ -181,4 +183,4 @@ class DecisionTransformer(TensorDictModuleBase):
             steps: since the episode began, ``[..., 1]``.
         """
         time = 2 * steps / self.length - 1
-        return torch.cat([*(tensordict[key] for key in self.observed), time], -1)
+        return torch.cat([*(tensordict[key] for key in self.observation_keys), time], -1)

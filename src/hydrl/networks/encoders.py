@@ -28,7 +28,7 @@ UNBOUNDED = 2.0**31  # bounds as far apart are none, but the ends of a kind of n
 class Encoder(SharedModule):
     """What an encoder makes of observations, ``features``."""
 
-    made = "features"
+    out_key = "features"
 
 
 class EntryEncoders(nn.Module):
@@ -44,7 +44,7 @@ class EntryEncoders(nn.Module):
 
     def forward(self, *entries: Tensor) -> Tensor:
         """Entries ``[..., *shape]``, each of its own shape, to ``[..., size]``."""
-        read = [reader(each) for reader, each in zip(self.readers.values(), entries, strict=True)]
+        read = [reader(entry) for reader, entry in zip(self.readers.values(), entries, strict=True)]
         return read[0] if len(read) == 1 else torch.cat(read, -1)
 
 
@@ -94,7 +94,7 @@ class ResidualBlock(nn.Sequential):
 
     def __init__(self, channels: int) -> None:
         layers = [(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)) for _ in range(2)]
-        super().__init__(*(each for pair in layers for each in pair))
+        super().__init__(*(layer for pair in layers for layer in pair))
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Of the same shape."""
@@ -184,17 +184,19 @@ def encoder(
                 line = f"encoder.{key}={value} is of pictures"
                 raise UserError(f"{line}, and there are none in {', '.join(names)}")
         return None
-    made = {}
+    networks = {}
     for name, key in zip(names, in_keys, strict=True):
         shape = spec[key].shape[spec.ndim :]
         chosen = entries.get(name, reader) if name in pictures else "vector"
-        said = f"encoder.{name}" if name in entries else "encoder"
-        made[name] = make_reader(said, spec[key], shape, chosen, scale, features=features, first=channels)
-    return TensorDictModule(EntryEncoders(made), in_keys=[*in_keys], out_keys=["features"])
+        option = f"encoder.{name}" if name in entries else "encoder"
+        networks[name] = make_reader(
+            option, spec[key], shape, chosen, scale, features=features, first=channels
+        )
+    return TensorDictModule(EntryEncoders(networks), in_keys=[*in_keys], out_keys=["features"])
 
 
 def make_reader(
-    said: str, spec: TensorSpec, shape: Sequence[int], chosen: str, scale: Scale, **widths: int | None
+    option: str, spec: TensorSpec, shape: Sequence[int], chosen: str, scale: Scale, **widths: int | None
 ) -> nn.Module:
     """What reads an entry ``[..., *shape]``, as ``said`` chose it, of the ``widths`` that are not published.
 
@@ -217,11 +219,11 @@ def make_reader(
     if chosen == "cnn" and min(sides) < MIN_CNN_SIDE:
         size = " x ".join(map(str, sides))
         raise UserError(
-            f"{said}=cnn: its strides leave nothing of pictures of {size}, {MIN_CNN_SIDE} x {MIN_CNN_SIDE} "
+            f"{option}=cnn: its strides leave nothing of pictures of {size}, {MIN_CNN_SIDE} x {MIN_CNN_SIDE} "
             "is the least; use minatar or impala"
         )
-    given = {name: each for name, each in widths.items() if each}
-    net = CONVOLUTIONS[chosen](channels, **given) if chosen in CONVOLUTIONS else nn.Flatten()
+    kwargs = {name: width for name, width in widths.items() if width}
+    net = CONVOLUTIONS[chosen](channels, **kwargs) if chosen in CONVOLUTIONS else nn.Flatten()
     low, span = image_scaling(spec, shape, scale)
     return ImageEncoder(net, low, span, channels_last=chosen in ("cnn", "impala"))
 

@@ -21,6 +21,7 @@ from torchrl.data import OneHot, TensorSpec
 from torchrl.modules import (
     DistributionalDQNnet,
     DistributionalQValueActor,
+    IndependentNormal,
     ProbabilisticActor,
     QValueActor,
     TanhModule,
@@ -33,7 +34,7 @@ from hydrl.errors import UserError
 from hydrl.networks.layers import ConcatSequential, Layers, activation_class
 from hydrl.specs import choice_sizes, nested_spec, sibling_key
 
-Scale = Literal["per_state", "independent"]
+Scale = Literal["per_state", "log_std", "independent"]
 MASKED_LOGIT = (
     -1e9
 )  # a logit of probability 0; what is made of an infinite one has no gradient that is a number
@@ -55,18 +56,18 @@ class Head:
         of_actions: whether it is read off an observation and an action together.
     """
 
-    net: Callable[[Any], nn.Module]
+    make_net: Callable[[Any], nn.Module]
     out_keys: Sequence[NestedKey]
-    whole: Callable[[TensorDictModuleBase], TensorDictModuleBase] = lambda net: net
+    wrap: Callable[[TensorDictModuleBase], TensorDictModuleBase] = lambda net: net
     gain: float = 1.0
-    of_actions: bool = False
+    takes_action: bool = False
 
-    def over(
+    def build(
         self, layers: MakeLayers, in_keys: Sequence[NestedKey], before: Sequence[TensorDictModuleBase] = ()
     ) -> TensorDictModuleBase:
         """What acts or judges, by ``layers`` over ``in_keys``, some of which what is ``before`` writes."""
-        net = TensorDictModule(self.net(layers), in_keys=in_keys, out_keys=self.out_keys)
-        return self.whole(TensorDictSequential(*before, net) if before else net)
+        net = TensorDictModule(self.make_net(layers), in_keys=in_keys, out_keys=self.out_keys)
+        return self.wrap(TensorDictSequential(*before, net) if before else net)
 
 
 def tanh_normal(
@@ -79,20 +80,40 @@ def tanh_normal(
         key: of the action; the parameters of the distribution stand beside it.
         scale: see :func:`hydrl.networks.actors.tanh_normal`, as ``scale_init``.
     """
-    size = spec.shape[-1]
+    bounds = {"low": spec.space.low, "high": spec.space.high}
+    net = partial(loc_and_scale, size=spec.shape[-1], scale=scale, scale_init=scale_init)
+    return distribution_head(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
 
-    def per_state(layers: MakeLayers) -> nn.Module:
-        net, mapped = layers(2 * size), NormalParamExtractor(f"biased_softplus_{scale_init}")
-        return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
 
-    def independent(layers: MakeLayers) -> nn.Module:
+def gaussian(
+    spec: TensorSpec, key: NestedKey = "action", *, scale: Scale = "independent", scale_init: float = 1.0
+) -> Head:
+    """A Gaussian without squashing, whatever the bounds; arguments as of :func:`tanh_normal`."""
+    net = partial(loc_and_scale, size=spec.shape[-1], scale=scale, scale_init=scale_init)
+    return distribution_head(net, ["loc", "scale"], spec, key, IndependentNormal, {})
+
+
+def loc_and_scale(layers: MakeLayers, size: int, scale: Scale, scale_init: float) -> nn.Module:
+    """Layers that end in the mean and the standard deviation of ``size`` action dimensions."""
+    if scale == "independent":
         return ConcatSequential(
             layers(size), AddStateIndependentNormalScale(size, init_value=math.log(scale_init))
         )
+    net = layers(2 * size)
+    mapped = LogStd() if scale == "log_std" else NormalParamExtractor(f"biased_softplus_{scale_init}")
+    return ConcatSequential(*(net if isinstance(net, nn.Sequential) else [net]), mapped)
 
-    net = independent if scale == "independent" else per_state
-    bounds = {"low": spec.space.low, "high": spec.space.high}
-    return distribution_head(net, ["loc", "scale"], spec, key, TanhNormal, bounds)
+
+class LogStd(nn.Module):
+    """Mean and standard deviation from a mean and a log standard deviation, which is clamped to -20..2.
+
+    As in SAC's published code (Haarnoja et al. 2018) and in Stable-Baselines3.
+    """
+
+    def forward(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
+        """``[..., 2 * size]`` to twice ``[..., size]``."""
+        loc, log_std = parameters.chunk(2, -1)
+        return loc, log_std.clamp(-20, 2).exp()
 
 
 def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
@@ -138,16 +159,16 @@ def multi_categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: Nest
     """
     sizes = torch.tensor(choice_sizes(spec), device=spec.device)
     option = torch.arange(int(sizes.max()), device=spec.device)
-    there = option < sizes.unsqueeze(-1)
+    valid = option < sizes.unsqueeze(-1)
     places = (sizes.cumsum(0) - sizes).unsqueeze(-1) + option
-    table = {"places": places * there, "there": there}
+    table = {"places": places * valid, "valid": valid}
     return distribution_head(
         lambda layers: layers(int(sizes.sum())), ["logits"], spec, key, independent_categoricals, table, mask
     )
 
 
 def independent_categoricals(
-    logits: Tensor, places: Tensor, there: Tensor, mask: Tensor | None = None
+    logits: Tensor, places: Tensor, valid: Tensor, mask: Tensor | None = None
 ) -> Independent:
     """Several choices, each with probabilities of its own.
 
@@ -161,7 +182,7 @@ def independent_categoricals(
     if mask is not None:
         logits = logits.masked_fill(~mask, MASKED_LOGIT)
     least = torch.finfo(logits.dtype).min
-    return Independent(Categorical(logits=logits[..., places].masked_fill(~there, least)), 1)
+    return Independent(Categorical(logits=logits[..., places].masked_fill(~valid, least)), 1)
 
 
 def distribution_head(
@@ -177,7 +198,7 @@ def distribution_head(
 
     What of it is ``known`` is the same in all states; a ``mask`` the environment gives.
     """
-    named = {each: sibling_key(key, each) for each in parameters}
+    named = {parameter: sibling_key(key, parameter) for parameter in parameters}
     acting = partial(
         ProbabilisticActor,
         in_keys=[*named.values()] if mask is None else {**named, "mask": mask},
@@ -264,12 +285,12 @@ def state_value(key: NestedKey = "state_value") -> Head:
 
 def action_value(outputs: int = 1) -> Head:
     """The value of an action in a state, ``[..., outputs]``; several are quantiles of the return."""
-    return Head(lambda layers: layers(outputs), ["state_action_value"], of_actions=True)
+    return Head(lambda layers: layers(outputs), ["state_action_value"], takes_action=True)
 
 
 def discriminator() -> Head:
     """How likely an action in a state is an expert's, ``[..., 1]``, by the name TorchRL's loss reads it."""
-    return Head(lambda layers: ConcatSequential(layers(1), nn.Sigmoid()), ["d_logits"], of_actions=True)
+    return Head(lambda layers: ConcatSequential(layers(1), nn.Sigmoid()), ["d_logits"], takes_action=True)
 
 
 def action_values(spec: TensorSpec) -> Head:

@@ -87,16 +87,16 @@ def activation_class(name: str) -> type[nn.Module]:
     Raises:
         UserError: if ``torch.nn`` has no activation of that name that is built without arguments.
     """
-    found = getattr(nn, name, None)
+    activation = getattr(nn, name, None)
     if (
-        not isinstance(found, type)
-        or found.__module__ != "torch.nn.modules.activation"
-        or found in NEEDS_ARGUMENTS
+        not isinstance(activation, type)
+        or activation.__module__ != "torch.nn.modules.activation"
+        or activation in NEEDS_ARGUMENTS
     ):
         raise UserError(
             f"activation={name} is not an activation of torch.nn; try Tanh, ReLU, ELU, SiLU or GELU"
         )
-    return found
+    return activation
 
 
 def init_weights(module: TensorDictModuleBase, init: str | None, last_gain: float) -> TensorDictModuleBase:
@@ -109,7 +109,7 @@ def init_weights(module: TensorDictModuleBase, init: str | None, last_gain: floa
         last_gain: that of the last layer.
     """
     if init == "orthogonal":
-        layers = [each for each in module.modules() if isinstance(each, nn.Linear | nn.Conv2d)]
+        layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
         for layer in layers:
             nn.init.orthogonal_(layer.weight, last_gain if layer is layers[-1] else math.sqrt(2))
             if layer.bias is not None:
@@ -151,8 +151,12 @@ def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> Tenso
         deviation: of the noise at the start, times the square root of a layer's inputs (a bias's: outputs);
             ``None`` changes nothing.
     """
-    within = {id(each) for one in module.modules() if isinstance(one, Encoder) for each in one.modules()}
-    for parent in [each for each in module.modules() if id(each) not in within] if deviation else []:
+    within = {
+        id(submodule) for one in module.modules() if isinstance(one, Encoder) for submodule in one.modules()
+    }
+    for parent in (
+        [submodule for submodule in module.modules() if id(submodule) not in within] if deviation else []
+    ):
         for name, layer in parent.named_children():
             if isinstance(layer, nn.Linear):
                 sizes, device = (layer.in_features, layer.out_features), layer.weight.device

@@ -90,7 +90,7 @@ class StateMixer(nn.Module):
 
     def forward(self, chosen: Tensor, *entries: Tensor) -> Tensor:
         """``[..., agents, 1]`` and entries to ``[..., 1]``."""
-        flat = [each.flatten(-dims) for each, dims in zip(entries, self.dims, strict=True)]
+        flat = [entry.flatten(-dims) for entry, dims in zip(entries, self.dims, strict=True)]
         if not flat:
             return self.mixer(chosen)
         state = torch.cat(flat, -1)

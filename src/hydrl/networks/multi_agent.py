@@ -48,7 +48,7 @@ def actor(
     """
     acting = []
     for group, spec in agent_groups(env).items():
-        key, read = (group, "action"), [group_key(each, group) for each in in_keys]
+        key, read = (group, "action"), [group_key(in_key, group) for in_key in in_keys]
         drawn = {"discrete": heads.categorical, "multi-discrete": heads.multi_categorical}.get(
             action_kind_of(spec)
         )
@@ -56,7 +56,7 @@ def actor(
             warn_rounding(env, key)
         head = heads.tanh_normal(spec, key) if drawn is None else drawn(spec, key, mask=mask_key(env, key))
         layers = partial(make_agent_network, env, read, num_cells, activation, share_params, False)
-        acting.append(materialise(head.over(layers, read), env))
+        acting.append(materialise(head.build(layers, read), env))
     return join_groups(acting)
 
 
@@ -71,7 +71,7 @@ def deterministic(
     spec, key = single_group_spec(env), env.action_key
     warn_rounding(env, key)
     layers = partial(make_agent_network, env, in_keys, num_cells, activation, share_params, False)
-    return materialise(heads.deterministic(spec, key).over(layers, in_keys), env)
+    return materialise(heads.deterministic(spec, key).build(layers, in_keys), env)
 
 
 def q_value(
@@ -84,7 +84,7 @@ def q_value(
     """
     head = heads.q_value(single_group_spec(env), env.action_key, mask=mask_key(env))
     layers = partial(make_agent_network, env, in_keys, num_cells, activation, share_params, False)
-    return materialise(head.over(layers, in_keys), env)
+    return materialise(head.build(layers, in_keys), env)
 
 
 def critic(
@@ -109,17 +109,20 @@ def critic(
         centralized: from what all agents observe, other groups' too (Yu et al. 2022), or each from its own
             (de Witt et al. 2020).
     """
-    judging, found = [], agent_groups(env)
-    for group in found:
-        read = [group_key(each, group) for each in in_keys]
+    judging, specs = [], agent_groups(env)
+    for group in specs:
+        read = [group_key(in_key, group) for in_key in in_keys]
         others = [
-            group_key(each, other) for each in in_keys for other in found if other != group and centralized
+            group_key(in_key, other)
+            for in_key in in_keys
+            for other in specs
+            if other != group and centralized
         ]
         layers = partial(
             make_agent_network, env, read, num_cells, activation, share_params, centralized, others=others
         )
-        head = heads.state_value("state_value" if len(found) == 1 else (group, "state_value"))
-        judging.append(materialise(head.over(layers, [*read, *others]), env))
+        head = heads.state_value("state_value" if len(specs) == 1 else (group, "state_value"))
+        judging.append(materialise(head.build(layers, [*read, *others]), env))
     return join_groups(judging)
 
 
@@ -144,18 +147,18 @@ def partly_untrained(
     Raises:
         UserError: for a group that there is not.
     """
-    found = agent_groups(env)
-    if unknown := [each for each in names if each not in found]:
-        has = f"its groups are {' and '.join(found)}" if found else "this run has one agent, and no groups"
+    specs = agent_groups(env)
+    if unknown := [name for name in names if name not in specs]:
+        has = f"its groups are {' and '.join(specs)}" if specs else "this run has one agent, and no groups"
         raise UserError(f"untrained={','.join(names)}: there are no agents {unknown[0]}; {has}")
-    if len(found) == 1:
+    if len(specs) == 1:
         return SampledPolicy(fresh)
     return TensorDictSequential(
         *(
-            SampledPolicy(group_network(fresh, "actor", each))
-            if each in names
-            else group_network(actor, "actor", each)
-            for each in found
+            SampledPolicy(group_network(fresh, "actor", group))
+            if group in names
+            else group_network(actor, "actor", group)
+            for group in specs
         )
     )
 
@@ -196,7 +199,7 @@ def action_value(
     single_group_spec(env)
     read = [*in_keys, env.action_key]
     layers = partial(make_agent_network, env, read, num_cells, activation, share_params, centralized)
-    return materialise(heads.action_value().over(layers, read), env)
+    return materialise(heads.action_value().build(layers, read), env)
 
 
 def make_agent_network(
@@ -225,9 +228,9 @@ def make_agent_network(
     spec, acts = env.observation_spec, env.full_action_spec
     observed = [key for key in in_keys if key not in env.action_keys]
     acted = sum(acts[key].shape[-1] for key in in_keys if key in env.action_keys)
-    seen = sum(spec[key].shape[-2:].numel() for key in others if total_size(spec, [key]))
+    size_of_others = sum(spec[key].shape[-2:].numel() for key in others if total_size(spec, [key]))
     net = MultiAgentMLP(
-        n_agent_inputs=total_size(spec, observed) + acted + seen,
+        n_agent_inputs=total_size(spec, observed) + acted + size_of_others,
         n_agent_outputs=outputs,
         n_agents=spec[observed[0]].shape[-2],
         centralized=centralized,
@@ -254,6 +257,6 @@ class CrossGroupInput(nn.Module):
     def forward(self, *entries: Tensor) -> Tensor:
         """Entries ``[..., agents, size]``, each of its own group."""
         agents = entries[0].shape[-2]
-        others = [each.flatten(-2).unsqueeze(-2) for each in entries[self.own :]]
-        shown = [each.expand(*each.shape[:-2], agents, -1) for each in others]
+        others = [entry.flatten(-2).unsqueeze(-2) for entry in entries[self.own :]]
+        shown = [entry.expand(*entry.shape[:-2], agents, -1) for entry in others]
         return self.net(torch.cat([*entries[: self.own], *shown], -1))

@@ -1,14 +1,15 @@
 """Memories: what a network keeps of the observations since an episode began."""
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.modules import GRUModule, LSTMModule
 
-from hydrl.errors import UserError
 from hydrl.networks.layers import ConcatSequential
 from hydrl.networks.shared_encoder import SharedModule
 from hydrl.specs import RNN_STATE_KEYS
@@ -18,7 +19,7 @@ STATE_SUFFIXES = {"lstm": ("_h", "_c"), "gru": ("",)}  # of a hidden state
 CRITIC_STATE = "critic_state"
 # What they read beside the observation; the environment's InitTracker and primers write it, but for a
 # critic's hidden state, which nobody keeps: in each sequence it begins with zeros.
-STATE_KEYS = ("is_init", *RNN_STATE_KEYS, *(CRITIC_STATE + each for each in ("_h", "_c", "")))
+STATE_KEYS = ("is_init", *RNN_STATE_KEYS, *(CRITIC_STATE + suffix for suffix in ("_h", "_c", "")))
 
 
 class RecurrentLayer(SharedModule):
@@ -31,41 +32,35 @@ class RecurrentLayer(SharedModule):
     Args:
         in_keys: observation entries, or what an encoder makes of them.
         size: how many numbers these are together.
-        lstm: units of a long short-term memory (Hochreiter and Schmidhuber 1997).
-        gru: units of a gated recurrent one (Cho et al. 2014), in its place.
+        cell: ``lstm``, a long short-term memory (Hochreiter and Schmidhuber 1997), or ``gru``, gated
+            recurrent units (Cho et al. 2014).
+        hidden_size: units of the hidden state.
         span: steps, 2 or more, that it begins by keeping things for; ``None`` leaves PyTorch's own, a few.
         state: what its hidden state is called; an actor's and a critic's need two names.
-
-    Raises:
-        UserError: for none or both.
     """
 
-    made = "memory"
+    out_key = "memory"
 
     def __init__(
         self,
         in_keys: Sequence[NestedKey],
         size: int,
         *,
-        lstm: int | None = None,
-        gru: int | None = None,
+        cell: Literal["lstm", "gru"],
+        hidden_size: Annotated[int, Field(gt=0)],
         span: int | None = None,
         state: str = "recurrent_state",
     ) -> None:
-        units = {kind: given for kind, given in (("lstm", lstm), ("gru", gru)) if given}
-        if len(units) != 1:
-            raise UserError(f"memory.lstm={lstm} and memory.gru={gru}: give units to one of them")
-        ((kind, hidden),) = units.items()
-        states = [state + each for each in STATE_SUFFIXES[kind]]
-        cell = CELLS[kind](
+        states = [state + suffix for suffix in STATE_SUFFIXES[cell]]
+        module = CELLS[cell](
             input_size=size,
-            hidden_size=hidden,
+            hidden_size=hidden_size,
             in_keys=["joined", *states],
-            out_keys=["memory", *(("next", each) for each in states)],
+            out_keys=["memory", *(("next", name) for name in states)],
         )
         if span is not None:
-            init_forget_bias(getattr(cell, kind), hidden, span)
-        super().__init__(TensorDictModule(ConcatSequential(), in_keys=in_keys, out_keys=["joined"]), cell)
+            init_forget_bias(getattr(module, cell), hidden_size, span)
+        super().__init__(TensorDictModule(ConcatSequential(), in_keys=in_keys, out_keys=["joined"]), module)
 
 
 @torch.no_grad()
@@ -76,10 +71,10 @@ def init_forget_bias(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
     what was seen a hundred steps before. The gates' biases are ``log(u)``, with u drawn evenly from 1 to
     ``span - 1`` (Tallec & Ollivier 2018, "Can recurrent neural networks warp time?").
     """
-    kept = torch.empty(units).uniform_(1, span - 1).log()
+    log_span = torch.empty(units).uniform_(1, span - 1).log()
     lstm = isinstance(cell, nn.LSTM)
     # PyTorch has an LSTM's gates as input, forget, cell, output, and a GRU's as reset, update, new.
-    gates = {0: -kept, 1: kept} if lstm else {1: kept}
+    gates = {0: -log_span, 1: log_span} if lstm else {1: log_span}
     for place, bias in gates.items():
         part = slice(place * units, (place + 1) * units)
         cell.get_parameter("bias_ih_l0")[part], cell.get_parameter("bias_hh_l0")[part] = bias, 0.0

@@ -19,35 +19,37 @@ class SharedModule(TensorDictSequential):
         last: what it read with a gradient for the first of them, and what it made of that.
     """
 
-    made: ClassVar[str]
+    out_key: ClassVar[str]
 
     def __init__(self, *modules: TensorDictModuleBase, **options: Any) -> None:
         super().__init__(*modules, **options)
         self.shared = False
-        self.layers = [each for each in self.modules() if each._parameters]  # looked for once
+        self.layers = [module for module in self.modules() if module._parameters]  # looked for once
         # Of each object's own from the start: a compiled graph is built anew where one comes along.
-        self.last: tuple[list[tuple[Tensor, int]], Tensor] | None = None
+        self.cached: tuple[list[tuple[Tensor, int]], Tensor] | None = None
 
     def forward(self, tensordict: TensorDictBase, *args: Any, **kwargs: Any) -> TensorDictBase:
         """Writes ``made``, ``[..., size]``, and what else the modules write where they run."""
         if not (self.shared and torch.is_grad_enabled()):
             return super().forward(tensordict, *args, **kwargs)
-        last, self.last = self.last, None
-        if last is not None and is_unchanged(last[0], self.read(tensordict)):
-            return tensordict.set(self.made, last[1])
+        last, self.cached = self.cached, None
+        if last is not None and is_unchanged(last[0], self.input_versions(tensordict)):
+            return tensordict.set(self.out_key, last[1])
         done = super().forward(tensordict, *args, **kwargs)
-        if done.get(self.made).requires_grad:  # an advantage's have none, and no graph should meet them
+        if done.get(self.out_key).requires_grad:  # an advantage's have none, and no graph should meet them
             # As it is now: where it ran through sequences, TorchRL's memory has put copies there.
-            self.last = self.read(done), done.get(self.made)
+            self.cached = self.input_versions(done), done.get(self.out_key)
         return done
 
-    def read(self, tensordict: TensorDictBase) -> list[tuple[Tensor, int]]:
+    def input_versions(self, tensordict: TensorDictBase) -> list[tuple[Tensor, int]]:
         """What it makes ``made`` of, with a number that rises as somebody writes to it."""
-        entries = [each for each in map(tensordict.get, self.in_keys) if each is not None]
+        entries = [entry for entry in map(tensordict.get, self.in_keys) if entry is not None]
         # No graph has versions; in one update nothing is written between the two.
         written = not torch.compiler.is_compiling()
-        weights = [each for layer in self.layers for each in layer._parameters.values() if each is not None]
-        return [(each, each._version if written else 0) for each in (*entries, *weights)]
+        weights = [
+            weight for layer in self.layers for weight in layer._parameters.values() if weight is not None
+        ]
+        return [(tensor, tensor._version if written else 0) for tensor in (*entries, *weights)]
 
 
 def is_unchanged(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:

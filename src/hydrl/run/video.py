@@ -83,7 +83,7 @@ def record_episode(
 
             write(first)
             episode = env.rollout(
-                evaluator.longest(env), evaluator.actor, draw, auto_reset=False, tensordict=start
+                evaluator.step_limit(env), evaluator.actor, draw, auto_reset=False, tensordict=start
             )
             write(render_rgb(env))  # of the end, where TorchRL calls nothing
     return episode_result(episode)
@@ -135,7 +135,7 @@ def watch(
                 raise no_window(env, " ".join(str(error).split())) from error
             seed_generators(seed)
             with set_exploration_type(ExplorationType.DETERMINISTIC):
-                episode = env.rollout(evaluator.longest(env), evaluator.actor, raise_if_closed)
+                episode = env.rollout(evaluator.step_limit(env), evaluator.actor, raise_if_closed)
             yield episode_result(episode)
 
 

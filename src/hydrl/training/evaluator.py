@@ -74,7 +74,7 @@ class Evaluation:
 
     def info_means(self) -> dict[str, float]:
         """``eval/NAME`` of what is followed of ``info``, over the episodes of which it is known, if any."""
-        return known_means({f"eval/{name}": each for name, each in self.info.items()})
+        return known_means({f"eval/{name}": values for name, values in self.info.items()})
 
 
 class PolicyEvaluator:
@@ -118,9 +118,9 @@ class PolicyEvaluator:
             episodes: how many.
             drawn: one of :class:`SeedStream`.
         """
-        asked = frames, episodes, int(drawn)
-        if self.last is None or self.last[0] != asked:
-            self.last = asked, self.play(*asked)
+        request = frames, episodes, int(drawn)
+        if self.last is None or self.last[0] != request:
+            self.last = request, self.play(*request)
         return self.last[1]
 
     def play(self, frames: int, episodes: int, drawn: int) -> Evaluation:
@@ -135,12 +135,12 @@ class PolicyEvaluator:
             env.set_seed(seed)
             seed_generators(seed)
             try:
-                return play_episodes(env, self.actor, max_steps=self.longest(env))
+                return play_episodes(env, self.actor, max_steps=self.step_limit(env))
             except Interrupted as error:
                 error.midway = False  # of no batch: what trains stands as it did
                 raise
 
-    def longest(self, env: TransformedEnv) -> int:
+    def step_limit(self, env: TransformedEnv) -> int:
         """Steps after which an episode in ``env``, which is seeded, is not waited for any longer."""
         return episode_limit(env) if isinstance(self.max_steps, str) else self.max_steps
 
@@ -179,10 +179,10 @@ def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps
             after = now["next"]
             returns = torch.where(running, after["episode_reward"].reshape(-1).cpu(), returns)
             lengths[running] = step
-            if (told := after.get(INFO, None)) is not None:
-                values = {str(name): each.reshape(-1).cpu() for name, each in told.items()}
+            if (followed := after.get(INFO, None)) is not None:
+                values = {str(name): value.reshape(-1).cpu() for name, value in followed.items()}
                 info = {
-                    name: torch.where(running, each, info.get(name, each)) for name, each in values.items()
+                    name: torch.where(running, value, info.get(name, value)) for name, value in values.items()
                 }
             running &= ~after["done"].reshape(-1).cpu()
             if not running.any():
@@ -194,15 +194,15 @@ def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps
 @contextmanager
 def without_log_probabilities(actor: TensorDictModuleBase) -> Iterator[None]:
     """Lets ``actor`` act without saying how likely its actions were, a seventh of the time of a step."""
-    drawing = [each for each in actor.modules() if isinstance(each, ProbabilisticTensorDictModule)]
-    asked = [each.return_log_prob for each in drawing]
+    drawing = [module for module in actor.modules() if isinstance(module, ProbabilisticTensorDictModule)]
+    flags = [module.return_log_prob for module in drawing]
     try:
-        for each in drawing:
-            each.return_log_prob = False
+        for module in drawing:
+            module.return_log_prob = False
         yield
     finally:
-        for each, before in zip(drawing, asked, strict=True):
-            each.return_log_prob = before
+        for module, before in zip(drawing, flags, strict=True):
+            module.return_log_prob = before
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""A learner: one loss with its optimizer, and the minibatches it learns from."""
+"""Learners: each a loss with its optimizer, which learn from each batch in order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -18,17 +18,20 @@ from hydrl.training.update import Update
 
 
 class Learner:
-    """Learns from each batch; a run has one, and where it says so others that learn before it.
+    """A loss with its optimizer, and the minibatches it learns from.
+
+    A run has one learner for its own loss, and maybe extra learners before it, see :func:`learn`.
 
     Args:
-        name: what its numbers are logged under, beside those of the run's own loss.
-        loss: what is learned.
+        name: its metrics are ``loss/NAME/...``; empty for the run's own loss.
+        loss: TorchRL's, or one like it.
         target: moves the loss's target networks; ``None`` where it has none.
         optimizer: over the loss's parameters.
-        update: a step on a minibatch.
-        minibatches: what a batch leads to, see :mod:`hydrl.experience.minibatches`.
-        writes: called with the batch when all is learned from it, as to write the reward that the next
-            learner reads; ``None`` writes nothing.
+        update: one step on a minibatch.
+        minibatches: draws minibatches from a batch, see :mod:`hydrl.experience.minibatches`; ``None``: an
+            extra learner that shares the minibatches of the run's own loss.
+        writes: called with the batch before the next learner reads it, to write the reward that one learns
+            from; after this learner's own updates, but before shared ones. ``None`` writes nothing.
     """
 
     def __init__(
@@ -41,67 +44,112 @@ class Learner:
         minibatches: Any,
         writes: Callable[[TensorDictBase], None] | None = None,
     ) -> None:
-        self.name = name
-        self.parts = {
+        self.name, self.optimizer, self.update = name, optimizer, update
+        self.minibatches, self.write_batch = minibatches, writes
+        self.components = {
             "loss": loss,
             "target": target,
             "optimizer": optimizer,
             "update": update,
             "minibatches": minibatches,
         }
-        self.optimizer, self.update, self.minibatches, self.writes = optimizer, update, minibatches, writes
-
-    def learn(self, batch: TensorDictBase) -> list[TensorDictBase]:
-        """All updates that a batch, ``[time]`` or ``[envs, time]``, leads to; the losses of each."""
-        losses = self.update.over(timed("time/sample", self.minibatches(batch)))
-        if self.writes is not None:
-            self.writes(batch)
-        return losses
 
     def state_dict(self) -> dict[str, Any]:
-        """That of all its parts."""
-        return {name: each.state_dict() for name, each in self.parts.items() if each is not None}
+        """The state of its components, by their names."""
+        return {
+            name: component.state_dict()
+            for name, component in self.components.items()
+            if component is not None
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
         for name, own in state.items():
-            self.parts[name].load_state_dict(own)
+            self.components[name].load_state_dict(own)
+
+
+def learn(learners: Sequence[Learner], batch: TensorDictBase) -> list[list[TensorDictBase]]:
+    """Updates all learners on a batch, ``[time]`` or ``[envs, time]``.
+
+    Extra learners come first, in order, as GAIL's discriminator before PPO. One without minibatches of its
+    own takes a step on each minibatch of the run's own loss, before that loss does, as RND's predictor.
+
+    Args:
+        learners: of a run; the last one is that of its own loss.
+        batch: of the collector; what a learner writes, those after it read.
+
+    Returns:
+        For each learner the losses of its updates.
+    """
+    *extras, own = learners
+    losses: list[list[TensorDictBase]] = []
+    for extra in extras:
+        losses.append([] if extra.minibatches is None else update_on(extra, batch))
+        if extra.write_batch is not None:
+            extra.write_batch(batch)
+    sharing = [
+        (extra, outputs) for extra, outputs in zip(extras, losses, strict=True) if extra.minibatches is None
+    ]
+    losses.append(update_on(own, batch, sharing))
+    if own.write_batch is not None:
+        own.write_batch(batch)
+    return losses
+
+
+def update_on(
+    learner: Learner, batch: TensorDictBase, sharing: Sequence[tuple[Learner, list[TensorDictBase]]] = ()
+) -> list[TensorDictBase]:
+    """One learner's updates on a batch; learners that share its minibatches append the losses of theirs."""
+
+    def minibatches() -> Iterator[TensorDictBase]:
+        for minibatch in timed("time/sample", learner.minibatches(batch)):
+            for extra, outputs in sharing:
+                outputs += extra.update.update_all([minibatch.copy()])  # a loss may write to it
+            yield minibatch
+
+    return learner.update.update_all(minibatches())
 
 
 def make_learners(
-    given: Mapping[str, Any],
+    learner_options: Mapping[str, Any],
     networks: Mapping[str, nn.Module],
     action_spec: TensorSpec,
     buffer: ReplayBuffer | None,
     data: ReplayBuffer | None,
 ) -> list[Learner]:
-    """Builds losses over the networks, and what learns each.
+    """Builds the learners of a run, with a loss over the networks for each.
 
     Args:
-        given: by the names of learners, in order: ``build``, which gives builders of ``loss``, ``target``,
-            ``optim``, ``minibatches`` and ``writes``; ``loss``, how it is trained (``networks``, ``keys``,
-            ``value_estimator``, ``skip``, ``every``, ``param_groups``); ``options`` of the update.
-        networks: by the names of their parts.
+        learner_options: by the learners' names, in order: ``build``, which gives builders of ``loss``,
+            ``target``, ``optim``, ``minibatches`` and ``writes``; ``loss``, how it is trained (``networks``,
+            ``keys``, ``value_estimator``, ``skip``, ``every``, ``param_groups``); ``options`` of the update.
+        networks: by their names.
         action_spec: of one environment.
-        buffer: what is collected; ``None`` where nothing is kept.
-        data: what others collected, for minibatches that ask for it.
+        buffer: the replay buffer; ``None`` without one.
+        data: an offline dataset, for minibatches that take one.
     """
-    made = []
-    for name, each in given.items():
-        build, told = each.build, each.loss
-        loss = make_loss(build("loss"), networks, action_spec, told.networks, told.keys, told.value_estimator)
+    learners = []
+    for name, options in learner_options.items():
+        build, loss_options = options.build, options.loss
+        loss = make_loss(
+            build("loss"),
+            networks,
+            action_spec,
+            loss_options.networks,
+            loss_options.keys,
+            loss_options.value_estimator,
+        )
         target = build("target")(loss)
-        optimizer = build("optim")(parameter_groups(loss, told.param_groups))
-        update = Update(loss, optimizer, target, told.skip, told.every, **each.options)
-        cut = build("minibatches")
+        optimizer = build("optim")(parameter_groups(loss, loss_options.param_groups))
+        update = Update(loss, optimizer, target, loss_options.skip, loss_options.every, **options.options)
         writes = build("writes")(networks)
-        minibatches = bind_accepted(cut, data=data)(buffer, loss)
-        made.append(Learner(name, loss, target, optimizer, update, minibatches, writes))
-    return made
+        minibatches = bind_accepted(build("minibatches"), data=data)(buffer, loss)
+        learners.append(Learner(name, loss, target, optimizer, update, minibatches, writes))
+    return learners
 
 
 def bind_accepted(make: Callable[..., Any], **offered: Any) -> Callable[..., Any]:
-    """What makes a part, with those of the arguments ``offered`` that it takes."""
+    """A builder with those of the keyword arguments ``offered`` that it accepts."""
     return partial(
-        make, **{name: each for name, each in offered.items() if name in signature(make).parameters}
+        make, **{name: argument for name, argument in offered.items() if name in signature(make).parameters}
     )

@@ -59,14 +59,14 @@ class Metrics:
         self.values |= value_metrics(batch)
         if losses:
             self.losses.append(torch.stack(list(losses)).mean(0))
-        for name, each in zip(self.names, before, strict=True):
-            if each:
-                self.before.setdefault(name, []).append(torch.stack(list(each)).mean(0))
+        for name, losses_of_learner in zip(self.names, before, strict=True):
+            if losses_of_learner:
+                self.before.setdefault(name, []).append(torch.stack(list(losses_of_learner)).mean(0))
 
     def row(self) -> dict[str, float]:
         """``train/`` and ``loss/`` entries of what came in, and begins anew."""
         row = {
-            **{name: value for each in self.before for name, value in self.losses_before(each)},
+            **{name: value for learner in self.before for name, value in self.losses_before(learner)},
             **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
             **(episode_metrics(self.episodes) if self.data is None else self.data),
             **info_metrics(self.episodes),
@@ -80,26 +80,26 @@ class Metrics:
 
     def losses_before(self, name: str) -> list[tuple[str, float]]:
         """``loss/NAME/`` entries of what learns before the run's own loss."""
-        found = loss_metrics(self.before[name])
-        return [(f"loss/{name}/{key.partition('/')[2]}", value) for key, value in found.items()]
+        metrics = loss_metrics(self.before[name])
+        return [(f"loss/{name}/{key.partition('/')[2]}", value) for key, value in metrics.items()]
 
     def state_dict(self) -> dict[str, Any]:
         """What came in, as plain data."""
         return {
-            "episodes": [(len(each), each.to_dict()) for each in self.episodes],
-            "losses": [each.to_dict() for each in self.losses],
-            "before": {name: [each.to_dict() for each in came] for name, came in self.before.items()},
-            "steps": [each.to_dict() for each in self.steps],
+            "episodes": [(len(episodes), episodes.to_dict()) for episodes in self.episodes],
+            "losses": [losses.to_dict() for losses in self.losses],
+            "before": {name: [losses.to_dict() for losses in came] for name, came in self.before.items()},
+            "steps": [steps.to_dict() for steps in self.steps],
             "values": dict(self.values),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
-        self.episodes = [TensorDict(each, batch_size=[count]) for count, each in state["episodes"]]
-        self.losses = [TensorDict(each) for each in state["losses"]]
+        self.episodes = [TensorDict(episodes, batch_size=[count]) for count, episodes in state["episodes"]]
+        self.losses = [TensorDict(losses) for losses in state["losses"]]
         before = state.get("before", {})  # in those of older runs neither this is nor the next
-        self.before = {name: [TensorDict(each) for each in came] for name, came in before.items()}
-        self.steps = [TensorDict(each) for each in state.get("steps", [])]
+        self.before = {name: [TensorDict(losses) for losses in came] for name, came in before.items()}
+        self.steps = [TensorDict(steps) for steps in state.get("steps", [])]
         self.values = dict(state["values"])
 
 
@@ -121,15 +121,15 @@ def episodes_of(rows: TensorDictBase) -> TensorDictBase:
     the last row of an episode that a time limit cut, which its return and length count.
     """
     known = [("next", name) for name in ("episode_reward", "step_count", "done", "cut_short")]
-    told = rows.select(EPISODE, RETURN_TO_GO, "episode_reward", *known, strict=False)
-    if told.get(EPISODE, None) is None:  # as of older runs
-        return ended_episodes(told)
-    told = complete_episodes(told)
-    last = told[told[EPISODE].unique_consecutive(return_counts=True)[1].cumsum(0) - 1]
-    found = TensorDict({"episode_reward": last[RETURN_TO_GO] + last["episode_reward"]}, last.shape)
+    steps_read = rows.select(EPISODE, RETURN_TO_GO, "episode_reward", *known, strict=False)
+    if steps_read.get(EPISODE, None) is None:  # as of older runs
+        return ended_episodes(steps_read)
+    steps_read = complete_episodes(steps_read)
+    last = steps_read[steps_read[EPISODE].unique_consecutive(return_counts=True)[1].cumsum(0) - 1]
+    episodes = TensorDict({"episode_reward": last[RETURN_TO_GO] + last["episode_reward"]}, last.shape)
     if (steps := last.get(("next", "step_count"), None)) is not None:
-        found["step_count"] = steps + ~last["next", "done"]
-    return found
+        episodes["step_count"] = steps + ~last["next", "done"]
+    return episodes
 
 
 def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
@@ -137,7 +137,7 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
 
     Returns are raw, because ``RewardSum`` stands before every reward transform.
     """
-    ended = TensorDict.cat([each.exclude(INFO) for each in episodes]) if episodes else None
+    ended = TensorDict.cat([batch.exclude(INFO) for batch in episodes]) if episodes else None
     if ended is None or not len(ended):
         return {}
     metrics = {
@@ -154,17 +154,17 @@ def info_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
 
     Each is the mean over the episodes of which it is known; of what none is known of there is no entry.
     """
-    found: dict[str, list[torch.Tensor]] = {}
-    for each in episodes:
-        for name, values in each.get(INFO, TensorDict()).items():
-            found.setdefault(str(name), []).append(values.reshape(-1))
-    return known_means({f"train/{name}": torch.cat(values) for name, values in found.items()})
+    values_by_name: dict[str, list[torch.Tensor]] = {}
+    for batch in episodes:
+        for name, values in batch.get(INFO, TensorDict()).items():
+            values_by_name.setdefault(str(name), []).append(values.reshape(-1))
+    return known_means({f"train/{name}": torch.cat(values) for name, values in values_by_name.items()})
 
 
 def known_means(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
     """The mean of each over the episodes of which it is known; what none is known of is left out."""
-    known = {name: each[~each.isnan()].double() for name, each in values.items()}
-    return {name: each.mean().item() for name, each in known.items() if len(each)}
+    known = {name: tensor[~tensor.isnan()].double() for name, tensor in values.items()}
+    return {name: tensor.mean().item() for name, tensor in known.items() if len(tensor)}
 
 
 def step_metrics(batch: TensorDictBase) -> TensorDictBase:
@@ -172,8 +172,8 @@ def step_metrics(batch: TensorDictBase) -> TensorDictBase:
 
     Returns:
         ``reward``, the mean of a step before any reward transform, ``cut_short``, how many episodes
-        ``random_horizon`` ended, and ``policy_lag``, how many newer policies there were by then; each where
-        it is known.
+        ``random_truncation`` ended, and ``policy_lag``, how many newer policies there were by then; each
+        where it is known.
     """
     known, (before, after) = TensorDict(), (batch.get(key, None) for key in RETURN)
     if before is not None and after is not None:
@@ -187,14 +187,14 @@ def step_metrics(batch: TensorDictBase) -> TensorDictBase:
 
 def over_steps(batches: Sequence[TensorDictBase]) -> dict[str, float]:
     """Entries over :func:`step_metrics` of some batches, which are of one size."""
-    found = {}
-    if rewards := [each["reward"] for each in batches if "reward" in each]:
-        found["train/reward"] = torch.stack(rewards).mean().item()
-    if cut_short := [each["cut_short"] for each in batches if "cut_short" in each]:
-        found["train/cut_short"] = int(torch.stack(cut_short).sum())
-    if lags := [each["policy_lag"] for each in batches if "policy_lag" in each]:
-        found["time/policy_lag"] = torch.stack(lags).mean().item()
-    return found
+    metrics = {}
+    if rewards := [batch["reward"] for batch in batches if "reward" in batch]:
+        metrics["train/reward"] = torch.stack(rewards).mean().item()
+    if cut_short := [batch["cut_short"] for batch in batches if "cut_short" in batch]:
+        metrics["train/cut_short"] = int(torch.stack(cut_short).sum())
+    if lags := [batch["policy_lag"] for batch in batches if "policy_lag" in batch]:
+        metrics["time/policy_lag"] = torch.stack(lags).mean().item()
+    return metrics
 
 
 def value_metrics(batch: TensorDictBase) -> dict[str, float]:
@@ -215,8 +215,8 @@ def value_metrics(batch: TensorDictBase) -> dict[str, float]:
 
 def exploration_metrics(exploration: Any) -> dict[str, float]:
     """``train/epsilon`` or ``train/sigma``: how much is explored at this moment, where anything is."""
-    found = {f"train/{name}": getattr(exploration, key, None) for key, name in EXPLORATION.items()}
-    return {name: value.item() for name, value in found.items() if value is not None}
+    values = {f"train/{name}": getattr(exploration, key, None) for key, name in EXPLORATION.items()}
+    return {name: value.item() for name, value in values.items() if value is not None}
 
 
 def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:

@@ -108,7 +108,10 @@ class Clock:
         """The times of ``summary.json``, in seconds."""
         spent, elapsed = self.activities, self.elapsed
         compiling = spent.get("time/compile", 0.0)
-        learning = sum(spent.get(f"time/{each}", 0.0) for each in ("collect", "sample", "update")) - compiling
+        learning = (
+            sum(spent.get(f"time/{activity}", 0.0) for activity in ("collect", "sample", "update"))
+            - compiling
+        )
         return {
             "wall_seconds": elapsed,
             "start_seconds": self.loop_began - self.began,

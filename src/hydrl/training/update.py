@@ -54,12 +54,15 @@ class Update:
         compile: bool = False,
         cudagraph: bool = False,
     ) -> None:
-        self.divergence = next((key for key in ("kl_approx", "kl") if key in loss.out_keys), "")
-        if target_kl is not None and not self.divergence:
+        self.kl_key = next((key for key in ("kl_approx", "kl") if key in loss.out_keys), "")
+        if target_kl is not None and not self.kl_key:
             raise UserError(f"target_kl={target_kl}: {type(loss).__name__} tells no divergence; use null")
         self.optimizer, self.target, self.target_kl = optimizer, target, target_kl
-        self.skip, self.every, self.made = tuple(skip), dict(every or {}), 0
-        self.pace, self.left = 1.0, False  # a share of the learning rate; whether the last batch was left
+        self.skip, self.every, self.num_updates = tuple(skip), dict(every or {}), 0
+        self.lr_factor, self.stopped_early = (
+            1.0,
+            False,
+        )  # a share of the learning rate; whether the last batch was left
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.gradients = make_gradients(loss, parameters, max_grad_norm)
         if compile:
@@ -71,32 +74,32 @@ class Update:
         if cudagraph:
             self.gradients = as_cuda_graphs(self.gradients, parameters)
 
-    def over(self, minibatches: Iterable[TensorDictBase]) -> list[TensorDictBase]:
+    def update_all(self, minibatches: Iterable[TensorDictBase]) -> list[TensorDictBase]:
         """A step on each, up to the first that ``target_kl`` forbids; the outputs of :meth:`__call__`.
 
         Where the actions' deviation has become small, single steps go too far, and batches that are left
         after a few of them mend nothing. So each that is left right after another halves the learning rate,
         and each that is not raises it again by half, to the schedule's at most.
         """
-        made: list[TensorDictBase] = []
+        outputs: list[TensorDictBase] = []
         left = False
-        with scaled_learning_rate(self.optimizer, self.pace):
+        with scaled_learning_rate(self.optimizer, self.lr_factor):
             for minibatch in minibatches:
                 if (losses := self(minibatch)) is None:
                     left = True
                     break
-                made.append(losses)
+                outputs.append(losses)
         if not left:
-            self.pace = min(1.5 * self.pace, 1.0)
-        elif self.left:
-            self.pace /= 2
-        self.left = left
-        return made
+            self.lr_factor = min(1.5 * self.lr_factor, 1.0)
+        elif self.stopped_early:
+            self.lr_factor /= 2
+        self.stopped_early = left
+        return outputs
 
     @property
     def learning_rate(self) -> float:
         """Of the next batch, in the optimizer's first group of parameters: the schedule's, lowered."""
-        return float(self.pace * self.optimizer.param_groups[0]["lr"])
+        return float(self.lr_factor * self.optimizer.param_groups[0]["lr"])
 
     @timeit("time/update")
     def __call__(self, minibatch: TensorDictBase) -> TensorDictBase | None:
@@ -106,29 +109,32 @@ class Update:
             DivergedError: in place of a step that a NaN or an infinity would spoil.
             UserError: if the loss gives no term of a name in ``skip`` or ``every``.
         """
-        late = (term for term, every in self.every.items() if (self.made + 1) % every)
+        late = (term for term, every in self.every.items() if (self.num_updates + 1) % every)
         losses = self.gradients(minibatch, (*self.skip, *late))
         check_finite(losses)
         for term in (*self.skip, *self.every):
             if term not in losses:
-                given = " or ".join(loss_terms(losses))
-                raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {given}")
-        if self.target_kl is not None and losses[self.divergence] > 1.5 * self.target_kl:
+                terms = " or ".join(loss_terms(losses))
+                raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {terms}")
+        if self.target_kl is not None and losses[self.kl_key] > 1.5 * self.target_kl:
             return None
         self.optimizer.step()
         if self.target is not None:
             self.target.step()
-        self.made += 1
+        self.num_updates += 1
         return losses
 
     def state_dict(self) -> dict[str, Any]:
         """Which update comes next, and how fast."""
-        return {"made": self.made, "pace": self.pace, "left": self.left}
+        return {"made": self.num_updates, "pace": self.lr_factor, "left": self.stopped_early}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state_dict`."""
-        self.made = state["made"]
-        self.pace, self.left = state.get("pace", 1.0), state.get("left", False)  # older runs have neither
+        self.num_updates = state["made"]
+        self.lr_factor, self.stopped_early = (
+            state.get("pace", 1.0),
+            state.get("left", False),
+        )  # older runs have neither
 
 
 @contextmanager
@@ -179,8 +185,8 @@ def make_gradients(
         # The loss's own order, in which gradients add up, and then what it returns besides.
         terms = [term for term in loss_terms(losses, first=loss.out_keys) if term not in left_out]
         total = torch.stack([losses.get(term) for term in terms]).sum()
-        found = torch.autograd.grad(total, parameters, allow_unused=True)
-        for parameter, gradient in zip(parameters, found, strict=True):
+        found_gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+        for parameter, gradient in zip(parameters, found_gradients, strict=True):
             parameter.grad = match_layout(parameter, gradient)
         for key, value in minibatch.items():
             # What the loss wrote there, as SAC's does loc and scale: given away with its graph, it would cut
@@ -188,7 +194,7 @@ def make_gradients(
             if value.requires_grad:
                 minibatch.set(key, value.detach())
         losses = losses.apply(lambda value: (value.mean() if value.ndim else value).detach(), batch_size=[])
-        norm = nn.utils.get_total_norm([each for each in found if each is not None])
+        norm = nn.utils.get_total_norm([gradient for gradient in found_gradients if gradient is not None])
         if max_grad_norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
         return losses.set("grad_norm", norm)
@@ -218,8 +224,8 @@ def match_layout(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
 
 def loss_terms(losses: TensorDictBase, first: Sequence[str] = ()) -> list[str]:
     """The entries that are summed."""
-    there = [key for key, _ in losses.items()]
-    return [key for key in dict.fromkeys([*first, *there]) if key.startswith("loss") and key in there]
+    keys = [key for key, _ in losses.items()]
+    return [key for key in dict.fromkeys([*first, *keys]) if key.startswith("loss") and key in keys]
 
 
 def check_finite(losses: TensorDictBase) -> None:
@@ -233,7 +239,7 @@ def check_finite(losses: TensorDictBase) -> None:
     if not values.isfinite().all():
         bad = [f"{name} is {value}" for name, value in zip(names, values.tolist(), strict=True)]
         raise DivergedError(
-            ", ".join(each for each in bad if each.rpartition(" ")[2] in ("nan", "inf", "-inf"))
+            ", ".join(term for term in bad if term.rpartition(" ")[2] in ("nan", "inf", "-inf"))
         )
 
 
@@ -251,8 +257,10 @@ def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> 
     def record(left_out: tuple[str, ...]) -> CudaGraphModule:
         def recorded(minibatch: TensorDictBase) -> TensorDictBase:
             losses = gradients(minibatch, left_out)
-            found = {str(k): each.grad for k, each in enumerate(parameters) if each.grad is not None}
-            return TensorDict({"losses": losses, "gradients": TensorDict(found)})
+            gradients_by_index = {
+                str(k): parameter.grad for k, parameter in enumerate(parameters) if parameter.grad is not None
+            }
+            return TensorDict({"losses": losses, "gradients": TensorDict(gradients_by_index)})
 
         return CudaGraphModule(recorded, in_keys=[], out_keys=[], warmup=3)
 

@@ -158,7 +158,7 @@ def test_a_finished_run_that_lost_its_last_checkpoint_trains_on_to_its_end(finis
 
 
 def test_a_solved_run_says_what_it_takes_to_go_on(run, capsys):
-    overrides = [*CARTPOLE, "eval.solved_at=5"]
+    overrides = [*CARTPOLE, "eval.reward_threshold=5"]
     folder = run(*overrides, "eval.stop_when_solved=true")
     longer = settings(
         *overrides, "eval.stop_when_solved=true", "total_frames=9_984", "resume=auto", run_dir=folder

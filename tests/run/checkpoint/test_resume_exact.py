@@ -72,7 +72,7 @@ EXACT = {
         "buffer.storage.max_size=90",
     ],
     "SAC, a memory, pictures": [
-        "algo=sac", "memory=gru", "env=gym", "env.id=tests.fakes.pixel_envs:Aim-v0", "encoder.features=8",
+        "algo=sac", "rnn=gru", "env=gym", "env.id=tests.fakes.pixel_envs:Aim-v0", "encoder.features=8",
         "collector.num_envs=2", "critic.num_cells=[16,16]", "minibatches.sequence=6", "minibatches.burn_in=2",
         "minibatches.warmup_frames=64", "minibatches.updates=2", "collector.init_random_frames=64",
     ],
@@ -159,7 +159,7 @@ def test_self_play_goes_on_exactly_from_any_checkpoint(run, batches, capsys, tmp
     """Its opponents are none and then one; the trial of the first checkpoint had none."""
     pytest.importorskip("pettingzoo")
     overrides = [*SMALL, *EXACT["PPO, against its earlier policies"], "checkpoint_every_frames=64"]
-    overrides += ["env.opponents.every_frames=128", "env.opponents.size=1", "keep_checkpoints=9"]
+    overrides += ["env.opponents.every_frames=128", "env.opponents.pool_size=1", "keep_checkpoints=9"]
     whole, unbroken = run(*overrides, folder="whole"), batches.copy()
     assert len(set(unbroken)) == 4
     for trained, stop in ((2, 128), (3, 192)):
@@ -196,7 +196,7 @@ def test_a_run_of_before_that_kept_no_opponents_with_its_trial_goes_on_exactly(r
 
 def test_a_longer_run_goes_on_as_if_its_closing_evaluation_had_not_been(run, evaluations):
     evaluations({128: 30.0, 256: 20.0}, {128: 90.0, 256: 10.0})
-    overrides = [*SMALL_PPO, "env=cartpole", "eval.solved_at=40"]
+    overrides = [*SMALL_PPO, "env=cartpole", "eval.reward_threshold=40"]
 
     def reached(folder: Path) -> tuple[int, float, int | None]:
         summary = json.loads((folder / "summary.json").read_text())
@@ -284,7 +284,7 @@ def test_a_stop_loses_nothing(tmp_path):
 @pytest.mark.parametrize("closing", [False, True])
 def test_an_evaluation_that_a_stop_breaks_off_is_played_when_the_run_goes_on(run, monkeypatch, closing):
     words = [*SMALL, "env=cartpole", "critic.num_cells=[16,16]", "eval.every_frames=128"]
-    words += ["eval.solved_at=5", "eval.stop_when_solved=true"] if closing else []
+    words += ["eval.reward_threshold=5", "eval.stop_when_solved=true"] if closing else []
     whole, played = run(*words, folder="whole"), []
 
     def broken(*asked, play=evaluator.play_episodes, **options):
@@ -305,7 +305,7 @@ def test_an_evaluation_that_a_stop_breaks_off_is_played_when_the_run_goes_on(run
 
 
 def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resumed(run, monkeypatch):
-    overrides = [*SMALL_PPO, "env=cartpole", "eval.solved_at=5", "eval.stop_when_solved=true"]
+    overrides = [*SMALL_PPO, "env=cartpole", "eval.reward_threshold=5", "eval.stop_when_solved=true"]
     whole = json.loads((run(*overrides, folder="whole") / "summary.json").read_text())
     assert whole["frames"] == 128
 

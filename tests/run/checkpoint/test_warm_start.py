@@ -53,7 +53,9 @@ def begun(monkeypatch):
 
     def spy(source, env, learner):
         apply(source, env, learner)
-        found["loss"] = {name: value.clone() for name, value in learner.parts["loss"].state_dict().items()}
+        found["loss"] = {
+            name: value.clone() for name, value in learner.components["loss"].state_dict().items()
+        }
         found["normaliser"] = envs.normalizer_state(env)
         found["source"] = source
         raise UserError("that is enough")

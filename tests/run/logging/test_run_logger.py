@@ -23,7 +23,7 @@ def record(tmp_path):
 
 
 def open_record(folder) -> RunLogger:
-    chosen = settings("env=cartpole", "~tuned", "eval.solved_at=100", "resume=auto", run_dir=folder)
+    chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
     info = RunInfo(**chosen.identity)
     metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
     return open_logger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())

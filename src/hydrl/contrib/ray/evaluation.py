@@ -82,8 +82,8 @@ class RayEvalProcess:
             self.stop()
             if time.monotonic() - since > STARTING:
                 raise UserError(
-                    f"eval.mode=ray: of {ray.cluster_resources()['CPU']:g} CPUs of the cluster none took it "
-                    f"in {STARTING:g} seconds; use fewer collectors, or less of collector.num_cpus for each"
+                    f"eval.backend=ray: of {ray.cluster_resources()['CPU']:g} CPUs of the cluster none took "
+                    f"it in {STARTING:g} seconds; use fewer collectors, or less collector.num_cpus"
                 )
         place: Place = self.get_result()
         return place

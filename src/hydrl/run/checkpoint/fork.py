@@ -8,7 +8,7 @@ import torch
 from torchrl.envs import TransformedEnv
 
 from hydrl import specs
-from hydrl.config.migrations import renamed
+from hydrl.config.migrations import new_config
 from hydrl.config.settings import Settings
 from hydrl.losses.build import make_loss
 from hydrl.run.checkpoint.resume import ResumePoint
@@ -52,7 +52,7 @@ def changed_states(
 
 def build_parts(saved: Mapping[str, Any], env: TransformedEnv) -> dict[str, Any]:
     """Builds loss and exploration of saved settings, as they begin."""
-    settings = Settings.of(renamed(saved), dict(saved))
+    settings = Settings.of(new_config(saved), dict(saved))
     build, loss = settings.build, settings.loss
     actor, action_spec = build("actor")(env), specs.action_spec(env)
     networks = {name: actor if name == "actor" else build(name)(env, actor) for name in settings.networks}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from omegaconf import OmegaConf
 
-from hydrl.config.migrations import renamed, with_encoders
+from hydrl.config.migrations import new_config, with_encoders
 from hydrl.config.overrides import forks, run_of
 from hydrl.config.schema import NETWORKS, InitFrom, Role, asked, keys
 from hydrl.config.tree import find, paths, show
@@ -134,7 +134,7 @@ def find_resume_point(
             raise UserError(
                 f"total_frames={total} is less than the {frames} that {folder} has done; leave it out"
             )
-        saved = renamed(metadata["settings"])
+        saved = new_config(metadata["settings"])
         changed = check_same(settings, saved, adopt, fork_of=folder if is_fork else None)
         point = resume_point(archive, metadata, folder)
     if is_fork:
@@ -157,7 +157,7 @@ def start_over(settings: Settings, adopt: Callable[[Settings], object], run: Pat
     """
     if (config := run / CONFIG).is_file():
         with checkpoint.report_damage(config):
-            saved = renamed(OmegaConf.to_container(saved_yaml(config)))
+            saved = new_config(OmegaConf.to_container(saved_yaml(config)))
             if forks(saved.get("resume"), saved["run_dir"]):
                 raise UserError(
                     f"resume=auto: {run} was to be a fork and was stopped before it had a checkpoint; "
@@ -259,7 +259,9 @@ def is_unchanged(key: str, old: Any, new: Any) -> bool:
         return True
     if old is None and new == {}:  # a key that older runs had not, and nothing in it
         return True
-    return bool({"fits", "needs"} & {*key.split(".")})  # what may be chosen at all, not what was
+    return bool(
+        {"compatible_with", "requires"} & {*key.split(".")}
+    )  # what may be chosen at all, not what was
 
 
 def may_change(key: str, old: Any, new: Any) -> bool:
@@ -300,7 +302,7 @@ def needed_to_continue(settings: Settings, point: ResumePoint) -> str:
     batch = asked(settings, "frames")
     is_trained = -(-settings["total_frames"] // batch) * batch <= point.frames
     reached = ended.get("eval/return_mean") if ended.get("solved_at_frames") is not None else None
-    threshold = settings["eval"]["solved_at"] if settings["eval"]["stop_when_solved"] else None
+    threshold = settings["eval"]["reward_threshold"] if settings["eval"]["stop_when_solved"] else None
     # A damaged summary is written anew.
     is_solved = isinstance(reached, int | float) and threshold is not None and reached >= threshold
     is_finished = ended.get("status") == "finished" and ended.get("frames") == point.frames

@@ -16,6 +16,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS, user_dirs
+from hydrl.config.migrations import new_words
 from hydrl.config.overrides import as_typed, key_of, plain, quoted, run_of
 from hydrl.config.schema import Parts, Role, keys
 from hydrl.config.tree import find
@@ -156,14 +157,16 @@ def saved_overrides(run: Path) -> list[str]:
     if not file.is_file():
         hint = newest_run_hint(run)
         raise UserError(f"resume={run}: no run lies there (it has no .hydra/overrides.yaml){hint}")
+    parser = OverridesParser.create()
     try:
-        words = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
-        parsed = OverridesParser.create().parse_overrides(words)
+        saved = cast(list[str], OmegaConf.to_container(OmegaConf.load(file), resolve=False))
+        parser.parse_overrides(saved)
     except Exception:  # whatever somebody may have put there
         raise UserError(f"resume={run}: its .hydra/overrides.yaml is not a list of overrides") from None
-    for text, override in zip(words, parsed, strict=True):
+    words = new_words(saved)
+    for word, override in zip(words, parser.parse_overrides(words), strict=True):
         if not is_of_run(override):
-            raise UserError(f"resume={run}: its {file.name} holds {text}, which sets more than the run")
+            raise UserError(f"resume={run}: its {file.name} holds {word}, which sets more than the run")
     return words
 
 

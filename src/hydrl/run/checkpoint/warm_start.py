@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torchrl.envs import TransformedEnv
 
-from hydrl.config.migrations import renamed
+from hydrl.config.migrations import new_config
 from hydrl.config.overrides import run_of
 from hydrl.config.tree import find, show
 from hydrl.envs import normalizer_state
@@ -106,7 +106,7 @@ def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
         raise UserError(f"init_from={path}: {archive} is not as hydrl writes it")
     entries = by_part(states["loss"], networks)
     require(parts, [*entries, *["normaliser"] * bool(normaliser)], str(run))
-    scale = find(renamed(metadata["settings"]), "actor.encoder.scale")
+    scale = find(new_config(metadata["settings"]), "actor.encoder.scale")
     is_other = isinstance(scale, str) and scale != find(settings, "actor.encoder.scale")
     return WarmStart(
         path=path,
@@ -200,7 +200,7 @@ def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> No
     if source is None:
         return
     # The tensors of the state are those that the networks and the loss's copies of them compute with.
-    own = by_part(learner.parts["loss"].state_dict(keep_vars=True), source.networks)
+    own = by_part(learner.components["loss"].state_dict(keep_vars=True), source.networks)
     normaliser = normalizer_state(env)
     available = [*own, *["normaliser"] * bool(normaliser)]
     require(source.parts, available, "this run")

@@ -17,6 +17,7 @@ from torchrl.record.loggers import Logger, WandbLogger
 from torchrl.record.loggers.trackio import TrackioLogger
 
 from hydrl.config import PACKAGE
+from hydrl.config.migrations import old_config
 from hydrl.errors import UserError
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint import archive
@@ -148,7 +149,7 @@ def wandb(
         group=group or f"{algo}-{task}",
         tags=[algo, task, *tags],
         job_type="train",
-        config=config,
+        config=old_config(config),
         log_env_packages=False,  # it would overwrite the config's own key `env`
         settings=settings,
     )
@@ -210,7 +211,7 @@ def trackio(
             project=project,
             resume="allow" if run_id else "never",
             group=group or f"{config['algo']}-{config['task']}",
-            config=config,
+            config=old_config(config),
             embed=False,
             auto_log_cpu=False,
             auto_log_gpu=False,

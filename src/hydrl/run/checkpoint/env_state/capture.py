@@ -29,7 +29,7 @@ from torch import nn
 from torchrl.data import TensorSpec
 from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 
-from hydrl.config.migrations import now_of, table
+from hydrl.config.migrations import new_class, table
 from hydrl.envs.build import SteadySerialEnv
 from hydrl.envs.gymnasium import GymVector
 from hydrl.run.checkpoint.env_state.backends import NEW, accessors, bits, label
@@ -406,7 +406,7 @@ def is_same(name: str, other: str) -> bool:
 def current_name(name: str) -> str:
     """The present name of a class or function that a checkpoint names as ``module:qualified.name``."""
     module, colon, path = name.partition(":")
-    return colon.join(now_of(module, path)) if colon else name
+    return colon.join(new_class(module, path)) if colon else name
 
 
 def name_of(value: Any) -> str:
