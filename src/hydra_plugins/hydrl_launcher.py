@@ -83,11 +83,11 @@ class OnRay(Processes):
     """The same on the machines of a Ray cluster, see :mod:`hydrl.contrib.ray.launcher`.
 
     Args:
-        **asked: as of :class:`hydrl.contrib.ray.launcher.Asked`.
+        **options: of :class:`hydrl.contrib.ray.launcher.LauncherOptions`.
     """
 
-    def __init__(self, **asked: Any) -> None:
-        self.asked = asked
+    def __init__(self, **options: Any) -> None:
+        self.options = options
 
     def pool(self) -> AbstractContextManager[Any]:
         """Where members run side by side.
@@ -99,9 +99,9 @@ class OnRay(Processes):
             raise UserError(
                 "hydra/launcher=ray_processes needs a package that is not installed; pip install 'hydrl[ray]'"
             )
-        from hydrl.contrib.ray.launcher import joined
+        from hydrl.contrib.ray.launcher import connect
 
-        return joined(self.asked)
+        return connect(self.options)
 
 
 class Members(BasicSweeper):

@@ -6,8 +6,9 @@ import shutil
 import pytest
 import torch
 
+from hydrl.config.overrides import quoted
 from hydrl.errors import SaveError, UserError
-from hydrl.run.checkpoint import archive, resume
+from hydrl.run.checkpoint import archive
 from hydrl.run.checkpoint.replay_buffer import BufferFiles
 from tests.conftest import SMALL, SMALL_PPO, digest, killed, logged, resume_point, saved, settings, typed
 from train import train
@@ -47,7 +48,7 @@ def at(folder, frames=AT):
 
 def forked(*words, resumed, folder):
     """A fork of a run that was not typed."""
-    chosen = settings(*words, f"resume={resume.quoted(resumed)}", run_dir=folder)
+    chosen = settings(*words, f"resume={quoted(resumed)}", run_dir=folder)
     train(chosen, resume_point(chosen))
     return folder
 

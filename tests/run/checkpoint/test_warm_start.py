@@ -144,7 +144,7 @@ def test_what_an_actor_shares_here_is_the_other_actor_s_and_not_its_critic_s(tmp
     there = warm_start.by_part(then.state_dict(), chosen.loss.networks)
     _, env, loss = parts("shared")
     source = warm_start.WarmStart("run", tmp_path, 1, there, {}, chosen.loss.networks, ["critic", "actor"])
-    warm_start.apply(source, env, SimpleNamespace(parts={"loss": loss}))
+    warm_start.apply(source, env, SimpleNamespace(components={"loss": loss}))
     same(loss.state_dict(), then.state_dict(), "actor_network")
     assert source.told["taken"] == {"actor": 8, "critic": 4}
     weight = "critic.module.0.module.0.module.readers.pixels.net.0.0.weight"

@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 from torch.utils._pytree import tree_map_only
 
 from hydrl.contrib.ray.cluster import TICK, Place, begin, end_of, hear, here, say, stored
-from hydrl.contrib.ray.collector import elsewhere
+from hydrl.contrib.ray.collector import for_device
 from hydrl.errors import UserError, WorkerError
 from hydrl.run.eval_process import portable, prepare, try_snapshot
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator
@@ -129,6 +129,6 @@ def on_cpu(evaluator: PolicyEvaluator) -> PolicyEvaluator:
     """A copy for a machine that may lack this one's accelerators."""
     remote = portable(evaluator)
     remote.actor = deepcopy(evaluator.actor).cpu()
-    remote.make_env = partial(elsewhere(evaluator.make_env, "cpu"), policy=remote.actor)
+    remote.make_env = partial(for_device(evaluator.make_env, "cpu"), policy=remote.actor)
     remote.envs, remote.last = {}, None
     return remote
