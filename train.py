@@ -72,8 +72,9 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     # The environment is seeded before anything resets it; its random frames fix the normalizer.
     make_env = partial(envs.make_env, build("env"), settings.transform_builders, device=device)
     env = make_env(num_envs=settings.num_envs)
-    statistics = point.normaliser if point else settings.init_stats_frames
-    normaliser = envs.prepare_env(env, settings.check_env, seed, statistics, settings.env["_target_"])
+    family, known = envs.find_family(build("env")), point.normaliser if point else None
+    settings.check_env(family.action_kind(env), [*specs.agent_groups(env)], alike=specs.are_alike(env))
+    normaliser = family.prepare(env, seed, settings.init_stats_frames, known, settings.env["_target_"])
     buffer = buffers.prepare_buffer(build("buffer")(), env)
     size = replay_buffer.check_size(buffer, env, settings.steps_of_a_row, run_dir)
     # The loss learns these networks; another component that was not chosen builds None.
@@ -88,15 +89,14 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
     make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
     collect = partial(bind_accepted(build("collector"), data=data), env, make_worker_env, policy)
-    evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, max_steps=score.max_steps)
+    player = partial(PolicyEvaluator, seed=settings.seed, max_steps=score.max_steps, play=family.evaluate)
+    evaluate = player(make_env, actor, normaliser)
     evaluate_final = partial(evaluate, episodes=score.final_episodes, drawn=SeedStream.CLOSING)
-    goal = score.reward_threshold, score.stop_when_solved
-    progress = Progress(settings.batches, settings.frames_per_batch, *goal)
+    progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
     names, drawn_from = [extra.name for extra in extras], data if settings.from_data else None
     metrics = Metrics(learner.update, exploration, names, drawn_from)
     video = EpisodeVideo(evaluate, run_dir, progress, score.video_every_frames if score.video else None)
     info = RunInfo(**settings.identity, data=rows, classes=classes, start=point or source, size_note=size)
-
     with (
         process.Stop(session.stop_requested) as stop,
         collectors.shut_down_after(collect(seed=seed, device=device, stop=stop.check)) as collector,

@@ -46,16 +46,16 @@ def main(words: list[str]) -> None:
     out = Path(said.out or f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}")
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
         raise UserError(f"out={out}: there is something other than a report; name another folder")
-    counted, left_out = runs.load(places)
+    counted, left_out = runs.load_runs(places)
     if not counted:
         why = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
         raise UserError(f"none of the runs there can be counted; {why or 'no run lies there or below'}")
-    rows = baselines.asked(said.published, counted)
+    rows = baselines.select_baselines(said.published, counted)
     kept = [each for each in typed if not each.startswith("out=")]
     command = shlex.join(["python", "scripts/report.py", *map(str, places), *kept, f"out={out}"])
     try:
         out.mkdir(parents=True, exist_ok=True)
-        text = report.save(
+        text = report.write_report(
             counted,
             left_out,
             out / "report.md",

@@ -36,7 +36,8 @@ def main(arguments: Arguments) -> None:
     Raises:
         UserError: for a value out of range, or a missing extra.
     """
-    from hydrl.experiments import results  # needs the extra
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # the folder of `scripts`
+    from scripts.docs import results_page  # needs the extra
 
     if arguments.jobs < 1:
         raise UserError(f"jobs={arguments.jobs}: give 1 or more")
@@ -45,7 +46,7 @@ def main(arguments: Arguments) -> None:
         raise UserError(f"page={page}: give a .md file in a folder that can be written to")
     try:
         names = [each.strip() for each in arguments.rows.split(",") if each.strip()]
-        results.make(TABLE, names, arguments.jobs, Path(arguments.out), page)
+        results_page.make_page(TABLE, names, arguments.jobs, Path(arguments.out), page)
     except Interrupted:
         print(
             f"stopped; the same command goes on with what lies in {arguments.out} and {page.with_suffix('')}"

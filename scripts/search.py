@@ -36,32 +36,32 @@ def main(words: list[str]) -> None:
     from hydrl.experiments import search, search_space, search_storage
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    plan = search_space.read(words)
-    with search_storage.told(plan.storage), closing(search.Search(plan, say)) as made:
-        searched(made)
+    plan = search_space.read_plan(words)
+    with search_storage.report_failure(plan.storage), closing(search.Search(plan, say)) as running_search:
+        run_search(running_search)
 
 
-def searched(made: "Search") -> None:
+def run_search(search: "Search") -> None:
     """Makes a search's trials and says what was best.
 
     Raises:
         RunError: if no trial came to its end.
     """
-    plan, say = made.plan, made.say
+    plan, say = search.plan, search.say
     runs = f"{plan.trials} trials of {len(plan.seeds)} runs"
-    say(f"{made.out}: {runs}, drawing {', '.join(plan.space)}")
+    say(f"{search.out}: {runs}, drawing {', '.join(plan.space)}")
     say("it may be stopped with Ctrl-C: the same command goes on with it")
-    made.run()
-    if elsewhere := len(made.running):
+    search.run()
+    if elsewhere := len(search.running_trials):
         say(f"{elsewhere} more go on elsewhere; once they have ended the same command tells of all")
-    top = made.best
+    top = search.best
     if top is None and elsewhere:
         return
     if top is None:
-        raise RunError(f"no trial came to its end; see {made.out}/trial-*/*.log")
-    say(f"best of {made.count} trials: {made.shown(top)}, in {made.place(top)}")
-    say(f"  {made.command(top)}")
-    say(f"  {', '.join(map(str, made.save(top)))}")
+        raise RunError(f"no trial came to its end; see {search.out}/trial-*/*.log")
+    say(f"best of {search.trial_count} trials: {search.format_value(top)}, in {search.location(top)}")
+    say(f"  {search.command(top)}")
+    say(f"  {', '.join(map(str, search.save_best(top)))}")
     say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")
 
 

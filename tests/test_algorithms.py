@@ -183,9 +183,9 @@ def test_actions_it_cannot_take_are_told_in_a_line(algo, data):
 def test_a_report_compares_them_all(finished, tmp_path):
     several = [algo for algo in ALGORITHMS if algorithms()[algo][0].startswith("multi-agent")]
     there = [algo for algo in ALGORITHMS if algo not in several or find_spec("vmas")]
-    counted, left_out = runs.load([finished(algo)[0] for algo in there])
+    counted, left_out = runs.load_runs([finished(algo)[0] for algo in there])
     assert left_out == {}
-    page = report.save(counted, left_out, tmp_path / "report.md", "")
+    page = report.write_report(counted, left_out, tmp_path / "report.md", "")
     assert all(f"algo={algo}" in page for algo in there)
 
 

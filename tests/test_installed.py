@@ -69,7 +69,7 @@ def test_the_wheel_holds_what_the_repository_does_and_puts_no_other_name_at_the_
     configs = {str(each.relative_to(ROOT)) for each in (ROOT / "configs").rglob("*.*")}
     assert len(configs) > 100
     figures = {str(each.relative_to(ROOT)) for each in (ROOT / "docs" / "published").iterdir()}
-    assert there == configs | figures | {"train.py", "scripts/results.yaml", *SCRIPTS.values()}
+    assert there == configs | figures | {"train.py", *SCRIPTS.values()} - {"scripts/results.py"}
     assert all((app / each).read_bytes() == (ROOT / each).read_bytes() for each in there)
 
 
@@ -106,6 +106,12 @@ def test_members_and_workers_start_from_the_wheel(call: Call, folder: Path):
     assert "sweep: 2 of 2 finished" in done.stdout, done.stdout + done.stderr
     frames = [json.loads(each.read_text())["frames"] for each in folder.glob("sweep/*/summary.json")]
     assert (done.returncode, frames) == (0, [256] * 2)
+
+
+def test_results_need_a_checkout(call: Call):
+    done = call("hydrl", "results")
+    message = "error: results: only a checkout of hydrl's repository has scripts/results.py\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
 
 
 def test_the_installed_command_tells_a_mistake_in_a_line(call: Call):

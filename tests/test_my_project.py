@@ -80,7 +80,7 @@ def test_the_page_says_how_each_part_is_called():
 
 
 def test_the_page_lists_the_keys_that_no_task_is_given():
-    table = PAGE.partition("Keys under `env` that are hydrl's own")[2].partition("\n\nAll others")[0]
+    table = PAGE.partition("These keys under `env` are hydrl's own")[2].partition("\n\nAll others")[0]
     said = [each for row in table.splitlines()[4:] for each in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert {*said} == {"_target_", *signature(gymnasium_env).parameters} - {"kwargs"}
 
@@ -158,7 +158,7 @@ def test_a_run_of_an_own_task_whose_discount_follows_from_its_length_is_resumed_
 
 def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(project):
     for words in (["--config-dir", "conf"], ["hydra.searchpath=[file://conf]"]):
-        plan = search_space.read([*words, "algo=my_ppo", "env=corridor"])
+        plan = search_space.read_plan([*words, "algo=my_ppo", "env=corridor"])
         assert set(plan.space) == {"actor.width", "loss.module.flat"}
         assert plan.overrides == [
             f"hydra.searchpath=[file://{project / 'conf'}]",

@@ -71,7 +71,7 @@ def data_set(name: str, place: Path) -> None:
 
 def sweep_table(name: str, place: Path) -> None:
     failed = SimpleNamespace(folder=place, status="failed", error=name, code=1)
-    sweep.show(f"{name}\n{name}", [(0, name, failed)])
+    sweep.print_table(f"{name}\n{name}", [(0, name, failed)])
 
 
 def passed_over(name: str, place: Path) -> None:
@@ -205,4 +205,4 @@ def test_one_bad_folder_is_left_out_of_a_report_with_a_line(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("left out ") == 3
     assert "2 runs in 1 groups, 3 left out" in shown
-    assert len(runs.load([tmp_path / "runs"])[0]) == 2
+    assert len(runs.load_runs([tmp_path / "runs"])[0]) == 2

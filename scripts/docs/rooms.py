@@ -7,6 +7,7 @@ An arrow that follows from others is left out: A imports C is not drawn where A 
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import grimp
 import matplotlib
@@ -79,7 +80,7 @@ def draw(path: Path) -> None:
             zorder=0,
             arrowprops={"arrowstyle": "-|>", "color": "#555555", "connectionstyle": f"arc3,rad={bend}"},
         )
-    style = {"ha": "center", "va": "center", "fontsize": 10}
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 10}
     for name, (x, y) in places.items():
         axes.text(x, y, name, bbox={"boxstyle": "round,pad=0.35", "fc": "#e8f0fb", "ec": "#4a76b8"}, **style)
     axes.text(0, 0, SHARED, bbox={"boxstyle": "round,pad=0.35", "fc": "#f2f2f2", "ec": "#888888"}, **style)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-CHECKOUT_ONLY = {"scripts/compare_checkouts.py"}
+CHECKOUT_ONLY = {"scripts/compare_checkouts.py", "scripts/results.py", "scripts/results.yaml"}
 
 
 class App(BuildHookInterface):

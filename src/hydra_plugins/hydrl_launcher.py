@@ -1,4 +1,4 @@
-"""How Hydra makes and launches sweeps; it takes plugins from this package only, imported at each start."""
+"""Hydra plugins: launchers and sweeper. Hydra imports the package ``hydra_plugins`` at each start."""
 
 import importlib.util
 import re
@@ -17,11 +17,11 @@ from hydrl.config import tuned
 from hydrl.config.overrides import key_of
 from hydrl.errors import Interrupted, UserError
 
-OF_THE_SWEEP = r"\W*hydra[./](launcher|mode|run|sweep|sweeper)\b"  # what no member takes
+SWEEP_KEYS = r"\W*hydra[./](launcher|mode|run|sweep|sweeper)\b"  # overrides that no member takes
 
 
-class Processes(Launcher):
-    """Runs each member of a sweep as a ``python train.py`` of its own, see :mod:`hydrl.experiments.sweep`.
+class ProcessLauncher(Launcher):
+    """Launcher that runs each member of a sweep as its own process, see :mod:`hydrl.experiments.sweep`.
 
     Args:
         n_jobs: members at a time.
@@ -31,31 +31,34 @@ class Processes(Launcher):
         self.n_jobs = n_jobs
 
     def setup(self, *, config: DictConfig, **_: Any) -> None:
-        """Takes what Hydra composed for the whole sweep, and refuses it before Hydra writes a folder.
+        """Checks the sweep's configuration before Hydra writes a folder.
 
         Raises:
-            UserError: for a value that does not fit.
+            UserError: for a wrong value.
         """
         self.config = config.hydra
-        self.pool()  # which tells what is wrong; one is made anew for each batch of members
+        self.pool()  # raises for wrong values; each batch of members gets a new one
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[Any]:
-        """Runs the members; each takes what the sweep was told of Hydra and where configs are.
+        """Runs the members, each with the sweep's Hydra overrides and config folders.
 
         Raises:
-            SystemExit: with the exit code, if one has not finished.
+            SystemExit: with the exit code, if one did not finish.
             Interrupted: once all have saved.
         """
-        from hydrl.experiments.sweep import shared, train_all  # here, as a single run has no need of it
+        from hydrl.experiments.sweep import (  # here, as a single run has no need of it
+            common_overrides,
+            train_all,
+        )
 
         sources = self.config.runtime.config_sources
-        words = [f"--config-dir={each.path}" for each in sources if each.provider == "command-line"]
-        words += [each for each in self.config.overrides.hydra if not re.match(OF_THE_SWEEP, each)]
+        words = [f"--config-dir={source.path}" for source in sources if source.provider == "command-line"]
+        words += [word for word in self.config.overrides.hydra if not re.match(SWEEP_KEYS, word)]
         folder = self.config.sweep.dir
         typed = OverridesParser.create().parse_overrides(list(self.config.overrides.task))
-        once = {each.get_key_element() for each in typed if not each.is_sweep_override()}
+        once = {override.get_key_element() for override in typed if not override.is_sweep_override()}
         of_all = [word for word in job_overrides[0] if word.partition("=")[0] in once]
-        left_out = shared(Path(folder), of_all)
+        left_out = common_overrides(Path(folder), of_all)
         try:
             with self.pool() as trainings:
                 code = train_all(job_overrides, Path(folder), trainings, words, initial_job_idx, left_out)
@@ -67,20 +70,20 @@ class Processes(Launcher):
         return []
 
     def pool(self) -> AbstractContextManager[Any]:
-        """Where members run side by side.
+        """The pool that runs the members.
 
         Raises:
-            UserError: for a number of them that is none.
+            UserError: for a wrong ``n_jobs``.
         """
-        from hydrl.experiments.processes import Trainings
+        from hydrl.experiments.processes import ProcessPool
 
         if type(self.n_jobs) is not int or self.n_jobs < 1:
             raise UserError(f"hydra.launcher.n_jobs={self.n_jobs}: give a whole number, 1 or more")
-        return nullcontext(Trainings(self.n_jobs))
+        return nullcontext(ProcessPool(self.n_jobs))
 
 
-class OnRay(Processes):
-    """The same on the machines of a Ray cluster, see :mod:`hydrl.contrib.ray.launcher`.
+class RayLauncher(ProcessLauncher):
+    """Launcher on the machines of a Ray cluster, see :mod:`hydrl.contrib.ray.launcher`.
 
     Args:
         **options: of :class:`hydrl.contrib.ray.launcher.LauncherOptions`.
@@ -90,10 +93,10 @@ class OnRay(Processes):
         self.options = options
 
     def pool(self) -> AbstractContextManager[Any]:
-        """Where members run side by side.
+        """The pool that runs the members.
 
         Raises:
-            UserError: for a value that does not fit, and without Ray.
+            UserError: for a wrong value, and without Ray.
         """
         if importlib.util.find_spec("ray") is None:
             raise UserError(
@@ -104,40 +107,43 @@ class OnRay(Processes):
         return connect(self.options)
 
 
-class Members(BasicSweeper):
-    """Hydra's own sweeper, for members of which each takes the tuned numbers of its algorithm and task."""
+class TunedSweeper(BasicSweeper):
+    """Hydra's basic sweeper, which gives each member the tuned preset of its algorithm and task.
+
+    Hydra has no public name for its own sweeper: its public ``Sweeper`` is an abstract class.
+    """
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Sweeps over what was typed."""
+        """Sweeps over the typed overrides."""
         return super().sweep(tuned.typed(arguments))
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:
-        """Composes each member as it will be."""
-        super().validate_batch_is_legal(self.named(batch))
+        """Composes each member with its preset."""
+        super().validate_batch_is_legal(self.with_tuned(batch))
 
     def get_job_batch(self) -> Sequence[Sequence[str]]:
-        """The words of each member; a ``python train.py`` finds its tuned numbers itself."""
+        """Overrides of each member; processes find their presets themselves."""
         batch = super().get_job_batch()
-        return batch if isinstance(self.launcher, Processes) else self.named(batch)
+        return batch if isinstance(self.launcher, ProcessLauncher) else self.with_tuned(batch)
 
-    def named(self, batch: Sequence[Sequence[str]]) -> list[list[str]]:
-        """The words of each member with what goes without saying, of which no folder is named."""
+    def with_tuned(self, batch: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Overrides of each member with its preset, which is left out of folder names."""
         loader, hydra = self.hydra_context.config_loader, self.config.hydra
-        found = []
+        named = []
         for job in batch:
             more = tuned.unsaid([*hydra.overrides.hydra, *job], loader)
             keys = [*hydra.job.config.override_dirname.exclude_keys, *map(key_of, more)]
             names = f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"
-            found.append([*job, *more, *[names] * bool(more)])
-        return found
+            named.append([*job, *more, *[names] * bool(more)])
+        return named
 
 
-node = {"_target_": f"{__name__}.Members", "max_batch_size": None, "params": None}
+node = {"_target_": f"{__name__}.TunedSweeper", "max_batch_size": None, "params": None}
 ConfigStore.instance().store(group="hydra/sweeper", name="members", node=node)
 launchers: dict[str, dict[str, Any]] = {
-    "processes": {"_target_": f"{__name__}.Processes", "n_jobs": 1},
+    "processes": {"_target_": f"{__name__}.ProcessLauncher", "n_jobs": 1},
     "ray_processes": {
-        "_target_": f"{__name__}.OnRay",
+        "_target_": f"{__name__}.RayLauncher",
         "n_jobs": None,
         "address": None,
         "num_cpus": 1,

@@ -27,8 +27,12 @@ def main() -> int:
         commands = ", ".join(SCRIPTS)
         print(f"error: {word}: neither key=value nor a command; those are {commands}", file=sys.stderr)
         return 2
+    script = ROOT / SCRIPTS.get(word, "train.py")
+    if not script.is_file():
+        print(f"error: {word}: only a checkout of hydrl's repository has {SCRIPTS[word]}", file=sys.stderr)
+        return 2
     # Under this name workers find it again, and `if __name__ == "__main__"` holds.
-    runpy.run_path(str(ROOT / SCRIPTS.get(word, "train.py")), run_name="__main__")
+    runpy.run_path(str(script), run_name="__main__")
     return 0
 
 

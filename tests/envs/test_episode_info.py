@@ -240,7 +240,7 @@ def test_what_is_no_number_is_a_line(odd):
 
 def test_a_search_maximises_one():
     words = ["algo=ppo", *OWN, *KEYS, "maximise=eval/height"]
-    assert search_space.read(words).maximise == "eval/height"
-    assert search_space.read(words[:-1]).maximise == "eval/return_mean"
+    assert search_space.read_plan(words).maximise == "eval/height"
+    assert search_space.read_plan(words[:-1]).maximise == "eval/return_mean"
     with pytest.raises(UserError, match=r"search\.maximise=return: should match"):
-        search_space.read([*words[:-1], "maximise=return"])
+        search_space.read_plan([*words[:-1], "maximise=return"])

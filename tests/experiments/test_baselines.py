@@ -20,7 +20,7 @@ MINATAR = "Asterix Breakout Freeway Seaquest SpaceInvaders"
 
 
 def kept():
-    return [row for file in sorted(baselines.FILES.glob("*.csv")) for row in baselines.read(file)]
+    return [row for file in sorted(baselines.FILES.glob("*.csv")) for row in baselines.read_baselines(file)]
 
 
 def test_each_published_row_names_a_task_and_a_source():
@@ -43,11 +43,11 @@ def beside(tmp_path, words, frames=3000, version="v4"):
     run = make_run(
         tmp_path / "run", env="cheetah", returns=returns, config={"env": {"id": f"HalfCheetah-{version}"}}
     )
-    loaded, _ = runs.load([run])
-    found = baselines.curves(baselines.asked(words, loaded), loaded)
+    loaded, _ = runs.load_runs([run])
+    found = baselines.baseline_curves(baselines.select_baselines(words, loaded), loaded)
     axes = Figure().subplots()
     axes.plot([1000, frames], [100, 100])
-    figures.beside(axes, found, frames)
+    figures.draw_baselines(axes, found, frames)
     drawn = {each.get_label(): each.lines[0].get_xydata() for each in axes.containers}
     return found, drawn, axes
 
@@ -107,7 +107,7 @@ def test_the_page_tells_what_was_drawn_and_where_it_is_from(tmp_path):
 )
 def test_a_wrong_file_is_told_in_a_line(tmp_path, text, said):
     (tmp_path / "a.csv").write_text(text)
-    loaded, _ = runs.load([make_run(tmp_path / "run")])
+    loaded, _ = runs.load_runs([make_run(tmp_path / "run")])
     with pytest.raises(UserError, match=said) as error:
-        baselines.asked(str(tmp_path / "a.csv"), loaded)
+        baselines.select_baselines(str(tmp_path / "a.csv"), loaded)
     assert "\n" not in str(error.value)

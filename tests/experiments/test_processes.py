@@ -12,7 +12,7 @@ import pytest
 from hydrl.config import auto_values
 from hydrl.errors import Interrupted
 from hydrl.experiments import processes
-from hydrl.experiments.processes import Trainings, side_by_side
+from hydrl.experiments.processes import ProcessPool, run_concurrently
 from tests.conftest import HANGING, ROOT
 
 # Takes the place of train.py: it trains for ever, and saves once it is asked to end.
@@ -38,10 +38,10 @@ while True:
 STARTER = """
 import sys
 from pathlib import Path
-from hydrl.experiments import pool as module
-from hydrl.experiments.processes import Trainings
-module.TRAIN = Path(sys.argv[2])
-with Trainings(2) as pool:
+from hydrl.experiments import processes
+from hydrl.experiments.processes import ProcessPool
+processes.TRAIN_SCRIPT = Path(sys.argv[2])
+with ProcessPool(2) as pool:
     run = pool.start([], Path(sys.argv[1]))
     print(run.process.pid, flush=True)
     run.process.wait()
@@ -59,9 +59,9 @@ def wait_for(condition, seconds: float = HANGING) -> None:
 @pytest.fixture
 def member(tmp_path, monkeypatch) -> Path:
     """``MEMBER``, which runs of this process then are."""
-    monkeypatch.setattr(processes, "TRAIN", tmp_path / "member.py")
-    processes.TRAIN.write_text(MEMBER)
-    return processes.TRAIN
+    monkeypatch.setattr(processes, "TRAIN_SCRIPT", tmp_path / "member.py")
+    processes.TRAIN_SCRIPT.write_text(MEMBER)
+    return processes.TRAIN_SCRIPT
 
 
 def trains(folder: Path) -> bool:
@@ -76,13 +76,13 @@ def test_only_so_many_are_in_hand_and_each_begins_when_there_is_room():
             steps.append(f"{name}{step}")
             yield
 
-    side_by_side((work(name, length) for name, length in [("a", 1), ("b", 3), ("c", 2), ("d", 0)]), 2)
+    run_concurrently((work(name, length) for name, length in [("a", 1), ("b", 3), ("c", 2), ("d", 0)]), 2)
     assert steps == ["a0", "b0", "b1", "b2", "c0", "c1"]
-    side_by_side(iter(()), 1)
+    run_concurrently(iter(()), 1)
 
 
 def test_each_run_tells_how_it_ended(tmp_path):
-    with Trainings(2) as pool:
+    with ProcessPool(2) as pool:
         refused = pool.start(["algo=dqn", "env=cartpole", "optim.lr=-1"], tmp_path / "refused")
         finished = pool.start(["algo=dqn", "env=cartpole", "debug=fast"], tmp_path / "it's, done")
         wait_for(lambda: refused.code is not None and finished.code is not None)
@@ -95,14 +95,14 @@ def test_each_run_tells_how_it_ended(tmp_path):
 @pytest.mark.parametrize("limit", [1, 2])
 def test_runs_side_by_side_share_the_cores(tmp_path, limit, member, monkeypatch):
     monkeypatch.setattr(auto_values, "cores", lambda: 6)
-    with Trainings(limit) as runs:
+    with ProcessPool(limit) as runs:
         run = runs.start([], tmp_path / "run")
         wait_for(lambda: trains(run.folder))
     assert (run.folder / "threads").read_text() == {1: "6", 2: "3"}[limit]
 
 
 def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, member, capsys):
-    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), Trainings(2) as runs:  # noqa: PT012
+    with pytest.raises(Interrupted, match=str(int(signal.SIGHUP))), ProcessPool(2) as runs:  # noqa: PT012
         stopped, left = (runs.start([], tmp_path / name) for name in ("stopped", "left"))
         wait_for(lambda: trains(stopped.folder) and trains(left.folder))
         stopped.stop()
@@ -130,7 +130,7 @@ def test_a_run_ends_with_a_killed_parent(tmp_path, member):
 def test_what_nohup_ignores_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Trainings(2):
+        with ProcessPool(2):
             signal.raise_signal(signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:

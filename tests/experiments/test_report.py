@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from hydrl.errors import UserError
 from hydrl.experiments import figures, runs
-from hydrl.experiments.report import number
-from hydrl.experiments.statistics import estimate, improvement, iqm
+from hydrl.experiments.report import format_number
+from hydrl.experiments.statistics import estimate, iqm, probability_of_improvement
 from hydrl.run.logging.html import write_page
 from hydrl.run.run_folder import summary
 from scripts import report
@@ -64,7 +64,7 @@ def make_run(
 
 def members(place):
     """The folders of each group, and why others are left out, by the folders' names."""
-    counted, left_out = runs.load([place])
+    counted, left_out = runs.load_runs([place])
     found = {}
     for run in counted:
         found[run.group] = sorted([*found.get(run.group, []), run.folder.name])
@@ -76,15 +76,15 @@ def test_scores_by_hand():
     assert iqm(scores) == pytest.approx(0.7)  # of 0.4, 0.6, 0.8 and 1.0
     assert iqm(np.array([1.0, 2.0, 9.0])) == 4  # the mean, where a quarter is less than a run
     low, high = np.array([1.0, 2.0, 3.0, 4.0]), np.array([2.5, 11.0, 12.0])
-    assert improvement(low, high) == pytest.approx(2 / 12)  # 3 and 4 beat 2.5
-    assert improvement(high, high) == 0.5
+    assert probability_of_improvement(low, high) == pytest.approx(2 / 12)  # 3 and 4 beat 2.5
+    assert probability_of_improvement(high, high) == 0.5
 
 
 def test_scores_are_those_of_rliable():
     # What rliable 1.2.0 makes of these scores, of shape (runs, tasks), with pandas 2.
     tasks = list(np.random.RandomState(0).rand(6, 3).T)
     assert iqm(np.concatenate(tasks)) == pytest.approx(0.580745007)
-    found = [improvement(each, each[:4] + 0.1) for each in tasks[:2]]
+    found = [probability_of_improvement(each, each[:4] + 0.1) for each in tasks[:2]]
     assert sum(found) / 2 == pytest.approx(0.291666667)
 
 
@@ -98,18 +98,20 @@ def test_an_interval_narrows_with_more_runs_and_resamples_within_groups():
     assert width < np.ptp(estimate(np.mean, few)[1:]) / 5
     assert width == pytest.approx(2 * 1.96 * many.std() / 2000**0.5, rel=0.1)  # as for a normal mean
     # Groups differ a lot and their runs not at all: only drawing runs across groups would spread.
-    assert estimate(improvement, np.full(4, 9.0), np.full(3, 1.0)).tolist() == [1, 1, 1]
+    assert estimate(probability_of_improvement, np.full(4, 9.0), np.full(3, 1.0)).tolist() == [1, 1, 1]
     value, *limits = estimate(iqm, np.arange(2.0))
     assert value == 0.5
     assert np.isnan(limits).all()
 
 
 def test_a_curve_carries_a_shorter_run_on(tmp_path):
-    longer = runs.read(make_run(tmp_path / "0", 90, 0, returns=(0, 20, 40)))  # ends at 4,000 frames and 90
-    shorter = runs.read(make_run(tmp_path / "1", 100, 1, returns=(100,), seconds=4))  # at 2,000 and 100
+    longer = runs.read_run(
+        make_run(tmp_path / "0", 90, 0, returns=(0, 20, 40))
+    )  # ends at 4,000 frames and 90
+    shorter = runs.read_run(make_run(tmp_path / "1", 100, 1, returns=(100,), seconds=4))  # at 2,000 and 100
     frames, seconds = Figure().subplots(1, 2)
     for against, axes in enumerate((frames, seconds)):
-        figures.curve(axes, [longer, shorter], against, "ppo", "#0072B2", "-", "o")
+        figures.draw_curve(axes, [longer, shorter], against, "ppo", "#0072B2", "-", "o")
     middle, *seeds = (line.get_xydata() for line in frames.lines)
     assert (middle[0, 0], middle[-1, 0]) == (1000, 4000)
     assert middle[-1, 1] == 95
@@ -122,8 +124,8 @@ def test_a_curve_carries_a_shorter_run_on(tmp_path):
 
 def test_two_thresholds_of_a_task_have_one_name_in_its_picture(tmp_path):
     folders = [make_run(tmp_path / str(n), 5, n, solved_at=100.0 + n) for n in range(2)]
-    loaded = runs.load(folders)[0]
-    figures.save(loaded, figures.unlike(loaded), tmp_path / "curves.svg")
+    loaded = runs.load_runs(folders)[0]
+    figures.draw_curves(loaded, figures.assign_styles(loaded), tmp_path / "curves.svg")
     assert (tmp_path / "curves.svg").read_text().count("<!-- solved -->") == 1
 
 
@@ -131,7 +133,7 @@ def test_groups_of_a_task_look_unlike_and_a_group_the_same_on_all_of_its_tasks(t
     played = {f"algo{n}": ["hopper"] for n in range(7)} | {"ppo": ["cartpole", "hopper"], "dqn": ["cartpole"]}
     pairs = [(algo, env) for algo, envs in played.items() for env in envs]
     folders = [make_run(tmp_path / f"{algo}-{env}", 1, algo=algo, env=env) for algo, env in pairs]
-    places = figures.unlike(runs.load(folders)[0])
+    places = figures.assign_styles(runs.load_runs(folders)[0])
     assert sorted(places[f"algo{n}"] for n in range(7)) == [*range(7)]
     assert places["ppo"] == 7
     assert places["dqn"] == 0
@@ -199,10 +201,10 @@ def test_a_folder_is_read_as_text(tmp_path, monkeypatch, capsys):
 
 
 def test_what_is_still_being_written_is_read_as_far_as_it_goes(tmp_path):
-    assert runs.evaluations(tmp_path).shape == (0, 3)
+    assert runs.read_evaluations(tmp_path).shape == (0, 3)
     assert summary(tmp_path) == {}
     (tmp_path / "metrics.csv").write_text("frames,time/elapsed,eval/return_mean\n10,1,\n20,2,5.5\n30,3,123")
-    assert runs.evaluations(tmp_path).tolist() == [[20, 2, 5.5]]  # 123 may become 123.4
+    assert runs.read_evaluations(tmp_path).tolist() == [[20, 2, 5.5]]  # 123 may become 123.4
 
 
 def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
@@ -283,7 +285,7 @@ def test_a_page_holds_no_picture_from_outside_its_folder(tmp_path):
     ("value", "shown"), [(1234.56, "1,234.6"), (-100, "-100.0"), (99.96, "100"), (0.01234, "0.0123")]
 )
 def test_numbers_have_about_three_digits(value, shown):
-    assert number(value) == shown
+    assert format_number(value) == shown
 
 
 @pytest.mark.parametrize(

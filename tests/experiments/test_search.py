@@ -61,14 +61,14 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_each_form_of_a_range(word: str, present: Any, found: Any):
-    (override,) = search_space.parse([word]).values()
+    (override,) = search_space.parse_overrides([word]).values()
     assert search_space.distribution(override, present) == found
 
 
 @pytest.mark.parametrize("algo", TASKS)
 def test_both_ends_of_every_range_of_the_search_files_can_be_trained(algo: str):
     assert {file.stem for file in (CONFIGS / "search").glob("*.yaml")} == {"base", *TASKS}
-    plan = search_space.read([f"algo={algo}", f"env={TASKS[algo]}"])
+    plan = search_space.read_plan([f"algo={algo}", f"env={TASKS[algo]}"])
     assert plan.out == f"outputs/searches/{algo}-{TASKS[algo]}"
     assert (plan.seeds, plan.jobs) == ([0, 1, 2], 2)
     assert len(plan.space) >= 6
@@ -92,9 +92,9 @@ NOW += [("ppo", "mountain_car_continuous tuned=none")]  # whose discount is none
 
 @pytest.mark.parametrize(("algo", "env"), NOW)
 def test_a_search_begins_with_the_present_numbers_of_every_task(algo: str, env: str):
-    plan = search_space.read([f"algo={algo}", *f"env={env}".split()])
+    plan = search_space.read_plan([f"algo={algo}", *f"env={env}".split()])
     values = plan.settings.model_dump()
-    assert {key: search.taken(each, find(values, key)) for key, each in plan.space.items()} == {
+    assert {key: search.as_choice(each, find(values, key)) for key, each in plan.space.items()} == {
         key: find(values, key) for key in plan.space
     }
 
@@ -113,14 +113,14 @@ def test_a_search_begins_with_the_present_numbers_of_every_task(algo: str, env: 
     ],
 )
 def test_a_value_is_drawn_as_it_is_or_not_at_all(word: str, value: Any, taken: Any):
-    (override,) = search_space.parse([word]).values()
-    assert search.taken(search_space.distribution(override, value), value) == taken
+    (override,) = search_space.parse_overrides([word]).values()
+    assert search.as_choice(search_space.distribution(override, value), value) == taken
 
 
 def test_the_command_line_changes_adds_fixes_and_leaves_out():
     words = ["optim.lr=interval(1e-3,2e-3)", "loss.value_estimator.gamma=0.9", "~transforms.double_to_float"]
     words += ["optim.eps=choice(1e-8,1e-5)", "seeds=4,5", "trials=7", "jobs=1", "out=here"]
-    plan = search_space.read(["algo=dqn", "env=cartpole", *words])
+    plan = search_space.read_plan(["algo=dqn", "env=cartpole", *words])
     assert plan.space["optim.lr"] == FloatDistribution(1e-3, 2e-3)
     assert plan.space["optim.eps"] == CategoricalDistribution([1e-8, 1e-5])
     assert "loss.value_estimator.gamma" not in plan.space
@@ -128,14 +128,16 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
     assert plan.overrides == ["algo=dqn", "env=cartpole", *ours]
     told = plan
     assert (told.seeds, told.trials, told.jobs, told.out) == ([4, 5], 7, 1, "here")
-    assert search_space.read(["algo=dqn", "env=cartpole", "seeds=3"]).seeds == [3]
-    without = search_space.read(["algo=a2c", "env=cartpole", "search=base", "optim.lr=interval(1e-3,2e-3)"])
+    assert search_space.read_plan(["algo=dqn", "env=cartpole", "seeds=3"]).seeds == [3]
+    without = search_space.read_plan(
+        ["algo=a2c", "env=cartpole", "search=base", "optim.lr=interval(1e-3,2e-3)"]
+    )
     assert without.space == {"optim.lr": FloatDistribution(1e-3, 2e-3)}
 
 
 def test_a_search_draws_keys_of_the_parts_that_tuned_numbers_choose():
     words = ["algo=ddpg", "env=mountain_car_continuous", "search=base", "exploration.sigma=interval(0.1,0.9)"]
-    plan = search_space.read(words)
+    plan = search_space.read_plan(words)
     assert plan.settings.exploration["sigma"] == 0.5
     assert plan.overrides == words[:2]
     assert plan.space == {"exploration.sigma": FloatDistribution(0.1, 0.9)}
@@ -168,7 +170,7 @@ def test_a_search_draws_keys_of_the_parts_that_tuned_numbers_choose():
 )
 def test_what_a_search_refuses_is_a_line(word: str, answer: str):
     with pytest.raises(UserError, match=answer) as error:
-        search_space.read(["algo=dqn", "env=cartpole", word])
+        search_space.read_plan(["algo=dqn", "env=cartpole", word])
     assert "\n" not in str(error.value)
 
 
@@ -204,8 +206,8 @@ def searched(
         started.append(f"{trial}/{seed}")
         return Run(outcome(trial, seed), folder)
 
-    monkeypatch.setattr(processes, "Training", start)
-    plan = search_space.read([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words])
+    monkeypatch.setattr(processes, "TrainingProcess", start)
+    plan = search_space.read_plan([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words])
     with closing(search.Search(plan, lines.append)) as made:
         made.run()
     return made.study, started, lines
@@ -434,7 +436,7 @@ def test_a_storage_that_is_gone_ends_the_search_in_a_line(monkeypatch, tmp_path)
             database.execute("DROP TABLE IF EXISTS trial_values")
         return {}, 5.0, 0
 
-    with pytest.raises(RunError) as error, search_storage.told(f"sqlite:///{tmp_path}/shared.db"):
+    with pytest.raises(RunError) as error, search_storage.report_failure(f"sqlite:///{tmp_path}/shared.db"):
         shared(monkeypatch, tmp_path, "one", outcome=outcome)
     place = f"storage=sqlite:///{tmp_path}/shared.db"
     assert str(error.value).startswith(f"{place}: no such table: trial_values; what the runs saved is whole")

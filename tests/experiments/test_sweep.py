@@ -21,7 +21,7 @@ import train
 from hydrl.config import command_line
 from hydrl.contrib.ray import cluster, launcher
 from hydrl.experiments import processes
-from hydrl.experiments.sweep import LEFT_OUT, LONGEST, folder_name
+from hydrl.experiments.sweep import COMMON_FILE, MAX_NAME, folder_name
 from tests.conftest import HANGING, typed
 
 TINY = ["-m", "debug=fast", "tuned=none", "algo=ppo", "env=cartpole", "minibatches.epochs=1"]
@@ -65,8 +65,8 @@ def swept(
 ) -> Callable[[str], tuple[int, list[list[str]], str]]:
     """Runs a sweep of ``MEMBER``; gives exit code, the table and all that was printed."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
-    monkeypatch.setattr(processes, "TRAIN", tmp_path / "member.py")
-    processes.TRAIN.write_text(MEMBER)
+    monkeypatch.setattr(processes, "TRAIN_SCRIPT", tmp_path / "member.py")
+    processes.TRAIN_SCRIPT.write_text(MEMBER)
 
     def call(line: str) -> tuple[int, list[list[str]], str]:
         monkeypatch.setattr(sys, "argv", ["train.py", *line.split(), f"hydra.sweep.dir={tmp_path / 'sweep'}"])
@@ -110,7 +110,7 @@ def test_a_member_s_folder_is_named_by_its_overrides(overrides: list[str], name:
 
 def test_a_long_name_is_cut_and_still_its_own():
     one, other = (folder_name([*(f"a.key{k}={k}" for k in range(40)), f"seed={s}"]) for s in (0, 1))
-    assert len(one) == len(other) == LONGEST
+    assert len(one) == len(other) == MAX_NAME
     assert one != other
 
 
@@ -229,7 +229,7 @@ def test_other_lists_find_the_members_again_and_mix_none(swept, tmp_path):
 
     first = folders("-m algo=ppo,dqn env=cartpole seed=0 total_frames=5000 log_every_frames=9")
     assert first == ["ppo-cartpole-seed0", "dqn-cartpole-seed0"]
-    assert (tmp_path / "sweep" / LEFT_OUT).read_text() == "total_frames=5000\n"
+    assert (tmp_path / "sweep" / COMMON_FILE).read_text() == "total_frames=5000\n"
     assert folders("-m algo=ppo env=cartpole seed=0,6 total_frames=5000 resume=auto") == [
         "ppo-cartpole-seed0",
         "ppo-cartpole-seed6",
@@ -372,8 +372,11 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
         os.kill(os.getpid(), signal.SIGINT)  # the same one, as it reaches process and group
 
     stopping = threading.Thread(target=stop)
+
     # While the sweep waits for what may come of the same Ctrl-C it comes, however slow the machine is.
-    pause = lambda seconds: stopping.join() if seconds == processes.SAME else time.sleep(seconds)  # noqa: E731
+    def pause(seconds):
+        return stopping.join() if seconds == processes.SIGNAL_REPEAT_SECONDS else time.sleep(seconds)
+
     monkeypatch.setattr(processes, "time", SimpleNamespace(sleep=pause))
     stopping.start()
     begun = typed(*TINY, "seed=0,1,2", "total_frames=1_000_000", *place)  # its members are processes

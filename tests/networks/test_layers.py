@@ -60,9 +60,7 @@ def test_crossq_s_statistics_are_learned_in_updates_and_used_while_acting_and_pl
         made.append(self)
 
     monkeypatch.setattr(BatchRenorm, "__init__", kept)
-    monkeypatch.setattr(
-        hydrl.training.evaluator, "play_episodes", noted("played", hydrl.training.evaluator.play_episodes)
-    )
+    monkeypatch.setattr(hydrl.envs.build, "play_episodes", noted("played", hydrl.envs.build.play_episodes))
     monkeypatch.setattr(Collector, "rollout", noted("acted", Collector.rollout))
     monkeypatch.setattr(Update, "__call__", noted("learned", Update.__call__))
     run(

@@ -19,11 +19,12 @@ from hydrl.config.overrides import key_of
 from hydrl.datasets import collector
 from hydrl.datasets import summary as overview
 from hydrl.errors import RunError, UserError
-from hydrl.experiments import report, results, runs, sweep
+from hydrl.experiments import report, runs, sweep
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint import resume, resume_command, warm_start
 from hydrl.run.logging.loggers import MetricsFile
 from hydrl.run.run_folder import summary
+from scripts.docs import results_page
 from tests.conftest import SMALL, resume_point, settings, typed
 
 DQN = [*SMALL, "algo=dqn", "env=cartpole", "minibatches.warmup_frames=64", "minibatches.updates=1"]
@@ -158,7 +159,7 @@ def begun_from(run: Path) -> None:
 
 
 def swept(run: Path) -> None:
-    sweep.cells(SimpleNamespace(folder=run, status="finished"))
+    sweep.result_cells(SimpleNamespace(folder=run, status="finished"))
 
 
 def in_a_notebook(run: Path) -> None:
@@ -170,17 +171,17 @@ def in_a_notebook(run: Path) -> None:
 
 
 def reported(run: Path) -> None:
-    counted, left_out = runs.load([run])
+    counted, left_out = runs.load_runs([run])
     assert all("\n" not in each for each in left_out.values())
-    report.head(counted, left_out)
+    report.header_parts(counted, left_out)
 
 
 def kept(run: Path) -> None:
-    results.add(run.with_name("row.jsonl"), runs.read(run))
+    results_page.add_run(run.with_name("row.jsonl"), runs.read_run(run))
 
 
 def searched(run: Path) -> None:
-    runs.evaluations(run, "eval/return_mean")
+    runs.read_evaluations(run, "eval/return_mean")
     search = pytest.importorskip("hydrl.experiments.search")
     plan = SimpleNamespace(maximise="eval/return_mean")
     assert isfinite(search.Search.score(SimpleNamespace(plan=plan), summary(run)))

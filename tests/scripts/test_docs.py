@@ -9,9 +9,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from hydrl.__main__ import SCRIPTS
-from tests.conftest import ROOT
+from tests.conftest import ROOT, composed
 
 
 def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
@@ -73,3 +74,55 @@ def test_the_examples_in_contributing_stand_in_the_files_they_name():
 def code(line: str) -> str:
     """A line without its comment and indentation."""
     return line.partition("#")[0].strip()
+
+
+def test_every_test_that_reliability_names_exists():
+    files = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"(test_\w+\.py)(?:::([\w…]+))?", page)
+    assert len(named) > 80
+    for file, test in named:
+        pattern = "def " + (test.replace("…", r"\w*") + r"\(" if test else "test_")
+        assert re.search(pattern, files.get(file, "")), f"{file}::{test}"
+
+
+def test_messages_name_pages_that_exist():
+    sources = [
+        path
+        for folder in ("src", "scripts", "configs")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    ]
+    sources = [path for path in sources if path.suffix in (".py", ".yaml")]
+    names = {
+        name
+        for path in sources
+        for name in re.findall(r"docs/[\w/]+\.(?:md|png|svg|ipynb)\b", path.read_text(encoding="utf-8"))
+    }
+    assert len(names) > 5
+    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
+
+
+# Words that choose what has the keys in the tables of docs/from_….md.
+CHOICES = [
+    "algo=ppo env=pendulum",
+    "algo=ppo env=cartpole collector=multi_sync rnn=lstm logger=wandb schedule=linear",
+    "algo=dqn env=cartpole target=soft",
+    "algo=dqn env=cartpole",
+    "algo=sac env=pendulum",
+    "algo=td3 env=pendulum exploration=gaussian",
+    "algo=td3_bc env=pendulum data=npz data.path=none",
+    "algo=ippo env=simple_spread",
+]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("from_*.md")), ids=lambda path: path.stem)
+def test_keys_in_the_tables_of_other_libraries_exist(page: Path):
+    trees = [composed(*words.split()) for words in CHOICES]
+    cells = re.findall(r"\| ([^|\n]+) \|$", page.read_text(encoding="utf-8"), re.M)
+    groups = {name for tree in trees for name in tree}
+    keys = {key for cell in cells for key in re.findall(r"(?<![\w./+])([a-z_]+(?:\.[a-z_]+)+)", cell)}
+    keys = {key for key in keys if key.split(".")[0] in groups}
+    assert len(keys) > 3
+    known = {key for tree in trees for key in keys if OmegaConf.select(tree, key, default=...) is not ...}
+    assert keys - known == set()

@@ -189,6 +189,11 @@ class Settings(Parts):
         return {name: builder(node) for name, node in (self.logger or {}).items()}
 
     @property
+    def goal(self) -> tuple[float | None, bool]:
+        """The mean return that counts as solved, and whether the run stops there."""
+        return self.eval.reward_threshold, self.eval.stop_when_solved
+
+    @property
     def identity(self) -> dict[str, Any]:
         """What a logger needs to know of the run, by the names of ``RunInfo``'s attributes."""
         return {

@@ -22,6 +22,7 @@ from hydrl.config.settings import Settings
 from hydrl.datasets import files
 from hydrl.datasets.convert import ABOUT, FORMAT, column_name
 from hydrl.datasets.files import NEXT_OBSERVATIONS, Columns
+from hydrl.envs.evaluation import without_log_probabilities
 from hydrl.envs.time_limits import episode_limit
 from hydrl.envs.transforms import ActionScaling
 from hydrl.envs.transitions import (
@@ -38,7 +39,7 @@ from hydrl.errors import SaveError, UserError
 from hydrl.library_setup import seed_generators
 from hydrl.run.atomic_files import atomically
 from hydrl.specs import INFO, MASK, random_action
-from hydrl.training.evaluator import PolicyEvaluator, episode_seed, without_log_probabilities
+from hydrl.training.evaluator import PolicyEvaluator, episode_seed
 
 MAX_ENVS = 8  # environments stepped together
 RAW_PREFIX = "raw_"  # of the names of untransformed copies

@@ -103,8 +103,9 @@ def open_run(
         actor = partly_untrained(actor, build("actor")(env), untrained, env)
     env.close()
     limit, known = settings.eval.max_steps, lambda: state["normaliser"]
+    play = envs.find_family(build("env")).evaluate
     return (
         settings,
         frames_of(archive),
-        PolicyEvaluator(make_env, actor, known, seed=settings.seed, max_steps=limit),
+        PolicyEvaluator(make_env, actor, known, seed=settings.seed, max_steps=limit, play=play),
     )

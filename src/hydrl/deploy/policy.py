@@ -15,12 +15,13 @@ from hydrl.config.describe import env_named
 from hydrl.config.settings import Settings
 from hydrl.deploy import export
 from hydrl.deploy.load import open_run
+from hydrl.envs.evaluation import without_log_probabilities
 from hydrl.envs.external_env import ExternalEnv, GymIO
 from hydrl.envs.pettingzoo import PettingZooIO
 from hydrl.errors import UserError, printable
 from hydrl.library_setup import quieten_libraries
 from hydrl.run.process import choose_device
-from hydrl.training.evaluator import PolicyEvaluator, preserve_rng, without_log_probabilities
+from hydrl.training.evaluator import PolicyEvaluator, preserve_rng
 
 
 class Policy:

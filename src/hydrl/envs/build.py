@@ -1,7 +1,7 @@
 """The one builder of environments: a base environment under its transforms, seeded before any reset."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -25,13 +25,14 @@ from torchrl.modules.utils import get_env_transforms_from_module
 
 from hydrl.envs.action_masks import NOT_DISCRETE
 from hydrl.envs.checked_env import copy_kwargs, is_env_error
+from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env
 from hydrl.envs.normalization import init_normalizers, load_normalizer, normalizer_state
 from hydrl.envs.pettingzoo import pettingzoo_env
 from hydrl.envs.transforms import ActionMask, CopyTensors, MeanAgentReturn
 from hydrl.errors import RunError, UserError
 from hydrl.library_setup import warn_of_mujoco, warn_once
-from hydrl.specs import AGENTS, MASK, action_kind, agent_groups, are_alike, mask_keys, needs_episode_starts
+from hydrl.specs import AGENTS, MASK, action_kind, mask_keys, needs_episode_starts
 
 MakeEnv = Callable[..., EnvBase]
 MakeTransform = Callable[..., Transform | None]
@@ -64,9 +65,10 @@ def make_env(
         policy: of an evaluation. Adds the transforms it needs, as an RNN's primers, and leaves out whatever
             is for training alone.
     """
-    if policy is not None and isinstance(make, partial) and make.func is gymnasium_env:
-        make = for_evaluation(make)
-    base = make_base_env(make, num_envs, device, render)
+    family = find_family(make)
+    if policy is not None:
+        make = family.for_evaluation(make)
+    base = family.make(make, num_envs, device, render)
     left_out = () if policy is None else RandomTruncationTransform
     built = [
         transform
@@ -80,7 +82,7 @@ def make_env(
     stack[1:1] = mask_transforms(base, make)  # before whatever takes statistics of random frames
     if paid := [key for key in base.reward_keys if isinstance(key, tuple)]:
         stack.insert(1, MeanAgentReturn([(*key[:-1], f"episode_{key[-1]}") for key in paid]))
-    if getattr(make, "func", make) is not gymnasium_env:  # whose tasks are handed copies already
+    if not family.copies_arrays:
         stack.append(CopyTensors())
     if policy is not None and needs_episode_starts(policy):
         stack.append(get_env_transforms_from_module(policy))
@@ -90,38 +92,6 @@ def make_env(
     if seed is not None:
         env.set_seed(seed)
     return env
-
-
-def prepare_env(
-    env: TransformedEnv,
-    check: Callable[..., object],
-    seed: int,
-    statistics: dict[str, Any] | int | None,
-    target: str,
-) -> Callable[[], dict[str, Any]]:
-    """Checks and seeds a training environment, and gives its normalizers their statistics.
-
-    Args:
-        env: as it is built.
-        check: called with its action kind, its groups of agents, and whether they are ``alike``; raises if
-            the run cannot train in it.
-        seed: of the environment.
-        statistics: of a checkpoint, or the number of random frames they are taken from.
-        target: as of :func:`explain_spec_errors`.
-
-    Returns:
-        What gives the statistics of its normalizers, see :func:`normalizer_state`.
-
-    Raises:
-        UserError: if the environment does not keep to its specs.
-    """
-    check(action_kind(env), [*agent_groups(env)], alike=are_alike(env))
-    env.set_seed(seed)
-    frames, known = (None, statistics) if isinstance(statistics, dict) else (statistics, None)
-    with explain_spec_errors(target):
-        init_normalizers(env, frames, known)
-        check_env_specs(env)
-    return partial(normalizer_state, env)
 
 
 @contextmanager
@@ -170,26 +140,119 @@ def build_transforms(base: EnvBase, transform: MakeTransform) -> list[Transform]
     return [*built.transforms] if type(built) is Compose else [built]
 
 
-def make_base_env(make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
-    """Builds ``num_envs`` environments without transforms; ``make`` may be any TorchRL environment class.
+class EnvFamily:
+    """What a run asks of a family of environments; this one is for any TorchRL environment class.
 
-    One whose constructor takes ``num_envs``, as VMAS, steps them all itself.
+    A family of one's own subclasses it in the file of its maker, ``env._target_``, which names it by an
+    attribute: ``make_prompts.env_family = Prompts()``.
+
+    Attributes:
+        copies_arrays: whether its environments share no memory with their own code already.
     """
-    mujoco.set_mju_user_warning(warn_of_mujoco)  # else it writes MUJOCO_LOG.TXT into the working folder
+
+    copies_arrays = False
+
+    def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
+        """Builds ``num_envs`` environments without transforms.
+
+        Args:
+            make: the maker with its keywords. One with a parameter ``num_envs``, as VMAS, steps all itself.
+            num_envs: environments stepped together.
+            device: where the tensors live.
+            render: a render mode, see :func:`make_env`.
+        """
+        mujoco.set_mju_user_warning(warn_of_mujoco)  # else it writes MUJOCO_LOG.TXT into the working folder
+        maker: Any = getattr(make, "func", make)
+        is_class = isinstance(maker, type)
+        constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's signature
+        if "num_envs" in signature(constructor).parameters:
+            env = build_env(make, num_envs=num_envs, device=device)
+            agents = [*getattr(env, "group_map", {}).values()]
+            if len(agents) == 1 and AGENTS not in env.group_map:  # as VMAS' football has agent_blue_0 alone
+                env.close()
+                env = build_env(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
+            return env
+        build_one = partial(build_env, make, device=device)
+        return build_one() if num_envs == 1 else SteadySerialEnv(num_envs, build_one)
+
+    def for_evaluation(self, make: MakeEnv) -> MakeEnv:
+        """The maker without what is for training alone."""
+        return make
+
+    def action_kind(self, env: EnvBase) -> str:
+        """The kind of its actions, see :func:`hydrl.specs.action_kind`."""
+        return action_kind(env)
+
+    def prepare(
+        self,
+        env: TransformedEnv,
+        seed: int,
+        init_frames: int | None,
+        statistics: dict[str, Any] | None,
+        target: str,
+    ) -> Callable[[], dict[str, Any]]:
+        """Seeds a training environment, gives its normalizers their statistics, and checks it.
+
+        Args:
+            env: as it is built; nothing has reset it.
+            seed: of the environment.
+            init_frames: random frames from which normalizers take statistics.
+            statistics: of a checkpoint, to use instead.
+            target: see :func:`explain_spec_errors`.
+
+        Returns:
+            A function that returns the statistics of its normalizers, see :func:`normalizer_state`.
+
+        Raises:
+            UserError: if the environment does not keep to its specs.
+        """
+        env.set_seed(seed)
+        with explain_spec_errors(target):
+            init_normalizers(env, init_frames, statistics)
+            self.check(env)
+        return partial(normalizer_state, env)
+
+    def check(self, env: TransformedEnv) -> None:
+        """Raises if an environment does not keep to its specs."""
+        check_env_specs(env)
+
+    def evaluate(self, env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
+        """Plays one episode in each environment, see :func:`hydrl.envs.evaluation.play_episodes`."""
+        return play_episodes(env, actor, max_steps=max_steps)
+
+
+class GymnasiumFamily(EnvFamily):
+    """Gymnasium's environments: also Atari, MinAtar, the DeepMind Control Suite and self-play."""
+
+    copies_arrays = True
+
+    def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
+        """Builds the environments, with a render mode if one is given."""
+        make = partial(make, render_mode=render) if render else make
+        return super().make(make, num_envs, device)
+
+    def for_evaluation(self, make: MakeEnv) -> MakeEnv:
+        """The maker without opponents and wrappers that are for training alone."""
+        return for_evaluation(make) if isinstance(make, partial) else make
+
+
+class PettingZooFamily(EnvFamily):
+    """PettingZoo's environments of several agents that act at once."""
+
+    def make(self, make: MakeEnv, num_envs: int, device: str, render: str | None = None) -> EnvBase:
+        """Builds the environments, with a render mode if one is given."""
+        make = partial(make, render_mode=render) if render else make
+        return super().make(make, num_envs, device)
+
+
+FAMILIES: dict[Any, EnvFamily] = {gymnasium_env: GymnasiumFamily(), pettingzoo_env: PettingZooFamily()}
+
+
+def find_family(make: MakeEnv) -> EnvFamily:
+    """The family of the environments that a maker, maybe a partial of one, builds."""
     maker: Any = getattr(make, "func", make)
-    if maker in (gymnasium_env, pettingzoo_env) and render:
-        make = partial(make, render_mode=render)
-    is_class = isinstance(maker, type)
-    constructor = maker.__init__ if is_class else maker  # TorchRL's metaclass hides a class's own signature
-    if "num_envs" in signature(constructor).parameters:
-        env = build_env(make, num_envs=num_envs, device=device)
-        agents = [*getattr(env, "group_map", {}).values()]
-        if len(agents) == 1 and AGENTS not in env.group_map:  # as VMAS' football has agent_blue_0 alone
-            env.close()
-            env = build_env(make, num_envs=num_envs, device=device, group_map={AGENTS: agents[0]})
-        return env
-    one = partial(build_env, make, device=device)
-    return one() if num_envs == 1 else SteadySerialEnv(num_envs, one)
+    family = FAMILIES.get(maker) if isinstance(maker, Hashable) else None
+    return family or getattr(maker, "env_family", None) or EnvFamily()
 
 
 def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:

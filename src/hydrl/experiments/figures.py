@@ -1,4 +1,4 @@
-"""Learning curves, legible at half size and in colours that the colour-blind tell apart as well."""
+"""Learning curves, legible at half size and for colour-blind readers."""
 
 import textwrap
 from collections import Counter
@@ -14,43 +14,43 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 from hydrl.errors import printable
-from hydrl.experiments.baselines import Row, curves, reach
-from hydrl.experiments.runs import Run
-from hydrl.experiments.statistics import FEW, estimate, iqm
+from hydrl.experiments.baselines import PublishedReturn, baseline_curves, last_frame
+from hydrl.experiments.runs import RunResult
+from hydrl.experiments.statistics import MIN_RUNS, estimate, iqm
 
-# Okabe and Ito's colours without the yellow, too faint for a line; marker and dashes differ as well.
+# Okabe and Ito's colours without yellow, too faint for lines; markers and dashes differ too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "osD^vP*X"
-# What others published: hollow, so that it is told from runs in black, too.
+# Baselines have hollow markers, to differ from black runs too.
 GREYS = ("#333333", "#8a8a8a", "#5f5f5f")
 HOLLOW = "os^vD<p*>h"
-# Matplotlib's settings under which pictures are drawn and saved.
-LOOK: dict[Any, Any] = {
+# Matplotlib's settings.
+STYLE: dict[Any, Any] = {
     "font.size": 12,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
     "legend.frameon": False,
-    "text.parse_math": False,  # names are text, whatever is in them
-    "svg.hashsalt": "hydrl",  # the same runs draw the same file
+    "text.parse_math": False,  # names may contain $
+    "svg.hashsalt": "hydrl",  # the same runs give the same file
 }
 
 
-@matplotlib.rc_context(LOOK)
-def save(
-    runs: Sequence[Run],
+@matplotlib.rc_context(STYLE)
+def draw_curves(
+    runs: Sequence[RunResult],
     places: Mapping[str, int],
     *files: Path,
-    published: Iterable[Row] = (),
+    published: Iterable[PublishedReturn] = (),
     seconds: bool = True,
 ) -> None:
-    """Draws the curves of a task, against frames and against seconds.
+    """Draws a task's learning curves against frames and against seconds.
 
     Args:
-        runs: of the task.
-        places: as :func:`unlike` gives them.
+        runs: runs of the task.
+        places: as :func:`assign_styles` gives them.
         files: whose names say in which format.
         published: figures of others, of which those of the task are drawn, against frames.
         seconds: whether to draw against seconds, too.
@@ -60,12 +60,12 @@ def save(
     for against, axes in enumerate(panels):
         for name in sorted({run.group for run in runs}):
             members = [run for run in runs if run.group == name]
-            look = [each[places[name] % len(each)] for each in (COLOURS, DASHES, MARKERS)]
-            curve(axes, members, against, label_of(name), *look)
+            look = [styles[places[name] % len(styles)] for styles in (COLOURS, DASHES, MARKERS)]
+            draw_curve(axes, members, against, legend_label(name), *look)
         for threshold in filter(None, {run.threshold for run in runs}):
             axes.axhline(threshold, color="#666666", linestyle=":", label="solved")
         axes.set_ylabel("evaluation return, IQM")
-    beside(panels[0], curves(published, runs), max(run.curve[-1, 0] for run in runs))
+    draw_baselines(panels[0], baseline_curves(published, runs), max(run.curve[-1, 0] for run in runs))
     handles, labels = panels[0].get_legend_handles_labels()
     named = dict(zip(labels, handles, strict=True))  # thresholds that differ have one name
     # Below the figure, which the picture grows to hold.
@@ -77,12 +77,12 @@ def save(
         figure.savefig(file, dpi=150, bbox_inches="tight", metadata=dateless)
 
 
-def label_of(name: str) -> str:
-    """A name in a legend, which a long one would make larger than a picture can be."""
+def legend_label(name: str) -> str:
+    """A name wrapped and shortened for a legend."""
     return textwrap.fill(printable(name), 90, max_lines=4, placeholder=" ...")
 
 
-def unlike(runs: Iterable[Run]) -> dict[str, int]:
+def assign_styles(runs: Iterable[RunResult]) -> dict[str, int]:
     """Of each group the look that it has on all of its tasks, on none of which another group has it."""
     tasks: dict[str, set[str]] = {}
     for run in runs:
@@ -94,12 +94,12 @@ def unlike(runs: Iterable[Run]) -> dict[str, int]:
     return places
 
 
-def curve(
-    axes: Axes, runs: Sequence[Run], against: int, label: str, colour: str, dashes: str, marker: str
+def draw_curve(
+    axes: Axes, runs: Sequence[RunResult], against: int, label: str, colour: str, dashes: str, marker: str
 ) -> None:
-    """Draws a group's learning curve, with its band or, where seeds are too few for one, the seeds.
+    """Draws a group's learning curve with its interval or, with too few seeds, each seed.
 
-    Each run is carried on at its end to the end of the longest. ``against`` is 0 for frames, 1 for seconds.
+    A shorter run continues at its last value. ``against`` is 0 for frames, 1 for seconds.
     """
     start = max(run.curve[0, against] for run in runs)
     points = np.unique(np.concatenate([run.curve[:, against] for run in runs]))
@@ -108,7 +108,7 @@ def curve(
     middle, low, high = estimate(iqm, returns)
     axes.plot(points, middle, dashes, color=colour, marker=marker, label=label, markevery=[-1])
     axes.fill_between(points, low, high, color=colour, alpha=0.12, linewidth=0, zorder=1)
-    for thin in (low, high) if len(runs) >= FEW else returns:  # edges tell bands apart that overlap
+    for thin in (low, high) if len(runs) >= MIN_RUNS else returns:  # edges tell bands apart that overlap
         axes.plot(points, thin, dashes, color=colour, linewidth=0.8, alpha=0.6, zorder=1)
     axes.set_xlabel(("environment frames", "seconds of the loop")[against])
     axes.locator_params(axis="x", nbins=5)
@@ -116,19 +116,19 @@ def curve(
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
 
 
-def beside(axes: Axes, found: dict[str, list[Row]], longest: float) -> None:
-    """Draws what others published, as far as a picture of a ``longest`` run shows it.
+def draw_baselines(axes: Axes, published: dict[str, list[PublishedReturn]], longest: float) -> None:
+    """Draws published baselines up to the end of the figure.
 
-    Those of the same frames stand a little apart, so that their error bars can be read.
+    Baselines at the same frame are drawn slightly apart, so that error bars stay readable.
     """
-    if not found:
+    if not published:
         return
-    end = reach(found, longest)
-    near = {name: [row for row in rows if row.frames <= end] for name, rows in found.items()}
+    end = last_frame(published, longest)
+    near = {name: [row for row in rows if row.frames <= end] for name, rows in published.items()}
     near = {name: rows for name, rows in near.items() if rows}
     alike = Counter(row.frames for rows in near.values() for row in rows)
     for place, (name, shown) in enumerate(near.items()):
-        grey, marker = (each[place % len(each)] for each in (GREYS, HOLLOW))
+        grey, marker = (styles[place % len(styles)] for styles in (GREYS, HOLLOW))
         apart = ((place + 0.5) / len(near) - 0.5) * 0.06 * end
         frames = [row.frames + apart * (alike[row.frames] > 1) for row in shown]
         returns, std = ([getattr(row, key) for row in shown] for key in ("return_mean", "std"))
@@ -139,7 +139,7 @@ def beside(axes: Axes, found: dict[str, list[Row]], longest: float) -> None:
             "markerfacecolor": "none",
             "linewidth": 0.8,
         }
-        known = any(each is not None for each in std)
-        errors = [np.nan if each is None else each for each in std] if known else None
-        axes.errorbar(frames, returns, errors, label=label_of(name), capsize=3, zorder=1.5, **look)
+        known = any(deviation is not None for deviation in std)
+        errors = [np.nan if deviation is None else deviation for deviation in std] if known else None
+        axes.errorbar(frames, returns, errors, label=legend_label(name), capsize=3, zorder=1.5, **look)
     axes.set_xlim(axes.get_xlim()[0], end)

@@ -1,4 +1,4 @@
-"""Runs of train.py in processes of their own, several side by side: a sweep's, a search's, a table's."""
+"""Runs of ``train.py`` in processes of their own, several at a time."""
 
 import os
 import signal
@@ -16,21 +16,20 @@ from hydrl.config.overrides import quoted
 from hydrl.errors import Interrupted
 from hydrl.experience.forkserver import END_WITH_PARENT
 
-TRAIN = ROOT / "train.py"
+TRAIN_SCRIPT = ROOT / "train.py"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SAME = 0.5  # seconds within which a signal that comes again is the same one, sent to the whole group
-STATUS = {0: "finished", 2: "refused", 3: "diverged", 143: "interrupted", -15: "interrupted"}  # by exit code
+SIGNAL_REPEAT_SECONDS = 0.5  # within this time a repeated signal is the same one, sent to the process group
+STATUS_BY_CODE = {0: "finished", 2: "refused", 3: "diverged", 143: "interrupted", -15: "interrupted"}
 
 
-class Training:
-    """A run that was started.
+class TrainingProcess:
+    """A process of ``train.py``.
 
     Args:
-        arguments: of train.py, options and overrides.
+        arguments: options and overrides of ``train.py``.
         folder: the run folder.
-        cores: it may use.
-        shown: the run prints where this process does, but errors and warnings to ``FOLDER.log``; else all
-            it prints goes there.
+        cores: number of threads it uses.
+        shown: prints its output here, and only errors and warnings to ``FOLDER.log``; else all goes there.
     """
 
     def __init__(self, arguments: Sequence[str], folder: Path, cores: int, shown: bool = False) -> None:
@@ -39,7 +38,7 @@ class Training:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(TRAIN), *arguments, f"hydra.run.dir={quoted(folder)}"],
+                [sys.executable, str(TRAIN_SCRIPT), *arguments, f"hydra.run.dir={quoted(folder)}"],
                 env=os.environ | {"OMP_NUM_THREADS": str(cores)},
                 stdin=subprocess.DEVNULL,
                 stdout=None if shown else log,
@@ -50,17 +49,17 @@ class Training:
 
     @property
     def code(self) -> int | None:
-        """The exit code once it has ended; minus the signal that killed it."""
+        """Exit code, or minus the signal that killed it; ``None`` while it runs."""
         return self.process.poll()
 
     @property
     def status(self) -> str:
-        """How it ended, in a word."""
-        return STATUS.get(self.code or 0, "failed")
+        """How it ended: finished, refused, diverged, interrupted or failed."""
+        return STATUS_BY_CODE.get(self.code or 0, "failed")
 
     @property
     def error(self) -> str:
-        """Why it failed: the last line that tells an error, or the last line at all."""
+        """Why it failed: the last ``error:`` line of its log, or else the last line."""
         if self.code and self.code < 0:
             return f"killed by {signal.Signals(-self.code).name}"
         text = self.log.read_text(encoding="utf-8", errors="replace")
@@ -73,67 +72,66 @@ class Training:
         self.process.wait()
 
     def stop(self) -> None:
-        """Lets it save and end; asked again it goes on ending, where a second signal would kill it."""
+        """Lets it save and end; repeated calls do nothing, for a second signal would kill it."""
         if self.code is None and not self.stopped:
             self.stopped = True
             self.process.terminate()
 
 
-class Trainings:
-    """Runs side by side. When the block is left, for whatever reason, those that still run save and end.
+class ProcessPool:
+    """Context manager of concurrent runs; on exit those still running save and end.
 
-    SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` in the block. A second one ends this process at once, and
-    with it, on Linux, what still runs.
+    SIGINT, SIGTERM and SIGHUP raise ``Interrupted`` in the block. A second one ends this process at once and,
+    on Linux, its runs.
 
     Args:
-        limit: so many share the cores.
+        limit: number of runs that share the cores.
     """
 
     def __init__(self, limit: int) -> None:
-        self.started: list[Training] = []
+        self.started: list[TrainingProcess] = []
         self.limit = limit
         self.cores = max(1, auto_values.cores() // limit)  # of each
 
     def __enter__(self) -> Self:
-        """Takes the signals, but those that are ignored, as nohup has it of SIGHUP."""
-        taken = [each for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN]
-        self.previous = {each: signal.signal(each, self.interrupt) for each in taken}
+        """Handles the signals, except ignored ones (SIGHUP under nohup)."""
+        taken = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
+        self.previous = {signum: signal.signal(signum, self.interrupt) for signum in taken}
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends what still runs, and gives the signals back."""
-        running = [each for each in self.started if each.code is None]
-        for each in running:
-            each.stop()
+        """Ends the runs and restores the signals' handlers."""
+        running = [training for training in self.started if training.code is None]
+        for training in running:
+            training.stop()
         if running:
             print(f"\nwaits for {len(running)} to save and end; another Ctrl-C kills", flush=True)
-            time.sleep(SAME)
+            time.sleep(SIGNAL_REPEAT_SECONDS)
         for signum, handler in self.previous.items():
             signal.signal(signum, handler)
-        for each in running:
-            each.wait()
+        for training in running:
+            training.wait()
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
-        """The signals' handler."""
-        for each in self.previous:
-            signal.signal(each, signal.SIG_IGN)
+        """Signal handler."""
+        for handled in self.previous:
+            signal.signal(handled, signal.SIG_IGN)
         raise Interrupted(signum)
 
-    def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> Training:
-        """Starts a run; see :class:`Training`."""
-        self.started.append(Training(arguments, folder, self.cores, shown))
+    def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> TrainingProcess:
+        """Starts a run, see :class:`TrainingProcess`."""
+        self.started.append(TrainingProcess(arguments, folder, self.cores, shown))
         return self.started[-1]
 
 
-def side_by_side(works: Iterable[Iterator[None]], limit: int) -> None:
-    """Goes on with up to ``limit`` works in turn until all have ended.
+def run_concurrently(works: Iterable[Iterator[None]], limit: int) -> None:
+    """Steps up to ``limit`` generators in turn until all have ended.
 
     Args:
-        works: generators, asked for as there is room; each starts a run at its first step and yields while
-            that goes on.
-        limit: so many are in hand at a time.
+        works: generators; each starts a run at its first step and yields while that runs.
+        limit: generators at a time.
     """
     works, in_hand = iter(works), list[Iterator[None]]()
     while in_hand := [*in_hand, *islice(works, limit - len(in_hand))]:
-        in_hand = [each for each in in_hand if next(each, "ended") is None]
+        in_hand = [work for work in in_hand if next(work, "ended") is None]
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""A report on any set of runs: learning curves, scores and comparisons, with their uncertainty over seeds."""
+"""Report on runs: learning curves, scores and comparisons, with uncertainty over seeds."""
 
 import re
 import shlex
@@ -14,9 +14,9 @@ from hydrl.config import user_dirs
 from hydrl.config.overrides import as_typed
 from hydrl.errors import printable, printable_lines
 from hydrl.experiments import figures
-from hydrl.experiments.baselines import Row, curves, reach
-from hydrl.experiments.runs import Run
-from hydrl.experiments.statistics import FEW, RESAMPLES, estimate, improvement, iqm
+from hydrl.experiments.baselines import PublishedReturn, baseline_curves, last_frame
+from hydrl.experiments.runs import RunResult
+from hydrl.experiments.statistics import MIN_RUNS, RESAMPLES, estimate, iqm, probability_of_improvement
 from hydrl.run.atomic_files import atomically
 from hydrl.run.logging.html import as_text, code, fenced, table
 
@@ -28,8 +28,8 @@ METHOD = f"""## How it was computed
 - **Score** of a run: mean return of its closing evaluation, fresh episodes played by the last policy; of its
   last evaluation if it diverged. Runs of a **group** were started with the same overrides but task and seed.
 - **IQM**: the mean of the middle half of the runs; of fewer than four, of all.
-- **Intervals** are 95%, by percentile bootstrap over runs ({RESAMPLES:,} resamples), and need {FEW} seeds.
-  From few seeds they come out narrower than they should.
+- **Intervals** are 95%, by percentile bootstrap over runs ({RESAMPLES:,} resamples), and need
+  {MIN_RUNS} seeds. From few seeds they come out narrower than they should.
 - **Curves** carry a run that ended early on at its end; where seeds are too few for a band, thin lines are
   the seeds.
 - **To solve**: medians up to the first evaluation at the threshold; "-" where half of the runs got to none.
@@ -43,22 +43,22 @@ PUBLISHED = """- **Published** figures are others', from where the table links t
   rewards may differ, and what is averaged are others', so that a picture is no ranking."""
 
 
-def save(
-    runs: Sequence[Run],
+def write_report(
+    runs: Sequence[RunResult],
     left_out: Mapping[Path, str],
     page: Path,
     command: str,
     more: str = "",
     pictures: str = "",
     title: str = "",
-    published: Sequence[Row] = (),
+    published: Sequence[PublishedReturn] = (),
     seconds: bool = True,
 ) -> str:
-    """Writes a page in Markdown, which it returns, and its pictures, each as PNG and SVG.
+    """Writes and returns the report in Markdown, and its figures as PNG and SVG.
 
     Args:
         runs: and
-        left_out: as :func:`hydrl.experiments.runs.load` gives them.
+        left_out: as :func:`hydrl.experiments.runs.load_runs` gives them.
         page: the file, in a folder that exists.
         command: what makes the page again.
         more: sections of the page's own, before those of the tasks.
@@ -67,22 +67,22 @@ def save(
         published: what others published of the tasks.
         seconds: whether to tell how long it took; of runs from several machines it says nothing.
     """
-    places = figures.unlike(runs)
+    places = figures.assign_styles(runs)
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
-    parts = [f"# {as_text(title or 'Runs on ' + ', '.join(tasks))}", *head(runs, left_out), more]
+    parts = [f"# {as_text(title or 'Runs on ' + ', '.join(tasks))}", *header_parts(runs, left_out), more]
     for (env, members), name in zip(tasks.items(), picture_names(tasks), strict=True):
         picture = f"{pictures}curves-{name}"
         files = [page.parent / f"{picture}.{kind}" for kind in ("png", "svg")]
-        figures.save(members, places, *files, published=published, seconds=seconds)
+        figures.draw_curves(members, places, *files, published=published, seconds=seconds)
         parts += [f"## {as_text(env)}", f"![{picture}]({picture}.png)", f"As [SVG]({picture}.svg)."]
-        parts += [beside(published, members) if published else "", task(members, seconds)]
+        parts += [baseline_table(published, members) if published else "", task_tables(members, seconds)]
     parts += ["\n".join([METHOD, *[SECONDS] * seconds, *[PUBLISHED] * bool(published)]), "## Commands"]
     words = [
         ["python", "train.py", *user_dirs.typed(user_dirs.remembered(run.folder)), *run.overrides]
         for run in runs
     ]
     places_of = [printable(str(run.folder)) for run in runs]  # in a comment, which a new line would end
-    typed = [f"# {place}\n{shlex.join(each)}" for place, each in zip(places_of, words, strict=True)]
+    typed = [f"# {place}\n{shlex.join(arguments)}" for place, arguments in zip(places_of, words, strict=True)]
     commands = "\n".join([command, *typed])
     parts += [as_typed(fenced(commands))]
     text = "\n\n".join(filter(None, parts)) + "\n"
@@ -93,86 +93,88 @@ def save(
 
 
 def picture_names(tasks: Iterable[str]) -> list[str]:
-    """What the file of each task's picture is named by, no two alike; where cases are not told apart, too."""
+    """A unique file name for each task's figure, also on case-insensitive file systems."""
     names: list[str] = []
     for task in tasks:
-        name, taken = re.sub(r"[^\w.-]", "_", task)[:LONGEST], {each.lower() for each in names}
+        name, taken = re.sub(r"[^\w.-]", "_", task)[:LONGEST], {used.lower() for used in names}
         others = (name if n == 1 else f"{name}-{n}" for n in count(1))
-        names.append(next(each for each in others if each.lower() not in taken))
+        names.append(next(candidate for candidate in others if candidate.lower() not in taken))
     return names
 
 
-def head(runs: Sequence[Run], left_out: Mapping[Path, str]) -> list[str]:
-    """Versions, warnings, and which runs do not count."""
-    used = sorted({" ".join(each) for run in runs for each in run.versions.items()})
+def header_parts(runs: Sequence[RunResult], left_out: Mapping[Path, str]) -> list[str]:
+    """Opening paragraphs: versions, warnings, and runs that do not count."""
+    used = sorted({" ".join(package) for run in runs for package in run.versions.items()})
     parts = [f"{len(runs)} of {len(runs) + len(left_out)} runs count, made with {as_text(', '.join(used))}."]
     seeds = Counter(f"{code(run.group)} on {as_text(run.env)}" for run in runs)
-    if few := [f"{name} ({count})" for name, count in seeds.items() if count < FEW]:
-        parts += [f"**Too few seeds for an interval**, {FEW} are needed: {', '.join(few)}."]
+    if few := [f"{name} ({count})" for name, count in seeds.items() if count < MIN_RUNS]:
+        parts += [f"**Too few seeds for an interval**, {MIN_RUNS} are needed: {', '.join(few)}."]
     if diverged := [code(run.folder) for run in runs if run.status == "diverged"]:
         parts += [f"**Diverged**, counted with the last evaluation: {', '.join(diverged)}."]
     if left_out:
-        parts += [table(["left out", "because"], ([*map(code, each)] for each in left_out.items()))]
+        parts += [table(["left out", "because"], ([*map(code, reason)] for reason in left_out.items()))]
     return parts
 
 
-def task(runs: Sequence[Run], seconds: bool) -> str:
-    """The tables of a task, in the environment's own units."""
+def task_tables(runs: Sequence[RunResult], seconds: bool) -> str:
+    """Tables of a task's scores, in the environment's own units."""
     scores, rows = {}, []
     for name, group in groupby(runs, lambda run: run.group):
         members = list(group)
         scores[name] = np.array([run.score for run in members])
         solved = [(run.solved_at_frames or np.inf, run.solved_at_seconds or np.inf) for run in members]
-        took = [f"{each:,.0f}" if np.isfinite(each) else "-" for each in np.median(solved, axis=0)]
+        took = [f"{value:,.0f}" if np.isfinite(value) else "-" for value in np.median(solved, axis=0)]
         share = f"{np.isfinite(solved).all(axis=1).sum()} of {len(members)}"
-        ours = between(estimate(iqm, scores[name])), spread(scores[name])
+        ours = format_interval(estimate(iqm, scores[name])), format_mean_std(scores[name])
         rows.append([code(name), str(len(members)), *ours, share, *took[: 1 + seconds]])
     columns = ["group", "seeds", "IQM [95%]", "mean ± std", "solved", "frames to solve"]
     parts = [table([*columns, *["seconds to solve"] * seconds], rows)]
     rows = []
     for one, other in combinations(scores, 2):
-        rows.append([code(one), code(other), between(estimate(improvement, scores[one], scores[other]))])
+        probability = estimate(probability_of_improvement, scores[one], scores[other])
+        rows.append([code(one), code(other), format_interval(probability)])
     if rows:
         parts += [table(["group", "scores higher than", "with probability [95%]"], rows)]
     return "\n\n".join(parts)
 
 
-def beside(published: Sequence[Row], runs: Sequence[Run]) -> str:
-    """A table of what others published of the runs' task, and which of it the picture shows."""
-    found = curves(published, runs)
-    if not found:
+def baseline_table(published: Sequence[PublishedReturn], runs: Sequence[RunResult]) -> str:
+    """Table of published baselines of the runs' task, and which of them the figure shows."""
+    by_name = baseline_curves(published, runs)
+    if not by_name:
         return "Nothing that others published was found for this task."
-    end = reach(found, max(run.curve[-1, 0] for run in runs))
+    end = last_frame(by_name, max(run.curve[-1, 0] for run in runs))
     rows = []
-    for members in found.values():
+    for members in by_name.values():
         first = members[0]
-        told: dict[bool, list[str]] = {True: [], False: []}
+        figures_by_place: dict[bool, list[str]] = {True: [], False: []}
         for row in members:
             std = "" if row.std is None else f" ± {row.std:,g}"
-            told[row.frames <= end].append(f"{row.return_mean:,g}{std} @ {row.frames:,}")
-        how = {each: None for row in members for each in (row.protocol, row.note) if each}
+            figures_by_place[row.frames <= end].append(f"{row.return_mean:,g}{std} @ {row.frames:,}")
+        how = {text: None for row in members for text in (row.protocol, row.note) if text}
         task = " ".join(filter(None, [first.task, first.version]))
         source = as_text(first.by)
         if first.link:  # in which nothing ends the link or the cell
             source = f"[{source}]({quote(first.link, safe=IN_LINKS)})"
-        returns = ["; ".join(told[drawn]) or "-" for drawn in (True, False)]
-        cells = [as_text(each) for each in (first.method, task, "; ".join(how))]
+        returns = ["; ".join(figures_by_place[drawn]) or "-" for drawn in (True, False)]
+        cells = [as_text(text) for text in (first.method, task, "; ".join(how))]
         rows.append([*cells[:2], first.seeds, *returns, cells[2], source])
     columns = ["published", "task", "seeds", "return @ frames", "further on, not drawn", "measured", "source"]
     return table(columns, rows)
 
 
-def number(value: float) -> str:
-    """About three digits, the thousands set apart."""
+def format_number(value: float) -> str:
+    """About three digits, with thousands separators."""
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def between(found: np.ndarray) -> str:
+def format_interval(interval: np.ndarray) -> str:
     """A value with its interval, if it has one."""
-    value, low, high = found
-    return number(value) if np.isnan(low) else f"{number(value)} [{number(low)}, {number(high)}]"
+    value, low, high = map(format_number, interval)
+    return value if np.isnan(interval[1]) else f"{value} [{low}, {high}]"
 
 
-def spread(values: np.ndarray) -> str:
+def format_mean_std(values: np.ndarray) -> str:
     """Mean and sample standard deviation."""
-    return number(values.mean()) + (f" ± {number(values.std(ddof=1))}" if len(values) > 1 else "")
+    std = f" ± {format_number(values.std(ddof=1))}" if len(values) > 1 else ""
+    return format_number(values.mean()) + std

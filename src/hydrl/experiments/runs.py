@@ -1,4 +1,4 @@
-"""Run folders, read to be compared: what each reached, and groups that differ in more than seed and task."""
+"""Results of run folders, in groups of runs that differ only in seed and task."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,11 +14,11 @@ from hydrl.config.schema import Role, keys
 from hydrl.errors import UserError
 from hydrl.run.run_folder import metric_rows, summary
 
-# Keys that set no groups apart: algorithm, task and seed are told, the others shape nothing that is learned.
-TOLD = {"algo", "env", "env.id", "env._target_", "seed"}
-NO_DIFFERENCE = keys(Role.PROCESS, Role.RECORD)
-# Where what is read of a run lies that is not in its summary.json.
-FILES: dict[int | str, str] = {
+# Keys that form no groups: algorithm, task and seed are columns, the others do not affect learning.
+COMMON_KEYS = {"algo", "env", "env.id", "env._target_", "seed"}
+IGNORED_KEYS = keys(Role.PROCESS, Role.RECORD)
+# Files of fields that are not in summary.json.
+FILE_OF_FIELD: dict[int | str, str] = {
     "overrides": ".hydra/overrides.yaml",
     **dict.fromkeys(["threshold", "id"], "config_resolved.yaml"),
 }
@@ -26,15 +26,16 @@ FILES: dict[int | str, str] = {
 Curve = Annotated[np.ndarray, PlainValidator(np.array), PlainSerializer(np.ndarray.tolist)]
 
 
-class Run(BaseModel, arbitrary_types_allowed=True):
-    """A run that counts: its summary, and
+class RunResult(BaseModel, arbitrary_types_allowed=True):
+    """Result of a finished or diverged run: its ``summary.json`` and more.
 
     Attributes:
-        id: of the task with its version, where it has one.
-        curve: its evaluations as :func:`evaluations` gives them; the closing one is the last. Seconds count
-            from when all was built, as ``solved_at_seconds`` does here.
-        overrides: what was typed after ``python train.py``.
-        group: of those it was loaded with, the ones that differ in no more than task and seed.
+        id: environment id with version, if it has one.
+        curve: evaluations by :func:`read_evaluations`, the final one last. Seconds count from the start of
+            training, and so does ``solved_at_seconds`` here.
+        threshold: return at which the task counts as solved.
+        overrides: command-line arguments of ``train.py``.
+        group: label of the runs that differ from this one only in task and seed.
     """
 
     algo: str
@@ -54,16 +55,16 @@ class Run(BaseModel, arbitrary_types_allowed=True):
 
     @property
     def differences(self) -> set[str]:
-        """The overrides that set groups apart."""
-        words = {each for each in self.overrides if key_of(each) not in TOLD}
-        return {each for each in words if key_of(each).partition(".")[0] not in NO_DIFFERENCE}
+        """The overrides that form groups."""
+        words = {override for override in self.overrides if key_of(override) not in COMMON_KEYS}
+        return {override for override in words if key_of(override).partition(".")[0] not in IGNORED_KEYS}
 
 
-def evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarray:
-    """A run's evaluations so far, of shape (evaluations, 3): frames, seconds since the start, mean return.
+def read_evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarray:
+    """A run's evaluations so far, ``[evaluations, 3]``: frames, seconds since the start, mean return.
 
-    Another ``column`` of ``metrics.csv`` may stand in the place of the return. None where there is no such
-    file; a last line that is still being written is left out.
+    ``column`` selects another column of ``metrics.csv`` instead of the return. Empty without that file; an
+    incomplete last line is ignored.
 
     Raises:
         UserError: for a damaged file.
@@ -74,29 +75,29 @@ def evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarray:
     return rows[np.isfinite(rows).all(1)]
 
 
-def read(folder: Path) -> Run:
-    """Reads a run folder; nothing in it is resolved, built or run.
+def read_run(folder: Path) -> RunResult:
+    """Reads a run folder without building or running anything in it.
 
     Raises:
-        UserError: saying why the run cannot count.
+        UserError: saying why the run does not count.
     """
-    if not (found := summary(folder)):
+    if not (values := summary(folder)):
         raise UserError("has no summary.json that can be read: it was killed, or is still training")
-    status, file = found.get("status"), "summary.json"
+    status, file = values.get("status"), "summary.json"
     ended = not isinstance(status, str) or status in ("finished", "diverged")
-    if not ended or found.get("eval/return_mean") is None:
-        raise UserError(f"{status} after {found.get('frames')} frames, without a score")
+    if not ended or values.get("eval/return_mean") is None:
+        raise UserError(f"{status} after {values.get('frames')} frames, without a score")
     try:
-        start = found.get("start_seconds", 0.0)  # of the process, with its imports, and of building all
-        closing = [float(found["frames"]), found["wall_seconds"] - start, float(found["eval/return_mean"])]
+        start = values.get("start_seconds", 0.0)  # for imports and building
+        closing = [float(values["frames"]), values["wall_seconds"] - start, float(values["eval/return_mean"])]
         if not np.isfinite(closing).all():
             raise ValueError(f"frames, seconds and return are {closing}")
-        curve = evaluations(folder) - [0.0, start, 0.0]
-        if found["solved_at_seconds"] is not None:
-            found["solved_at_seconds"] -= start
+        curve = read_evaluations(folder) - [0.0, start, 0.0]
+        if values["solved_at_seconds"] is not None:
+            values["solved_at_seconds"] -= start
         file = "config_resolved.yaml"
         config = new_config(yaml.safe_load((folder / file).read_text(encoding="utf-8")))
-        made = {
+        more = {
             "folder": folder,
             "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
             "threshold": config["eval"]["reward_threshold"],
@@ -104,43 +105,43 @@ def read(folder: Path) -> Run:
         }
         file = ".hydra/overrides.yaml"
         typed = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
-        made["overrides"] = [*map(new_word, typed)]
-        return Run.model_validate(found | made)
+        more["overrides"] = [*map(new_word, typed)]
+        return RunResult.model_validate(values | more)
     except UserError:
         raise
     except ValidationError as error:
         wrong = error.errors()[0]
-        file, key = FILES.get(wrong["loc"][0], "summary.json"), wrong["loc"][0]
+        file, key = FILE_OF_FIELD.get(wrong["loc"][0], "summary.json"), wrong["loc"][0]
         raise UserError(f"{file} is damaged: {key}: {wrong['msg']}") from None
     except Exception as error:  # whatever a damaged file may hold
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         raise UserError(f"{file} is damaged: {reason}") from None
 
 
-def load(places: Iterable[Path]) -> tuple[list[Run], dict[Path, str]]:
-    """Reads every run in and below ``places``, each once.
+def load_runs(places: Iterable[Path]) -> tuple[list[RunResult], dict[Path, str]]:
+    """Reads every run in and below folders.
 
     Returns:
-        the runs by task, group and seed; and the folders that do not count, with the reason.
+        the runs, sorted by task, group and seed; and the folders that do not count, with the reason.
     """
-    found = [each.parent for place in places for each in sorted(place.rglob("config_resolved.yaml"))]
-    runs: list[Run] = []
+    folders = [file.parent for place in places for file in sorted(place.rglob("config_resolved.yaml"))]
+    runs: list[RunResult] = []
     left_out: dict[Path, str] = {}
-    for folder in {each.resolve(): each for each in found}.values():
+    for folder in {folder.resolve(): folder for folder in folders}.values():
         try:
-            runs.append(read(folder))
+            runs.append(read_run(folder))
         except UserError as error:
             left_out[folder] = str(error)
     name_groups(runs)
-    counted: dict[tuple[str, str, int], Run] = {}
+    counted: dict[tuple[str, str, int], RunResult] = {}
     for run in runs:
         if (first := counted.setdefault((run.env, run.group, run.seed), run)) is not run:
             left_out[run.folder] = f"repeats {first.folder}, with the same overrides and seed"
-    return [counted[each] for each in sorted(counted)], left_out
+    return [counted[key] for key in sorted(counted)], left_out
 
 
-def name_groups(runs: Sequence[Run]) -> None:
-    """Names each run's group: its algorithm, with the overrides that set it apart and not all runs have."""
+def name_groups(runs: Sequence[RunResult]) -> None:
+    """Labels each run's group: its algorithm and the overrides that not all runs share."""
     common = set.intersection(*(run.differences for run in runs)) if runs else set()
     for run in runs:
         run.group = " ".join([run.algo, *sorted(run.differences - common)])

@@ -1,4 +1,4 @@
-"""A search for better numbers: Optuna draws them, runs of ``train.py`` try them, bad ones are cut short."""
+"""Hyperparameter search: Optuna samples, runs of ``train.py`` evaluate, bad trials are pruned."""
 
 import math
 import re
@@ -23,223 +23,232 @@ from hydrl.config.settings import builder
 from hydrl.config.tree import find, show
 from hydrl.errors import RunError, UserError
 from hydrl.experiments import runs, search_storage
-from hydrl.experiments.processes import Training, Trainings, side_by_side
-from hydrl.experiments.search_space import RETURN, Plan
+from hydrl.experiments.processes import ProcessPool, TrainingProcess, run_concurrently
+from hydrl.experiments.search_space import DEFAULT_METRIC, SearchPlan
 from hydrl.run.logging.console import short
 from hydrl.run.run_folder import RunLock, summary
 
-SAME_LENGTH = "eval.stop_when_solved=false"  # for all runs, unless typed otherwise
-FAILURES = 3  # in a row, after which the next would fail too
-PICTURES = ("optimization_history", "slice", "param_importances")  # Optuna's own
+FULL_LENGTH = "eval.stop_when_solved=false"  # of all runs, unless overridden
+MAX_FAILURES = 3  # failed trials in a row that end the search
+PLOTS = ("optimization_history", "slice", "param_importances")  # of Optuna
 
 
-def taken(space: BaseDistribution, value: Any) -> Any:
-    """A value as trials have it, or ``None`` where none could draw it."""
-    if isinstance(space, CategoricalDistribution):  # a list among them is as it is typed
-        return next((each for each in space.choices if value in (each, as_hydra_reads(str(each)))), None)
+def as_choice(space: BaseDistribution, value: Any) -> Any:
+    """A value in a trial's form, or ``None`` if the distribution does not contain it."""
+    if isinstance(space, CategoricalDistribution):  # lists are stored as they are typed
+        equal = (choice for choice in space.choices if value in (choice, as_hydra_reads(str(choice))))
+        return next(equal, None)
     assert isinstance(space, IntDistribution | FloatDistribution)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if number and space.low <= value <= space.high else None
 
 
 class Search:
-    """A search in its folder, where ``study.db`` has what came of each trial, so that it can go on.
+    """Hyperparameter search in a folder; its Optuna study in ``study.db`` makes it resumable.
 
-    With ``storage`` a server has it, and processes on several machines make trials of the same search, each
-    in a folder of its own.
+    With ``storage`` a database server holds the study, and processes on several machines share the search,
+    each with a folder of its own.
 
     Args:
-        plan: the search's.
-        say: takes a line for the screen.
+        plan: the search plan.
+        say: prints a line.
 
     Raises:
-        UserError: if the folder holds another search or one that is running, or cannot be written; and for a
-            storage that cannot be had.
+        UserError: if the folder holds another or a running search or cannot be written, or the storage cannot
+            be opened.
     """
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: SearchPlan, say: Callable[[str], None]) -> None:
         self.plan, self.say, self.out, self.failures = plan, say, Path(plan.out), 0
         values = plan.settings.model_dump()
-        self.now = {key: find(values, key_of(new_word(key))) for key in plan.space}
+        self.current_values = {key: find(values, key_of(new_word(key))) for key in plan.space}
         drawing = {"sampler": builder(plan.sampler)(), "pruner": builder(plan.pruner)()}
-        self.fresh = [each for each in (self.out, *self.out.parents) if not each.exists()]
+        self.new_folders = [folder for folder in (self.out, *self.out.parents) if not folder.exists()]
         self.lock = RunLock()
         try:
             self.lock.acquire(self.out)
         except UserError as error:
             own = "; each process of a search has an out=DIR of its own" if plan.storage else ""
             raise UserError(f"{error}{own}") from None
-        self.process = search_storage.process(self.out) if plan.storage else None  # of several, this one
-        self.signs: dict[int, float] = {}  # when the last sign of life of a trial was given
+        self.process = search_storage.process_id(self.out) if plan.storage else None
+        self.heartbeats: dict[int, float] = {}  # time of the last heartbeat by trial
         try:
-            self.storage = search_storage.opened(plan.storage, self.out, self.again)
-            self.study, begins = self.found(**drawing)
-            self.require_the_same()
+            self.storage = search_storage.open_storage(plan.storage, self.out, self.requeue)
+            self.study, begins = self.open_study(**drawing)
+            self.check_same_search()
         except UserError:
             self.close()
             self.remove_folder()
             raise
-        for each in self.running:  # as the last process left them
-            if each.user_attrs.get("process") == self.process:
-                self.again(self.study, each)
-                self.study.tell(each.number, state=TrialState.FAIL)
-        first = [each for each in self.study.trials if each.number == 0 or each.user_attrs.get("present")]
-        if (begins or first) and all(each.state == TrialState.FAIL for each in first):
-            self.study.enqueue_trial(self.present(), {"present": True})
+        for trial in self.running_trials:  # as the last process left them
+            if trial.user_attrs.get("process") == self.process:
+                self.requeue(self.study, trial)
+                self.study.tell(trial.number, state=TrialState.FAIL)
+        first = [trial for trial in self.study.trials if trial.number == 0 or trial.user_attrs.get("present")]
+        if (begins or first) and all(trial.state == TrialState.FAIL for trial in first):
+            self.study.enqueue_trial(self.current_params(), {"present": True})
 
     def close(self) -> None:
         """Lets other processes have the folder."""
         self.lock.release()
 
-    def found(self, **drawing: Any) -> tuple[optuna.Study, bool]:
-        """The study, and whether this process begins it."""
+    def open_study(self, **drawing: Any) -> tuple[optuna.Study, bool]:
+        """The Optuna study, and whether this process created it."""
         drawing |= {"study_name": self.plan.study if self.process else "search", "storage": self.storage}
         try:
             return optuna.create_study(direction="maximize", **drawing), True
         except DuplicatedStudyError:
             return optuna.load_study(**drawing), not self.process
 
-    def require_the_same(self) -> None:
-        """Refuses to mix two searches.
+    def check_same_search(self) -> None:
+        """Checks that the folder's search has the same overrides, ranges, seeds and objective.
 
         Raises:
-            UserError: saying what they differ in.
+            UserError: naming the difference.
         """
         plan = self.plan
         now = [*plan.overrides, *plan.ranges, f"seeds={','.join(map(str, plan.seeds))}"]
-        now += [f"maximise={plan.maximise}"] * (plan.maximise != RETURN)
+        now += [f"maximise={plan.maximise}"] * (plan.maximise != DEFAULT_METRIC)
         then = [*map(new_word, self.study.user_attrs.get("words", now))]
         if set(then) != set(now):
             place, other = f"out={self.out}", "remove the folder, or name another by out=DIR"
             if plan.storage:
                 place, other = f"study={plan.study}", "or name another by study=NAME"
             raise UserError(
-                f"{place} holds another search, with {beside(now, then)} where this has "
-                f"{beside(then, now)}; go on with it as it was, {other}"
+                f"{place} holds another search, with {difference(now, then)} where this has "
+                f"{difference(then, now)}; go on with it as it was, {other}"
             )
         self.study.set_user_attr("words", now)
 
-    def again(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        """Has a trial made that was left while it ran."""
+    def requeue(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Enqueues a trial again whose process ended while it ran."""
         if trial.params:
             study.enqueue_trial(trial.params, {**trial.user_attrs, "folder": self.folder(trial).name})
 
-    def present(self) -> dict[str, Any]:
-        """The present numbers; those that no trial could draw are left out, and said."""
-        found = {key: taken(space, self.now[key]) for key, space in self.plan.space.items()}
+    def current_params(self) -> dict[str, Any]:
+        """The current hyperparameters; those outside their range are left out, with a message."""
+        values = {key: as_choice(space, self.current_values[key]) for key, space in self.plan.space.items()}
         ranges = dict(zip(self.plan.space, self.plan.ranges, strict=True))
-        for key in [key for key, value in found.items() if value is None]:
-            del found[key]
-            outside = f"for the present {show(self.now[key])} is not in {ranges[key]}"
+        for key in [key for key, value in values.items() if value is None]:
+            del values[key]
+            outside = f"for the present {show(self.current_values[key])} is not in {ranges[key]}"
             self.say(f"the first trial draws {new_word(key)} too, {outside}")
-        return found
+        return values
 
     def run(self) -> None:
-        """Makes the trials that are still to be made, as many side by side as there are jobs.
+        """Runs the missing trials, ``jobs`` at a time.
 
         Raises:
             UserError: for a mistake that only a run could find.
-            RunError: where nothing but failures comes of it.
+            RunError: after ``MAX_FAILURES`` failed trials in a row.
         """
         try:
-            with Trainings(self.plan.jobs) as pool:
-                while self.lacks():  # and once more for each that has failed
-                    side_by_side(self.trials(pool), self.plan.jobs)
+            with ProcessPool(self.plan.jobs) as pool:
+                while self.needs_trials():  # and once more for each that has failed
+                    run_concurrently(self.trials(pool), self.plan.jobs)
         except UserError:
-            if self.fresh and not self.best:  # nothing in it is of use to a corrected search
-                if {each.user_attrs.get("process") for each in self.study.trials} <= {self.process, None}:
+            if self.new_folders and not self.best:  # nothing in it helps a corrected search
+                if {trial.user_attrs.get("process") for trial in self.study.trials} <= {self.process, None}:
                     optuna.delete_study(study_name=self.study.study_name, storage=self.storage)
                 self.remove_folder()
             raise
 
     def remove_folder(self) -> None:
-        """Takes the folder away, with those it lies in, where this search has made them."""
-        if self.fresh:
+        """Removes the search's folder and its parents that this search created."""
+        if self.new_folders:
             shutil.rmtree(self.out)
-        for each in self.fresh[1:]:
+        for folder in self.new_folders[1:]:
             with suppress(OSError):  # somebody has put something there
-                each.rmdir()
+                folder.rmdir()
 
-    def trials(self, pool: Trainings) -> Iterator[Iterator[None]]:
-        """Draws trials until there are enough."""
-        while self.lacks():
+    def trials(self, pool: ProcessPool) -> Iterator[Iterator[None]]:
+        """Samples trials until there are enough."""
+        while self.needs_trials():
             yield self.evaluate(self.study.ask(self.plan.space), pool)
 
-    def lacks(self) -> bool:
-        """Whether a trial is still to be made; one that nothing is heard of does not count."""
-        search_storage.give_up(self.study)
-        return self.count < self.plan.trials
+    def needs_trials(self) -> bool:
+        """Whether trials are missing; stale ones do not count."""
+        search_storage.fail_stale(self.study)
+        return self.trial_count < self.plan.trials
 
     @property
-    def running(self) -> list[FrozenTrial]:
-        """Trials in hand, here or elsewhere."""
+    def running_trials(self) -> list[FrozenTrial]:
+        """Running trials of all processes."""
         return self.study.get_trials(states=(TrialState.RUNNING,))
 
     @property
-    def count(self) -> int:
-        """Trials that count and those in hand; a failed one is made up for."""
+    def trial_count(self) -> int:
+        """Complete, pruned and running trials; failed ones are repeated."""
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
         return len(self.study.get_trials(deepcopy=False, states=states))
 
     @property
     def best(self) -> FrozenTrial | None:
-        """The best whole trial."""
+        """The best complete trial."""
         whole = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         return self.study.best_trial if whole else None
 
-    def shown(self, trial: FrozenTrial) -> str:
-        """The value of a trial."""
-        return f"{trial.value:,.1f}" if self.plan.maximise == RETURN else short(trial.value)
+    def format_value(self, trial: FrozenTrial) -> str:
+        """A trial's value as text."""
+        return f"{trial.value:,.1f}" if self.plan.maximise == DEFAULT_METRIC else short(trial.value)
 
     def folder(self, trial: Trial | FrozenTrial) -> Path:
-        """Where the runs of a trial lie; of one that goes on, where they were begun."""
+        """Folder of a trial's runs; a requeued trial keeps its first folder."""
         named = str(trial.user_attrs.get("folder"))
         return self.out / (named if re.fullmatch(r"trial-\d+", named) else f"trial-{trial.number:04}")
 
-    def place(self, trial: FrozenTrial) -> str:
-        """The folder of a trial, with the machine where that may be another."""
-        there = trial.user_attrs.get("process", self.process)
-        return str(self.folder(trial)) if there == self.process else f"{there}/{self.folder(trial).name}"
+    def location(self, trial: FrozenTrial) -> str:
+        """Folder of a trial, with the machine if it is another one."""
+        process = trial.user_attrs.get("process", self.process)
+        return str(self.folder(trial)) if process == self.process else f"{process}/{self.folder(trial).name}"
 
-    def drawn(self, trial: Trial | FrozenTrial) -> list[str]:
-        """What was drawn for a trial, as overrides; of a float four digits say enough."""
+    def as_overrides(self, trial: Trial | FrozenTrial) -> list[str]:
+        """A trial's hyperparameters as overrides, floats with four digits."""
         values = {key: trial.params[key] for key in self.plan.space}
-        floats = [key for key, each in self.plan.space.items() if isinstance(each, FloatDistribution)]
-        values |= {key: float(f"{values[key]:.4g}") for key in floats if values[key] != self.now[key]}
+        floats = [key for key, space in self.plan.space.items() if isinstance(space, FloatDistribution)]
+        values |= {
+            key: float(f"{values[key]:.4g}") for key in floats if values[key] != self.current_values[key]
+        }
         return [new_word(f"{key}={value}") for key, value in values.items()]
 
     def command(self, trial: FrozenTrial) -> str:
-        """What trains with the numbers of a trial."""
-        words = [*self.plan.overrides, *self.drawn(trial)]
-        if not any(key_of(each) == key_of(SAME_LENGTH) for each in words):
-            words.append(SAME_LENGTH)
+        """Command that trains with a trial's hyperparameters."""
+        words = [*self.plan.overrides, *self.as_overrides(trial)]
+        if not any(key_of(word) == key_of(FULL_LENGTH) for word in words):
+            words.append(FULL_LENGTH)
         return as_typed(shlex.join(["python", "train.py", *words]))
 
-    def evaluate(self, trial: Trial, pool: Trainings) -> Iterator[None]:
-        """One run after the other, a seed each; evaluations are reported as the mean over the seeds so far.
+    def evaluate(self, trial: Trial, pool: ProcessPool) -> Iterator[None]:
+        """Runs one seed after another; reports the mean over the seeds so far at each evaluation.
 
-        Each step looks at the run once; the last tells the study.
+        Each step polls the run once; the last one ends the trial.
         """
         if self.process:
             trial.set_user_attr("process", self.process)
-            self.sign_of_life(trial)
+            self.send_heartbeat(trial)
         every = self.plan.settings.eval.every_frames
         in_a_run = max(1, self.plan.settings.batches * self.plan.settings.frames_per_batch // every)
         scores: list[float] = []
         reported, pruned = 0, False
         for seed in self.plan.seeds:
-            words = [SAME_LENGTH, *self.plan.overrides, *self.drawn(trial), f"seed={seed}", "resume=auto"]
+            words = [
+                FULL_LENGTH,
+                *self.plan.overrides,
+                *self.as_overrides(trial),
+                f"seed={seed}",
+                "resume=auto",
+            ]
             run, ended = pool.start(words, self.folder(trial) / f"seed{seed}"), False
             while not ended:
-                self.sign_of_life(trial)
+                self.send_heartbeat(trial)
                 yield
-                ended = run.code is not None  # asked first: what it wrote last is reported too
-                for frames, _, score in runs.evaluations(run.folder, self.plan.maximise):
-                    # Evaluations are counted: their frames differ where the size of a batch does.
+                ended = run.code is not None  # polled first, so that its last evaluation is reported too
+                for frames, _, score in runs.read_evaluations(run.folder, self.plan.maximise):
+                    # Steps count evaluations: their frames depend on the batch size.
                     step = len(scores) * in_a_run + min(int(frames // every), in_a_run)
                     if step > reported:
                         reported = step
-                        with suppress(UpdateFinishedTrialError):  # others have given it up
+                        with suppress(UpdateFinishedTrialError):  # another process declared it stale
                             trial.report((sum(scores) + score) / (len(scores) + 1), step)
                         pruned = pruned or trial.should_prune()
                 if pruned:
@@ -247,79 +256,84 @@ class Search:
             if run.code == 0:
                 scores.append(self.score(summary(run.folder)))
             if pruned or run.code == 3 or not all(map(math.isfinite, scores)):
-                return self.tell(trial, run, TrialState.PRUNED)
+                return self.finish_trial(trial, run, TrialState.PRUNED)
             if run.code != 0:
-                return self.tell(trial, run, TrialState.FAIL)
-        self.tell(trial, run, TrialState.COMPLETE, sum(scores) / len(scores))
+                return self.finish_trial(trial, run, TrialState.FAIL)
+        self.finish_trial(trial, run, TrialState.COMPLETE, sum(scores) / len(scores))
 
-    def sign_of_life(self, trial: Trial) -> None:
-        """Tells other machines now and then that a trial goes on."""
+    def send_heartbeat(self, trial: Trial) -> None:
+        """Records a heartbeat every ``HEARTBEAT_SECONDS``, for other machines."""
         now = time.monotonic()
-        if self.process and now - self.signs.get(trial.number, -math.inf) > search_storage.ALIVE:
-            self.signs[trial.number] = now
+        if (
+            self.process
+            and now - self.heartbeats.get(trial.number, -math.inf) > search_storage.HEARTBEAT_SECONDS
+        ):
+            self.heartbeats[trial.number] = now
             self.storage.record_heartbeat(trial._trial_id)
 
     def score(self, reached: dict[str, Any]) -> float:
-        """What a run is judged by, of its summary.
+        """The metric of a run's summary that the search maximises.
 
         Raises:
-            UserError: where the run has no such number.
+            UserError: if the summary does not have it.
         """
         if not isinstance(score := reached.get(self.plan.maximise), int | float):
             able = (key for key, value in reached.items() if isinstance(value, int | float))
-            there = [key for key in able if key.startswith("eval/")]
+            metrics = [key for key in able if key.startswith("eval/")]
             raise UserError(
                 f"maximise={self.plan.maximise}: the run does not have it; it has "
-                f"{', '.join(there) or 'no evaluation in its summary.json'}"
+                f"{', '.join(metrics) or 'no evaluation in its summary.json'}"
             )
         return score
 
-    def tell(self, trial: Trial, last: Training, state: TrialState, score: float | None = None) -> None:
-        """Tells study and screen what came of a trial, and keeps the checkpoints of the best alone."""
+    def finish_trial(
+        self, trial: Trial, last: TrainingProcess, state: TrialState, score: float | None = None
+    ) -> None:
+        """Records and prints a trial's result; deletes checkpoints of all but the best trial."""
         if last.code == 2:
             raise UserError(last.error)
-        before, told = self.best, self.study.tell(trial, score, state, skip_if_finished=True)
-        for each in (before, told):
-            if each and (not self.best or each.params != self.best.params):
-                for checkpoints in self.folder(each).glob("*/checkpoints"):
+        before, ended = self.best, self.study.tell(trial, score, state, skip_if_finished=True)
+        for trial_before in (before, ended):
+            if trial_before and (not self.best or trial_before.params != self.best.params):
+                for checkpoints in self.folder(trial_before).glob("*/checkpoints"):
                     shutil.rmtree(checkpoints, ignore_errors=True)
         if state == TrialState.FAIL:
             note = f"failed: {last.error}; see {last.log}"
-        elif told.state != state:
-            note = f"is made elsewhere, as nothing was heard of it for {search_storage.GIVEN_UP} seconds"
+        elif ended.state != state:
+            note = f"is made elsewhere, as nothing was heard of it for {search_storage.STALE_SECONDS} seconds"
         elif last.code == 3:
             note = "diverged"
         else:
-            note = self.shown(told) + ", cut short" * (state == TrialState.PRUNED)
-        short = (re.sub(r"^[^=]*\.", "", each) for each in self.drawn(told))
-        self.say(f"#{told.number}  {note}  {' '.join(short)}")
+            note = self.format_value(ended) + ", cut short" * (state == TrialState.PRUNED)
+        short = (re.sub(r"^[^=]*\.", "", word) for word in self.as_overrides(ended))
+        self.say(f"#{ended.number}  {note}  {' '.join(short)}")
         self.failures = self.failures + 1 if state == TrialState.FAIL else 0
-        if self.failures == FAILURES:
-            raise RunError(f"{FAILURES} trials in a row failed; see {last.log}")
+        if self.failures == MAX_FAILURES:
+            raise RunError(f"{MAX_FAILURES} trials in a row failed; see {last.log}")
 
-    def save(self, top: FrozenTrial) -> list[Path]:
-        """Writes the best numbers, as a file for ``configs/experiment``, and draws Optuna's own plots."""
+    def save_best(self, top: FrozenTrial) -> list[Path]:
+        """Writes the best hyperparameters as a file for ``configs/experiment``, and Optuna's plots."""
         from matplotlib import pyplot
         from optuna.visualization import matplotlib as plots
 
-        files = [self.out / f"{name}.png" for name in PICTURES]
+        files = [self.out / f"{name}.png" for name in PLOTS]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the plots are experimental, and say where trials are few
+            warnings.simplefilter("ignore")  # the plots are experimental, and warn of few trials
             for file in files:
                 getattr(plots, f"plot_{file.stem}")(self.study)
                 drawn = pyplot.gcf().axes
                 pyplot.gcf().set_size_inches(4 * max(2, len(drawn)), 4)
-                for axes in drawn:  # logarithmic ones label so many that they would touch
+                for axes in drawn:  # minor labels of logarithmic axes overlap
                     axes.tick_params("x", which="minor", labelbottom=False)
                 pyplot.savefig(file, dpi=100, bbox_inches="tight")
                 pyplot.close()
-        header = f"# @package _global_\n# {self.shown(top)} by {self.command(top)}\n"
-        numbers = OmegaConf.from_dotlist([each.lstrip("+") for each in self.drawn(top)])
+        header = f"# @package _global_\n# {self.format_value(top)} by {self.command(top)}\n"
+        numbers = OmegaConf.from_dotlist([word.lstrip("+") for word in self.as_overrides(top)])
         experiment = self.out / "experiment.yaml"
         experiment.write_text(header + OmegaConf.to_yaml(numbers), encoding="utf-8")
         return [experiment, *files]
 
 
-def beside(others: Sequence[str], words: Sequence[str]) -> str:
-    """Those of the words that are not among others."""
-    return shlex.join(each for each in words if each not in others) or "nothing"
+def difference(others: Sequence[str], words: Sequence[str]) -> str:
+    """The words that are not in ``others``, as a shell line."""
+    return shlex.join(word for word in words if word not in others) or "nothing"

@@ -1,4 +1,4 @@
-"""What a search draws from: ranges in Hydra's sweep syntax, in ``configs/search`` and on the command line."""
+"""Search space of a hyperparameter search, in Hydra's sweep syntax."""
 
 import re
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ from hydrl.config.tuned import composed
 from hydrl.config.user_dirs import searchpath, split, use
 from hydrl.errors import UserError
 
-RANGE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"
-RETURN = "eval/return_mean"
-OWN = (
+RANGE_EXAMPLE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"
+DEFAULT_METRIC = "eval/return_mean"
+SEARCH_KEYS = (
     "trials",
     "seeds",
     "jobs",
@@ -41,21 +41,21 @@ OWN = (
 )  # typed without the `search.` that they have in configs/search
 
 
-class Plan(Strict, arbitrary_types_allowed=True):
-    """A search that can be made: what ``configs/search`` and the command line say of it, and
+class SearchPlan(Strict, arbitrary_types_allowed=True):
+    """Plan of a search: ``configs/search`` with the command line.
 
     Attributes:
-        overrides: that every run takes.
-        ranges: what is drawn, as overrides.
-        space: what each key, with the + it may need, is drawn from; Optuna keeps first names.
-        settings: of a run with the present numbers.
+        overrides: overrides of every run.
+        ranges: the searched ranges, as overrides.
+        space: distribution of each key, with a leading + if it needs one; Optuna keeps old keys.
+        settings: settings of a run with the current hyperparameters.
     """
 
     trials: PositiveInt
     seeds: Annotated[list[NonNegativeInt], Field(min_length=1)]
     jobs: PositiveInt
     out: str
-    maximise: Annotated[str, Field(pattern=r"^eval/.")] = RETURN  # searches of before have none
+    maximise: Annotated[str, Field(pattern=r"^eval/.")] = DEFAULT_METRIC  # searches of before have none
     storage: str | None = None
     study: str = "search"
     sampler: Built
@@ -66,22 +66,24 @@ class Plan(Strict, arbitrary_types_allowed=True):
     settings: Settings
 
 
-def read(words: Sequence[str]) -> Plan:
-    """The plan that ``scripts/search.py words`` asks for.
+def read_plan(words: Sequence[str]) -> SearchPlan:
+    """Plan for the arguments of ``scripts/search.py``.
 
     Raises:
-        UserError: for a word that neither the search nor train.py understands.
+        UserError: for an argument that neither the search nor ``train.py`` knows.
     """
     named, others = split(with_paths(new_words(words)))
     use(named)
     if "out=" in others:
         raise UserError("out= names no folder; write out=DIR")
-    parsed = parse([own(word) for word in others])
+    parsed = parse_overrides([as_search_override(word) for word in others])
     for key in parsed:
         if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys(Role.PROCESS)}:
-            raise UserError(f"{key}: the search says this for each run; it has search, {', '.join(OWN)}")
-    drawn = {key: each for key, each in parsed.items() if each.is_sweep_override()}
-    single = {key: each.input_line or "" for key, each in parsed.items() if key not in drawn}
+            raise UserError(
+                f"{key}: the search says this for each run; it has search, {', '.join(SEARCH_KEYS)}"
+            )
+    drawn = {key: override for key, override in parsed.items() if override.is_sweep_override()}
+    single = {key: override.input_line or "" for key, override in parsed.items() if key not in drawn}
     overrides = [word for key, word in single.items() if key.partition(".")[0] != "search"]
     chosen = [*spelled_out([*single.values()]), "run_dir=unused"]
     chosen += ["+search=${algo}"] * ("search" not in parsed)
@@ -89,61 +91,63 @@ def read(words: Sequence[str]) -> Plan:
     try:
         cfg = composed([*adding, *chosen])
     except (HydraException, OmegaConfBaseException) as error:
-        told = translate(error, chosen)
-        if (lacking := re.match(r"search=(\w+):", told)) and "search" not in parsed:
-            told = f"there are no ranges for algo={lacking[1]}; add search=base and ranges, as {RANGE}, "
-            told += f"or write conf/search/{lacking[1]}.yaml and add --config-dir=conf"
-        raise UserError(told) from None
+        message = translate(error, chosen)
+        if (lacking := re.match(r"search=(\w+):", message)) and "search" not in parsed:
+            message = (
+                f"there are no ranges for algo={lacking[1]}; add search=base and ranges, as {RANGE_EXAMPLE}, "
+            )
+            message += f"or write conf/search/{lacking[1]}.yaml and add --config-dir=conf"
+        raise UserError(message) from None
     try:
-        said = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
-    except OmegaConfBaseException as error:  # of a range that names a key of another algorithm
+        search = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
+    except OmegaConfBaseException as error:  # a range names a key of another algorithm
         raise UserError(unresolved(error)) from None
     with open_dict(cfg):
         del cfg["search"]
     settings = load(cfg)
-    ranges = parse([f"{key}={text}" for key, text in said["space"].items()]) | drawn
-    ranges = {key: each for key, each in ranges.items() if key not in single}
+    ranges = parse_overrides([f"{key}={text}" for key, text in search["space"].items()]) | drawn
+    ranges = {key: override for key, override in ranges.items() if key not in single}
     if not ranges:
-        raise UserError(f"nothing is left to draw; add a range, as {RANGE}")
+        raise UserError(f"nothing is left to draw; add a range, as {RANGE_EXAMPLE}")
     present = settings.model_dump()
     space = {
-        old_word(each.get_key_element()): distribution(each, find(present, key))
-        for key, each in ranges.items()
+        old_word(override.get_key_element()): distribution(override, find(present, key))
+        for key, override in ranges.items()
     }
-    lines = [each.input_line for each in ranges.values()]
-    made = {"overrides": [*adding, *overrides], "ranges": lines, "space": space, "settings": settings}
+    lines = [override.input_line for override in ranges.values()]
+    more = {"overrides": [*adding, *overrides], "ranges": lines, "space": space, "settings": settings}
     try:
-        return Plan.model_validate(said | made)
+        return SearchPlan.model_validate(search | more)
     except ValidationError as error:
-        raise UserError(explain(error, {"search": said}, "search")) from None
+        raise UserError(explain(error, {"search": search}, "search")) from None
 
 
-def own(word: str) -> str:
-    """A word of the command line as Hydra takes it: what is the search's own lies in ``search``."""
+def as_search_override(word: str) -> str:
+    """An argument as Hydra takes it: the search's own keys are in the group ``search``."""
     key, _, value = word.partition("=")
     if key == "seeds":
         return f"search.seeds=[{value.strip('[]')}]"
-    return f"+{word}" if key == "search" else f"search.{word}" if key in OWN else word
+    return f"+{word}" if key == "search" else f"search.{word}" if key in SEARCH_KEYS else word
 
 
-def parse(words: Sequence[str]) -> dict[str, Override]:
-    """Overrides as Hydra understands them, by key.
+def parse_overrides(words: Sequence[str]) -> dict[str, Override]:
+    """Overrides parsed by Hydra, by key.
 
     Raises:
-        UserError: if it does not.
+        UserError: for a syntax error.
     """
     try:
         parsed = OverridesParser.create().parse_overrides(list(words))
     except HydraException as error:
         raise UserError(translate(error, words)) from None
-    return {key_of(each.get_key_element()): each for each in parsed}
+    return {key_of(override.get_key_element()): override for override in parsed}
 
 
 def distribution(override: Override, present: Any) -> BaseDistribution:
-    """What Optuna draws a key from; a whole number where ``present``, its value, is one.
+    """Optuna's distribution of an override; of integers if the value ``present`` is one.
 
     Raises:
-        UserError: if nothing can be drawn from it.
+        UserError: if it is no valid range.
     """
     value, word = override.value(), override.input_line
     try:

@@ -1,12 +1,13 @@
 """Numbers for the log: episode statistics, mean losses, what explores."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import ReplayBuffer
 
+from hydrl.envs.evaluation import known_means
 from hydrl.experience.episodes import EPISODE, RETURN_TO_GO, complete_episodes
 from hydrl.specs import INFO, LAG
 from hydrl.training.update import Update
@@ -159,12 +160,6 @@ def info_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
         for name, values in batch.get(INFO, TensorDict()).items():
             values_by_name.setdefault(str(name), []).append(values.reshape(-1))
     return known_means({f"train/{name}": torch.cat(values) for name, values in values_by_name.items()})
-
-
-def known_means(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """The mean of each over the episodes of which it is known; what none is known of is left out."""
-    known = {name: tensor[~tensor.isnan()].double() for name, tensor in values.items()}
-    return {name: tensor.mean().item() for name, tensor in known.items() if len(tensor)}
 
 
 def step_metrics(batch: TensorDictBase) -> TensorDictBase:

@@ -295,7 +295,7 @@ def test_an_evaluation_that_a_stop_breaks_off_is_played_when_the_run_goes_on(run
         raise Interrupted(signal.SIGTERM, midway=True)  # as its timer does
 
     with monkeypatch.context() as patch:
-        patch.setattr(evaluator, "play_episodes", broken)
+        patch.setattr(hydrl.envs.build, "play_episodes", broken)
         with pytest.raises(Interrupted):
             run(*words, folder="stopped")
     folder = run(*words, "resume=auto", folder="stopped")

@@ -15,7 +15,7 @@ from hydrl.config.schema import Strict
 from hydrl.config.suggestions import explain
 from hydrl.contrib.ray.cluster import begin, gone, hear, say
 from hydrl.errors import UserError
-from hydrl.experiments.processes import Training, Trainings
+from hydrl.experiments.processes import ProcessPool, TrainingProcess
 
 KILLED = -15  # as if by SIGTERM, where a run is ended before its machine has room for it
 
@@ -39,7 +39,7 @@ class Member:
     """A Ray actor with one run of a sweep, on a machine with room for it.
 
     Args:
-        arguments, folder, cores: as of :class:`~hydrl.experiments.processes.Training`.
+        arguments, folder, cores: as of :class:`~hydrl.experiments.processes.TrainingProcess`.
         location: the working directory, and ``PYTHONPATH`` with the user's own modules.
     """
 
@@ -47,7 +47,7 @@ class Member:
         os.chdir(location[0])
         os.environ["PYTHONPATH"] = location[1]
         hear()
-        self.run = Training(arguments, folder, cores)
+        self.run = TrainingProcess(arguments, folder, cores)
 
     def place(self) -> tuple[str, str]:
         """Node and address, once it has started."""
@@ -62,12 +62,12 @@ class Member:
         self.run.stop()
 
 
-class RemoteTraining(Training):
+class RemoteTraining(TrainingProcess):
     """A run in a :class:`Member`.
 
     Args:
         begin: the member's own ``remote``.
-        arguments, folder, cores: as of :class:`~hydrl.experiments.processes.Training`.
+        arguments, folder, cores: as of :class:`~hydrl.experiments.processes.TrainingProcess`.
     """
 
     def __init__(self, begin: Any, arguments: Sequence[str], folder: Path, cores: int) -> None:
@@ -117,8 +117,8 @@ class RemoteTraining(Training):
                 ray.kill(self.member)
 
 
-class Remote(Trainings):
-    """Runs side by side on a cluster; see :class:`~hydrl.experiments.processes.Trainings`.
+class Remote(ProcessPool):
+    """Runs side by side on a cluster; see :class:`~hydrl.experiments.processes.ProcessPool`.
 
     Args:
         limit: at a time.
@@ -131,7 +131,7 @@ class Remote(Trainings):
         # Two calls at a time: it is stopped while another waits.
         self.begin = ray.remote(max_concurrency=2, **resources)(Member).remote
 
-    def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> Training:
+    def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> TrainingProcess:
         """Starts a run, whose output goes to ``FOLDER.log``."""
         self.started.append(RemoteTraining(self.begin, arguments, folder.resolve(), self.cores))
         return self.started[-1]

@@ -1,4 +1,4 @@
-"""The page of algorithms: what each is, as its file says, and what it did here."""
+"""The page ``docs/algorithms.md``: each algorithm with its loss and its scores here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from hydrl.config import CONFIGS
 from hydrl.config.tuned import composed
 from hydrl.experiments import report
-from hydrl.experiments.runs import Run
+from hydrl.experiments.runs import RunResult
 from hydrl.run.logging.html import as_text, table
 
 INTRODUCTION = """\
@@ -23,41 +23,41 @@ without a GPU, most of them beside other runs.
 """
 
 
-def page(found: Iterable[Sequence[Run]]) -> str:
+def make_page(runs_by_row: Iterable[Sequence[RunResult]]) -> str:
     """Markdown: a row for each algorithm in ``configs/algo``, with what the runs of each row reached."""
-    rows = [runs for runs in found if runs]
+    rows = [runs for runs in runs_by_row if runs]
     cells = []
     for file in sorted((CONFIGS / "algo").glob("*.yaml")):
         own = [runs for runs in rows if runs[0].algo == file.stem]
-        chosen = settings(file.stem)
+        chosen = composed_settings(file.stem)
         loss = chosen["loss"]["module"]["_target_"].rpartition(".")[2]
-        did = "<br>".join(map(reached, own))
+        did = "<br>".join(map(score_text, own))
         cost = "<br>".join(f"{milliseconds(runs):.2f} ms" for runs in own)
         cells.append(
-            [f"`algo={file.stem}`", comment(file), ", ".join(chosen["action_spaces"]), loss, did, cost]
+            [f"`algo={file.stem}`", file_comment(file), ", ".join(chosen["action_spaces"]), loss, did, cost]
         )
     names = ["", "what it is", "actions", "loss of `torchrl.objectives`", "what it did here", "cost a frame"]
     return f"{INTRODUCTION}\n{table(names, cells)}\n"
 
 
-def settings(algo: str) -> Mapping[str, Any]:
+def composed_settings(algo: str) -> Mapping[str, Any]:
     """What ``algo=…`` composes to."""
     return composed([f"algo={algo}"])
 
 
-def reached(runs: Sequence[Run]) -> str:
+def score_text(runs: Sequence[RunResult]) -> str:
     """The runs of a row in words."""
     frames = np.median([run.curve[-1, 0] for run in runs])
-    scores = report.spread(np.array([run.score for run in runs]))
+    scores = report.format_mean_std(np.array([run.score for run in runs]))
     return f"{as_text(runs[0].id or runs[0].env)}: {scores} @ {frames:,.0f}"
 
 
-def milliseconds(runs: Sequence[Run]) -> float:
+def milliseconds(runs: Sequence[RunResult]) -> float:
     """Wall time a frame of the quickest run, which other work disturbed least."""
     return float(np.min([1_000 * run.curve[-1, 1] / run.curve[-1, 0] for run in runs]))
 
 
-def comment(file: Path) -> str:
+def file_comment(file: Path) -> str:
     """What a configuration says of itself at its top, below its package."""
     lines = file.read_text(encoding="utf-8").splitlines()[1:]
     own = lines[: next(n for n, line in enumerate(lines) if not line.startswith("#"))]

@@ -14,11 +14,11 @@ from hydrl.config import CONFIGS
 from hydrl.config.settings import algorithms
 from hydrl.config.tree import choices
 from hydrl.errors import Interrupted, RunError, UserError
-from hydrl.experiments import algorithms as page_of_algorithms
-from hydrl.experiments import processes, results, runs
-from hydrl.experiments.processes import Trainings
-from hydrl.experiments.report import number
+from hydrl.experiments import processes, runs
+from hydrl.experiments.processes import ProcessPool
+from hydrl.experiments.report import format_number
 from scripts import results as script
+from scripts.docs import algorithms_page, results_page
 from tests.conftest import data_of, settings, with_choices
 from tests.experiments.test_report import make_run
 
@@ -42,7 +42,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page that is written has a row for each algorithm."""
-    monkeypatch.setattr(page_of_algorithms, "composed", lambda words: with_choices(*words))
+    monkeypatch.setattr(algorithms_page, "composed", lambda words: with_choices(*words))
 
 
 def is_tuned(algo: str, env: str) -> bool:
@@ -75,9 +75,9 @@ def test_the_declared_table_has_five_seeds_that_nothing_was_tuned_on_and_rows_ar
     assert len(DECLARED["seeds"]) == 5
     assert min(DECLARED["seeds"]) >= 100
     run = []
-    monkeypatch.setattr(results, "train_all", lambda lists, *_, **__: run.extend(lists) or 0)
-    monkeypatch.setattr(results, "write", lambda *_: None)
-    results.make(script.TABLE, names, 1, tmp_path, tmp_path / "page.md")
+    monkeypatch.setattr(results_page, "train_all", lambda lists, *_, **__: run.extend(lists) or 0)
+    monkeypatch.setattr(results_page, "write_page", lambda *_: None)
+    results_page.make_page(script.TABLE, names, 1, tmp_path, tmp_path / "page.md")
     assert len(run) == len(set(map(tuple, run))) == count
 
 
@@ -86,7 +86,7 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     OmegaConf.save(OmegaConf.create(SMALL), tmp_path / "table.yaml")
     page, out = tmp_path / "page.md", tmp_path / "runs"
     arguments = script.Arguments(jobs=1, out=str(out), page=str(page))
-    start = Trainings.start
+    start = ProcessPool.start
 
     def stop_after_a_run(trainings, arguments, folder, shown):
         if trainings.started:
@@ -100,12 +100,12 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
 
         def __init__(self, arguments, folder, cores, shown):
             self.folder, self.code = folder, 0 if "env=cartpole" in arguments else 2
-            self.status = processes.STATUS[self.code]
+            self.status = processes.STATUS_BY_CODE[self.code]
             if self.code == 0:
                 make_run(folder, 50.0, 101, algo="dqn", overrides=QUICK, returns=(10.0,))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainings, "start", stop_after_a_run)
+        patch.setattr(ProcessPool, "start", stop_after_a_run)
         with pytest.raises(Interrupted):
             script.main(arguments)
     told = capsys.readouterr().out
@@ -114,10 +114,13 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     assert "stopped; the same command goes on" in told
     (first,) = out.glob("dqn-cartpole*/summary.json")
     score = json.loads(first.read_text())["eval/return_mean"]
-    assert f"| 1 of 2 | CartPole-v1 | {number(score)} | **{number(score)}** | 512 |" in page.read_text()
+    assert (
+        f"| 1 of 2 | CartPole-v1 | {format_number(score)} | **{format_number(score)}** | 512 |"
+        in page.read_text()
+    )
     shutil.rmtree(out)
 
-    monkeypatch.setattr(processes, "Training", Ended)
+    monkeypatch.setattr(processes, "TrainingProcess", Ended)
     with pytest.raises(RunError, match="not all runs have finished"):
         script.main(arguments)
     told = capsys.readouterr().out
@@ -133,12 +136,10 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     ]
     assert [point[0] for point in kept[0]["curve"]] == [256, 512]
     assert kept[0]["versions"]["torchrl"] == "0.14.1"
-    ours = f"**{number(statistics.mean(scores))} ± {number(statistics.stdev(scores))}**"
+    mean = format_number(statistics.mean(scores))
+    ours = f"**{mean} ± {format_number(statistics.stdev(scores))}**"
     text = page.read_text()
-    assert (
-        f"| 2 of 2 | CartPole-v1 | {number(statistics.mean(scores))} | {ours} | 1,256 | 9.5 ± 0.5 @ 10k |"
-        in text
-    )
+    assert f"| 2 of 2 | CartPole-v1 | {mean} | {ours} | 1,256 | 9.5 ± 0.5 @ 10k |" in text
     assert "| `algo=dqn env=pendulum` | 0 of 2 | - | - | - | - |  |" in text
     assert (
         "- `algo=dqn env=pendulum`: not at all; the numbers are those of `algo=dqn` for every task." in text
@@ -148,23 +149,23 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     assert "![page/curves-cartpole](page/curves-cartpole.png)" in text
     assert (tmp_path / "page/curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
 
-    results.make(tmp_path / "table.yaml", [file.stem], 1, out, page)
+    results_page.make_page(tmp_path / "table.yaml", [file.stem], 1, out, page)
     assert "2 of 2 runs are kept" in (told := capsys.readouterr().out)
     assert "; nothing is left to run" in told
 
 
 def test_a_curve_is_kept_in_a_few_points_and_a_run_again_replaces_itself(tmp_path):
     curve = np.array([[frames, 0.1 * frames, 1.0] for frames in range(100)])
-    run = runs.read(make_run(tmp_path / "run", 5.0)).model_copy(update={"curve": curve})
+    run = runs.read_run(make_run(tmp_path / "run", 5.0)).model_copy(update={"curve": curve})
     for score in (5.0, 6.0):
-        results.add(tmp_path / "row.jsonl", run.model_copy(update={"score": score}))
-    (kept,) = results.kept(tmp_path / "row.jsonl")
+        results_page.add_run(tmp_path / "row.jsonl", run.model_copy(update={"score": score}))
+    (kept,) = results_page.read_runs(tmp_path / "row.jsonl")
     assert kept.score == 6
     assert len(kept.curve) == 20
     assert kept.curve[[0, -1], 0].tolist() == [0, 99]
     (tmp_path / "row.jsonl").write_text("{")
     with pytest.raises(UserError, match=r"row\.jsonl is damaged"):
-        results.kept(tmp_path / "row.jsonl")
+        results_page.read_runs(tmp_path / "row.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -181,10 +182,10 @@ def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, messa
         script.main(script.Arguments(**{"page": str(tmp_path / "page.md"), **arguments}))
 
 
-def test_the_page_of_algorithms_has_each_with_what_it_did(tmp_path):
+def test_the_algorithms_page_has_each_with_what_it_did(tmp_path):
     for seed, score in ((100, 400.0), (101, 500.0)):
         make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
-    page = page_of_algorithms.page([[runs.read(tmp_path / "100"), runs.read(tmp_path / "101")], []])
+    page = algorithms_page.make_page([[runs.read_run(tmp_path / "100"), runs.read_run(tmp_path / "101")], []])
     lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     assert lines.keys() == {f"algo={each}" for each in choices(CONFIGS / "algo")}
     for name, line in lines.items():

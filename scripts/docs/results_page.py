@@ -1,4 +1,4 @@
-"""The table of results: declared runs, kept seed by seed beside the page, and what others published."""
+"""The page ``docs/results.md``: declared runs, stored seed by seed, beside published results."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,19 +10,20 @@ import yaml
 
 from hydrl.config import CONFIGS
 from hydrl.errors import DivergedError, RunError, UserError
-from hydrl.experiments import algorithms, report, runs
-from hydrl.experiments.processes import Trainings
-from hydrl.experiments.runs import Run
+from hydrl.experiments import report, runs
+from hydrl.experiments.processes import ProcessPool
+from hydrl.experiments.runs import RunResult
 from hydrl.experiments.statistics import estimate, iqm
 from hydrl.experiments.sweep import folder_name, train_all
 from hydrl.run.atomic_files import atomically
 from hydrl.run.logging.html import as_text, code, table
+from scripts.docs import algorithms_page
 
-POINTS = 20  # of a learning curve that are kept
+CURVE_POINTS = 20  # of a learning curve that are kept
 
 
-def make(declared: Path, names: Sequence[str], jobs: int, out: Path, page: Path) -> None:
-    """Runs what is not kept yet, keeps each run as it ends, and writes the page of all that are kept.
+def make_page(declared: Path, names: Sequence[str], jobs: int, out: Path, page: Path) -> None:
+    """Runs what is missing, stores each run as it ends, and writes the page of all stored runs.
 
     Args:
         declared: a YAML file as ``scripts/results.yaml``.
@@ -36,15 +37,15 @@ def make(declared: Path, names: Sequence[str], jobs: int, out: Path, page: Path)
         UserError: for a name that no row has.
         RunError: if a run failed, once all others have ended and the page is written; to diverge is a result.
     """
-    said = yaml.safe_load(declared.read_text(encoding="utf-8"))
-    rows = {folder_name(row["overrides"]): row for row in said["runs"]}
-    store, seeds = page.with_suffix(""), said["seeds"]
+    table = yaml.safe_load(declared.read_text(encoding="utf-8"))
+    rows = {folder_name(row["overrides"]): row for row in table["runs"]}
+    store, seeds = page.with_suffix(""), table["seeds"]
     store.mkdir(exist_ok=True)
-    wanted = chosen(names, list(rows))
+    wanted = select_rows(names, list(rows))
     lists: list[list[str]] = []
     seconds = 0.0
     for name in wanted:
-        known = kept(store / f"{name}.jsonl")
+        known = read_runs(store / f"{name}.jsonl")
         missing = [seed for seed in seeds if seed not in [run.seed for run in known]]
         lists += [[*rows[name]["overrides"], f"seed={seed}"] for seed in missing]
         took = np.mean([run.curve[-1, 1] for run in known]) if known else 60 * rows[name]["minutes"]
@@ -55,18 +56,18 @@ def make(declared: Path, names: Sequence[str], jobs: int, out: Path, page: Path)
 
     def keep(overrides: Sequence[str], folder: Path) -> None:
         with suppress(UserError):  # of one that has no score, as the closing table says
-            run = runs.read(folder)
-            add(store / f"{folder_name(overrides[:-1])}.jsonl", run)
+            run = runs.read_run(folder)
+            add_run(store / f"{folder_name(overrides[:-1])}.jsonl", run)
 
     try:
-        code = train_all(lists, out, Trainings(jobs), ["resume=auto"], ended=keep) if lists else 0
+        code = train_all(lists, out, ProcessPool(jobs), ["resume=auto"], ended=keep) if lists else 0
     finally:
-        write(said, {name: kept(store / f"{name}.jsonl") for name in rows}, page)
+        write_page(table, {name: read_runs(store / f"{name}.jsonl") for name in rows}, page)
     if code not in (0, DivergedError.exit_code):
         raise RunError(f"not all runs have finished; what they printed is in {out}/*.log")
 
 
-def chosen(names: Sequence[str], rows: Sequence[str]) -> list[str]:
+def select_rows(names: Sequence[str], rows: Sequence[str]) -> list[str]:
     """The rows whose names begin with one of ``names``, as ``ppo-hopper`` does; all where there are none.
 
     Raises:
@@ -78,7 +79,7 @@ def chosen(names: Sequence[str], rows: Sequence[str]) -> list[str]:
     return [row for row in rows if not names or any(f"{row}-".startswith(f"{name}-") for name in names)]
 
 
-def kept(file: Path) -> list[Run]:
+def read_runs(file: Path) -> list[RunResult]:
     """The runs of a row, by seed.
 
     Raises:
@@ -86,52 +87,54 @@ def kept(file: Path) -> list[Run]:
     """
     try:
         lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-        return sorted(map(Run.model_validate_json, lines), key=lambda run: run.seed)
+        return sorted(map(RunResult.model_validate_json, lines), key=lambda run: run.seed)
     except ValueError as error:
         raise UserError(f"{file} is damaged: {str(error).splitlines()[0]}; remove it") from None
 
 
-def add(file: Path, run: Run) -> None:
+def add_run(file: Path, run: RunResult) -> None:
     """Keeps a run, its curve thinned out."""
-    places = np.unique(np.linspace(0, len(run.curve) - 1, POINTS).round().astype(int))
+    places = np.unique(np.linspace(0, len(run.curve) - 1, CURVE_POINTS).round().astype(int))
     short = run.model_copy(update={"curve": run.curve[places].round(2), "folder": Path(run.folder.name)})
-    others = [each for each in kept(file) if each.seed != run.seed]
+    others = [other for other in read_runs(file) if other.seed != run.seed]
     with atomically(file) as partial:
-        lines = [each.model_dump_json(by_alias=True) for each in [*others, short]]
+        lines = [kept_run.model_dump_json(by_alias=True) for kept_run in [*others, short]]
         partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def write(said: Mapping[str, Any], found: Mapping[str, Sequence[Run]], page: Path) -> None:
-    """The page of the runs ``found`` of each row."""
-    counted = [run for each in found.values() for run in each]
+def write_page(
+    declared: Mapping[str, Any], runs_by_row: Mapping[str, Sequence[RunResult]], page: Path
+) -> None:
+    """Writes the page, and ``algorithms.md`` beside it, from the runs of each row."""
+    counted = [run for row_runs in runs_by_row.values() for run in row_runs]
     if not counted:
         return
     runs.name_groups(counted)
     cells, how = [], []
-    for row, ours in zip(said["runs"], found.values(), strict=True):
-        command, seeds = code(" ".join(row["overrides"])), f"{len(ours)} of {len(said['seeds'])}"
+    for row, ours in zip(declared["runs"], runs_by_row.values(), strict=True):
+        command, seeds = code(" ".join(row["overrides"])), f"{len(ours)} of {len(declared['seeds'])}"
         reached = ["-"] * 4
         if ours:
             scores = np.array([run.score for run in ours])
-            reached = [as_text(ours[0].id or ours[0].env), report.between(estimate(iqm, scores))]
-            reached.append(f"**{report.spread(scores)}**")
+            reached = [as_text(ours[0].id or ours[0].env), report.format_interval(estimate(iqm, scores))]
+            reached.append(f"**{report.format_mean_std(scores)}**")
             reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
-        published = [row["published"].get(each, "") for each in said["sources"]]
+        published = [row["published"].get(source, "") for source in declared["sources"]]
         cells.append([command, seeds, *reached, *published])
-        how.append(f"- {command}: {tuned(row['overrides'])}")
+        how.append(f"- {command}: {tuning_note(row['overrides'])}")
     names = ["`python train.py`", "seeds", "task", "IQM [95%]", "mean ± std", "frames"]
-    names += said["sources"].values()
-    parts = ["## Beside what others published", table(names, cells), said["notes"].strip()]
+    names += declared["sources"].values()
+    parts = ["## Beside what others published", table(names, cells), declared["notes"].strip()]
     parts += ["## How each was tuned", "\n".join(how)]
-    report.save(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/", "Results")
+    report.write_report(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/", "Results")
     with atomically(page.with_name("algorithms.md")) as partial:
-        partial.write_text(algorithms.page(found.values()), encoding="utf-8")
+        partial.write_text(algorithms_page.make_page(runs_by_row.values()), encoding="utf-8")
 
 
-def tuned(overrides: Sequence[str]) -> str:
+def tuning_note(overrides: Sequence[str]) -> str:
     """Where a row's numbers come from, as the file with those of its task says at its top."""
-    words = dict(each.partition("=")[::2] for each in overrides)
+    words = dict(override.partition("=")[::2] for override in overrides)
     file = CONFIGS / "tuned" / words["algo"] / f"{words['env']}.yaml"
     if {"~tuned", "tuned=null"} & set(overrides) or not file.is_file():
         return f"not at all; the numbers are those of `algo={words['algo']}` for every task."
-    return algorithms.comment(file)
+    return algorithms_page.file_comment(file)

@@ -1,0 +1,103 @@
+"""Evaluation of a policy: one deterministic episode in each environment, and their statistics."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from tensordict.nn import ProbabilisticTensorDictModule, TensorDictModuleBase
+from torch import Tensor
+from torchrl.envs import TransformedEnv
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from hydrl.specs import INFO
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation saw.
+
+    Attributes:
+        returns: ``[episodes]``, undiscounted, before any reward transform.
+        lengths: ``[episodes]``, steps.
+        cut_episodes: how many of them were still running after ``eval.max_steps``, and count as they stood.
+        info: what is followed of Gymnasium's ``info``, by name, ``[episodes]``; NaN where it is not known.
+    """
+
+    returns: Tensor
+    lengths: Tensor
+    cut_episodes: int = 0
+    info: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float:
+        """Mean return over the episodes."""
+        return self.returns.mean().item()
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the return over the episodes (population)."""
+        return self.returns.std(unbiased=False).item()
+
+    def metrics(self) -> dict[str, float]:
+        """The ``eval/`` entries of a log row."""
+        return {
+            "eval/return_mean": self.mean,
+            "eval/return_std": self.std,
+            "eval/return_min": self.returns.min().item(),
+            "eval/return_max": self.returns.max().item(),
+            "eval/length_mean": self.lengths.double().mean().item(),
+            "eval/episodes": self.returns.numel(),
+            "eval/cut_episodes": self.cut_episodes,
+            **self.info_means(),
+        }
+
+    def info_means(self) -> dict[str, float]:
+        """``eval/NAME`` of what is followed of ``info``, over the episodes of which it is known, if any."""
+        return known_means({f"eval/{name}": values for name, values in self.info.items()})
+
+
+@torch.no_grad()
+def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
+    """One deterministic episode in each environment of ``env``, stopping when the last has finished."""
+    episodes = env.numel()
+    returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
+    running = torch.ones(episodes, dtype=torch.bool)
+    info: dict[str, Tensor] = {}
+    with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(actor):
+        now = env.reset()
+        for step in range(1, max_steps + 1):
+            now, following = env.step_and_maybe_reset(actor(now))
+            after = now["next"]
+            returns = torch.where(running, after["episode_reward"].reshape(-1).cpu(), returns)
+            lengths[running] = step
+            if (followed := after.get(INFO, None)) is not None:
+                values = {str(name): value.reshape(-1).cpu() for name, value in followed.items()}
+                info = {
+                    name: torch.where(running, value, info.get(name, value)) for name, value in values.items()
+                }
+            running &= ~after["done"].reshape(-1).cpu()
+            if not running.any():
+                break
+            now = following
+    return Evaluation(returns, lengths, int(running.sum()), info)
+
+
+@contextmanager
+def without_log_probabilities(actor: TensorDictModuleBase) -> Iterator[None]:
+    """Lets ``actor`` act without saying how likely its actions were, a seventh of the time of a step."""
+    drawing = [module for module in actor.modules() if isinstance(module, ProbabilisticTensorDictModule)]
+    flags = [module.return_log_prob for module in drawing]
+    try:
+        for module in drawing:
+            module.return_log_prob = False
+        yield
+    finally:
+        for module, before in zip(drawing, flags, strict=True):
+            module.return_log_prob = before
+
+
+def known_means(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The mean of each over the episodes of which it is known; what none is known of is left out."""
+    known = {name: tensor[~tensor.isnan()].double() for name, tensor in values.items()}
+    return {name: tensor.mean().item() for name, tensor in known.items() if len(tensor)}
