@@ -266,11 +266,11 @@ def test_frames_are_written_once_and_those_that_no_checkpoint_needs_go(tmp_path,
         files = told["frames"]["files"]
         spans = [archive.span(name) for name in files]
         assert all(end == begin for (_, end), (begin, _) in pairwise(spans))
-        assert spans[-1][1] == told["frames"]["rows"][1] == memory.frames.buffer.write_count
+        assert spans[-1][1] == told["frames"]["rows"][1] == memory.image_files.buffer.write_count
         there = [each for each in (tmp_path / "checkpoints").iterdir() if each.name.startswith("frames-")]
         assert {*files} <= {each.name for each in there}
         held = sum(end - begin for begin, end in (archive.span(each.name) for each in there))
-        assert held <= 2.5 * len(memory.frames.buffer)
+        assert held <= 2.5 * len(memory.image_files.buffer)
         seen |= {*files}
     assert len(seen) > 20
     begun = tmp_path / "checkpoints" / sorted(files)[0]

@@ -310,7 +310,7 @@ def test_a_run_is_online_where_w_and_b_knows_an_account_and_nothing_else_was_cho
     monkeypatch.setattr("wandb.login", lambda prompt, verify: account)
     if chosen:
         monkeypatch.setenv("WANDB_MODE", chosen)
-    assert loggers.started(lambda mode: mode, "auto", tmp_path) == mode  # type: ignore[arg-type, return-value]
+    assert loggers.start_run(lambda mode: mode, "auto", tmp_path) == mode  # type: ignore[arg-type, return-value]
 
 
 # The dashboard
