@@ -31,9 +31,11 @@ def main(words: list[str]) -> None:
         UserError: for words that do not fit, and where no set lies.
     """
     places = [word for word in words if Path(plain(word)).exists() or "=" not in word]
-    said = read(Arguments, [word for word in words if word not in places], "picture=FILE.png")
-    if said.picture not in ("", "false") and not said.picture.endswith(".png"):
-        raise UserError(f"picture={said.picture}: it is a picture; use picture=FILE.png, or picture=false")
+    arguments = read(Arguments, [word for word in words if word not in places], "picture=FILE.png")
+    if arguments.picture not in ("", "false") and not arguments.picture.endswith(".png"):
+        raise UserError(
+            f"picture={arguments.picture}: it is a picture; use picture=FILE.png, or picture=false"
+        )
     if len(places) != 1:
         raise UserError("name one set, as python scripts/data.py DIR")
     path = Path(plain(places[0]))
@@ -44,8 +46,8 @@ def main(words: list[str]) -> None:
     kind, columns, returns, lengths, units = summary.open_dataset(path, places[0])
     summary.print_summary(path, kind, columns, returns, lengths, units)
     beside = path if path.is_dir() else path.parent
-    picture = Path(said.picture) if said.picture else beside / "returns.png"
-    if said.picture == "false" or not len(returns) or not (said.picture or path.exists()):
+    picture = Path(arguments.picture) if arguments.picture else beside / "returns.png"
+    if arguments.picture == "false" or not len(returns) or not (arguments.picture or path.exists()):
         return
     summary.draw_returns(picture, returns, f"{path.name}: {len(returns):,} episodes")
     print(picture)

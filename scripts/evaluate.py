@@ -58,7 +58,7 @@ def main(arguments: Arguments) -> None:
     if arguments.export:
         check_export_path(arguments.export)
     device = process.prepare(0, arguments.device, 1)
-    untrained = [each for each in arguments.untrained.split(",") if each]
+    untrained = [group for group in arguments.untrained.split(",") if group]
     opened = open_run(run, checkpoint=which, device=device, trust=arguments.trust, untrained=untrained)
     settings, frames, evaluator = opened
     if arguments.export:
@@ -68,7 +68,7 @@ def main(arguments: Arguments) -> None:
     scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}
     scores |= {"stream": arguments.stream, "untrained": untrained}
     if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
-        path = run / f"video-{'-'.join([which, *(f'untrained-{each}' for each in untrained)])}.mp4"
+        path = run / f"video-{'-'.join([which, *(f'untrained-{group}' for group in untrained)])}.mp4"
         with console().status("filming the first episode"):
             filmed, length, cut = record_episode(evaluator, path, frames, arguments.stream)
         scores["video"] = {"file": path.name, "return": filmed, "length": length, "cut": cut}
@@ -77,8 +77,8 @@ def main(arguments: Arguments) -> None:
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
     scores |= {"returns": evaluation.returns.tolist(), "lengths": lengths}
-    told = {name: each.tolist() for name, each in evaluation.info.items()}
-    scores["info"] = {name: [None if isnan(each) else each for each in told[name]] for name in told}
+    info = {name: values.tolist() for name, values in evaluation.info.items()}
+    scores["info"] = {name: [None if isnan(value) else value for value in info[name]] for name in info}
     policy = "policy" if which.isdigit() else f"{which} policy"
     show(scores, f"{settings.algo} on {settings.task}, {policy}")
     with atomically(run / "evaluation.json") as partial:

@@ -64,12 +64,12 @@ def main(arguments: Arguments) -> None:
     settings, trained, evaluator = open_run(
         run, checkpoint=arguments.checkpoint, device=device, trust=arguments.trust
     )
-    said: dict[str, Any] = {"sampled": arguments.sampled, "random": arguments.random}
+    how: dict[str, Any] = {"sampled": arguments.sampled, "random": arguments.random}
     with console().status("playing"):
         rows = record.record_episodes(
-            settings, evaluator, trained, frames=arguments.frames, stream=arguments.stream, **said
+            settings, evaluator, trained, frames=arguments.frames, stream=arguments.stream, **how
         )
-    about = record.describe_dataset(settings, rows, run, arguments.checkpoint, trained, **said)
+    about = record.describe_dataset(settings, rows, run, arguments.checkpoint, trained, **how)
     if kind == "minari":
         minari.save_minari(str(out), rows, about, settings)
     else:

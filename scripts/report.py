@@ -42,17 +42,17 @@ def main(words: list[str]) -> None:
     from hydrl.experiments import baselines, report, runs  # need the extra
 
     places, typed = sort(words)
-    said = read(Arguments, typed, "out=DIR")
-    out = Path(said.out or f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}")
+    arguments = read(Arguments, typed, "out=DIR")
+    out = Path(arguments.out or f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}")
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
         raise UserError(f"out={out}: there is something other than a report; name another folder")
     counted, left_out = runs.load_runs(places)
     if not counted:
         why = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
         raise UserError(f"none of the runs there can be counted; {why or 'no run lies there or below'}")
-    rows = baselines.select_baselines(said.published, counted)
-    kept = [each for each in typed if not each.startswith("out=")]
-    command = shlex.join(["python", "scripts/report.py", *map(str, places), *kept, f"out={out}"])
+    rows = baselines.select_baselines(arguments.published, counted)
+    repeated = [word for word in typed if not word.startswith("out=")]
+    command = shlex.join(["python", "scripts/report.py", *map(str, places), *repeated, f"out={out}"])
     try:
         out.mkdir(parents=True, exist_ok=True)
         text = report.write_report(
@@ -60,9 +60,9 @@ def main(words: list[str]) -> None:
             left_out,
             out / "report.md",
             command,
-            title=" ".join(said.title.split()),
+            title=" ".join(arguments.title.split()),
             published=rows,
-            seconds=said.seconds,
+            seconds=arguments.seconds,
         )
         write_page(text, out / "report.html")
     except OSError as error:
@@ -79,7 +79,7 @@ def sort(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     Raises:
         UserError: for a word that is neither, and where there is no folder.
     """
-    keys = [each.name for each in fields(Arguments)]
+    keys = [field.name for field in fields(Arguments)]
     places, typed = [], []
     for word in words:
         key, equals, _ = word.partition("=")

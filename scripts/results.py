@@ -45,7 +45,7 @@ def main(arguments: Arguments) -> None:
     if page.is_dir() or page.suffix != ".md" or not os.access(page.parent, os.W_OK):
         raise UserError(f"page={page}: give a .md file in a folder that can be written to")
     try:
-        names = [each.strip() for each in arguments.rows.split(",") if each.strip()]
+        names = [name.strip() for name in arguments.rows.split(",") if name.strip()]
         results_page.make_page(TABLE, names, arguments.jobs, Path(arguments.out), page)
     except Interrupted:
         print(

@@ -21,14 +21,14 @@ class Corridor(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.place = int(self.np_random.integers(self.length))
-        return self.seen(), {}
+        return self.observation(), {}
 
     def step(self, action):
         self.place = max(0, self.place + (1 if action == 1 else -1))
-        told = {"distance": self.length - self.place}
-        return self.seen(), -0.1, self.place >= self.length, False, told
+        info = {"distance": self.length - self.place}
+        return self.observation(), -0.1, self.place >= self.length, False, info
 
-    def seen(self):
+    def observation(self):
         return np.array([self.place / self.length], np.float32)
 
 
@@ -44,13 +44,13 @@ class Stairs(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.stair = 0
-        return self.seen(), {"action_mask": self.allowed()}
+        return self.observation(), {"action_mask": self.allowed()}
 
     def step(self, action):
         self.stair += (-1, 1, 2)[action]
-        return self.seen(), -1.0, self.stair >= 12, False, {"action_mask": self.allowed()}
+        return self.observation(), -1.0, self.stair >= 12, False, {"action_mask": self.allowed()}
 
-    def seen(self):
+    def observation(self):
         return np.array([self.stair / 12], np.float32)
 
     def allowed(self):
@@ -88,8 +88,8 @@ class Line(EnvBase):
     def _step(self, tensordict):
         self.place = (self.place + tensordict["action"]).clamp(-self.width, self.width)
         ended = torch.zeros(1, dtype=torch.bool)
-        told = {"observation": self.place.clone(), "reward": -self.place.abs()}
-        return TensorDict(told | {"terminated": ended, "done": ended.clone()})
+        entries = {"observation": self.place.clone(), "reward": -self.place.abs()}
+        return TensorDict(entries | {"terminated": ended, "done": ended.clone()})
 
     def _set_seed(self, seed):
         self.generator.manual_seed(seed)

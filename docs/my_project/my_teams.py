@@ -25,7 +25,7 @@ class Meeting(ParallelEnv):
             self.rng = np.random.default_rng(seed)
         self.agents, self.steps = [*self.possible_agents], 0
         self.places = self.rng.integers(self.length, size=2)
-        return self.seen(), {agent: {} for agent in self.agents}
+        return self.observation(), {agent: {} for agent in self.agents}
 
     def step(self, actions):
         acting, self.steps = self.agents, self.steps + 1
@@ -35,11 +35,11 @@ class Meeting(ParallelEnv):
         paid = -abs(self.places[0] - self.places[1]) / self.length
         tired = {agent: agent == "walker_1" and self.steps >= 15 for agent in acting}
         late = dict.fromkeys(acting, self.steps >= 20)
-        seen = self.seen()
+        observations = self.observation()
         self.agents = [agent for agent in acting if not (tired[agent] or late[agent])]
-        return seen, dict.fromkeys(acting, paid), tired, late, {agent: {} for agent in acting}
+        return observations, dict.fromkeys(acting, paid), tired, late, {agent: {} for agent in acting}
 
-    def seen(self):
+    def observation(self):
         both = self.places / self.length
         rows = {"walker_0": both, "walker_1": both[::-1]}
         return {agent: rows[agent].astype(np.float32) for agent in self.agents}

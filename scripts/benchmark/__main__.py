@@ -341,7 +341,7 @@ def steady_speed(times: Times, warmup: int) -> Speed:
 
 def seconds_a_frame(times: Times, warmup: int, *activities: str) -> float:
     """What the activities take of a frame, over the batches of :func:`steady_speed`."""
-    spent = sum(times.spent[each][-2] - times.spent[each][warmup - 1] for each in activities)
+    spent = sum(times.spent[activity][-2] - times.spent[activity][warmup - 1] for activity in activities)
     return spent / (times.frames[-2] - times.frames[warmup - 1])
 
 
@@ -375,7 +375,7 @@ def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
     speeds: dict[str, dict[str, list[Speed]]] = {
         task: {loop: [] for loop in TASKS[task].loops} for task in names
     }
-    for each in range(repeats):
+    for number in range(repeats):
         for name in names:
             task = TASKS[name]
             total = task.warmup + (batches or task.batches) + 1
@@ -385,7 +385,7 @@ def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
                     raise UserError(f"{loop} made {times.updates} updates on {name}, not {expected}")
                 speeds[name][loop].append(steady_speed(times, task.warmup))
                 rate = speeds[name][loop][-1].frames_per_second
-                console().print(f"round {each + 1} of {repeats}, {name}: {loop}, {rate:,.0f} frames/s")
+                console().print(f"round {number + 1} of {repeats}, {name}: {loop}, {rate:,.0f} frames/s")
     summaries = {name: summarise(TASKS[name], speeds[name]) for name in names}
     for name, rows in summaries.items():
         show(f"{TASKS[name].title}: {TASKS[name].work}; median of {repeats}", rows)
@@ -393,7 +393,7 @@ def speed(names: Sequence[str], repeats: int, batches: int | None) -> None:
         {
             "task": name,
             **row,
-            "rounds": " ".join(f"{each.frames_per_second:.0f}" for each in speeds[name][row["loop"]]),
+            "rounds": " ".join(f"{speed.frames_per_second:.0f}" for speed in speeds[name][row["loop"]]),
         }
         for name, rows in summaries.items()
         for row in rows
@@ -419,7 +419,7 @@ def meanwhile(repeats: int, batches: int, wait: float, compile: bool) -> None:
     work = f"64 frames, each waiting {wait:g} ms, and 64 updates of 256 a batch"
     task = Task("SAC, HalfCheetah", work, 64, 64, filling=3, warmup=6, batches=batches, loops={}, bases={})
     words, rounds = [*SLOWED, f"+env.wait={wait:g}", f"compile={compile}"], []
-    for each in range(repeats):
+    for number in range(repeats):
         runs = {}
         for choice in MEANWHILE:
             times = time_loop(task, [*words, f"collector={choice}"], task.warmup + batches + 1)
@@ -429,7 +429,7 @@ def meanwhile(repeats: int, batches: int, wait: float, compile: bool) -> None:
             runs[choice] = times
             rate = steady_speed(times, task.warmup).frames_per_second
             busy = f"others on {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores"
-            console().print(f"round {each + 1} of {repeats}: {choice}, {rate:,.1f} frames/s; {busy}")
+            console().print(f"round {number + 1} of {repeats}: {choice}, {rate:,.1f} frames/s; {busy}")
         rounds.append(beside_possible(runs, task.warmup))
     rows = [
         {"collector": choice, **{key: statistics.median(row[choice][key] for row in rounds) for key in cells}}
@@ -475,9 +475,9 @@ def busy(processes: int) -> Iterator[None]:
         others += (subprocess.Popen(command, preexec_fn=end) for _ in range(processes))
         yield
     finally:
-        for each in others:
-            each.kill()
-            each.wait()
+        for process in others:
+            process.kill()
+            process.wait()
 
 
 def threads(names: Sequence[str], repeats: int, batches: int | None, others: int) -> None:
@@ -487,7 +487,7 @@ def threads(names: Sequence[str], repeats: int, batches: int | None, others: int
         UserError: if a run fails.
     """
     rates: dict[tuple[str, int, str], list[float]] = {}
-    for each, name, beside in product(range(repeats), names, (0, others)):
+    for number, name, beside in product(range(repeats), names, (0, others)):
         task = replace(THREADED_TASKS[name], warmup=THREADED_TASKS[name].filling + 1)  # nothing is compiled
         total = task.warmup + (batches or THREADED[name]) + 1
         for choice, word in CHOICES.items():
@@ -495,8 +495,8 @@ def threads(names: Sequence[str], repeats: int, batches: int | None, others: int
                 times = time_loop(task, [*task.loops["hydrl"], EAGER, word], total)
             rate = steady_speed(times, task.warmup).frames_per_second
             rates.setdefault((name, beside, choice), []).append(rate)
-            said = f"round {each + 1} of {repeats}, {name} beside {beside}: {choice}, {rate:,.1f} frames/s"
-            console().print(said)
+            line = f"round {number + 1} of {repeats}, {name} beside {beside}: {choice}, {rate:,.1f} frames/s"
+            console().print(line)
     rows = []
     for name, beside in product(names, (0, others)):
         one, default = (rates[name, beside, choice] for choice in CHOICES)
@@ -646,9 +646,7 @@ def solve(names: Sequence[str], seeds: Sequence[int]) -> None:
     for name in names:
         for loop in loops:
             rows.append({"task": name, "loop": loop})
-            rows[-1] |= summarise_solved(
-                [each for each in runs if (each["task"], each["loop"]) == (name, loop)]
-            )
+            rows[-1] |= summarise_solved([run for run in runs if (run["task"], run["loop"]) == (name, loop)])
     show(f"Time to solve, medians over {len(seeds)} seeds", rows)
     write(OUTPUTS / "benchmark-solve.csv", runs)
 
@@ -700,42 +698,45 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
 
     Each run is a line of ``docs/results/untuned.csv`` as it ends, and ``untuned.md`` beside it is the table.
     """
-    kept = ROOT / "docs" / "results" / "untuned.csv"
-    kept.parent.mkdir(exist_ok=True)
-    if not kept.is_file():
-        kept.write_text("task,loop,seed,frames,return_mean\n", encoding="utf-8")
+    file_of_runs = ROOT / "docs" / "results" / "untuned.csv"
+    file_of_runs.parent.mkdir(exist_ok=True)
+    if not file_of_runs.is_file():
+        file_of_runs.write_text("task,loop,seed,frames,return_mean\n", encoding="utf-8")
     loops = {"hydrl": untuned_hydrl, SB3: untuned_sb3}
     for seed in seeds:
         for id in ids:
             for loop, train in loops.items():
-                made = list(csv.DictReader(kept.read_text(encoding="utf-8").splitlines()))
-                if any((id, loop, str(seed)) == (each["task"], each["loop"], each["seed"]) for each in made):
+                finished = list(csv.DictReader(file_of_runs.read_text(encoding="utf-8").splitlines()))
+                if any((id, loop, str(seed)) == (run["task"], run["loop"], run["seed"]) for run in finished):
                     continue
                 result = train(id, seed)
-                with kept.open("a", encoding="utf-8") as file:
+                with file_of_runs.open("a", encoding="utf-8") as file:
                     file.write(f"{id},{loop},{seed},{result['frames']},{result['return_mean']:.2f}\n")
                 console().print(f"seed {seed}, {id}: {loop}, {written(result['return_mean'])}")
     lines = ["| task | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
-    runs = list(csv.DictReader(kept.read_text(encoding="utf-8").splitlines()))
+    runs = list(csv.DictReader(file_of_runs.read_text(encoding="utf-8").splitlines()))
     differences = []
     for id in UNTUNED:
         cells, means = [], []
         for loop in loops:
-            found = [
-                float(each["return_mean"]) for each in runs if (id, loop) == (each["task"], each["loop"])
-            ]
-            means += [statistics.mean(found)] if found else []
-            several = f" ± {written(statistics.pstdev(found))}, {len(found)} seeds" if len(found) > 1 else ""
-            cells.append(f"{written(means[-1])}{several or ', 1 seed'}" if found else "-")
+            returns = [float(run["return_mean"]) for run in runs if (id, loop) == (run["task"], run["loop"])]
+            means += [statistics.mean(returns)] if returns else []
+            several = (
+                f" ± {written(statistics.pstdev(returns))}, {len(returns)} seeds" if len(returns) > 1 else ""
+            )
+            cells.append(f"{written(means[-1])}{several or ', 1 seed'}" if returns else "-")
         lines.append(f"| {id} | " + " | ".join(cells) + " |")
         if len(means) == len(loops):
             differences.append(means[0] - means[1])
-    ahead, level = sum(each > 0 for each in differences), sum(each == 0 for each in differences)
+    ahead, level = (
+        sum(difference > 0 for difference in differences),
+        sum(difference == 0 for difference in differences),
+    )
     lines.append(f"\nhydrl is ahead on {ahead} of {len(differences)} and level on {level}.")
     lines.append(f"The last policy after {UNTUNED_FRAMES:,} frames, over {UNTUNED_EPISODES} episodes")
     lines.append("whose starts are the same for both. Made by `python scripts/benchmark untuned`.")
-    kept.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(kept.with_suffix(".md").read_text(encoding="utf-8"))
+    file_of_runs.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(file_of_runs.with_suffix(".md").read_text(encoding="utf-8"))
 
 
 def untuned_hydrl(id: str, seed: int) -> dict[str, Any]:
@@ -763,20 +764,20 @@ def scale(repeats: int, batches: int) -> None:
     with scaling.cluster() as address:
         loops = scaling.loops(address)
         speeds: dict[scaling.Loop, list[float]] = {loop: [] for loop in loops}
-        for each, loop in product(range(repeats), loops):
+        for repeat, loop in product(range(repeats), loops):
             task = Task("", "", loop.frames, 1, 0, warmup=2, batches=batches, loops={}, bases={})
             enough = batches * loop.collectors * scaling.STEPS // loop.frames + task.warmup + 1
             times = time_loop(task, loop.overrides(address), enough)
             speeds[loop].append(steady_speed(times, task.warmup).frames_per_second)
             busy = f"others on {os.getloadavg()[0]:.1f} of {os.cpu_count()} cores"
             console().print(
-                f"round {each + 1} of {repeats}: {loop}, {speeds[loop][-1]:,.0f} frames/s; {busy}"
+                f"round {repeat + 1} of {repeats}: {loop}, {speeds[loop][-1]:,.0f} frames/s; {busy}"
             )
         units = {
             (backend, number): json.loads(
                 run([str(HERE / "scaling.py"), *scaling.Loop("5 ms", backend, number).overrides(address)])
             )
-            for backend in dict.fromkeys(each.backend for each in loops[1:] if each.backend != "single")
+            for backend in dict.fromkeys(other.backend for other in loops[1:] if other.backend != "single")
             for number in (1, 4)
         }
     rows, costs = [], []
@@ -792,8 +793,8 @@ def scale(repeats: int, batches: int) -> None:
             {"backend": backend, "weights, kB": one["weights"] / 1_000, "bytes a frame": one["frame"]}
         )
         costs[-1]["a worker, MB"] = one["worker"] and one["worker"] / 1e6  # of what it has to itself
-        costs[-1] |= {f"taken by {each}, ms": units[backend, each]["taken"] * 1_000 for each in (1, 4)}
-        costs[-1] |= {f"told to {each}, ms": units[backend, each]["published"] * 1_000 for each in (1, 4)}
+        costs[-1] |= {f"taken by {count}, ms": units[backend, count]["taken"] * 1_000 for count in (1, 4)}
+        costs[-1] |= {f"told to {count}, ms": units[backend, count]["published"] * 1_000 for count in (1, 4)}
         costs[-1] |= {f"frames/s of {number:,}": frames for number, frames in far.items()}
     show(f"Frames a second of one to four collectors, median of {repeats}", rows)
     show("What a batch of 64 steps of 5 ms costs the process that learns, and what follows from it", costs)
@@ -811,7 +812,7 @@ def positive(word: str) -> int:
 
 def seeds(word: str) -> list[int]:
     """``100,101`` to numbers; what argparse calls for an argument."""
-    return [int(each) for each in word.split(",")]
+    return [int(seed) for seed in word.split(",")]
 
 
 def arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -822,7 +823,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parts = parser.add_subparsers(dest="part", required=True)
     part = parts.add_parser("speed", help="frames a second at the same work")
     part.add_argument("--repeats", type=positive, default=3, metavar="N", help="rounds, 3")
-    part.add_argument("--tasks", nargs="+", choices=TASKS, default=[each for each in TASKS if each != BESIDE])
+    part.add_argument("--tasks", nargs="+", choices=TASKS, default=[task for task in TASKS if task != BESIDE])
     part.add_argument("--batches", type=positive, metavar="N", help="measured ones; fewer is a quick look")
     part = parts.add_parser("memory", help="resident memory of a replay buffer on disk and of one in memory")
     part.add_argument("--transitions", type=positive, default=1_000_000, metavar="N", help="1,000,000")
@@ -861,11 +862,11 @@ def main(chosen: argparse.Namespace) -> None:
     """
     alone = ("memory", "pictures", "scaling", "meanwhile", "threads")
     peers = ("stable_baselines3", "sb3_contrib") if chosen.part not in alone else ()
-    if any(importlib.util.find_spec(each) is None for each in peers):
+    if any(importlib.util.find_spec(package) is None for package in peers):
         raise UserError("the benchmark needs Stable-Baselines3 and sb3-contrib: pip install 'hydrl[bench]'")
     options = {key: value for key, value in vars(chosen).items() if key != "part"}
-    there = Path(os.environ.get("BENCHMARL", ""), "benchmarl").is_dir()
-    if BESIDE in options.get("tasks", ()) and not there:
+    has_benchmarl = Path(os.environ.get("BENCHMARL", ""), "benchmarl").is_dir()
+    if BESIDE in options.get("tasks", ()) and not has_benchmarl:
         raise UserError(
             f"--tasks {BESIDE} needs BENCHMARL=DIR; scripts/benchmark/marl.py says how to have it"
         )

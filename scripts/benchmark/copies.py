@@ -38,7 +38,7 @@ def build(id: str, num_envs: int, copied: bool) -> TransformedEnv:
     if not copied and num_envs == 1:
         env.base_env._env = SharedTask(task.env)
     elif not copied:
-        task.envs = [SharedTask(each.env) for each in task.envs]
+        task.envs = [SharedTask(env.env) for env in task.envs]
     return env
 
 
@@ -55,7 +55,7 @@ def measure(id: str, num_envs: int) -> tuple[float, float]:
                 acted = envs[which].rand_action(now[which])
                 now[which] = envs[which].step_and_maybe_reset(acted)[1]
             times[which].append(1e6 * (time.perf_counter() - started) / STEPS)
-    copied, shared = (statistics.median(each[WARMUP:]) for each in times)
+    copied, shared = (statistics.median(seconds[WARMUP:]) for seconds in times)
     return copied, shared
 
 

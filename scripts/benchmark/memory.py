@@ -39,13 +39,13 @@ def main(buffer: str, transitions: int, minibatches: int, folder: Path) -> int:
     for _ in range(-(-transitions // len(chunk))):
         replay.extend(chunk.apply(lambda entry: entry.normal_() if entry.is_floating_point() else entry))
     rows.append(resident(buffer, f"filled with {size / 1e6:,.0f} MB"))
-    each = max(minibatches // 5, 1)
+    per_part = max(minibatches // 5, 1)
     for part in range(1, 6):
         started = time.perf_counter()
-        for _ in range(each):
+        for _ in range(per_part):
             torch.sum(replay.sample(256)["observation"])
-        rate = each * 256 / (time.perf_counter() - started)
-        rows.append(resident(buffer, f"after {part * each:,} minibatches", rate))
+        rate = per_part * 256 / (time.perf_counter() - started)
+        rows.append(resident(buffer, f"after {part * per_part:,} minibatches", rate))
     print(json.dumps(rows))
     return 0
 

@@ -64,11 +64,11 @@ def main(buffer: str, transitions: int, folder: Path, times: int = 100) -> None:
     settings = load(composed([f"run_dir={folder}", *chosen]))
     env = envs.make_env(settings.build("env"), settings.transform_builders, num_envs=8, seed=0)
     actor = settings.build("actor")(env)
-    kept = buffers.prepare_buffer(settings.build("buffer")(), env)
-    assert kept is not None
-    frames = find_frame_dedup(kept)
+    replay = buffers.prepare_buffer(settings.build("buffer")(), env)
+    assert replay is not None
+    frames = find_frame_dedup(replay)
     assert frames is not None
-    (learner,) = make_learners(settings.learners, {"actor": actor}, specs.action_spec(env), kept, None)
+    (learner,) = make_learners(settings.learners, {"actor": actor}, specs.action_spec(env), replay, None)
     with torch.no_grad():
         batch = env.rollout(16, actor, break_when_any_done=False)
     env.close()
@@ -80,10 +80,10 @@ def main(buffer: str, transitions: int, folder: Path, times: int = 100) -> None:
         learner.minibatches.store(batch)
         stored.append((time.perf_counter() - started) / batch.numel())
     after = psutil.Process().memory_info()
-    storages = [each.storage for each in (frames.buffer, kept)]
-    held = [each.get(slice(None))[0].bytes() * each.max_size / transitions for each in storages]
+    storages = [source.storage for source in (frames.buffer, replay)]
+    held = [storage.get(slice(None))[0].bytes() * storage.max_size / transitions for storage in storages]
     draw, update = (
-        timed(call, times) for call in (lambda: kept.sample(32), lambda: learner.update(kept.sample(32)))
+        timed(call, times) for call in (lambda: replay.sample(32), lambda: learner.update(replay.sample(32)))
     )
     row = {
         "buffer": buffer,

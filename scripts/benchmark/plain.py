@@ -96,8 +96,8 @@ def ppo() -> Iterator[tuple[int, int]]:
         return Normal(actor(observations), log_deviation.exp(), validate_args=False)
 
     envs.reset(seed=0)
-    seen = np.concatenate([step(envs, envs.action_space.sample())[0] for _ in range(100)])
-    mean, deviation = seen.mean(0), seen.std(0)
+    samples = np.concatenate([step(envs, envs.action_space.sample())[0] for _ in range(100)])
+    mean, deviation = samples.mean(0), samples.std(0)
     deviation[deviation < 1e-6] = 1.0  # some contact forces are always zero
 
     def standardised(observations: np.ndarray) -> Tensor:
@@ -112,7 +112,7 @@ def ppo() -> Iterator[tuple[int, int]]:
             advantages = gae(rewards, values, next_values, terminations, dones)
             targets = advantages + values
             advantages = (advantages - advantages.mean()) / advantages.std()
-        columns = [each.flatten(0, 1) for each in (observations, actions, log_probs, advantages, targets)]
+        columns = [values.flatten(0, 1) for values in (observations, actions, log_probs, advantages, targets)]
         updates = 0
         for _ in range(10):
             for index in torch.randperm(1_000).split(64)[:15]:
@@ -209,17 +209,17 @@ class Memory:
 
     def __init__(self, size: int) -> None:
         self.parts = [torch.zeros(size, width) for width in (17, 6, 17, 1, 1)]
-        self.size, self.seen = size, 0
+        self.size, self.written = size, 0
 
     def add(self, *transition: np.ndarray | float) -> None:
         """Puts one transition in the place of the oldest."""
         for part, value in zip(self.parts, transition, strict=True):
-            part[self.seen % self.size] = torch.as_tensor(value)
-        self.seen += 1
+            part[self.written % self.size] = torch.as_tensor(value)
+        self.written += 1
 
     def sample(self, count: int) -> list[Tensor]:
         """Random transitions, each part ``[count, width]``."""
-        index = torch.randint(min(self.seen, self.size), (count,))
+        index = torch.randint(min(self.written, self.size), (count,))
         return [part[index] for part in self.parts]
 
 
@@ -234,7 +234,7 @@ def off_policy(
     while True:
         updates = 0
         for _ in range(64):
-            if memory.seen < 1_024:
+            if memory.written < 1_024:
                 action = env.action_space.sample()
             else:
                 with torch.no_grad():
@@ -242,7 +242,7 @@ def off_policy(
             following, reward, terminated, truncated, _ = env.step(action)
             memory.add(observation, action, following, float(reward), float(terminated))
             observation = env.reset()[0] if terminated or truncated else following
-            if memory.seen > 960:  # the batch that fills the memory learns already, as hydrl's does
+            if memory.written > 960:  # the batch that fills the memory learns already, as hydrl's does
                 update(memory.sample(256))
                 updates += 1
         yield 64, updates
@@ -266,8 +266,8 @@ def step_down(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
 def follow(targets: Iterable[nn.Module], networks: Iterable[nn.Module]) -> None:
     """Moves the targets 0.005 of the way to their networks."""
     for target, network in zip(targets, networks, strict=True):
-        for each, parameter in zip(target.parameters(), network.parameters(), strict=True):
-            each.lerp_(parameter, 0.005)
+        for target_parameter, parameter in zip(target.parameters(), network.parameters(), strict=True):
+            target_parameter.lerp_(parameter, 0.005)
 
 
 def sac() -> Iterator[tuple[int, int]]:

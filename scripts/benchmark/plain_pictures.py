@@ -53,14 +53,14 @@ def ppo(
         read = encoder(pictures.float() * scale)
         return Categorical(logits=actor(read), validate_args=False), critic(read).squeeze(-1)
 
-    seen = pictures_of(games.reset())
+    images = pictures_of(games.reset())
     while True:
         with torch.no_grad():
-            seen, rows = acted(games, judged, seen, steps)
+            images, rows = acted(games, judged, images, steps)
             pictures, actions, log_probs, values, rewards, dones = map(torch.stack, zip(*rows, strict=True))
-            advantages = estimated(values, judged(seen)[1], rewards, dones)
+            advantages = estimated(values, judged(images)[1], rewards, dones)
         columns = [
-            each.flatten(0, 1) for each in (pictures, actions, log_probs, advantages, advantages + values)
+            entry.flatten(0, 1) for entry in (pictures, actions, log_probs, advantages, advantages + values)
         ]
         updates = 0
         for _ in range(epochs):
@@ -80,23 +80,23 @@ def ppo(
 
 
 def acted(
-    games: VecEnv, judged: Callable[[Tensor], tuple[Categorical, Tensor]], seen: Tensor, steps: int
+    games: VecEnv, judged: Callable[[Tensor], tuple[Categorical, Tensor]], images: Tensor, steps: int
 ) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
     """So many steps after ``seen``: what is seen then, and of each step all that is learned from."""
     rows: list[tuple[Tensor, ...]] = []
     for _ in range(steps):
-        chances, value = judged(seen)
+        chances, value = judged(images)
         action = chances.sample()
         following, reward, done, _ = games.step(action.numpy())
         outcome = torch.as_tensor(reward), torch.as_tensor(done)
-        rows.append((seen, action, chances.log_prob(action), value, *outcome))
-        seen = pictures_of(following)
-    return seen, rows
+        rows.append((images, action, chances.log_prob(action), value, *outcome))
+        images = pictures_of(following)
+    return images, rows
 
 
-def pictures_of(seen: np.ndarray) -> Tensor:
+def pictures_of(images: np.ndarray) -> Tensor:
     """Channels first, whichever way the games show them."""
-    pictures = torch.as_tensor(seen)
+    pictures = torch.as_tensor(images)
     return pictures.permute(0, 3, 1, 2) if pictures.shape[-1] == 4 and pictures.shape[1] == 84 else pictures
 
 

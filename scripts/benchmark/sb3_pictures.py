@@ -43,7 +43,9 @@ def game() -> gymnasium.Env:
     env = gymnasium.make("MinAtar/Breakout-v1")
     height, width, channels = env.observation_space.shape
     space = Box(0, 1, (channels, height, width), np.float32)
-    return TransformObservation(env, lambda seen: np.moveaxis(seen, -1, 0).astype(np.float32), space)
+    return TransformObservation(
+        env, lambda observation: np.moveaxis(observation, -1, 0).astype(np.float32), space
+    )
 
 
 def minatar_games() -> DummyVecEnv:

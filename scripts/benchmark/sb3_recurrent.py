@@ -13,7 +13,7 @@ def masked() -> gymnasium.Env:
     """CartPole without its velocities."""
     env = gymnasium.make("CartPole-v1")
     space = gymnasium.spaces.Box(env.observation_space.low[[0, 2]], env.observation_space.high[[0, 2]])
-    return TransformObservation(env, lambda seen: seen[[0, 2]], space)
+    return TransformObservation(env, lambda observation: observation[[0, 2]], space)
 
 
 def recurrent_ppo() -> Iterator[tuple[int, int]]:

@@ -72,13 +72,13 @@ class Loop:
 
 def loops(address: str | None) -> list[Loop]:
     """All of them; a simulator's single process first. Ray's where there is a cluster."""
-    there = [each for each in BACKENDS if address or not each.startswith("ray")]
+    available = [backend for backend in BACKENDS if address or not backend.startswith("ray")]
     return [
         loop
         for simulator in SIMULATORS
         for loop in (
             Loop(simulator, "single", 1),
-            *(Loop(simulator, backend, number) for backend in there for number in COLLECTORS),
+            *(Loop(simulator, backend, number) for backend in available for number in COLLECTORS),
         )
     ]
 
@@ -116,9 +116,9 @@ def units(words: Sequence[str]) -> None:
     make = partial(envs.make_env, settings.build("env"), settings.transform_builders)
     env = make(num_envs=1)
     policy = settings.build("actor")(env)
-    made = settings.build("collector")(env, make, policy, seed=0, device="cpu")
+    built = settings.build("collector")(env, make, policy, seed=0, device="cpu")
     taken, published = [], []
-    with collectors.shut_down_after(made) as collector:
+    with collectors.shut_down_after(built) as collector:
         batches = iter(collector)
         for _ in range(12):
             time.sleep(1)  # far longer than their steps take
@@ -128,12 +128,12 @@ def units(words: Sequence[str]) -> None:
             began = time.perf_counter()
             collector.publish()
             published.append(time.perf_counter() - began)
-        size = sum(each.nbytes for each in batch.values(True, True)) / batch.numel()
+        size = sum(entry.nbytes for entry in batch.values(True, True)) / batch.numel()
         started = psutil.Process().children(recursive=True)  # Ray's are of another process
-        worker = max((each.memory_full_info().uss for each in started), default=None)
-    told = {"taken": statistics.median(taken[3:]), "published": statistics.median(published[3:])}
-    weights = sum(each.nbytes for each in policy.parameters())
-    print(json.dumps(told | {"weights": weights, "frame": size, "worker": worker}))
+        worker = max((process.memory_full_info().uss for process in started), default=None)
+    costs = {"taken": statistics.median(taken[3:]), "published": statistics.median(published[3:])}
+    weights = sum(parameter.nbytes for parameter in policy.parameters())
+    print(json.dumps(costs | {"weights": weights, "frame": size, "worker": worker}))
 
 
 def forecast(
@@ -156,12 +156,13 @@ def forecast(
         return one[key] + (collectors - 1) * max(four[key] - one[key], 0) / 3
 
     if backend in WAITING_FOR_NONE:
-        told = {
-            each: grown("published", each) if backend == "multi_async" else four["published"] for each in FAR
+        published = {
+            count: grown("published", count) if backend == "multi_async" else four["published"]
+            for count in FAR
         }
-        most = {each: STEPS / (four["taken"] + told[each]) for each in FAR}
-        return {each: min(each * alone, most[each]) for each in FAR}
-    return {each: STEPS * each / (grown("taken", each) + grown("published", each)) for each in FAR}
+        most = {count: STEPS / (four["taken"] + published[count]) for count in FAR}
+        return {count: min(count * alone, most[count]) for count in FAR}
+    return {count: STEPS * count / (grown("taken", count) + grown("published", count)) for count in FAR}
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -173,12 +174,12 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(2, 2, figsize=(11, 8), dpi=150, layout="constrained")
     for axis, simulator in zip(axes.flat, SIMULATORS, strict=True):
-        (alone,) = (each["frames/s"] for each in rows if told(each) == (simulator, "single", 1))
-        axis.plot(COLLECTORS, [alone * each for each in COLLECTORS], "--", color="#888888", label="ideal")
+        (alone,) = (row["frames/s"] for row in rows if key_of_row(row) == (simulator, "single", 1))
+        axis.plot(COLLECTORS, [alone * count for count in COLLECTORS], "--", color="#888888", label="ideal")
         for backend, colour in zip(BACKENDS, COLOURS, strict=True):
-            line = [each for each in rows if (each["simulator"], each["backend"]) == (simulator, backend)]
+            line = [row for row in rows if (row["simulator"], row["backend"]) == (simulator, backend)]
             if line:
-                points = [each["collectors"] for each in line], [each["frames/s"] for each in line]
+                points = [row["collectors"] for row in line], [row["frames/s"] for row in line]
                 axis.plot(*points, "o-", color=colour, label=backend)
         axis.set_title(f"a step of {simulator}", loc="left", fontsize=14)
         axis.set_xticks(COLLECTORS)
@@ -193,8 +194,8 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     pyplot.close(figure)
 
 
-def told(row: Mapping[str, Any]) -> tuple[str, str, int]:
-    """What a row is of."""
+def key_of_row(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Simulator, backend and number of collectors of a row."""
     return row["simulator"], row["backend"], row["collectors"]
 
 

@@ -27,7 +27,7 @@ class SlowTask(gymnasium.Env):
         """Begins an episode."""
         super().reset(seed=seed)
         self.steps = 0
-        return self.seen(), {}
+        return self.observation(), {}
 
     def step(self, action: Any) -> Any:
         """Takes its time."""
@@ -36,9 +36,9 @@ class SlowTask(gymnasium.Env):
         while time.thread_time() < until:
             pass
         self.steps += 1
-        return self.seen(), 1.0, False, self.steps == LENGTH, {}
+        return self.observation(), 1.0, False, self.steps == LENGTH, {}
 
-    def seen(self) -> np.ndarray:
+    def observation(self) -> np.ndarray:
         """``[16]``, drawn at random."""
         return self.np_random.uniform(-1, 1, 16).astype(np.float32)
 

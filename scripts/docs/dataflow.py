@@ -4,6 +4,7 @@ python scripts/docs/dataflow.py
 """
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -46,7 +47,7 @@ def draw(path: Path) -> None:
         axes.annotate("", places[end], places[start], zorder=0, arrowprops=style)
         middle = [(a + b) / 2 for a, b in zip(places[start], places[end], strict=True)]
         level = BOXES[start][1] == BOXES[end][1]
-        aside = {"ha": "center"} if level else {"ha": "left"}
+        aside: dict[str, Any] = {"ha": "center"} if level else {"ha": "left"}
         axes.text(
             middle[0] + 0.1 * (not level),
             middle[1] + 0.13 * level,

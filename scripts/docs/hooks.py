@@ -44,7 +44,7 @@ def output(node: dict[str, Any]) -> str:
     """What a cell printed or shows, in HTML without empty lines, which would end it."""
     shown = {kind: "".join(data) for kind, data in node.get("data", {}).items()}
     if "text/html" in shown:
-        lines = [each for each in shown["text/html"].splitlines() if each.strip()]
+        lines = [line for line in shown["text/html"].splitlines() if line.strip()]
         return "\n".join(["<div>", *lines, "</div>"])
     if "image/png" in shown:
         return f'<img alt="" src="data:image/png;base64,{"".join(shown["image/png"].split())}">'

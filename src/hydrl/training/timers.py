@@ -1,4 +1,4 @@
-"""Where a run's time went, by a clock that nobody sets back."""
+"""Timers of a run's activities, by a monotonic clock."""
 
 import os
 import time
@@ -17,7 +17,7 @@ _spent: dict[str, float] = defaultdict(float)  # seconds of each activity of the
 
 @contextmanager
 def timeit(activity: str) -> Iterator[None]:
-    """Counts the seconds of a block or function, as ``torchrl.timeit``, but by a clock nobody sets back."""
+    """Context manager that counts the seconds of a block, as ``torchrl.timeit``, but by a monotonic clock."""
     began = time.monotonic()
     try:
         yield
@@ -26,7 +26,7 @@ def timeit(activity: str) -> Iterator[None]:
 
 
 def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Hands on ``items``; the time each takes to come is counted under ``name``."""
+    """Yields ``items`` and counts the time each takes to come under ``name``."""
     iterator, end = iter(items), object()
     while True:
         with timeit(name):
@@ -37,7 +37,7 @@ def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
 
 
 def process_age() -> float:
-    """Seconds since this process began; in Linux by a clock that nobody sets."""
+    """Seconds since this process began; on Linux by a monotonic clock."""
     try:
         ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
