@@ -55,20 +55,17 @@ def beginning() -> float:
     return time.monotonic() if began is None else began
 
 
-def begin(since: float | None = None) -> None:
-    """The next run of this process began ``since``, or begins now, however long the process is there."""
-    global _process_began
-    _process_began = time.monotonic() if since is None else since
-
-
 class Clock:
     """Seconds of a run, those of its earlier processes included, where it was resumed.
 
     What :func:`timeit` counts are the run's activities.
+
+    Args:
+        began: when the run began, by ``time.monotonic``; ``None``: with the process, or now for a later run.
     """
 
-    def __init__(self) -> None:
-        self.began = beginning()
+    def __init__(self, began: float | None = None) -> None:
+        self.began = beginning() if began is None else began
         self.loop_began = time.monotonic()
         self.compiled_before = compile_seconds()  # by earlier members of a sweep
         self.earlier: dict[str, float] = {}  # seconds of each activity in the run's earlier processes
