@@ -170,7 +170,7 @@ def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(pr
 
 # What is added to algo=my_ppo env=corridor, and what the answer holds.
 MISTAKES = {
-    "+loss.module.flatt=1": "loss.module.flatt=1: my_losses.FlatLoss takes no flatt. Write loss.module.flat=1.",
+    "+loss.module.flatt=1": "my_losses.FlatLoss takes no flatt. Write loss.module.flat=1.",
     "+loss.extra=1": "loss.extra=1: no such key",
     "+loss.keys.my_key=a": "loss.keys.my_key=a: no such key",
     "+loss.networks.other=actor": "my_losses.FlatLoss takes no other. loss.networks has actor_network, "
