@@ -21,7 +21,7 @@ from hydrl.experience.buffers import PrioritizedSampler, prepare_buffer
 from hydrl.experience.frame_dedup import FrameDedup, find_frame_dedup
 from hydrl.experience.minibatches import Replay
 from hydrl.run.checkpoint import archive
-from hydrl.run.checkpoint.replay_buffer import Memory
+from hydrl.run.checkpoint.replay_buffer import BufferFiles
 from hydrl.specs import stacked_images
 
 LOSS = SimpleNamespace(
@@ -224,7 +224,7 @@ def saved(memory, folder):
 
 def gone_on(state, folder, minibatches, buffer):
     """Another process's memory and minibatches, from what was saved."""
-    memory, (told, writer) = Memory(buffer, folder), state
+    memory, (told, writer) = BufferFiles(buffer, folder), state
     memory.load(told, torch.device("cpu"))
     buffer.writer.load_state_dict(writer)
     again = replay(buffer, n_steps=2)
@@ -243,7 +243,7 @@ def test_what_goes_on_from_a_checkpoint_is_what_was_never_stopped(longest, kind,
 
     unbroken = replay(kept_in(LazyTensorStorage(100)), n_steps=2)
     buffer = empty()
-    stopped, memory = replay(buffer, n_steps=2), Memory(buffer, tmp_path)
+    stopped, memory = replay(buffer, n_steps=2), BufferFiles(buffer, tmp_path)
     for at, batch in enumerate(batches(24, longest=longest)):
         pairs = zip(drawn(unbroken, batch, at), drawn(stopped, batch, at), strict=True)
         assert all(same(*pair) for pair in pairs)
@@ -259,25 +259,25 @@ def test_what_goes_on_from_a_checkpoint_is_what_was_never_stopped(longest, kind,
 def test_frames_are_written_once_and_those_that_no_checkpoint_needs_go(tmp_path, monkeypatch):
     monkeypatch.setattr(hydrl.run.checkpoint.replay_buffer, "SMALL", 0)
     minibatches = replay(kept_in(LazyTensorStorage(200)))
-    memory, seen = Memory(minibatches.buffer, tmp_path), set()
+    memory, seen = BufferFiles(minibatches.buffer, tmp_path), set()
     for batch in batches(30, longest=40):
         drawn(minibatches, batch, 0)
         told, _ = saved(memory, tmp_path)
         files = told["frames"]["files"]
         spans = [archive.span(name) for name in files]
         assert all(end == begin for (_, end), (begin, _) in pairwise(spans))
-        assert spans[-1][1] == told["frames"]["rows"][1] == memory.frames.buffer.write_count
+        assert spans[-1][1] == told["frames"]["rows"][1] == memory.image_files.buffer.write_count
         there = [each for each in (tmp_path / "checkpoints").iterdir() if each.name.startswith("frames-")]
         assert {*files} <= {each.name for each in there}
         held = sum(end - begin for begin, end in (archive.span(each.name) for each in there))
-        assert held <= 2.5 * len(memory.frames.buffer)
+        assert held <= 2.5 * len(memory.image_files.buffer)
         seen |= {*files}
     assert len(seen) > 20
     begun = tmp_path / "checkpoints" / sorted(files)[0]
     begun.write_bytes(begun.read_bytes()[:-3])
     newest = archive.archives(tmp_path)[0]
     with pytest.raises(UserError, match=f"{begun} is damaged"):
-        archive.verify(newest, memory=True)
+        archive.verify(newest, with_rows=True)
 
 
 def test_rows_of_an_older_run_that_have_their_pictures_whole_go_on_with_numbers(tmp_path):
@@ -286,7 +286,7 @@ def test_rows_of_an_older_run_that_have_their_pictures_whole_go_on_with_numbers(
     for at, batch in enumerate(shown):
         batch["features"] = torch.zeros(*batch.shape, 8)
         drawn(older, batch, at)
-    memory = Memory(older.buffer, tmp_path)
+    memory = BufferFiles(older.buffer, tmp_path)
     state = saved(memory, tmp_path)
     assert "frames" not in state[0]
     memory, newer = gone_on(
@@ -306,9 +306,9 @@ def test_a_fork_writes_all_that_it_goes_on_from_into_a_folder_of_its_own(tmp_pat
     minibatches = replay(kept_in(LazyTensorStorage(100)), n_steps=2)
     for at, batch in enumerate(batches(20)):
         drawn(minibatches, batch, at)
-    (told, _) = state = saved(Memory(minibatches.buffer, tmp_path / "run"), tmp_path / "run")
+    (told, _) = state = saved(BufferFiles(minibatches.buffer, tmp_path / "run"), tmp_path / "run")
     fork = kept_in(LazyTensorStorage(100))
-    memory = Memory(fork, tmp_path / "fork")
+    memory = BufferFiles(fork, tmp_path / "fork")
     memory.load(told, torch.device("cpu"), tmp_path / "run" / "checkpoints")
     fork.writer.load_state_dict(state[1])
     assert same(minibatches.buffer[:], fork[:])
@@ -316,7 +316,9 @@ def test_a_fork_writes_all_that_it_goes_on_from_into_a_folder_of_its_own(tmp_pat
     assert again["frames"]["rows"] == told["frames"]["rows"]
     assert {*again["frames"]["files"]} < {each.name for each in (tmp_path / "fork" / "checkpoints").iterdir()}
     with pytest.raises(UserError, match="has pictures beside its rows, and here rows show none"):
-        Memory(kept_in(LazyTensorStorage(100), keys=()), tmp_path / "run").load(told, torch.device("cpu"))
+        BufferFiles(kept_in(LazyTensorStorage(100), keys=()), tmp_path / "run").load(
+            told, torch.device("cpu")
+        )
 
 
 STACK = partial(gymnasium.wrappers.FrameStackObservation, stack_size=3)

@@ -83,6 +83,14 @@ class Settings(Parts):
                 if isinstance(encoder := find(values, path), dict):
                     encoder["scale"] = node["scale"]
 
+    def needs_trust(self) -> bool:
+        """Whether the run is resumed only with ``trust=true``."""
+        try:
+            check_stranger(self)
+        except UserError:
+            return True
+        return False
+
     def _put(self, key: str, value: Any, why: str) -> None:
         setattr(self, key, value)
         self._shown[key] = value
@@ -179,6 +187,25 @@ class Settings(Parts):
     def logger_builders(self) -> dict[str, Builder]:
         """The builders of the chosen loggers by their names."""
         return {name: builder(node) for name, node in (self.logger or {}).items()}
+
+    @property
+    def goal(self) -> tuple[float | None, bool]:
+        """The mean return that counts as solved, and whether the run stops there."""
+        return self.eval.reward_threshold, self.eval.stop_when_solved
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a logger needs to know of the run, by the names of ``RunInfo``'s attributes."""
+        return {
+            **{"algo": self.algo, "task": self.task, "seed": self.seed, "config": self.shown},
+            **{"from_data": self.from_data, "info_keys": self.env.get("info_keys") or ()},
+            **{"notes": self.chosen, "needs_trust": self.needs_trust},
+        }
+
+    def check_env(self, kind: str, groups: Sequence[str], *, alike: bool) -> None:
+        """See :func:`check_action_space` and :func:`check_groups`."""
+        check_action_space(self, kind)
+        check_groups(self, groups, alike=alike)
 
     @property
     def eval_backend(self) -> Builder:

@@ -33,9 +33,9 @@ class CheckedEnv(gymnasium.Wrapper):
         label: what a message calls the environment.
     """
 
-    def __init__(self, env: gymnasium.Env, named: str) -> None:
+    def __init__(self, env: gymnasium.Env, label: str) -> None:
         super().__init__(env)
-        self.label = named
+        self.label = label
         self.dtypes: Any
         self.shapes: Any
         space = env.observation_space
