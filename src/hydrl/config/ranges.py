@@ -59,7 +59,7 @@ RANGES: tuple[tuple[Any, str], ...] = (
     (PositiveInt | None, "minibatches.sequence"),
     (Annotated[int, Field(ge=0)], "minibatches.burn_in"),
     (Fraction, "minibatches.eta"),
-    (Literal["per_state", "independent"], "actor.scale"),
+    (Literal["per_state", "log_std", "independent"], "actor.scale"),
     (PositiveInt, "actor.width actor.layers actor.heads actor.context"),
     (Annotated[float, Field(ge=0, lt=1)], "actor.dropout"),
     (Annotated[float, Field(gt=0.01, allow_inf_nan=False)], "actor.scale_init"),
