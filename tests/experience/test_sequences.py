@@ -225,4 +225,4 @@ def test_rescaling_undoes_itself_and_leaves_ends_alone():
     zeros = torch.zeros(1, 4, 1, dtype=torch.bool)
     following = {"reward": torch.zeros(1, 4, 1), "terminated": zeros, "is_init": zeros}
     rows = TensorDict({"next": TensorDict(following, [1, 4])}, [1, 4])
-    assert torch.allclose(loss.targets(rows, scaled), scaled[:, 1:], rtol=1e-3, atol=1e-4)
+    assert torch.allclose(loss.compute_targets(rows, scaled), scaled[:, 1:], rtol=1e-3, atol=1e-4)
