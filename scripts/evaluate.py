@@ -53,7 +53,7 @@ def main(arguments: Arguments) -> None:
     from hydrl.deploy.load import open_run
     from hydrl.deploy.policy import Policy
     from hydrl.run import process
-    from hydrl.run.video import film
+    from hydrl.run.video import record_episode
 
     if arguments.export:
         check_export_path(arguments.export)
@@ -70,7 +70,7 @@ def main(arguments: Arguments) -> None:
     if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
         path = run / f"video-{'-'.join([which, *(f'untrained-{group}' for group in untrained)])}.mp4"
         with console().status("filming the first episode"):
-            filmed, length, cut = film(evaluator, path, frames, arguments.stream)
+            filmed, length, cut = record_episode(evaluator, path, frames, arguments.stream)
         scores["video"] = {"file": path.name, "return": filmed, "length": length, "cut": cut}
     with console().status("playing the episodes"):
         evaluation = evaluator(frames, episodes, arguments.stream)

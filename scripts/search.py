@@ -10,6 +10,7 @@ Needs pip install 'hydrl[search]'.
 
 import importlib.util
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from hydrl.config.command_line import script
@@ -35,8 +36,8 @@ def main(words: list[str]) -> None:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     plan = search_space.read_plan(words)
-    with search_storage.report_failure(plan.storage):
-        run_search(search.Search(plan, say))
+    with search_storage.report_failure(plan.storage), closing(search.Search(plan, say)) as running_search:
+        run_search(running_search)
 
 
 def run_search(search: "Search") -> None:

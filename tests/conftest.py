@@ -31,7 +31,6 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, open_dict
 
 import hydrl.run.logging.run_logger
-import hydrl.run.run_folder
 import hydrl.training.metrics
 from hydrl.config import CONFIGS, command_line
 from hydrl.config.overrides import key_of
@@ -41,7 +40,9 @@ from hydrl.losses.build import make_loss
 from hydrl.run import process
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint.replay_buffer import read
+from hydrl.run.checkpoint.resume import ResumePoint, find_resume_point
 from hydrl.run.logging.loggers import MetricsFile
+from hydrl.run.run_folder import RunLock
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
 
 
@@ -141,7 +142,6 @@ def typed(*words: str, script: str = "train.py") -> subprocess.CompletedProcess[
         patch.setattr(sys, "path", [*sys.path])
         patch.setattr(sys, "argv", [script, *words])
         patch.setattr(command_line, "leave", sys.exit)  # which would end the tests
-        patch.setattr(hydrl.run.run_folder, "_held", None)  # the lock goes with the process
         patch.setattr(hydrl.run.logging.run_logger, "save_curves", draw_curves)
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
@@ -160,7 +160,7 @@ def saved(folder: Path, part: str, which: str = "last") -> Any:
     archive = checkpoint.find(folder, which)
     if part not in ("buffer", "frames"):
         return checkpoint.load(archive, [part])[part]
-    told = checkpoint.verify(archive, memory=True)["memory"]
+    told = checkpoint.verify(archive, with_rows=True)["memory"]
     told = told["frames"] if part == "frames" else told
     rows = torch.cat([rows for _, rows in read(archive.parent, told)]).to_dict()
     return {"rows": rows, **told["state"]} if part == "frames" else rows
@@ -268,15 +268,20 @@ def _files_read_once() -> Iterator[None]:
         yield
 
 
+def resume_point(chosen: Settings) -> ResumePoint | None:
+    """Where a run with these settings is resumed."""
+    with RunLock() as lock:
+        return find_resume_point(chosen.shown, chosen.keep, lock.acquire)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Path]:
     """Trains in this process and returns the run folder."""
-    from hydrl.run.checkpoint.resume import origin
     from train import train
 
     def call(*overrides: str, folder: str = "run") -> Path:
         chosen = settings(*overrides, run_dir=tmp_path / folder)
-        train(chosen, origin(chosen))
+        train(chosen, resume_point(chosen))
         return tmp_path / folder
 
     return call

@@ -20,7 +20,7 @@ from hydrl.deploy.load import open_run
 from hydrl.errors import UserError
 from hydrl.experiments import report, runs
 from hydrl.run.checkpoint import archive
-from hydrl.run.video import film
+from hydrl.run.video import record_episode
 from hydrl.training import SeedStream
 from tests.conftest import batches_digested, data_of, digest, killed, logged, saved, settings, start
 
@@ -163,7 +163,7 @@ def test_a_film_is_of_the_policy_that_was_trained(algo, finished, tmp_path):
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
         played = evaluator(frames, 1, SeedStream.CLOSING)
-        value, steps, _ = film(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
+        value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
     assert value == pytest.approx(played.mean, rel=1e-4)
     assert steps == played.lengths.item()
     assert (tmp_path / "film.mp4").stat().st_size > 1_000

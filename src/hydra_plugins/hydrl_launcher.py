@@ -86,7 +86,7 @@ class RayLauncher(ProcessLauncher):
     """Launcher on the machines of a Ray cluster, see :mod:`hydrl.contrib.ray.launcher`.
 
     Args:
-        **asked: as of :class:`hydrl.contrib.ray.launcher.Asked`.
+        **options: of :class:`hydrl.contrib.ray.launcher.LauncherOptions`.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -102,9 +102,9 @@ class RayLauncher(ProcessLauncher):
             raise UserError(
                 "hydra/launcher=ray_processes needs a package that is not installed; pip install 'hydrl[ray]'"
             )
-        from hydrl.contrib.ray.launcher import joined
+        from hydrl.contrib.ray.launcher import connect
 
-        return joined(self.options)
+        return connect(self.options)
 
 
 class TunedSweeper(BasicSweeper):

@@ -74,9 +74,9 @@ def train(*words: str, folder: str | Path | None = None, **keys: Any) -> Run:
 
 def stop() -> bool:
     """Asks the run that another thread trains to end after the batch in hand; whether there is one."""
-    from hydrl.api import training
+    from hydrl.api.training import TRAINING
 
-    return training.stop()
+    return TRAINING.stop()
 
 
 def runs(place: str | Path, *, trust: bool = False) -> list[Run]:

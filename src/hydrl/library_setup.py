@@ -1,4 +1,4 @@
-"""What libraries are told in every process that builds environments: the run's own and each worker's."""
+"""Setup of libraries in every process that builds environments: the run's own and its workers'."""
 
 import logging
 import random
@@ -17,24 +17,21 @@ WARNED: set[str] = set()  # lines that were told
 
 
 def warn_once(text: str) -> None:
-    """Says once a process what a user should know and need not mend; a worker's run has said it."""
+    """Prints a warning once a process, and never in a worker, as its run has printed it."""
     if text not in WARNED and parent_process() is None:
         WARNED.add(text)
         print_lines(f"warning: {text}", sys.stderr)
 
 
 def seed_generators(seed: int) -> None:
-    """Seeds what tasks and policies draw from that have no generator of their own.
-
-    Those are Python's, NumPy's and PyTorch's global random number generators, of this process.
-    """
+    """Seeds the global random generators of Python, NumPy and PyTorch."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
 
 
 def quieten_libraries() -> None:
-    """Hides what libraries say of a correct run: TorchRL's progress notes, and warnings by their own text."""
+    """Hides what libraries log in a correct run: TorchRL's progress notes, and warnings by their text."""
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     # Compiling for a CPU needs no CUDA, whose absence this one reports.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
@@ -60,10 +57,10 @@ def warn_of_mujoco(message: str) -> None:
 
 
 def remember_missing_packages() -> None:
-    """Says once that pandas is not there, where it is not.
+    """Marks pandas as absent if it is not installed.
 
-    tensordict asks at every module's output whether it might be a table of pandas, and Python searches its
-    whole path for a missing package each time. ``None`` is Python's own entry for absent.
+    tensordict checks at every module's output for pandas tables, and Python searches its whole path for a
+    missing package each time. ``None`` is Python's own mark of an absent package.
     """
     # Without it an eager update takes 5-17 % longer for DQN and 4-12 % for PPO: medians of four interleaved
     # runs of 12 to 40 rounds, two cores, one thread.

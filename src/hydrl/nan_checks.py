@@ -1,4 +1,4 @@
-"""What an environment gives must be numbers: one that is none is found before anything learns from it."""
+"""Checks for NaN and infinity in collected data, before anything learns from it."""
 
 from collections.abc import Sequence
 
@@ -8,16 +8,16 @@ from hydrl.errors import DivergedError
 
 
 def check_finite(data: TensorDictBase, keys: Sequence[NestedKey], *, frames: int = 0, of: str = "") -> None:
-    """Looks for the first NaN or infinity.
+    """Raises at the first NaN or infinity.
 
     Args:
         data: ``[time]`` or ``[envs, time]``.
-        keys: the entries to look at, where they are there.
+        keys: the entries to check, if they exist.
         frames: collected before.
-        of: whose environments, where they are not those of the run itself.
+        of: whose environments, if not the run's own.
 
     Raises:
-        DivergedError: naming entry, environment and the frames before it.
+        DivergedError: naming entry, environment and frame.
     """
     for key in keys:
         value = data.get(key, None)

@@ -1,4 +1,4 @@
-"""What environments, networks and collectors know of each other: specs, and what a policy must be told."""
+"""Specs: what environments, networks and collectors know of each other."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -36,7 +36,7 @@ GONE = "gone"  # beside it: whether what ended was the agent's own end, after wh
 
 
 def action_spec(env: EnvBase) -> TensorSpec:
-    """What one environment takes: ``[agents, ...]`` of several, a ``Composite`` of several groups of them."""
+    """The action spec of one environment: ``[agents, ...]``, or a ``Composite`` of groups of agents."""
     try:
         spec = env.action_spec_unbatched
     except RuntimeError:  # a normaliser without statistics yet hides the specs above it
@@ -46,17 +46,17 @@ def action_spec(env: EnvBase) -> TensorSpec:
 
 
 def agent_groups(env: EnvBase) -> dict[str, TensorSpec]:
-    """What the agents of each group do, ``[agents, ...]``, by the group's name; one agent has no group."""
+    """The action specs of groups of agents, ``[agents, ...]``, by name; empty for a single agent."""
     base, spec = env.base_env if isinstance(env, TransformedEnv) else env, action_spec(env)
     keys = [key for key in base.action_keys if isinstance(key, tuple)]
     return {key[0]: spec[key] if isinstance(spec, Composite) else spec for key in keys}
 
 
 def single_group_spec(env: EnvBase) -> TensorSpec:
-    """What agents do who are all alike.
+    """The action spec of the only group of agents.
 
     Raises:
-        UserError: where they are in several groups.
+        UserError: for several groups.
     """
     if len(groups := agent_groups(env)) > 1:
         raise UserError(
@@ -67,7 +67,7 @@ def single_group_spec(env: EnvBase) -> TensorSpec:
 
 
 def are_alike(env: EnvBase) -> bool:
-    """Whether the agents of all groups observe and do the same kinds of things."""
+    """Whether all groups of agents have the same observations and actions."""
     base = env.base_env if isinstance(env, TransformedEnv) else env
     observations = base.observation_spec_unbatched
     entries = [key for key in observations.keys(True, True) if isinstance(key, tuple)]
@@ -86,15 +86,15 @@ def are_alike(env: EnvBase) -> bool:
 
 
 def group_key(key: NestedKey, group: str) -> NestedKey:
-    """An entry that a configuration names of ``agents``, as a group has it."""
+    """An entry that a configuration names of ``agents``, as a group names it."""
     return (group, *key[1:]) if isinstance(key, tuple) and key[0] == AGENTS else key
 
 
 def group_network(networks: Any, part: str, group: str) -> Any:
-    """A group's network among those of several groups in a row, of which each writes entries of its own.
+    """A group's network in a module that joins those of several groups.
 
     Raises:
-        UserError: where there is none.
+        UserError: if there is none.
     """
     for network in networks if isinstance(networks, TensorDictSequential) else ():
         if any(key[0] == group for key in network.out_keys):
@@ -103,7 +103,7 @@ def group_network(networks: Any, part: str, group: str) -> Any:
 
 
 def action_kind(env: EnvBase) -> str:
-    """``discrete``, ``multi-discrete``, ``continuous``, the same for several agents, or what nothing learns.
+    """``discrete``, ``multi-discrete``, ``continuous``, the same for several agents, or an unsupported kind.
 
     It resets nothing.
     """
@@ -113,7 +113,7 @@ def action_kind(env: EnvBase) -> str:
 
 
 def action_kind_of(spec: TensorSpec, agents: int = 1) -> str:
-    """The kind of actions of one agent, or of the alike ones of a group, ``[agents, ...]``."""
+    """The kind of actions of one agent, or of a group's agents, ``[agents, ...]``."""
     if choice_sizes(spec) and len(spec.shape) == 1 + agents:
         kind = "multi-discrete"
     elif isinstance(spec, MultiOneHot) or (type(spec) is OneHot and len(spec.shape) > 1 + agents):
@@ -128,7 +128,7 @@ def action_kind_of(spec: TensorSpec, agents: int = 1) -> str:
 
 
 def choice_sizes(spec: TensorSpec) -> list[int]:
-    """How many options each of several choices has, integers ``[..., choices]``; none for other actions."""
+    """The number of options of each choice in multi-discrete actions ``[..., choices]``; empty for others."""
     choices = spec.shape[-1] if len(spec.shape) else 0
     if isinstance(spec, MultiCategorical):
         first, *others = spec.nvec.reshape(-1, choices).tolist()
@@ -138,14 +138,14 @@ def choice_sizes(spec: TensorSpec) -> list[int]:
 
 
 def sibling_key(key: NestedKey, name: str) -> NestedKey:
-    """The entry ``name`` that stands where ``key`` does, of the same agents."""
+    """The entry ``name`` beside ``key``, of the same agents."""
     return (*key[:-1], name) if isinstance(key, tuple) else name
 
 
 def nested_spec(spec: TensorSpec, key: NestedKey) -> TensorSpec:
-    """A spec as libraries read the size of one agent's entry off it: in a group, ``[agents]``.
+    """A spec from which libraries read the size of one agent's entry: for a group, ``[agents]``.
 
-    One of a single agent stays as it is.
+    For a single agent the spec itself.
     """
     if not isinstance(key, tuple):
         return spec
@@ -157,10 +157,10 @@ def nested_spec(spec: TensorSpec, key: NestedKey) -> TensorSpec:
 
 
 def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
-    """The entry that says which actions are allowed, ``[..., actions]``; ``None`` where there is none.
+    """The entry of the action mask, ``[..., actions]``; ``None`` without one.
 
-    Of several choices it has all options of each in a row. It resets nothing. Of several groups of agents it
-    is that of the entry ``action``.
+    For multi-discrete actions it has all options in a row. It resets nothing. With several groups of agents
+    it is that of the entry ``action``.
     """
     base = env.base_env if isinstance(env, TransformedEnv) else env
     action = action or base.action_keys[0]
@@ -175,13 +175,13 @@ def mask_key(env: EnvBase, action: NestedKey | None = None) -> NestedKey | None:
 
 
 def mask_keys(env: EnvBase) -> dict[NestedKey, NestedKey]:
-    """:func:`mask_key` by the entries of actions, of those that have one."""
+    """:func:`mask_key` by action entries, for those that have one."""
     masks = {action: mask_key(env, action) for action in env.action_keys}
     return {action: mask for action, mask in masks.items() if mask is not None}
 
 
 def random_action(env: EnvBase, now: TensorDictBase) -> TensorDictBase:
-    """``env.rand_action(now)``, of the actions that ``now`` says are allowed, also without a transform."""
+    """``env.rand_action(now)`` with valid actions, also without an ``ActionMask`` transform."""
     if not (masks := mask_keys(env)):
         return env.rand_action(now)
     spec = env.full_action_spec.clone()
@@ -191,10 +191,10 @@ def random_action(env: EnvBase, now: TensorDictBase) -> TensorDictBase:
 
 
 def make_exploration(make: Callable[..., Any], env: EnvBase, actor: TensorDictModuleBase) -> Any:
-    """What explores in an environment, by a builder of it; where actions may be forbidden, among the others.
+    """Builds the exploration of an environment, which respects its action masks.
 
     Raises:
-        UserError: for an actor, or what explores, that takes no heed of what is forbidden.
+        UserError: for an actor or exploration that ignores action masks.
     """
     spec, masks = action_spec(env), [*mask_keys(env).values()]
     key, *others = env.action_keys
@@ -218,15 +218,15 @@ def make_exploration(make: Callable[..., Any], env: EnvBase, actor: TensorDictMo
 
 
 def has_room(low: Any, high: Any) -> bool:
-    """Whether every action has finite bounds, one above the other."""
+    """Whether all actions have finite bounds, low below high."""
     span = torch.as_tensor(high).float() - torch.as_tensor(low).float()
     return bool((span.isfinite() & (span > 0)).all())
 
 
 def observation_keys(env: EnvBase) -> list[NestedKey]:
-    """The observation entries that networks read where nobody names them: all that a Gymnasium task shows.
+    """The observation entries that networks read by default: all of a Gymnasium environment.
 
-    Of others it is ``observation``, or ``pixels`` where there is none.
+    Of others ``observation``, or ``pixels`` if there is none.
     """
     base = env.base_env if isinstance(env, TransformedEnv) else env
     unread = (INFO, mask_key(base))
@@ -251,15 +251,15 @@ def is_vector(spec: Composite, key: NestedKey) -> bool:
 
 
 def is_image(spec: Composite, key: NestedKey) -> bool:
-    """Whether it is one picture, ``[C, H, W]``."""
+    """Whether an observation entry is an image, ``[C, H, W]``."""
     return len(spec[key].shape) == spec.ndim + 3
 
 
 def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
-    """Refuses entries that are not there, or are neither floats nor pictures.
+    """Refuses entries that are missing, or neither floats nor images.
 
     Raises:
-        UserError: naming those there are.
+        UserError: naming the existing ones.
     """
     entries = spec.keys(True, True)
     for key in in_keys:
@@ -276,10 +276,10 @@ def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
 
 
 def require_vectors(spec: Composite, in_keys: Sequence[NestedKey], reader: str) -> None:
-    """Refuses what :func:`require_entries` does, and pictures.
+    """Refuses what :func:`require_entries` does, and images.
 
     Raises:
-        UserError: naming the ``reader``, which has no use for them.
+        UserError: naming the ``reader`` that needs vectors.
     """
     require_entries(spec, in_keys)
     for key in in_keys:
@@ -291,41 +291,41 @@ def require_vectors(spec: Composite, in_keys: Sequence[NestedKey], reader: str) 
 
 
 def total_size(spec: Composite, in_keys: Sequence[NestedKey], reader: str = NO_ENCODER) -> int:
-    """How many numbers the observation entries have together.
+    """The size of vector entries together.
 
     Raises:
-        UserError: if the environment does not give them, or gives pictures.
+        UserError: if they are missing, or images.
     """
     require_vectors(spec, in_keys, reader)
     return sum(spec[key].shape[-1] for key in in_keys)
 
 
 def needs_episode_starts(policy: TensorDictModuleBase) -> bool:
-    """Whether it must be told where episodes begin, as a memory and Ornstein-Uhlenbeck noise must.
+    """Whether a policy must know where episodes begin, as an RNN or Ornstein-Uhlenbeck noise.
 
-    TorchRL then adds what it needs to an environment: ``InitTracker``, and primers of hidden states.
+    TorchRL then adds transforms to an environment: ``InitTracker``, and primers of hidden states.
     """
     return "is_init" in policy.in_keys or any(hasattr(module, "is_init_key") for module in policy.modules())
 
 
 def first_gym_env(env: EnvBase) -> Any:
-    """The first of the Gymnasium tasks below an environment; ``None`` where there are none."""
+    """The first Gymnasium environment below a TorchRL environment; ``None`` if there is none."""
     base = env.base_env if isinstance(env, TransformedEnv) else env
     tasks = base._env if isinstance(base, GymWrapper) else None
     return getattr(tasks, "envs", [tasks])[0]
 
 
 def opponent_pool(env: EnvBase) -> Any:
-    """Earlier policies that play in it, see :mod:`hydrl.envs.self_play`; ``None`` without any."""
+    """The pool of self-play opponents, see :mod:`hydrl.envs.self_play`; ``None`` without self-play."""
     task = first_gym_env(env)
     known = task is not None and task.has_wrapper_attr("opponents")
     return task.get_wrapper_attr("opponents") if known else None
 
 
 def stacked_images(env: TransformedEnv) -> tuple[list[NestedKey], int]:
-    """The observation entries that are pictures of bytes, ``[k * C, H, W]``, and how many frames each is of.
+    """The uint8 image entries, ``[k * C, H, W]``, and the number of stacked frames in each.
 
-    One where nothing says that they are stacked, or not all are of as many.
+    1 if unknown, or if entries differ.
     """
     spec = env.observation_spec
     keys = [key for key in spec.keys(True, True) if spec[key].dtype == torch.uint8 and is_image(spec, key)]

@@ -29,12 +29,13 @@ from torchrl.modules import ProbabilisticActor
 from torchrl.modules.distributions import OneHotCategorical
 
 import hydrl
-from hydrl.api import python_classes, runs, training
+from hydrl.api import python_classes, runs
+from hydrl.api.training import TRAINING
 from hydrl.config.overrides import literal
 from hydrl.errors import RunError, UserError
 from hydrl.library_setup import warn_once
 from hydrl.run import process, rendering
-from hydrl.run.checkpoint import archive, training_state
+from hydrl.run.checkpoint import archive, checkpointer
 from tests.conftest import HANGING, ROOT, SMALL, SMALL_PPO, killed, logged, typed
 
 CARTPOLE = [*SMALL_PPO, "env=cartpole"]
@@ -91,7 +92,7 @@ def found() -> dict:
         "words": [*sys.argv],
         "warnings": [*warnings.filters],
         "hydra": (HydraConfig.initialized(), GlobalHydra.instance().is_initialized()),
-        "lock": training._one.locked(),
+        "lock": TRAINING.lock.locked(),
     }
 
 
@@ -334,7 +335,7 @@ def test_what_is_no_choice_is_refused():
 
 
 def test_ctrl_c_saves_and_returns_the_run(counting, tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "Stop", partial(process.Stop, HANGING))  # the batch in hand is ended
+    monkeypatch.setattr(process, "Stop", partial(process.Stop, grace=HANGING))  # the batch in hand is ended
     counting.at = {150: lambda: signal.raise_signal(signal.SIGINT)}
     handler = signal.getsignal(signal.SIGINT)
     run = hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
@@ -353,7 +354,7 @@ def test_an_environment_that_fails_of_the_same_signal_costs_no_checkpoint(
 
     counting.at = {150: fail}
     for limit in ("AGE", "SHARE"):  # a snapshot before every batch
-        monkeypatch.setattr(training_state, limit, 0.0)
+        monkeypatch.setattr(checkpointer, limit, 0.0)
     run = hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run", eval={"every_frames": 10_000})
     assert "broken off by the signal: BrokenPipeError: its process has ended\n" in capsys.readouterr().err
     assert (run.summary["status"], run.summary["frames"]) == ("interrupted", 64)
@@ -368,7 +369,7 @@ def test_ctrl_c_before_the_first_batch_leaves_nothing(counting, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         hydrl.train(*SMALL_PPO, env=counting, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    assert not training._one.locked()
+    assert not TRAINING.lock.locked()
 
 
 def test_a_run_in_a_thread_ends_where_it_is_asked_to(counting, tmp_path):
@@ -385,7 +386,7 @@ def test_a_run_in_a_thread_ends_where_it_is_asked_to(counting, tmp_path):
     thread.join(HANGING)
     assert done[0].summary["status"] == "interrupted"
     assert archive.frames_of(archive.find(tmp_path / "run", "last")) == done[0].summary["frames"]
-    assert not process.asked_to_stop.is_set()
+    assert not hydrl.stop()
 
 
 def test_workers_ask_for_the_main_thread(tmp_path):

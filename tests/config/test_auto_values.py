@@ -79,7 +79,7 @@ def test_a_resumed_run_keeps_what_it_began_with_whatever_its_length():
     assert began.compile is False
     longer = settings("env=half_cheetah")
     assert longer.compile is True
-    check_same(longer, began.shown)
+    check_same(longer.shown, began.shown, longer.keep)
     assert longer.compile is longer.shown["compile"] is False
     assert "compile=auto is false: as the run began" in longer.chosen
 
@@ -140,7 +140,7 @@ def test_a_resumed_run_keeps_its_threads(cores):
     began = settings("algo=sac", "env=half_cheetah", WIDE)
     cores(2)
     longer = settings("algo=sac", "env=half_cheetah", WIDE)
-    check_same(longer, began.shown)
+    check_same(longer.shown, began.shown, longer.keep)
     assert longer.torch_threads == longer.shown["torch_threads"] == 1
 
 
@@ -148,7 +148,7 @@ def test_a_run_goes_on_where_its_algorithm_has_come_to_fit_more():
     now = settings("algo=dqn", "env=cartpole")
     of_then = {key: each for key, each in now.shown["loss"].items() if key != "compatible_with"}
     fits = now.shown["compatible_with"] | {"loss": ["dqn"]}
-    check_same(now, {**now.shown, "loss": of_then, "compatible_with": fits})
+    check_same(now.shown, {**now.shown, "loss": of_then, "compatible_with": fits}, now.keep)
 
 
 def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is_no_limit(cores, monkeypatch):
@@ -156,7 +156,7 @@ def test_threads_of_a_run_that_did_not_choose_stay_one_and_a_list_of_openmp_s_is
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
     longer = settings("algo=sac", "env=half_cheetah", WIDE)
     assert longer.torch_threads == 2
-    check_same(longer, longer.shown | {"torch_threads": "auto"})
+    check_same(longer.shown, longer.shown | {"torch_threads": "auto"}, longer.keep)
     assert longer.torch_threads == 1
 
 

@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
+from hydrl.config.compatibility import OF_THE_ENVIRONMENT
 from hydrl.config.describe import chosen
 from hydrl.config.ranges import LIMITS, RANGES
 from hydrl.config.schema import ASKED, NETWORKS, Parts
@@ -55,13 +56,17 @@ def test_a_choice_is_told_by_what_it_is_built_from():
 
 
 def test_what_is_needed_of_another_key_can_be_set():
-    """As ``needs`` stand in the files of choices; ``action_spaces`` are an environment's."""
+    """As ``requires`` stands in the files of options; the environment tells some."""
     found = 0
     for file in CONFIGS.rglob("*.yaml"):
         content = OmegaConf.to_container(OmegaConf.load(file))
         for key in (each for each in paths(content) if each.rpartition(".")[2] == "requires"):
             needs = find(content, key)
-            assert {each.partition(".")[0] for each in needs} <= {*Parts.model_fields, "because"}, file
+            assert {each.partition(".")[0] for each in needs} <= {
+                *Parts.model_fields,
+                "because",
+                *OF_THE_ENVIRONMENT,
+            }, file
             found += len(needs)
     assert found >= 12
 

@@ -26,7 +26,7 @@ from hydrl.config.overrides import as_hydra_reads, key_of, with_paths
 from hydrl.config.settings import Settings
 from hydrl.config.tree import choices
 from hydrl.errors import DivergedError, Interrupted, UserError
-from hydrl.run.checkpoint import resume
+from hydrl.run.checkpoint import resume_command
 from tests.conftest import ROOT, composed, settings, with_choices
 from tests.fakes.user_mistakes import MISTAKES
 
@@ -78,7 +78,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         if "-m" in arguments:
             arguments += [f"hydra.sweep.dir={tmp_path / 'sweep'}"]
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        code = command_line.run(main, resume.expand)
+        code = command_line.run(main, resume_command.expand)
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
@@ -99,8 +99,14 @@ def canary(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Collects what would be trained with."""
     seen: list[Settings] = []
-    monkeypatch.setattr(train, "train", lambda settings, origin: seen.append(settings))
+    monkeypatch.setattr(train, "train", lambda settings, *_: seen.append(settings))
     return seen
+
+
+def command_to_resume(chosen: Settings) -> str:
+    """What is printed where a run is stopped, with DIR in place of its folder."""
+    command = resume_command.resume_command(Path(chosen.run_dir), chosen.needs_trust)
+    return command.replace(chosen.run_dir, "DIR")
 
 
 def assert_short(output: str) -> None:
@@ -234,7 +240,9 @@ def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Pa
 def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(
     own_choices, told: Told, trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(resume, "origin", lambda settings: None)  # its checkpoint is not what this is about
+    monkeypatch.setattr(
+        train, "find_resume_point", lambda *_: None
+    )  # its checkpoint is not what this is about
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     words = ["env=cartpole", "algo=mine", "~tuned"]
     (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
@@ -260,11 +268,11 @@ def test_a_run_with_choices_of_one_s_own_is_resumed_with_them(
         assert trained[-1].actor["num_cells"] == [8]
         assert trained[-1].total_frames == 4_096
         command = f"python train.py resume=DIR --config-dir={own_choices}"
-        assert resume.command(trained[-1], "DIR") == command  # what is printed where it is stopped
+        assert command_to_resume(trained[-1]) == command  # what is printed where it is stopped
     runtime["config_sources"] *= 2
     (tmp_path / "run" / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"runtime": runtime}}))
     several = f"'hydra.searchpath=[file://{own_choices},file://{own_choices}]'"
-    assert resume.command(trained[-1], "DIR") == f"python train.py resume=DIR {several}"
+    assert command_to_resume(trained[-1]) == f"python train.py resume=DIR {several}"
 
 
 def test_files_of_one_s_own_that_are_never_read_are_refused(own_choices, told: Told, tmp_path):
@@ -281,7 +289,9 @@ def test_files_of_one_s_own_that_are_never_read_are_refused(own_choices, told: T
 def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_not(
     told, trained, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(resume, "origin", lambda settings: None)  # its checkpoint is not what this is about
+    monkeypatch.setattr(
+        train, "find_resume_point", lambda *_: None
+    )  # its checkpoint is not what this is about
     (tmp_path / "run" / ".hydra").mkdir(parents=True)
     words = ["env=custom", "env._target_=tests.fakes.envs.Toy"]
     (tmp_path / "run" / ".hydra" / "overrides.yaml").write_text(yaml.safe_dump(words))
@@ -291,7 +301,7 @@ def test_what_is_typed_beside_resume_is_trusted_and_what_lies_in_the_folder_is_n
     assert told(f"resume={tmp_path / 'run'} env._target_=tests.fakes.envs.Toy")[0] == 0
     assert told(f"resume={tmp_path / 'run'} trust=true")[0] == 0
     assert [each.env["_target_"] for each in trained] == ["tests.fakes.envs.Toy"] * 2
-    assert resume.command(trained[0], "DIR") == "python train.py resume=DIR trust=true"
+    assert command_to_resume(trained[0]) == "python train.py resume=DIR trust=true"
 
 
 def test_nothing_typed_is_no_mistake():
@@ -573,14 +583,15 @@ def test_a_folder_of_any_name_is_gone_on_with_by_the_command_the_run_prints(name
         (word,) = with_paths([f"{key}={folder}"])
         assert as_hydra_reads(word.partition("=")[2]) == str(folder)
     (folder / ".hydra" / "overrides.yaml").write_text("[env=cartpole]")
-    command = resume.command(
-        settings("env=cartpole").model_copy(update={"run_dir": str(folder)}), str(folder)
-    )
+    command = resume_command.resume_command(folder, settings("env=cartpole").needs_trust)
     told = subprocess.run(
         ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
     )
     _, _, *words = told.stdout.splitlines()
-    read = {key_of(each): as_hydra_reads(each.partition("=")[2]) for each in resume.expand(with_paths(words))}
+    read = {
+        key_of(each): as_hydra_reads(each.partition("=")[2])
+        for each in resume_command.expand(with_paths(words))
+    }
     assert read == {"env": "cartpole", "resume": str(folder), "hydra.run.dir": str(folder)}
     assert command_line.read(Arguments, [f"run={folder}"], "").run == str(folder)
 
@@ -594,11 +605,11 @@ def test_a_tilde_is_home_where_the_shell_leaves_it(monkeypatch):
         "optim.lr=~/x",
     ]
     assert command_line.read(Arguments, ["run=~/x"], "").run == "/home/a b/x"
-    assert resume.expand(["resume=null"]) == ["resume=null"]
+    assert resume_command.expand(["resume=null"]) == ["resume=null"]
     with pytest.raises(UserError, match=r"resume=None names no run; write resume=DIR, or resume=null"):
-        resume.expand(["resume=None"])
+        resume_command.expand(["resume=None"])
     with pytest.raises(UserError, match=r"resume=/home/a b/x: there is no such folder"):
-        resume.expand(["resume=~/x"])
+        resume_command.expand(["resume=~/x"])
 
 
 def test_a_set_of_data_has_the_name_that_a_collector_had_for_it():

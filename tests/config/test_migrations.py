@@ -4,20 +4,20 @@ import pytest
 from hydra.utils import get_object
 
 from hydrl.config.migrations import (
-    ENCODER,
-    RNN,
     new_config,
     new_name,
     new_word,
     new_words,
     old_config,
     old_word,
+    table,
     with_encoders,
 )
 from hydrl.config.signatures import imported
 from hydrl.config.user_dirs import use
 from hydrl.errors import UserError
 
+ENCODER, RNN = (table()["targets"][name] for name in ("encoder", "rnn"))
 EARLIER = [
     "hydrl.parts.actors.tanh_normal",
     "hydrl.parts.agents.critic",

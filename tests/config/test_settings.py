@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
 
 from hydrl.config import CONFIGS, tree
-from hydrl.config.schema import Role, keys
+from hydrl.config.schema import RULES, Role, keys
 from hydrl.config.settings import Settings, algorithms, check_action_space, load
 from hydrl.config.signatures import accepted_parameters, targets
 from hydrl.config.tree import find, paths
@@ -249,7 +249,7 @@ def test_every_key_is_read_by_something():
         for path, node in nodes.items():
             parameters, passes_on = accepted_parameters(import_(node["_target_"]))
             assert {
-                key for key in node if key not in ("_target_", "_partial_", "requires")
+                key for key in node if key not in ("_target_", "_partial_", *RULES)
             } <= parameters.keys(), path
             open_ended |= {path} if passes_on else set()
         # Those of env go to gymnasium.make, which refuses what it does not know; an encoder's are entries.

@@ -12,7 +12,7 @@ from hydrl.config import command_line
 from hydrl.config.overrides import spelled_out
 from hydrl.config.tree import find
 from hydrl.errors import UserError
-from hydrl.run.checkpoint import resume
+from hydrl.run.checkpoint import resume_command
 from tests.config.test_command_line import main
 from tests.conftest import digest, logged, saved, settings
 
@@ -125,7 +125,7 @@ def test_a_run_of_before_whose_words_name_no_tuned_file_goes_on_exactly(run, tmp
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # put back what command_line.run sets
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)  # and what Hydra does
     monkeypatch.setattr(sys, "argv", ["train.py", f"resume={half}", "total_frames=1_024"])
-    assert command_line.run(main, resume.expand) == 0, capsys.readouterr().err
+    assert command_line.run(main, resume_command.expand) == 0, capsys.readouterr().err
     for part in ("actor", "loss", "optimizer", "buffer", "schedule", "exploration", "rng", "collector"):
         assert digest(saved(half, part)) == digest(saved(whole, part)), part
     assert logged(half) == logged(whole)

@@ -99,7 +99,7 @@ def workers(monkeypatch):
             each.collect.remote = lambda weights, each=each: Reference(each.collected(weights))
         made.learned = TensorDictModule(nn.Linear(1, 1, bias=False), in_keys=["a"], out_keys=["b"])
         made.num_collectors, made._sync, made.learner, made.stop = 2, sync, "cpu", int
-        made.version, made.told, made.weights, made.collected_frames = 0, [0, 0], None, 0
+        made.version, made.versions, made.weights, made.collected_frames = 0, [0, 0], None, 0
         made.places, made.worker_timeout = PLACES, 60.0
         vars(made).update(given)
         there.append(made)
@@ -174,7 +174,7 @@ def failed(cause: Exception) -> RayTaskError:
 def test_what_ended_a_collector_is_told_with_node_and_address(workers, error, alive, kind, told, monkeypatch):
     monkeypatch.setattr(machines, "LOST", 0.0)
     with pytest.raises(kind) as caught:
-        workers(sync=False, alive=alive).answer(1, error)
+        workers(sync=False, alive=alive).get_result(1, error)
     assert getattr(caught.value, "terms", str(caught.value)) == told
 
 
@@ -223,7 +223,7 @@ def test_a_cluster_that_lacks_what_is_asked_for_is_refused(monkeypatch):
 
 def test_statistics_go_to_another_device_with_their_environment():
     make = partial(dict, num_envs=2, device="cuda", normaliser={"0": {"loc": torch.ones(2)}})
-    made = clusters.elsewhere(make, "meta")()
+    made = clusters.for_device(make, "meta")()
     assert made["device"] == "meta"
     assert made["normaliser"]["0"]["loc"].device.type == "meta"
     assert make.keywords["device"] == "cuda"

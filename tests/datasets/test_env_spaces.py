@@ -21,7 +21,7 @@ from hydrl.deploy.load import open_run
 from hydrl.envs.external_env import GymIO
 from hydrl.envs.transitions import action_entries, entry_paths, flat_arrays, nest_arrays
 from hydrl.errors import UserError
-from hydrl.run.video import film
+from hydrl.run.video import record_episode
 from tests.conftest import SMALL, SMALL_PPO, settings
 from tests.deploy.test_policy import runner
 from tests.fakes.any_space_env import KINDS, AnyTask
@@ -259,7 +259,7 @@ def test_a_video_plays_what_predict_gives_in_the_task_s_own_space(kind, folder, 
     observation_space, acted = KINDS[kind]
     _, trained, evaluator = open_run(folder(kind), checkpoint="last", device=torch.device("cpu"), trust=True)
     monkeypatch.setattr(AnyTask, "record", record := [])
-    film(evaluator, tmp_path / "video.mp4", trained, 2)
+    record_episode(evaluator, tmp_path / "video.mp4", trained, 2)
     policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
     assert len(record) == 4
     for before, action, _ in record:

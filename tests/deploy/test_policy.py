@@ -19,9 +19,8 @@ from tensordict import TensorDict
 
 import hydrl
 from hydrl.errors import UserError
-from hydrl.run.checkpoint.resume import origin
 from hydrl.training.evaluator import SeedStream, episode_seed
-from tests.conftest import ROOT, settings
+from tests.conftest import ROOT, resume_point, settings
 from train import train
 
 FRAMES = [f"+transforms.stack.{override}" for override in ("N=3", "dim=-1", "in_keys=[observation]")]
@@ -71,7 +70,7 @@ def trained(tmp_path_factory):
             folder = tmp_path_factory.mktemp(name) / "run"
             short = ["~tuned", "debug=fast", "device=cpu", "total_frames=256", "eval.every_frames=256"]
             chosen = settings(*short, *RUNS[name], run_dir=folder)
-            train(chosen, origin(chosen))
+            train(chosen, resume_point(chosen))
             folders[name] = folder
         return folders[name]
 

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import hydrl
 from hydrl.deploy.load import open_run
 from hydrl.errors import UserError
-from hydrl.run.video import film
+from hydrl.run.video import record_episode
 from hydrl.training.evaluator import SeedStream, episode_seed
 from tests.conftest import SMALL_PPO, settings
 from tests.deploy.test_policy import runner
@@ -116,5 +116,5 @@ def test_no_file_is_written_of_actions_in_a_dictionary(load, tmp_path):
 def test_a_film_is_of_the_policy_that_was_trained(folder, tmp_path):
     _, frames, evaluator = open_run(folder("grid"), checkpoint="last", device="cpu", trust=True)
     wanted = evaluator(frames, 1, SeedStream.CLOSING)
-    value, steps, _ = film(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
+    value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
     assert (value, steps) == (pytest.approx(wanted.mean, rel=1e-4), 5)

@@ -17,7 +17,7 @@ from hydrl.envs import atari, make_env
 from hydrl.envs.atari import EpisodicLife
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env, make_wrapped_env
 from hydrl.errors import UserError
-from hydrl.run.video import pictures_a_second
+from hydrl.run.video import steps_per_second
 from tests.conftest import settings
 
 needs_atari = pytest.mark.skipif(
@@ -111,7 +111,7 @@ def test_a_game_begins_with_frames_in_which_nothing_is_done():
 @needs_atari
 def test_an_action_is_held_for_four_frames_and_the_larger_of_the_last_two_is_shown():
     task = make_wrapped_env(**keywords("ALE/SpaceInvaders-v5", "env.wrappers.preprocessing.noop_max=0"))
-    assert pictures_a_second(GymWrapper(task)) == 60 / 4
+    assert steps_per_second(GymWrapper(task)) == 60 / 4
     alone = raw("ALE/SpaceInvaders-v5")
     before, _ = task.reset(seed=3)
     alone.reset(seed=3)

@@ -15,7 +15,7 @@ import torch
 import hydrl
 from hydrl.envs import dm_control, gymnasium_env, make_env
 from hydrl.errors import UserError
-from hydrl.run.checkpoint.env_state.capture import load_simulator, simulator_state
+from hydrl.run.checkpoint.env_state.capture import capture, restore
 from tests.conftest import ROOT, SMALL, digest, killed, saved
 
 SWINGUP = "cartpole-swingup"
@@ -109,9 +109,9 @@ def going_on(id: str, file: Path) -> None:
     if not kept:
         for _ in range(37):
             now = env.step_and_maybe_reset(env.rand_action(now))[1]
-        kept = {"state": simulator_state(env), "now": now.to_dict()}
+        kept = {"state": capture(env), "now": now.to_dict()}
     else:
-        load_simulator(env, kept["state"])
+        restore(env, kept["state"])
         now = now.update(kept["now"])
     torch.manual_seed(1)
     for step in range(160):

@@ -21,7 +21,7 @@ from hydrl.experience.buffers import PrioritizedSampler, prepare_buffer
 from hydrl.experience.frame_dedup import FrameDedup, find_frame_dedup
 from hydrl.experience.minibatches import Replay
 from hydrl.run.checkpoint import archive
-from hydrl.run.checkpoint.replay_buffer import Memory
+from hydrl.run.checkpoint.replay_buffer import BufferFiles
 from hydrl.specs import stacked_images
 
 LOSS = SimpleNamespace(
@@ -224,7 +224,7 @@ def saved(memory, folder):
 
 def gone_on(state, folder, minibatches, buffer):
     """Another process's memory and minibatches, from what was saved."""
-    memory, (rows_state, writer) = Memory(buffer, folder), state
+    memory, (rows_state, writer) = BufferFiles(buffer, folder), state
     memory.load(rows_state, torch.device("cpu"))
     buffer.writer.load_state_dict(writer)
     again = replay(buffer, n_steps=2)
@@ -243,7 +243,7 @@ def test_what_goes_on_from_a_checkpoint_is_what_was_never_stopped(longest, kind,
 
     unbroken = replay(kept_in(LazyTensorStorage(100)), n_steps=2)
     buffer = empty()
-    stopped, memory = replay(buffer, n_steps=2), Memory(buffer, tmp_path)
+    stopped, memory = replay(buffer, n_steps=2), BufferFiles(buffer, tmp_path)
     for at, batch in enumerate(batches(24, longest=longest)):
         pairs = zip(drawn(unbroken, batch, at), drawn(stopped, batch, at), strict=True)
         assert all(same(*pair) for pair in pairs)
@@ -259,27 +259,27 @@ def test_what_goes_on_from_a_checkpoint_is_what_was_never_stopped(longest, kind,
 def test_frames_are_written_once_and_those_that_no_checkpoint_needs_go(tmp_path, monkeypatch):
     monkeypatch.setattr(hydrl.run.checkpoint.replay_buffer, "SMALL", 0)
     minibatches = replay(kept_in(LazyTensorStorage(200)))
-    memory, all_files = Memory(minibatches.buffer, tmp_path), set()
+    memory, all_files = BufferFiles(minibatches.buffer, tmp_path), set()
     for batch in batches(30, longest=40):
         drawn(minibatches, batch, 0)
         saved_state, _ = saved(memory, tmp_path)
         files = saved_state["frames"]["files"]
         spans = [archive.span(name) for name in files]
         assert all(end == begin for (_, end), (begin, _) in pairwise(spans))
-        assert spans[-1][1] == saved_state["frames"]["rows"][1] == memory.frames.buffer.write_count
+        assert spans[-1][1] == saved_state["frames"]["rows"][1] == memory.image_files.buffer.write_count
         frame_files = [
             path for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith("frames-")
         ]
         assert {*files} <= {file.name for file in frame_files}
         held = sum(end - begin for begin, end in (archive.span(file.name) for file in frame_files))
-        assert held <= 2.5 * len(memory.frames.buffer)
+        assert held <= 2.5 * len(memory.image_files.buffer)
         all_files |= {*files}
     assert len(all_files) > 20
     begun = tmp_path / "checkpoints" / sorted(files)[0]
     begun.write_bytes(begun.read_bytes()[:-3])
     newest = archive.archives(tmp_path)[0]
     with pytest.raises(UserError, match=f"{begun} is damaged"):
-        archive.verify(newest, memory=True)
+        archive.verify(newest, with_rows=True)
 
 
 def test_rows_of_an_older_run_that_have_their_pictures_whole_go_on_with_numbers(tmp_path):
@@ -288,7 +288,7 @@ def test_rows_of_an_older_run_that_have_their_pictures_whole_go_on_with_numbers(
     for at, batch in enumerate(shown):
         batch["features"] = torch.zeros(*batch.shape, 8)
         drawn(older, batch, at)
-    memory = Memory(older.buffer, tmp_path)
+    memory = BufferFiles(older.buffer, tmp_path)
     state = saved(memory, tmp_path)
     assert "frames" not in state[0]
     memory, newer = gone_on(
@@ -308,9 +308,9 @@ def test_a_fork_writes_all_that_it_goes_on_from_into_a_folder_of_its_own(tmp_pat
     minibatches = replay(kept_in(LazyTensorStorage(100)), n_steps=2)
     for at, batch in enumerate(batches(20)):
         drawn(minibatches, batch, at)
-    (rows_state, _) = state = saved(Memory(minibatches.buffer, tmp_path / "run"), tmp_path / "run")
+    (rows_state, _) = state = saved(BufferFiles(minibatches.buffer, tmp_path / "run"), tmp_path / "run")
     fork = kept_in(LazyTensorStorage(100))
-    memory = Memory(fork, tmp_path / "fork")
+    memory = BufferFiles(fork, tmp_path / "fork")
     memory.load(rows_state, torch.device("cpu"), tmp_path / "run" / "checkpoints")
     fork.writer.load_state_dict(state[1])
     assert same(minibatches.buffer[:], fork[:])
@@ -318,7 +318,7 @@ def test_a_fork_writes_all_that_it_goes_on_from_into_a_folder_of_its_own(tmp_pat
     assert again["frames"]["rows"] == rows_state["frames"]["rows"]
     assert {*again["frames"]["files"]} < {path.name for path in (tmp_path / "fork" / "checkpoints").iterdir()}
     with pytest.raises(UserError, match="has pictures beside its rows, and here rows show none"):
-        Memory(kept_in(LazyTensorStorage(100), keys=()), tmp_path / "run").load(
+        BufferFiles(kept_in(LazyTensorStorage(100), keys=()), tmp_path / "run").load(
             rows_state, torch.device("cpu")
         )
 

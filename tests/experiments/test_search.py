@@ -30,7 +30,6 @@ from hydrl.config.settings import builder
 from hydrl.config.tree import find
 from hydrl.errors import RunError, UserError
 from hydrl.experiments import processes, search, search_space, search_storage
-from hydrl.run.run_folder import unlock
 from scripts import search as script
 from tests.conftest import HANGING, composed, settings, typed
 
@@ -208,10 +207,9 @@ def searched(
         return Run(outcome(trial, seed), folder)
 
     monkeypatch.setattr(processes, "TrainingProcess", start)
-    built = search.Search(
-        search_space.read_plan([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words]), lines.append
-    )
-    built.run()
+    plan = search_space.read_plan([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words])
+    with closing(search.Search(plan, lines.append)) as built:
+        built.run()
     return built.study, started, lines
 
 
@@ -450,7 +448,6 @@ def test_a_search_of_another_name_has_the_same_database_and_a_folder_is_one_proc
         shared(monkeypatch, tmp_path, "two", "seeds=3", outcome=ends)
     assert not (tmp_path / "two").exists()
     assert shared(monkeypatch, tmp_path, "two", "seeds=3", "study=theirs", outcome=ends)[1] == ["0/3", "1/3"]
-    unlock()
     with (tmp_path / "two" / ".lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with pytest.raises(UserError, match=r"in use by another process; .* has an out=DIR of its own"):

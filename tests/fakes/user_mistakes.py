@@ -20,7 +20,7 @@ MISTAKES: dict[str, list[str]] = {
     "optim.lr=null": ["optim.lr=null"],
     "algo=mappo env=vmas env.scenario=balance +env.max_steps=20": [
         "env.max_steps=20",
-        "use transforms.step_counter.max_steps=20",
+        "transforms.step_counter.max_steps truncates",
     ],
     "collector.num_envs=null": ["collector.num_envs=null"],
     "minibatches.size=null": ["minibatches.size=null"],
@@ -300,7 +300,7 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "collector=distributed": ["torch.distributed's tells nothing", "use collector=ray"],
     "collector=rpc": ["advantages cross from one into the next", "use collector=ray"],
-    "+collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync or collector=multi_async"],
+    "+collector.num_workers=2": ["collector.num_workers=2", "collector=multi_sync and collector=multi_async"],
     "buffer.storage=3": ["buffer.storage=3: should be a group of keys"],
     "buffer.storage=null": ["buffer.storage=null: should be a group of keys"],
     "algo=dqn env=cartpole +buffer.sampler={_target_:torchrl.data.replay_buffers.PrioritizedSliceSampler}": [
@@ -330,8 +330,7 @@ MISTAKES: dict[str, list[str]] = {
         "use env=vmas env.scenario=balance",
     ],
     "algo=ppo env=cartpole collector=dataset data=npz data.path=set": [
-        "collector=dataset gives what others did, and algo=ppo learns from its own policy's frames alone",
-        "use algo=bc, or another that learns from data",
+        "collector=dataset does not fit minibatches=epochs, which learns from frames of its own policy alone",
     ],
     "algo=rainbow env=cartpole minibatches=mixed minibatches.n_steps=1 data=npz data.path=set": [
         "minibatches=mixed does not fit algo=rainbow; use minibatches=replay data=null\n",
@@ -409,7 +408,9 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "eval.backend=ray eval.address=ray://head:10001": ["eval.address=ray://head:10001: should be HOST:PORT"],
     "eval.address=auto": ["eval.address=auto is of eval.backend=ray"],
-    "collector=ray eval.backend=ray eval.address=auto": ["use collector.address"],
+    "collector=ray eval.backend=ray eval.address=auto": [
+        "collector=ray, which has the cluster of both, collector.address"
+    ],
     "collector=ray collector.num_cpus=-1": ["collector.num_cpus=-1: should be greater than or equal to 0"],
     "collector=ray transforms=running_norm": ["running statistics", "use collector=single"],
     "algo=dqn rnn=lstm collector=ray collector.sync=false": ["collector.sync=false", "sequences go on"],
@@ -440,7 +441,10 @@ MISTAKES: dict[str, list[str]] = {
         "rnn=gru does not work with DDPGLoss, which",
         "use rnn=null",
     ],
-    "algo=ppo collector.init_random_frames=1024": ["init_random_frames=1024: ", "init_random_frames=0"],
+    "algo=ppo collector.init_random_frames=1024": [
+        "init_random_frames=1024 does not work with minibatches=epochs",
+        "init_random_frames=0",
+    ],
     "algo=recurrent_ppo minibatches.sequence=null": ["whole sequences; use minibatches.sequence=32"],
     "algo=recurrent_ppo minibatches.sequence=48": [
         "minibatches.sequence=48",

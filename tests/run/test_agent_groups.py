@@ -11,7 +11,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 import hydrl
 from hydrl.deploy.load import open_run
 from hydrl.errors import UserError
-from hydrl.run.video import film
+from hydrl.run.video import record_episode
 from hydrl.training import SeedStream
 from hydrl.training.evaluator import episode_seed
 from tests.conftest import SMALL, logged, settings, typed
@@ -101,7 +101,7 @@ def test_a_film_is_of_the_episode_that_is_evaluated(folder, tmp_path):
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
         played = evaluator(frames, 1, SeedStream.CLOSING)
-        value, steps, cut = film(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
+        value, steps, cut = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
     assert (steps, cut) == (25, False)
     assert value == pytest.approx(played.mean, rel=1e-4)
     assert (tmp_path / "film.mp4").stat().st_size > 1_000

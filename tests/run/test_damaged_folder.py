@@ -21,11 +21,11 @@ from hydrl.datasets import summary as overview
 from hydrl.errors import RunError, UserError
 from hydrl.experiments import report, runs, sweep
 from hydrl.run.checkpoint import archive as checkpoint
-from hydrl.run.checkpoint import resume, warm_start
+from hydrl.run.checkpoint import resume, resume_command, warm_start
 from hydrl.run.logging.loggers import MetricsFile
 from hydrl.run.run_folder import summary
 from scripts.docs import results_page
-from tests.conftest import SMALL, settings, typed
+from tests.conftest import SMALL, resume_point, settings, typed
 
 DQN = [*SMALL, "algo=dqn", "env=cartpole", "minibatches.warmup_frames=64", "minibatches.updates=1"]
 PLAYED = ["eval.episodes=1", "eval.final_episodes=1"]
@@ -142,20 +142,20 @@ def damages(run: Path) -> Iterator[tuple[str, str, Damage]]:
 
 
 def resumed(run: Path) -> None:
-    words = resume.expand([f"resume={run}", "total_frames=192"])
+    words = resume_command.expand([f"resume={run}", "total_frames=192"])
     chosen = settings(*(each for each in words if key_of(each) != "hydra.run.dir"), run_dir=run)
-    start = resume.origin(chosen)
-    resume.finished(chosen, start)
+    start = resume_point(chosen)
+    resume.is_finished(chosen.shown, start)
     MetricsFile(run / "metrics.csv").keep(1)
 
 
 def resumed_auto(run: Path) -> None:
     chosen = settings(*DQN, "resume=auto", run_dir=run)
-    resume.finished(chosen, resume.origin(chosen))
+    resume.is_finished(chosen.shown, resume_point(chosen))
 
 
 def begun_from(run: Path) -> None:
-    warm_start.source(settings(*DQN, f"init_from.run='{run}'", run_dir=run.with_name("new")), None)
+    warm_start.find_warm_start(settings(*DQN, f"init_from.run='{run}'", run_dir=run.with_name("new")).shown)
 
 
 def swept(run: Path) -> None:

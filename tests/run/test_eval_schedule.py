@@ -19,10 +19,9 @@ from hydrl.contrib.ray import cluster as machines
 from hydrl.contrib.ray import evaluation
 from hydrl.errors import UserError, WorkerError
 from hydrl.run.checkpoint import archive
-from hydrl.run.checkpoint.resume import origin
-from hydrl.run.eval_process import InAProcess, played
-from hydrl.run.eval_schedule import LooksBeside
-from tests.conftest import SMALL_PPO, digest, logged, saved, settings
+from hydrl.run.eval_process import EvalProcess, try_snapshot
+from hydrl.run.eval_schedule import EvalSchedule
+from tests.conftest import SMALL_PPO, digest, logged, resume_point, saved, settings
 
 # Its normaliser's statistics change with every batch, and each look is due two batches after the one before.
 WORDS = [*SMALL_PPO, "env=inverted_double_pendulum", "collector.num_envs=2", "total_frames=512"]
@@ -35,7 +34,7 @@ def trained(folder: Path, *words: str) -> Path:
     from train import train
 
     chosen = settings(*words, run_dir=folder)
-    train(chosen, origin(chosen))
+    train(chosen, resume_point(chosen))
     return folder
 
 
@@ -95,13 +94,13 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run whose first evaluation ended with its process, and what was said of it."""
     folder = tmp_path_factory.mktemp("failed") / "run"
 
-    def kill(self, moment, send=InAProcess.send):
+    def kill(self, snapshot, send=EvalProcess.send):
         self.process.kill()
         self.process.join()
-        send(self, moment)
+        send(self, snapshot)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InAProcess, "send", kill)
+        patch.setattr(EvalProcess, "send", kill)
         with pytest.raises(WorkerError) as error:
             trained(folder, *BESIDE)
     return folder, str(error.value)
@@ -132,14 +131,14 @@ def test_what_fails_in_its_process_is_told():
         raise UserError("not this one") if state else TypeError("no weights")
 
     there = SimpleNamespace(actor=SimpleNamespace(load_state_dict=refuse))
-    assert played(there, {"actor": True}) == "not this one"
-    lost = played(there, {"actor": None})
+    assert try_snapshot(there, {"actor": True}) == "not this one"
+    lost = try_snapshot(there, {"actor": None})
     assert lost.startswith("\nTraceback")
     ours, theirs = Pipe()
     theirs.send_bytes(pickle.dumps(lost))
-    there = SimpleNamespace(receive=partial(InAProcess.receive, SimpleNamespace(pipe=ours)))
+    backend = SimpleNamespace(receive=partial(EvalProcess.receive, SimpleNamespace(pipe=ours)))
     with pytest.raises(WorkerError, match=r"(?s)^the evaluation after 128 frames failed: .*no weights$"):
-        LooksBeside.receive(SimpleNamespace(there=there, asked=[{"frames": 128}]))
+        EvalSchedule.receive(SimpleNamespace(backend=backend, pending=[{"frames": 128}]))
 
 
 @pytest.mark.slow
@@ -157,18 +156,18 @@ def test_another_machine_is_sent_nothing_of_an_accelerator(monkeypatch):
     sent = []
     monkeypatch.setattr(ray, "wait", lambda references, timeout: (references, []))
     actor = SimpleNamespace(play=SimpleNamespace(remote=lambda moment: sent.append(moment) or "asked"))
-    there = SimpleNamespace(actor=actor, answer=None)
+    there = SimpleNamespace(actor=actor, result=None)
     weights = {"weight": torch.ones(2, device="meta")}
     monkeypatch.setattr(torch.Tensor, "cpu", lambda self: torch.ones_like(self, device="cpu"))
     rng = {"torch_cpu": 1, "torch_cuda": [2], "python": (3, 4)}
     moment = {"frames": 128, "episodes": 4, "actor": weights, "normaliser": {"0": weights}, "rng": rng}
-    evaluation.OnRay.send(there, moment)
+    evaluation.RayEvalProcess.send(there, moment)
     (came,) = sent
     assert came["rng"] == {"torch_cpu": 1, "python": (3, 4)}
     assert came["actor"]["weight"].device == came["normaliser"]["0"]["weight"].device == torch.device("cpu")
     assert moment["actor"]["weight"].is_meta  # which a checkpoint keeps as it is
     assert "torch_cuda" in moment["rng"]
-    assert there.answer == "asked"
+    assert there.result == "asked"
 
 
 @pytest.fixture(scope="module")
@@ -195,11 +194,11 @@ def test_on_ray_it_is_as_in_the_loop_whoever_collects(runs, words, cluster, tmp_
 def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(machines, "LOST", 0.0)
 
-    def kill(self, moment, send=evaluation.OnRay.send):
+    def kill(self, snapshot, send=evaluation.RayEvalProcess.send):
         os.kill(self.where.pid, signal.SIGKILL)
-        send(self, moment)
+        send(self, snapshot)
 
-    monkeypatch.setattr(evaluation.OnRay, "send", kill)
+    monkeypatch.setattr(evaluation.RayEvalProcess, "send", kill)
     with pytest.raises(
         WorkerError, match=r"^the process that evaluates \(process \d+ of node \w{8} at [\d.]+\) ended,"
     ):

@@ -57,10 +57,10 @@ def test_a_signal_waits_for_the_next_place_to_stop_and_the_handlers_come_back(si
     stop, reached = process.Stop(), []
 
     def batch() -> None:
-        stop.here()
+        stop.check()
         os.kill(os.getpid(), signum)
         reached.append("the end of the batch")
-        stop.here()
+        stop.check()
         reached.append("never")
 
     with pytest.raises(Interrupted) as caught, stop:
@@ -76,7 +76,7 @@ def test_what_nohup_ignores_stays_ignored():
     try:
         with process.Stop() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
-            stop.here()
+            stop.check()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -110,7 +110,7 @@ def test_an_import_is_not_broken_off(tmp_path, monkeypatch):
 
 def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not(capsys):
     def batch(error: Exception, signum: int | None = None) -> None:
-        with process.Stop() as stop, stop.blamed():
+        with process.Stop() as stop, stop.as_interrupt():
             if signum:
                 os.kill(os.getpid(), signum)
             raise error
@@ -139,7 +139,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(Interrupted) as caught:
-            stop.here()
+            stop.check()
     assert caught.value.exit_code == 143
 
 

@@ -48,10 +48,10 @@ headless.find_library = lambda name: None
 headless.prepare()
 from functools import partial
 from hydrl.envs import gymnasium_env, make_env
-from hydrl.run.video import picture
+from hydrl.run.video import render_rgb
 env = make_env(partial(gymnasium_env, "Hopper-v5"), (), render="rgb_array")
 env.reset()
-picture(env)
+render_rgb(env)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "UserError: Hopper-v5 cannot be filmed: " in done.stderr

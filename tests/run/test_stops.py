@@ -13,8 +13,8 @@ import hydrl.training
 from hydrl.errors import Interrupted
 from hydrl.experience.checked_collector import CheckedCollector
 from hydrl.experience.worker_collectors import WorkerWatchdog
-from hydrl.run.checkpoint import archive, training_state
-from hydrl.run.logging.run_logger import Record
+from hydrl.run.checkpoint import archive, checkpointer
+from hydrl.run.logging.run_logger import RunLogger
 from hydrl.training.metrics import Metrics
 from hydrl.training.update import Update
 from tests.conftest import SMALL, digest, logged, saved, settings
@@ -94,15 +94,15 @@ class Points:
             self.around(patch, owner, name)
         self.around(patch, hydrl.training, "anneal")
         self.around(patch, CheckedCollector, "publish", lambda: self.in_batch)
-        self.around(patch, Record, "write_row", lambda: self.in_batch)
-        save = training_state.TrainingState.remember
+        self.around(patch, RunLogger, "write_row", lambda: self.in_batch)
+        save = checkpointer.Checkpointer.snapshot_if_old
 
         def between(*args):
             self.in_batch = False
             self.begun.append(self.count)
             return save(*args)
 
-        patch.setattr(training_state.TrainingState, "remember", between)
+        patch.setattr(checkpointer.Checkpointer, "snapshot_if_old", between)
 
     def around(self, patch, owner, name: str, counts: Callable[[], bool] = lambda: True) -> None:
         real = getattr(owner, name)
@@ -137,13 +137,13 @@ def breaks_off_and_goes_on(name: str, run, monkeypatch, data: list[str], points:
     for k in range(points):
         at, folder = first + 1 + (end - first - 1) * (2 * k + 1) // (2 * points), f"broken-{k}"
         with monkeypatch.context() as patch:
-            patch.setattr(training_state, "AGE", 0.0)
-            patch.setattr(training_state, "SHARE", 0)
+            patch.setattr(checkpointer, "AGE", 0.0)
+            patch.setattr(checkpointer, "SHARE", 0)
             Points(patch, at)
             with pytest.raises(Interrupted):
                 run(*words, folder=folder)
         stopped = whole.parent / folder
-        kept = archive.verify(archive.find(stopped, "last"), memory=True)
+        kept = archive.verify(archive.find(stopped, "last"), with_rows=True)
         told = json.loads((stopped / "summary.json").read_text())
         assert kept["frames"] in (batch * frames, (batch + 1) * frames), at
         assert [told["frames"], told["updates"]] == [kept["frames"], kept["updates"]], at
@@ -185,13 +185,13 @@ def test_short_batches_are_gone_back_over_by_the_age_of_the_snapshot(run, monkey
     words = RUNS["DQN, by priorities, a full memory"]
     whole = run(*words, folder="whole")
     with monkeypatch.context() as patch:
-        patch.setattr(training_state, "AGE", 3_600.0)
-        patch.setattr(training_state.TrainingState, "save", lambda self: None)
+        patch.setattr(checkpointer, "AGE", 3_600.0)
+        patch.setattr(checkpointer.Checkpointer, "save", lambda self: None)
         Points(patch, 200)
         with pytest.raises(Interrupted):
             run(*words, folder="stopped")
     stopped = whole.parent / "stopped"
-    assert archive.verify(archive.find(stopped, "last"), memory=True)["frames"] == 0
+    assert archive.verify(archive.find(stopped, "last"), with_rows=True)["frames"] == 0
     run(*words, "resume=auto", folder="stopped")
     assert logged(stopped) == logged(whole)
     assert digest(saved(stopped, "buffer")) == digest(saved(whole, "buffer"))
@@ -206,10 +206,10 @@ def test_a_stop_while_a_checkpoint_is_loaded_leaves_it(run, monkeypatch):
         raise Interrupted(signal.SIGTERM, midway=True)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_state.TrainingState, "put_back", broken)
+        patch.setattr(checkpointer.Checkpointer, "restore", broken)
         with pytest.raises(Interrupted):
             run(*words, "resume=auto", folder="halves")
-    assert archive.verify(archive.find(folder, "last"), memory=True)["frames"] == 128
+    assert archive.verify(archive.find(folder, "last"), with_rows=True)["frames"] == 128
     run(*words, "resume=auto", folder="halves")
     assert logged(folder) == logged(whole)
 
@@ -234,8 +234,8 @@ def test_workers_collect_a_batch_again_that_is_broken_off(run, monkeypatch, caps
         return send(self, *args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_state, "AGE", 0.0)
-        patch.setattr(training_state, "SHARE", 0)
+        patch.setattr(checkpointer, "AGE", 0.0)
+        patch.setattr(checkpointer, "SHARE", 0)
         patch.setattr(WorkerWatchdog, "update_policy_weights_", publish)
         with pytest.raises(Interrupted):
             run(*words, folder="stopped")

@@ -26,7 +26,7 @@ from hydrl.networks import actors
 from hydrl.networks.rnn import RecurrentLayer
 from hydrl.run import process, rendering
 from hydrl.run.checkpoint import archive
-from hydrl.run.video import film, watch
+from hydrl.run.video import record_episode, watch
 from hydrl.training import PolicyEvaluator, SeedStream
 from tests.conftest import HANGING, saved, start
 from tests.fakes.envs import Toy
@@ -130,7 +130,7 @@ def still(env: str | partial, **kwargs):
 
 def shoot(parts, path, max_steps):
     """Films what :func:`played` or :func:`still` give."""
-    return film(PolicyEvaluator(*parts, seed=0, max_steps=max_steps), path, 0, SeedStream.TRAINING)
+    return record_episode(PolicyEvaluator(*parts, seed=0, max_steps=max_steps), path, 0, SeedStream.TRAINING)
 
 
 def frames(path: Path) -> list[np.ndarray]:
@@ -155,7 +155,7 @@ def test_it_is_an_episode_of_the_policy_and_browsers_play_it(id, build, size, fp
     evaluate = PolicyEvaluator(*played(id, build), seed=3, max_steps=20)
     evaluation = evaluate(100, 1, SeedStream.LATER)
     path = tmp_path / "film.mp4"
-    made = film(evaluate, path, 100, SeedStream.LATER)
+    made = record_episode(evaluate, path, 100, SeedStream.LATER)
     cut = bool(evaluation.cut_episodes)
     assert made == (evaluation.returns[0].item(), evaluation.lengths[0].item(), cut)
     assert cut == (id == "HalfCheetah-v5")
@@ -365,7 +365,7 @@ def test_a_run_stopped_while_it_films_goes_on_as_if_it_had_not_been(run, monkeyp
         return draw(self)
 
     monkeypatch.setattr(Striped, "render", render)
-    monkeypatch.setattr(process, "Stop", partial(process.Stop, HANGING))  # the film is ended
+    monkeypatch.setattr(process, "Stop", partial(process.Stop, grace=HANGING))  # the film is ended
     with pytest.raises(Interrupted) as stopped:
         run(*STRIPED, folder="halves")
     folder = whole.parent / "halves"

@@ -1,7 +1,7 @@
-"""What is handed over in Python as it is: classes of a notebook, as the choices that Hydra composes.
+"""Classes and functions passed to ``hydrl.train``, as options that Hydra composes.
 
-Hydra and a run's folder know parts by dotted names. A class that a module has goes by its own; one that only
-this process has goes by a name in this module, which another process does not find.
+Hydra and a run's folder know components by dotted names. A class of a module has its own; one that only this
+process has, as of a notebook, gets a name in this module, which another process does not find.
 """
 
 import inspect
@@ -20,48 +20,48 @@ from hydrl.config.signatures import accepted_parameters
 from hydrl.errors import UserError
 
 
-def words(given: Mapping[str, Any]) -> list[str]:
-    """Keywords of :func:`hydrl.train` as words of the command line.
+def words(keywords: Mapping[str, Any]) -> list[str]:
+    """Converts keywords of :func:`hydrl.train` to words of the command line.
 
-    A dictionary is several keys, ``eval={"episodes": 5}`` is ``eval.episodes=5``; a class or function is
-    the choice of its group.
+    A dictionary is several keys: ``eval={"episodes": 5}`` is ``eval.episodes=5``. A class or function is an
+    option of its group.
 
     Raises:
         UserError: for a value that no configuration can hold, and for two classes or functions of one name.
     """
-    found, named = [], dict[str, Any]()
-    for value in handed_over(given):
-        if named.setdefault(name := dotted(value), value) is not value:
+    overrides, by_name = [], dict[str, Any]()
+    for value in classes_in(keywords):
+        if by_name.setdefault(name := dotted(value), value) is not value:
             raise UserError(f"{name.rpartition('.')[2]}: two classes or functions have that name; rename one")
-    for key, value in given.items():
+    for key, value in keywords.items():
         if isinstance(value, Mapping):
-            within = {f"{key}.{name}": by_name(each) for name, each in value.items()}
-            found += [f"{name}={literal(each, name)}" for name, each in within.items()]
+            entries = {f"{key}.{name}": with_names(entry) for name, entry in value.items()}
+            overrides += [f"{name}={literal(entry, name)}" for name, entry in entries.items()]
         elif callable(value):
-            found.append(f"{key}={choice(new_key(key), value)}")
+            overrides.append(f"{key}={add_option(new_key(key), value)}")
         else:
-            found.append(f"{key}={literal(getattr(value, 'folder', value), key)}")  # of a run
-    return found
+            overrides.append(f"{key}={literal(getattr(value, 'folder', value), key)}")  # of a run
+    return overrides
 
 
-def handed_over(value: Any) -> Iterator[Callable[..., Any]]:
+def classes_in(value: Any) -> Iterator[Callable[..., Any]]:
     """The classes and functions in nested keywords."""
     if isinstance(value, Mapping):
-        for each in value.values():
-            yield from handed_over(each)
+        for entry in value.values():
+            yield from classes_in(entry)
     elif callable(value) and hasattr(value, "__name__"):
         yield value
 
 
-def by_name(value: Any) -> Any:
-    """The same with the dotted names of classes and functions in their places."""
+def with_names(value: Any) -> Any:
+    """Replaces classes and functions in nested keywords by their dotted names."""
     if isinstance(value, Mapping):
-        return {key: by_name(each) for key, each in value.items()}
+        return {key: with_names(entry) for key, entry in value.items()}
     return dotted(value) if callable(value) else value
 
 
-def choice(group: str, make: Callable[..., Any]) -> str:
-    """Makes of a class or function a choice of its group, and tells its name.
+def add_option(group: str, make: Callable[..., Any]) -> str:
+    """Adds a class or function to the options of its group; returns its name there.
 
     Raises:
         UserError: if there is no such group, or it has one of that name.
@@ -74,7 +74,7 @@ def choice(group: str, make: Callable[..., Any]) -> str:
     if (CONFIGS / group / f"{name}.yaml").exists():
         raise UserError(f"{group}={name}: hydrl has one of that name; give yours another")
     if group == "env":
-        node: dict[str, Any] = {"task": name, "env": environment(name, make)}
+        node: dict[str, Any] = {"task": name, "env": env_node(name, make)}
     else:
         node = {group: {"_target_": dotted(make)}}
     with ConfigStoreWithProvider(__name__) as store:
@@ -82,26 +82,26 @@ def choice(group: str, make: Callable[..., Any]) -> str:
     return name
 
 
-def take_present() -> None:
-    """Hands over anew what has been defined anew since, as in a later cell of a notebook."""
+def refresh() -> None:
+    """Replaces classes and functions that have been redefined since, as in a later cell of a notebook."""
     for id, spec in [*gymnasium.registry.items()]:
-        if id.startswith("hydrl/") and present(spec.entry_point) is not spec.entry_point:
-            environment(id.removeprefix("hydrl/"), present(spec.entry_point))
+        if id.startswith("hydrl/") and current(spec.entry_point) is not spec.entry_point:
+            env_node(id.removeprefix("hydrl/"), current(spec.entry_point))
     for make in [*vars(sys.modules[__name__]).values()]:
-        if present(make) is not make:
-            dotted(present(make))
+        if current(make) is not make:
+            dotted(current(make))
 
 
-def present(make: Any) -> Any:
-    """The class or function that its module has by that name now, if it has one; else the same."""
+def current(make: Any) -> Any:
+    """The class or function that now has this name in its module, or the same."""
     if not inspect.isclass(make) and not inspect.isfunction(make):
         return make
     now = getattr(sys.modules.get(make.__module__), make.__qualname__, make)
     return now if type(now) is type(make) and now.__module__ == make.__module__ else make
 
 
-def environment(name: str, make: Callable[..., Any]) -> dict[str, Any]:
-    """The node of an environment: Gymnasium's tasks are registered, under ``hydrl/NAME``."""
+def env_node(name: str, make: Callable[..., Any]) -> dict[str, Any]:
+    """The configuration of an environment; Gymnasium's are registered as ``hydrl/NAME``."""
     if isinstance(make, type) and issubclass(make, gymnasium.Env):
         gymnasium.registry.pop(f"hydrl/{name}", None)  # of an earlier cell
         gymnasium.register(f"hydrl/{name}", entry_point=make)
@@ -110,7 +110,7 @@ def environment(name: str, make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def dotted(make: Callable[..., Any]) -> str:
-    """The name by which it is found, in its own module or else in this one."""
+    """The dotted name of a class or function, in its own module or else in this one."""
     module, name = getattr(make, "__module__", ""), getattr(make, "__qualname__", "")
     if module != "__main__" and "." not in name and getattr(sys.modules.get(module), name, None) is make:
         return f"{module}.{name}"
@@ -118,30 +118,30 @@ def dotted(make: Callable[..., Any]) -> str:
     return f"{__name__}.{make.__name__}"
 
 
-def here_only(choices: Mapping[str, Any]) -> list[str]:
-    """Those of a run's choices that were handed over in this process, as they are typed."""
+def process_only(choices: Mapping[str, Any]) -> list[str]:
+    """Those of a run's options that only this process has, as they are typed."""
     store: Mapping[str, Any] = ConfigStore.instance().repo
-    found = {group: store.get(group, {}).get(f"{name}.yaml") for group, name in choices.items()}
+    nodes = {group: store.get(group, {}).get(f"{name}.yaml") for group, name in choices.items()}
     return [
-        f"{group}={choices[group]}" for group, node in found.items() if node and node.provider == __name__
+        f"{group}={choices[group]}" for group, node in nodes.items() if node and node.provider == __name__
     ]
 
 
-def leave_out(cfg: DictConfig, typed: Sequence[str]) -> None:
-    """Takes out of a function's node what files set for another choice of its group, and it does not take.
+def drop_unaccepted(cfg: DictConfig, typed: Sequence[str]) -> None:
+    """Removes keys that files set for another option of the group and that the function does not accept.
 
     Args:
         cfg: composed.
-        typed: keys, which stay and are refused.
+        typed: keys that stay, and are refused later.
     """
     for group, node in [(str(key), node) for key, node in cfg.items()]:
         name = str(node.get("_target_")).removeprefix(f"{__name__}.") if isinstance(node, DictConfig) else ""
         if name not in globals():
             continue
         parameters, open_ended = accepted_parameters(globals()[name])
-        kept = {"_target_", *parameters, *(each.removeprefix(f"{group}.") for each in typed)}
-        if lost := [] if open_ended else [str(each) for each in node if each not in kept]:
-            print(f"{group}: {', '.join(lost)} are left out, as {name} takes none of them")
+        accepted = {"_target_", *parameters, *(key.removeprefix(f"{group}.") for key in typed)}
+        if dropped := [] if open_ended else [str(key) for key in node if key not in accepted]:
+            print(f"{group}: {', '.join(dropped)} are left out, as {name} takes none of them")
         with open_dict(cfg):
-            for each in lost:
-                del node[each]
+            for key in dropped:
+                del node[key]

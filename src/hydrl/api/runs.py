@@ -1,4 +1,4 @@
-"""Runs from Python, in a script, a notebook or a thread: what ``hydrl.train`` and its kin do."""
+"""Runs from Python, in a script, a notebook or a thread: ``hydrl.train``, ``runs`` and ``sweep``."""
 
 import os
 import signal
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import DictConfig
 
-from hydrl.api import python_classes, training
+from hydrl.api import python_classes
+from hydrl.api.training import TRAINING, as_found
 from hydrl.config import ROOT, command_line
 from hydrl.config.migrations import new_key
 from hydrl.config.overrides import choices_made, key_of, literal
@@ -26,12 +27,12 @@ from hydrl.deploy.policy import Policy, open_policy
 from hydrl.errors import Interrupted, RunError, UserError, printable
 from hydrl.experience.forkserver import END_WITH_PARENT
 from hydrl.library_setup import quieten_libraries
-from hydrl.run import rendering
-from hydrl.run.checkpoint import resume
+from hydrl.run import Session, rendering
+from hydrl.run.checkpoint.resume_command import expand
 from hydrl.run.logging.console import closing_rows
 from hydrl.run.process import choose_device
-from hydrl.run.run_folder import metric_rows, require_run, summary
-from hydrl.run.video import film
+from hydrl.run.run_folder import CONFIG, metric_rows, require_run, summary
+from hydrl.run.video import record_episode
 from hydrl.training import PolicyEvaluator
 
 if TYPE_CHECKING:
@@ -39,17 +40,17 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run by its folder: what it reached, its policy, and how to go on; a notebook shows its curves.
+    """A run folder: results, policy and resuming; a notebook shows its curves.
 
     Args:
         place: the run's folder.
         trust: see :func:`hydrl.load`; runs of this process are trusted.
 
     Attributes:
-        folder: where everything of it lies.
+        folder: the run's folder.
 
     Raises:
-        UserError: if no run lies there.
+        UserError: if there is no run.
     """
 
     def __init__(self, place: str | Path, *, trust: bool = False) -> None:
@@ -85,7 +86,7 @@ class Run:
 
     def policy(self, checkpoint: str | int = "best", *, device: str = "cpu") -> Policy:
         """See :func:`hydrl.load`."""
-        python_classes.take_present()
+        python_classes.refresh()
         return open_policy(self.folder, checkpoint, device, self.trust)
 
     def evaluate(
@@ -127,7 +128,7 @@ class Run:
         """
         path = self.folder / f"video-{checkpoint}.mp4"
         with self._opened(checkpoint, device, filming=True) as (frames, evaluator):
-            _, steps, cut = film(evaluator, path, frames, stream)
+            _, steps, cut = record_episode(evaluator, path, frames, stream)
         if cut:
             print(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
         return path
@@ -137,8 +138,8 @@ class Run:
         self, checkpoint: str | int, device: str, *, filming: bool = False
     ) -> Iterator[tuple[int, PolicyEvaluator]]:
         """The frames that a policy was trained for and what plays it; the process is left as it was found."""
-        with training.as_found():
-            python_classes.take_present()
+        with as_found():
+            python_classes.refresh()
             rendering.prepare(wanted=filming)  # before anything opens a window
             quieten_libraries()
             chosen = choose_device(device)
@@ -152,76 +153,76 @@ class Run:
         return train(*words, resume=self.folder, **{"trust": self.trust, **keys})
 
     def __repr__(self) -> str:
-        """What it is of and what it reached."""
-        known = self.summary
-        if not known:
+        """Algorithm, environment, seed and result."""
+        summary = self.summary
+        if not summary:
             return printable(f"<Run in {self.folder}, which has not ended>")
-        rows = closing_rows(known, self.folder)
-        reached = rows.get("evaluation", "not evaluated")
-        return printable(f"<Run of {named(known)}: {reached}, in {rows['folder']}>")
+        rows = closing_rows(summary, self.folder)
+        result = rows.get("evaluation", "not evaluated")
+        return printable(f"<Run of {describe(summary)}: {result}, in {rows['folder']}>")
 
     def _repr_html_(self) -> str:
         """Its curves and closing table, for a notebook."""
-        known, picture = self.summary, self.folder / "curves.png"
-        if not known:
+        summary, image_file = self.summary, self.folder / "curves.png"
+        if not summary:
             return escape(repr(self))
-        curves = b64encode(picture.read_bytes()).decode() if picture.is_file() else ""
+        curves = b64encode(image_file.read_bytes()).decode() if image_file.is_file() else ""
         rows = "".join(
             f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
-            for name, text in closing_rows(known, self.folder).items()
+            for name, text in closing_rows(summary, self.folder).items()
         )
         image = f'<img alt="curves" width="560" src="data:image/png;base64,{curves}">' if curves else ""
-        return f"<h4>{escape(named(known))}</h4>{image}<table>{rows}</table>"
+        return f"<h4>{escape(describe(summary))}</h4>{image}<table>{rows}</table>"
 
 
-def named(summary: Mapping[str, Any]) -> str:
-    """What a run is of, in a few words."""
-    algo, env, seed, status = (summary.get(each, "?") for each in ("algo", "env", "seed", "status"))
+def describe(summary: Mapping[str, Any]) -> str:
+    """Algorithm, environment, seed and status in one line."""
+    algo, env, seed, status = (summary.get(key, "?") for key in ("algo", "env", "seed", "status"))
     return f"{algo} on {env}, seed {seed}{'' if status == 'finished' else f' ({status})'}"
 
 
 def train(*words: str, folder: str | Path | None = None, began: float | None = None, **keys: Any) -> Run:
     """See :func:`hydrl.train`; ``began`` is when it was called, by ``time.monotonic``."""
-    if wrong := next((each for each in words if not isinstance(each, str)), None):
+    if wrong := next((word for word in words if not isinstance(word, str)), None):
         raise UserError(f'{wrong!r}: give words as "algo=ppo" or keywords as algo="ppo"')
     typed = [*words, *python_classes.words(keys)]
     if folder is not None:
         typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
-    with training.begun(began):
-        python_classes.take_present()
-        cfg = command_line.in_python(typed, resume.expand)
+    with TRAINING.begin(began) as session:
+        python_classes.refresh()
+        cfg = command_line.in_python(typed, expand)
         place = Path(cfg.run_dir)
-        python_classes.leave_out(cfg, [new_key(key_of(each)) for each in typed])
-        if here := python_classes.here_only(choices_made()):
-            refuse_workers(cfg, here)
-            print(f"{', '.join(here)} is of this process, in which alone the run can be gone on with")
-        ended = trained(cfg)
+        python_classes.drop_unaccepted(cfg, [new_key(key_of(word)) for word in typed])
+        if options := python_classes.process_only(choices_made()):
+            refuse_workers(cfg, options)
+            print(f"{', '.join(options)} is of this process, in which alone the run can be gone on with")
+        ended = run_training(cfg, session)
     if ended is not None and ended.exit_code != 128 + signal.SIGINT:  # the process itself was to end
         signal.raise_signal(ended.exit_code - 128)
     return Run(place, trust=True)
 
 
-def refuse_workers(cfg: DictConfig, here: list[str]) -> None:
-    """Workers make their environments by name, and a class of this process has none there.
+def refuse_workers(cfg: DictConfig, options: list[str]) -> None:
+    """Refuses workers with an environment that only this process has; workers make theirs by name.
 
     Raises:
         UserError: if the run has workers and such an environment.
     """
-    env = next((each for each in here if each.startswith("env=")), None)
+    env = next((option for option in options if option.startswith("env=")), None)
     if env and (cfg.collector.get("num_workers") or cfg.collector.get("num_collectors")):
         raise UserError(f"{env}: workers have no such class; use collector=single, or a choice in a folder")
 
 
-def trained(cfg: DictConfig) -> Interrupted | None:
-    """Trains; what cut the run short once it had begun, where something did.
+def run_training(cfg: DictConfig, session: Session) -> Interrupted | None:
+    """Trains; returns the interrupt that ended a run after its first batch, if there was one.
 
     Raises:
         UserError: for a mistake in the configuration or in the task.
-        RunError: for what else ended it and is no defect.
-        KeyboardInterrupt: where it was stopped before it had begun.
+        RunError: for a run that diverged or could not be written.
+        KeyboardInterrupt: where it was stopped before the first batch.
     """
     try:
-        application()(cfg)
+        application()(cfg, session)
     except UserError:
         command_line.remove_unused_folder()
         raise
@@ -242,8 +243,8 @@ def trained(cfg: DictConfig) -> Interrupted | None:
 
 
 @cache
-def application() -> Callable[[DictConfig], None]:
-    """``train.py``'s own way from a configuration to a run."""
+def application() -> Callable[[DictConfig, Session], None]:
+    """``start`` of ``train.py``."""
     spec = spec_from_file_location("hydrl_train", ROOT / "train.py")
     assert spec is not None
     assert spec.loader is not None
@@ -256,9 +257,9 @@ def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
     """See :func:`hydrl.runs`."""
     if not Path(place).is_dir():
         raise UserError(f"{place}: there is no such folder")
-    found = sorted(each.parent for each in Path(place).rglob("summary.json"))
-    ended = [Run(each, trust=trust) for each in found if (each / "config_resolved.yaml").is_file()]
-    return [each for each in ended if each.summary.get("status") == "finished"]
+    folders = sorted(file.parent for file in Path(place).rglob("summary.json"))
+    ended = [Run(folder, trust=trust) for folder in folders if (folder / CONFIG).is_file()]
+    return [run for run in ended if run.summary.get("status") == "finished"]
 
 
 def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Run]:
@@ -272,10 +273,10 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
     several = {
         key: value if isinstance(value, list | range) else [value] for key, value in plain_keys.items()
     }
-    typed = [f"{key}={','.join(literal(each, key) for each in values)}" for key, values in several.items()]
+    typed = [f"{key}={','.join(literal(value, key) for value in values)}" for key, values in several.items()]
     place = Path(folder or f"outputs/sweeps/{datetime.now():%Y-%m-%d_%H-%M-%S-%f}")
     command = [sys.executable, str(ROOT / "train.py"), "-m", *words, *typed]
-    plain = {key: each for key, each in os.environ.items() if key != "FORCE_COLOR"}  # a notebook sets it
+    plain = {key: value for key, value in os.environ.items() if key != "FORCE_COLOR"}  # a notebook sets it
     process = subprocess.Popen(
         [*command, f"hydra.sweep.dir={literal(place, 'folder')}"], env=plain, preexec_fn=END_WITH_PARENT
     )
@@ -286,6 +287,6 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
         process.wait()
         raise
     if code:
-        those = f"; hydrl.runs({str(place)!r}) has those that finished" if place.is_dir() else ""
-        raise RunError(f"the sweep in {place} ended with exit code {code} and has printed why{those}")
+        hint = f"; hydrl.runs({str(place)!r}) has those that finished" if place.is_dir() else ""
+        raise RunError(f"the sweep in {place} ended with exit code {code} and has printed why{hint}")
     return runs(place, trust=True)

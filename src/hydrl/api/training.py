@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,42 +14,45 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 
 from hydrl.errors import UserError
-from hydrl.library_setup import WARNED
-from hydrl.run import run_folder
-from hydrl.run.process import asked_to_stop
-from hydrl.training import timers
+from hydrl.run import Session
 from hydrl.training.evaluator import preserve_rng
 
 LOGGERS = ("torchrl", "torch.utils.cpp_extension")  # whose levels `quieten_libraries` sets
-_one = threading.Lock()
 
 
-@contextmanager
-def begun(since: float | None = None) -> Iterator[None]:
-    """Holds the process for one run, whose time counts from ``since`` by ``time.monotonic``, or from now.
+class Training:
+    """The run that ``hydrl.train`` has under way in this process: at most one at a time."""
 
-    Raises:
-        UserError: if another is under way.
-    """
-    if not _one.acquire(blocking=False):
-        raise UserError("another run is under way in this process; wait for it, or end it with hydrl.stop()")
-    try:
-        asked_to_stop.clear()
-        WARNED.clear()  # a run says what it has to say, whatever one before it said
-        timers.begin(since)
-        with as_found():
-            yield
-    finally:
-        run_folder.unlock()
-        asked_to_stop.clear()
-        _one.release()
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.session = Session()
+
+    @contextmanager
+    def begin(self, began: float | None = None) -> Iterator[Session]:
+        """Holds the process for one run, which began at ``began`` by ``time.monotonic``, or now.
+
+        Raises:
+            UserError: if another is under way.
+        """
+        if not self.lock.acquire(blocking=False):
+            raise UserError(
+                "another run is under way in this process; wait for it, or end it with hydrl.stop()"
+            )
+        try:
+            self.session = Session(time.monotonic() if began is None else began)
+            with as_found():
+                yield self.session
+        finally:
+            self.lock.release()
+
+    def stop(self) -> bool:
+        """See :func:`hydrl.stop`."""
+        if is_under_way := self.lock.locked():
+            self.session.stop_requested.set()
+        return is_under_way
 
 
-def stop() -> bool:
-    """See :func:`hydrl.stop`."""
-    if _one.locked():
-        asked_to_stop.set()
-    return _one.locked()
+TRAINING = Training()  # of this process
 
 
 @contextmanager

@@ -9,20 +9,18 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hydrl.config.compatibility import in_need, unfit, unheard
+from hydrl.config.compatibility import incompatible, mislabelled, unheard, unmet_requirements
 from hydrl.config.networks import forgetful, from_one_or_another, ill_read, standardised
 from hydrl.config.overrides import choices_made, forks, key_of, words
 from hydrl.config.ranges import RANGES, too_large
 from hydrl.config.schema import ASKED, NETWORKS, Part, Values, asked
 from hydrl.config.signatures import check_signatures, hold_one
 from hydrl.config.suggestions import missing
-from hydrl.config.tasks import ill_named, ill_timed, ill_wrapped, lacking, unmet
+from hydrl.config.tasks import ill_named, ill_wrapped, lacking
 from hydrl.config.tree import content, find, show
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.config.user_dirs import sources
 from hydrl.errors import UserError
-
-ON_RAY = "hydrl.contrib.ray.collector.ray_collector"
 
 
 def check(values: Values) -> None:
@@ -40,15 +38,14 @@ def check(values: Values) -> None:
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
     for rule in (
-        in_need,
-        unfit,
+        unmet_requirements,
+        incompatible,
+        mislabelled,
         too_large,
         begun_from,
-        ill_timed,
         ill_wrapped,
         ill_named,
         ill_read,
-        unmet,
         at_odds,
     ):
         for message in rule(values):
@@ -86,13 +83,7 @@ def at_odds(values: Values) -> Iterator[str]:
     if (values["resume"] is None or fork) and started:  # a run never writes over another
         there = f"hydra.run.dir={folder} holds a run already"
         yield f"{there}; go on with it by {shlex.quote(f'resume={folder}')}, or choose another"
-    collector, module = values["collector"], values["loss"]["module"]
-    workers, single = asked(values, "workers"), "sync" not in collector
-    if workers and single and collector["_target_"] == "hydrl.experience.collectors.make_collector":
-        yield (
-            f"collector.num_workers={workers}: collector=single collects in this process; "
-            "use collector=multi_sync or collector=multi_async"
-        )
+    module, workers = values["loss"]["module"], asked(values, "workers")
     if workers and any(map(running, values["transforms"].values())):
         yield (
             "running statistics of observations or rewards would stay in the workers; "
@@ -112,7 +103,6 @@ def at_odds(values: Values) -> Iterator[str]:
         yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
     if "gamma" in module and module["_target_"].startswith("torchrl."):
         yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
-    yield from of_others(values)
     yield from of_no_use(values)
     yield from standardised(values)
     yield from unheard(values)
@@ -124,40 +114,20 @@ def at_odds(values: Values) -> Iterator[str]:
     yield from lacking(values)
 
 
-def of_others(values: Values) -> Iterator[str]:
-    """Frames that another policy acted in, where probabilities are compared with the policy's own."""
-    if not asked(values, "epochs"):
-        return
-    if values["collector"]["_target_"] == "hydrl.datasets.collector.DatasetCollector":
-        yield (
-            f"collector=dataset gives what others did, and algo={values['algo']} learns from its own "
-            "policy's frames alone; use algo=bc, or another that learns from data"
-        )
-    if frames := find(values, "collector.init_random_frames"):
-        yield (
-            f"collector.init_random_frames={frames}: frames that another policy acted in teach nothing here, "
-            "where probabilities are compared with the policy's own; use collector.init_random_frames=0"
-        )
-
-
 def of_no_use(values: Values) -> Iterator[str]:
     """A return that no actor is asked for, and a cluster for evaluations that are not played on one."""
     if (asked_for := find(values, "eval.target_return")) is not None and "target_return" not in values[
         "actor"
     ]:
         yield f"eval.target_return={asked_for} is of algo=decision_transformer; use that, or leave it out"
-    if (address := find(values, "eval.address")) is None:
-        return
-    if find(values, "eval.backend") != "ray":
+    if (address := find(values, "eval.address")) is not None and find(values, "eval.backend") != "ray":
         yield f"eval.address={address} is of eval.backend=ray; use that, or leave it out"
-    if values["collector"]["_target_"] == ON_RAY:
-        yield f"eval.address={address}: collector=ray has the cluster of both; use collector.address"
 
 
 def running(transform: Part) -> bool:
     """Whether a transform updates statistics while training collects."""
     *_, name = transform["_target_"].split(".")
-    standing = {"normaliser": "frames", "reward_scaling": "scale"}  # what is given where nothing runs along
+    standing = {"normalizer": "frames", "reward_scaling": "scale"}  # what is given where nothing runs along
     if name in standing:
         return transform.get(standing[name]) is None
     return name in ("VecNorm", "VecNormV2", "RunningNorm", "RunningRewardScaling")

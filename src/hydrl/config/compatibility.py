@@ -3,26 +3,48 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from hydrl.config import CONFIGS
-from hydrl.config.describe import chosen, named, use
+from hydrl.config.describe import chosen, env_named, named, use
 from hydrl.config.overrides import choices_made
-from hydrl.config.schema import NETWORKS, Values
+from hydrl.config.schema import NETWORKS, RULES, Values
 from hydrl.config.signatures import targets
 from hydrl.config.tree import choices, choices_with, content, find, show
 
+RULES_HERE = {"compatible_with", "requires"}
+# Requirements that are looked at once the environment is made, or that are no keys.
+OF_THE_ENVIRONMENT = ("action_spaces", "agent_groups", "package")
 
-def unfit(values: Values) -> Iterator[str]:
-    """Parts that the algorithm or its loss cannot learn with, and a task under another's name."""
+
+def with_rules(values: Values) -> Iterator[tuple[str, Values]]:
+    """Whatever has rules, ``compatible_with`` and ``requires``, as it is named in messages."""
     loss = values["loss"]
-    asking = [(f"algo={values['algo']}", *each) for each in values["compatible_with"].items()]
-    asking += [(named("loss", loss["module"]), *each) for each in loss["compatible_with"].items()]
-    for asks, group, fitting in asking:
-        names, able = chosen(group, values[group]), [each or "null" for each in fitting]
-        here = {"null", *choices(CONFIGS / group)}
-        # A part of one's own is taken at its word, where what fits is not of one's own too.
-        taken = not set(names) & here and set(able) <= here
-        if names and not taken and not set(names) & set(able):
-            unread = " data=null" if "mixed" in names and "replay" in able and values["data"] else ""
-            yield f"{group}={names[0]} does not fit {asks}; {use(group, able)}{unread}"
+    yield f"algo={values['algo']}", {"compatible_with": values["compatible_with"]}
+    yield named("loss", loss["module"]), {"compatible_with": loss["compatible_with"]}
+    yield loss["module"]["_target_"].rpartition(".")[2], {"requires": loss.get("requires", {})}
+    for path, node in targets(values):
+        if RULES_HERE & node.keys():
+            env = env_named(values["task"], node) if path == "env" else ""
+            yield env or (named(path, node) if (CONFIGS / path).is_dir() else path), node
+
+
+def incompatible(values: Values) -> Iterator[str]:
+    """Components that the algorithm, its loss or another component cannot work with."""
+    for label, node in with_rules(values):
+        rules = node.get("compatible_with", {})
+        for group, options in rules.items():
+            if group == "because":
+                continue
+            names, able = chosen(group, values[group]), [option or "null" for option in options]
+            here = {"null", *choices(CONFIGS / group)}
+            # A component of one's own is taken at its word, unless the rule names one of one's own too.
+            own = not set(names) & here and set(able) <= here
+            if names and not own and not set(names) & set(able):
+                unread = " data=null" if "mixed" in names and "replay" in able and values["data"] else ""
+                why = f", which {rules['because']}" if "because" in rules else ""
+                yield f"{group}={names[0]} does not fit {label}{why}; {use(group, able)}{unread}"
+
+
+def mislabelled(values: Values) -> Iterator[str]:
+    """An environment under the name of another."""
     task, env = values["task"], values["env"]
     # A scenario of VMAS names its task, and may be called as a task of others is.
     # So may one of a family's, which are called by their ids.
@@ -38,22 +60,20 @@ def unfit(values: Values) -> Iterator[str]:
                 yield f"{line}; use {' or '.join(able)}"
 
 
-def in_need(values: Values) -> Iterator[str]:
-    """Values of other keys that a part or the loss cannot do without."""
-    loss = values["loss"]
-    needing = [(loss["module"]["_target_"].rpartition(".")[2], loss.get("requires", {}))]
-    needing += [(path, node["requires"]) for path, node in targets(values) if "requires" in node]
-    for what, needs in needing:
+def unmet_requirements(values: Values) -> Iterator[str]:
+    """Values of other keys that a component or the loss cannot work with."""
+    for what, node in with_rules(values):
+        needs = node.get("requires", {})
         why = f", which {needs['because']}" if "because" in needs else ""
         for key, able in needs.items():
-            if key in ("because", "action_spaces"):  # of which the environment tells
+            if key in ("because", *OF_THE_ENVIRONMENT):
                 continue
             if (value := find(values, key)) not in able:
                 if isinstance(value, Mapping):  # a part, as it was chosen, or one's own by its keys
                     own = {
                         name: each
                         for name, each in value.items()
-                        if each is not None and name[0] != "_" and name != "requires"
+                        if each is not None and name[0] != "_" and name not in RULES
                     }
                     typed = choices_made().get(key)
                     value = typed if typed in choices(CONFIGS / key) else own

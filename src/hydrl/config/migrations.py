@@ -16,9 +16,6 @@ import yaml
 
 from hydrl.errors import UserError, print_lines
 
-ENCODER = "hydrl.networks.encoders.encoder"
-RNN = "hydrl.networks.rnn.RecurrentLayer"
-DATASET_COLLECTOR = "hydrl.datasets.collector.DatasetCollector"
 RULES = ("compatible_with", "requires")
 
 
@@ -115,18 +112,19 @@ def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
         return [new_config(value, scale=scale) for value in values]
     if not isinstance(values, dict):
         return new_option(path, values) if path in table()["options"] else values
+    targets = table()["targets"]
     if set(values) in ({"lstm"}, {"gru"}):  # before an RNN was a component
-        values = {"_target_": RNN, "_partial_": True, **values}
-    if new_name(values.get("_target_")) == new_name(RNN) and (cells := {"lstm", "gru"} & {*values}):
-        cell = cells.pop()
-        others = {key: value for key, value in values.items() if key != cell}
-        values = {**others, "cell": cell, "hidden_size": values[cell]}
+        values = {"_target_": targets["rnn"], "_partial_": True, **values}
+    cells = [cell for cell in ("lstm", "gru") if cell in values]
+    if cells and new_name(values.get("_target_")) == targets["rnn"]:
+        others = {key: value for key, value in values.items() if key not in cells}
+        values = {**others, "cell": cells[0], "hidden_size": values[cells[0]]}
     if "path" in (collector := dataset_collector(values)):  # before a dataset was a component
         data = {key: value for key, value in collector.items() if key in ("path", "task")}
         values = {
             **values,
             "collector": {key: value for key, value in collector.items() if key not in data},
-            "data": {"_target_": "hydrl.datasets.collector.load_dataset", **data},
+            "data": {"_target_": targets["dataset"], **data},
         }
     current = {}
     for key, value in values.items():
@@ -138,7 +136,7 @@ def new_config(values: Any, *, scale: str = "bytes", path: str = "") -> Any:
             current[name] = new_config(value, scale=scale, path=below)
     if "_target_" in current:  # as an environment's id may be MODULE:NAME
         current |= {key: new_name(current[key]) for key in ("_target_", "id") if key in current}
-    return {"scale": scale, **current} if current.get("_target_") == ENCODER else current
+    return {"scale": scale, **current} if current.get("_target_") == targets["encoder"] else current
 
 
 def new_rules(rules: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +163,8 @@ def joined(path: str, key: str) -> str:
 def dataset_collector(values: Mapping[str, Any]) -> dict[str, Any]:
     """The collector in settings, where it draws from a dataset."""
     collector: Any = values.get("collector")
-    draws = isinstance(collector, dict) and new_name(collector.get("_target_")) == DATASET_COLLECTOR
+    target = table()["targets"]["dataset_collector"]
+    draws = isinstance(collector, dict) and new_name(collector.get("_target_")) == target
     return collector if draws else {}
 
 
@@ -210,7 +209,7 @@ def old_config(values: Any, path: str = "") -> Any:
 
 def new_name(name: Any) -> Any:
     """The dotted name of a module, class or function of hydrl's as it is now; anything else as it is."""
-    if not isinstance(name, str) or not name.startswith("hydrl."):
+    if not isinstance(name, str) or name.partition(".")[0] != "hydrl":
         return name
     path, colon, rest = name.partition(":")
     parts = path.split(".")
@@ -287,7 +286,7 @@ def old_words(values: Any, path: str) -> Iterator[tuple[str, str]]:
                 yield from old_words(value, below)
     elif isinstance(values, str):
         if (current := new_option(path, values)) != values:
-            prefix = "" if values.startswith("hydrl.") else f"{path}="
+            prefix = "" if values.partition(".")[0] == "hydrl" else f"{path}="
             yield f"{prefix}{values}", f"{prefix}{current}"
         for name in re.findall(r"\$\{([\w.]+)\}", values):
             if (current := new_key(name)) != name:

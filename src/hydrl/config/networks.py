@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 from hydrl.config.describe import named
-from hydrl.config.migrations import ENCODER
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import targets
-from hydrl.config.tree import find, show
+from hydrl.config.tree import find, show, target_of
 
 # Keys of an encoder that are no entries.
 KEYS = ("reader", "features", "channels", "scale")
@@ -23,7 +22,7 @@ def ill_read(values: Values) -> Iterator[str]:
             line = f"{network}.{name}={show(node)}: should have _target_"
             yield f"{line}; {name}.KEY=VALUE sets a key of the one there is" if name != "norm" else line
     for path, node in targets(values):
-        if node["_target_"] != ENCODER:
+        if node["_target_"] != target_of("encoder/auto"):
             continue
         network = path.partition(".")[0]
         if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
@@ -46,7 +45,7 @@ def judges(values: Values) -> bool:
 
 def may_share(values: Values) -> bool:
     """Whether the critic may have the actor's encoder."""
-    reads_once = values["loss"]["module"].get("_target_") == "hydrl.losses.sac_shared_encoder.SACLoss"
+    reads_once = values["loss"]["module"].get("_target_") == target_of("loss/sac")
     return judges(values) or (reads_once and not asked(values, "rnn"))
 
 

@@ -26,8 +26,8 @@ Part = dict[str, Any]
 Values = Mapping[str, Any]
 
 MODULE = "tensordict.nn.TensorDictModuleBase"
-GYMNASIUM = "hydrl.envs.gymnasium_env"  # whose signature has the keys that no task is given
-HINDSIGHT = "hydrl.experience.hindsight.hindsight"  # whose networks read goals
+# What rules read of a component in its YAML; no argument of what it builds.
+RULES = ("compatible_with", "requires", "limits")
 
 
 def names_a_target(node: Part) -> Part:
@@ -156,7 +156,7 @@ def row_of(path: str) -> Row:
 
 def is_a_part(name: str) -> str:
     """What may be chosen is a group."""
-    if name not in (groups := [*ROWS, "loss"]):
+    if name not in (groups := [*ROWS, "loss"]) and name != "because":
         raise PydanticCustomError("group", f"Input should be one of the groups {', '.join(groups)}")
     return name
 
@@ -173,8 +173,8 @@ Alone = Literal["continuous", "discrete", "multi-discrete"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 Initial = Literal["actor", "critic", "value", "mixer", "targets", "normaliser"]
 
-# The choices of a group that may be chosen; the values of a dotted key that may be set, `because` of what.
-CompatibleWith = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None]]
+# The options of a group that may be chosen; the values of a dotted key that may be set; `because` of what.
+CompatibleWith = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None] | str]
 Requires = dict[str, list[Any] | str]
 
 

@@ -24,18 +24,17 @@ from pydantic import (
 from hydrl.config import CONFIGS, auto_values
 from hydrl.config.checks import check
 from hydrl.config.describe import chosen, env_named, named, use
-from hydrl.config.migrations import ENCODER, new_config
+from hydrl.config.migrations import new_config
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import ASKED, GYMNASIUM, HINDSIGHT, NETWORKS, Loss, Part, Parts, asked, nullable
+from hydrl.config.schema import ASKED, NETWORKS, RULES, Loss, Part, Parts, asked, nullable
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import explain, unresolved
-from hydrl.config.tree import choices, content, find
+from hydrl.config.tree import choices, content, find, target_of
 from hydrl.config.trust import check_addresses, check_trust
 from hydrl.errors import UserError
 
 Builder = Callable[..., Any]
 # Networks that are of one group of agents.
-OF_ONE_GROUP = [f"hydrl.networks.multi_agent.{each}" for each in ("deterministic", "q_value", "action_value")]
 VMAS = "torchrl.envs.VmasEnv"  # whose agents act by numbers where nobody says that they choose
 
 
@@ -78,10 +77,19 @@ class Settings(Parts):
             self._put(key, then.get(key), "as the run began")
         if any(key_of(word).endswith("encoder.scale") for word in words()):
             return
-        for path, node in targets(then):
+        encoders = [each for each in targets(then) if each[1]["_target_"] == target_of("encoder/auto")]
+        for path, node in encoders:
             for values in (vars(self), self._shown):
-                if node["_target_"] == ENCODER and isinstance(encoder := find(values, path), dict):
+                if isinstance(encoder := find(values, path), dict):
                     encoder["scale"] = node["scale"]
+
+    def needs_trust(self) -> bool:
+        """Whether the run is resumed only with ``trust=true``."""
+        try:
+            check_stranger(self)
+        except UserError:
+            return True
+        return False
 
     def _put(self, key: str, value: Any, why: str) -> None:
         setattr(self, key, value)
@@ -111,7 +119,7 @@ class Settings(Parts):
     @property
     def from_data(self) -> bool:
         """Whether frames are drawn from a data set, and none is collected."""
-        return self.collector["_target_"] == "hydrl.datasets.collector.DatasetCollector"
+        return self.collector["_target_"] == target_of("collector/dataset")
 
     @property
     def steps_of_a_row(self) -> int:
@@ -181,11 +189,30 @@ class Settings(Parts):
         return {name: builder(node) for name, node in (self.logger or {}).items()}
 
     @property
+    def goal(self) -> tuple[float | None, bool]:
+        """The mean return that counts as solved, and whether the run stops there."""
+        return self.eval.reward_threshold, self.eval.stop_when_solved
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a logger needs to know of the run, by the names of ``RunInfo``'s attributes."""
+        return {
+            **{"algo": self.algo, "task": self.task, "seed": self.seed, "config": self.shown},
+            **{"from_data": self.from_data, "info_keys": self.env.get("info_keys") or ()},
+            **{"notes": self.chosen, "needs_trust": self.needs_trust},
+        }
+
+    def check_env(self, kind: str, groups: Sequence[str], *, alike: bool) -> None:
+        """See :func:`check_action_space` and :func:`check_groups`."""
+        check_action_space(self, kind)
+        check_groups(self, groups, alike=alike)
+
+    @property
     def eval_backend(self) -> Builder:
         """The builder of what plays evaluations in the background; none where the loop waits for them."""
         if (node := content("/eval_backends").get(self.eval.backend)) is None:
             return nothing
-        options = {key: getattr(self.eval, key) for key in node if key != "_target_"}
+        options = {key: getattr(self.eval, key) for key in node if key not in ("_target_", *RULES)}
         return builder({**node, **options})
 
     @property
@@ -198,7 +225,7 @@ class Settings(Parts):
 def skipping(settings: Settings) -> Iterator[str]:
     """Says where an action is held for several of the simulator's frames what is counted."""
     env = settings.env
-    wrappers = (env.get("wrappers") or {}) if env["_target_"] == GYMNASIUM else {}
+    wrappers = (env.get("wrappers") or {}) if env["_target_"] == target_of("env/gym") else {}
     held = {
         f"env.wrappers.{name}.{key}": node[key]
         for name, node in wrappers.items()
@@ -259,7 +286,7 @@ def build(given: Any, part: str) -> Builder:
 
 def with_wrappers(env: Part) -> Part:
     """An environment's node; a Gymnasium task's wrappers are called with each task, and not before."""
-    if not (wrappers := env.get("wrappers")) or env["_target_"] != GYMNASIUM:
+    if not (wrappers := env.get("wrappers")) or env["_target_"] != target_of("env/gym"):
         return env
     return env | {"wrappers": {name: each | {"_partial_": True} for name, each in wrappers.items()}}
 
@@ -316,7 +343,7 @@ def plain(node: Any) -> Any:
     if isinstance(node, list):
         return [plain(each) for each in node]
     if isinstance(node, dict):
-        return {key: plain(each) for key, each in node.items() if key != "requires" or "_target_" not in node}
+        return {key: plain(each) for key, each in node.items() if key not in RULES or "_target_" not in node}
     return node
 
 
@@ -415,7 +442,7 @@ def whole(values: Any) -> dict[str, Any]:
     """
     composed = new_config(values, scale="bounds").items()
     made: dict[str, Any] = {key: None if each == {} and nullable(key) else each for key, each in composed}
-    relabelled = (made.get("buffer") or {}).get("_target_") == HINDSIGHT
+    relabelled = (made.get("buffer") or {}).get("_target_") == target_of("buffer/hindsight")
     for network in (made.get(name) or {} for name in NETWORKS):
         if relabelled and network.get("in_keys", ...) is None:
             network["in_keys"] = ["observation", "desired_goal"]
@@ -456,7 +483,8 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
         groups: the names of those that the environment has.
         alike: whether all their agents observe and act alike.
     """
-    if len(groups) > 1 and any(each["_target_"] in OF_ONE_GROUP for each in settings.networks.values()):
+    needs = [network.get("requires", {}) for network in settings.networks.values()]
+    if len(groups) > 1 and any("agent_groups" in each for each in needs):
         env = env_named(settings.task, settings.env)
         joined = ", or env.group_map=all_in_one_group" * (alike and "group_map" in settings.env)
         raise UserError(

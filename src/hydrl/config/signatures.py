@@ -18,9 +18,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, words
-from hydrl.config.schema import GYMNASIUM, WRAPPERS, Part, Values, row_of
+from hydrl.config.schema import RULES, WRAPPERS, Part, Values, row_of
 from hydrl.config.suggestions import explain, instead
-from hydrl.config.tree import find, paths, show
+from hydrl.config.tree import content, find, paths, show, target_of
 from hydrl.config.user_dirs import setter
 from hydrl.errors import UserError
 
@@ -94,7 +94,7 @@ def check_target(path: str, node: Part, values: Values) -> None:
     """The target can be imported, and the call it is configured for takes every key and lacks none."""
     name = of = node["_target_"]
     target = imported(path, name)
-    own_sampler = "hydrl.experience.buffers.PrioritizedSampler"
+    own_sampler = find(content("/buffer/prioritized"), "sampler._target_")
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         raise UserError(f"{path}._target_={name}: its priorities cannot be saved; use buffer=prioritized")
     is_class = inspect.isclass(target)
@@ -114,7 +114,7 @@ def check_target(path: str, node: Part, values: Values) -> None:
         networks = {each: Any for each in kinds if "network" in each or each in chosen}
         hold(f"{loss}.networks", networks, values, open_ended=open_ended, of=name)
     positional = [None] * (len(positions) + is_class)
-    own = {key for key in node if not key.startswith("_") and key != "requires"}
+    own = {key for key in node if not key.startswith("_") and key not in RULES}
     if path == "env":
         check_task(node, own, kinds, open_ended=open_ended)
     if wraps and "training_only" in kinds:
@@ -164,8 +164,8 @@ def check_task(node: Part, own: Set[str], kinds: Values, *, open_ended: bool) ->
     Raises:
         UserError: naming the key.
     """
-    if node["_target_"] != GYMNASIUM:
-        ours = accepted_parameters(get_object(GYMNASIUM))[0].keys() - {"num_envs", "device"}
+    if node["_target_"] != (gymnasium_env := target_of("env/gym")):
+        ours = accepted_parameters(get_object(gymnasium_env))[0].keys() - {"num_envs", "device"}
         for key in sorted(ours & own - kinds.keys()) if not open_ended else ():
             advice = "; transforms do here what wrappers do there" if key == "wrappers" else ""
             raise UserError(
@@ -305,7 +305,7 @@ def hold(path: str, kinds: Values, values: Values, *, open_ended: bool = False, 
     for key, value in (find(values, path) or {}).items():
         if key in kinds and not isinstance(value, Mapping):
             hold_one(f"{path}.{key}", kinds[key], values)
-        elif key not in kinds and not open_ended and not key.startswith("_") and key != "requires":
+        elif key not in kinds and not open_ended and not key.startswith("_") and key not in RULES:
             takes = f"{of} takes no {key}" if of else "there is no such key"
             known = [f"{path}.{each}" for each in kinds] or list(paths(values))
             ours = of.partition(".")[0] in ("", "hydrl", "torch", "torchrl")

@@ -1,24 +1,15 @@
 """Environments: their wrappers, the numbers that they tell, their opponents and the packages they need."""
 
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hydrl.config.describe import env_named, named
-from hydrl.config.schema import GYMNASIUM, Values, asked
+from hydrl.config.schema import Values
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import no_such_choice
-from hydrl.config.tree import find, show
-
-# Packages of the extras in pyproject.toml that a part cannot do without.
-NEEDED = {
-    "hydrl.contrib.ray.collector.ray_collector": "ray",
-    "hydrl.run.logging.loggers.tensorboard": "tensorboard",
-    "hydrl.run.logging.loggers.trackio": "trackio",
-    "hydrl.run.logging.loggers.wandb": "wandb",
-    "torchrl.envs.VmasEnv": "vmas",
-    "hydrl.networks.decision_transformer.decision_transformer": "transformers",
-}
+from hydrl.config.tree import content, show, target_of
 
 # What counts of a number of `info`, and the names that are taken in the log.
 FOLLOWED = ("last", "mean", "sum")
@@ -44,7 +35,7 @@ INSTEAD_OF = {
 def ill_wrapped(values: Values) -> Iterator[str]:
     """Wrappers that are none by name, and those that know what evaluation would not."""
     wrappers = values["env"].get("wrappers")
-    if wrappers is None or values["env"]["_target_"] != GYMNASIUM:
+    if wrappers is None or values["env"]["_target_"] != target_of("env/gym"):
         return
     if not isinstance(wrappers, Mapping):
         like = "env.wrappers.time_limit={_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:200}"
@@ -63,7 +54,7 @@ def ill_wrapped(values: Values) -> Iterator[str]:
 def ill_named(values: Values) -> Iterator[str]:
     """Numbers of ``info`` that are no names, or have one that the log needs itself."""
     given = values["env"].get("info_keys")
-    if given is None or values["env"]["_target_"] != GYMNASIUM:
+    if given is None or values["env"]["_target_"] != target_of("env/gym"):
         return
     whole, each = isinstance(given, list), given if isinstance(given, Mapping) else {}
     names = list(given) if whole else list(each)
@@ -81,41 +72,15 @@ def ill_named(values: Values) -> Iterator[str]:
             )
 
 
-def unmet(values: Values) -> Iterator[str]:
-    """Opponents that no policy would join, or that could not act as it does."""
-    if not values["env"].get("opponents"):
-        return
-    if asked(values, "rnn"):
-        yield (
-            "env.opponents: earlier policies are asked move by move and remember nothing; use rnn=null, "
-            "or env.opponents=null, which draws their moves at random"
-        )
-    if asked(values, "workers"):
-        yield (
-            "env.opponents: policies join them in the run's own process; use collector=single, or "
-            "env.opponents=null, which draws their moves at random"
-        )
-
-
-def ill_timed(values: Values) -> Iterator[str]:
-    """A time limit that an environment would call a terminal state."""
-    env = values["env"]
-    if env["_target_"] == "torchrl.envs.VmasEnv" and (steps := env.get("max_steps")) is not None:
-        yield (
-            f"env.max_steps={steps}: VMAS calls its time limit a terminal state, from which nothing is "
-            f"bootstrapped; use transforms.step_counter.max_steps={steps}, which truncates"
-        )
-
-
 def lacking(values: Values) -> Iterator[str]:
     """Packages that are not installed, and a scenario that VMAS does not have."""
-    if find(values, "eval.backend") == "ray" and importlib.util.find_spec("ray") is None:
-        yield "eval.backend=ray needs a package that is not installed; pip install 'hydrl[ray]'"
-    for path, part in targets(values):
-        if (package := NEEDED.get(str(part["_target_"]))) is None:
+    backend = content("/eval_backends").get(values["eval"]["backend"], {})
+    for path, part in [*targets(values), (f"eval.backend={values['eval']['backend']}", backend)]:
+        if (package := part.get("requires", {}).get("package")) is None:
             continue
         if (found := importlib.util.find_spec(package)) is None or found.origin is None:
-            asked = env_named(values["task"], part) if path == "env" else path.replace(".", "=")
+            asked = env_named(values["task"], part) if path == "env" else path
+            asked = re.sub(r"^(\w+)\.(\w+)$", r"\1=\2", asked)  # logger.wandb
             asked = asked if "=" in asked else named(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
             yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"

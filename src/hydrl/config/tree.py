@@ -51,6 +51,13 @@ def content(option: PurePosixPath | str, folders: tuple[Path, ...] = (CONFIGS,))
     return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.merge(*contents, own)))
 
 
+def target_of(option: str) -> str:
+    """The ``_target_`` of hydrl's own option ``GROUP/NAME``, by which its components are told from others."""
+    group, _, _ = option.partition("/")
+    values = content(f"/{option}")
+    return str(find(values, f"{group}._target_") or find(values, "module._target_") or values.get("_target_"))
+
+
 def choices_with(key: str, value: Any = None) -> list[str]:
     """The options, as they are typed, that have a dotted ``key``, and this ``value`` for it."""
     group, _, within = key.partition(".")

@@ -8,46 +8,47 @@ import torch
 from tensordict import TensorDictBase
 from torchrl.data import ReplayBuffer
 
-from hydrl.config.settings import Settings
 from hydrl.config.tree import find
+from hydrl.datasets.recorded_env import warn_of_other_env
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.library_setup import warn_once
-from hydrl.run.checkpoint.resume import DATA, Origin
+from hydrl.run.checkpoint.resume import DATA, ResumePoint
 
 
 def record_data(
-    data: ReplayBuffer | None, settings: Settings, origin: Origin | None
+    data: ReplayBuffer | None, settings: Mapping[str, Any], point: ResumePoint | None
 ) -> dict[str, Any] | None:
     """Record of the dataset for checkpoints: path, source checkpoint, number of rows and digest.
 
     Args:
         data: the dataset, if the run has one.
-        settings: settings of the run.
-        origin: what the run resumes from; a fork may use another dataset.
+        settings: of the run, as they are saved.
+        point: where the run is resumed; a fork may use another dataset.
 
     Raises:
         UserError: if a resumed run would learn from other rows than before.
     """
     if data is None:
         return None
+    warn_of_other_env(data, settings)
     now = {
-        "path": str(find(settings.shown, DATA)),
+        "path": str(find(settings, DATA)),
         "checkpoint": getattr(data, "read_from", None),
         "rows": len(data),
         "digest": compute_digest(data),
     }
-    if origin is None:
+    if point is None:
         return now
-    then = origin.data
+    then = point.data
     if not isinstance(then, Mapping):
         warn_once(
             f"the checkpoint is of an earlier version and does not record which rows of {DATA} the run began "
             f"with; it goes on with {describe_data(now)}"
         )
-    elif then.get("digest") != now["digest"] and origin.forked:
+    elif then.get("digest") != now["digest"] and point.is_fork:
         warn_once(
-            f"the fork learns from {describe_data(now)}; {origin.folder} learned from {describe_data(then)}"
+            f"the fork learns from {describe_data(now)}; {point.folder} learned from {describe_data(then)}"
         )
     elif then.get("digest") != now["digest"]:
         again = then.get("checkpoint")

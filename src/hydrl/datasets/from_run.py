@@ -11,7 +11,7 @@ from hydrl.datasets import files
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.run.checkpoint import archive as checkpoint
-from hydrl.run.checkpoint.replay_buffer import Memory, read
+from hydrl.run.checkpoint.replay_buffer import BufferFiles, read
 
 NORMALIZER_NAMES = ("Norm", "normaliser", "normalizer", "Running")  # parts of transforms' names
 
@@ -38,7 +38,7 @@ def read_run_buffer(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any],
         raise UserError(f"{key}={path} is no run; {other}")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
-        metadata = checkpoint.verify(archive, memory=True)
+        metadata = checkpoint.verify(archive, with_rows=True)
         with checkpoint.report_damage(archive):
             return (*read_checkpoint_rows(archive, metadata, f"{key}={path}"), archive)
     except UserError as error:
@@ -72,8 +72,8 @@ def read_checkpoint_rows(
     if "frames" in state:
         frames = FrameDedup(buffer.storage, (), 1)
         frames.load_state(state["frames"]["state"])
-        pictures = Memory(frames.buffer, archive.parent.parent, "frames")
-        pictures.load(state["frames"], torch.device("cpu"), archive.parent)
+        images = BufferFiles(frames.buffer, archive.parent.parent, "frames")
+        images.load(state["frames"], torch.device("cpu"), archive.parent)
         buffer.append_transform(frames)
     return buffer, settings, left
 

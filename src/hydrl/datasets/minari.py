@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
-from hydrl.config.schema import GYMNASIUM
 from hydrl.config.settings import Settings
+from hydrl.config.tree import target_of
 from hydrl.datasets.convert import ABOUT
 from hydrl.datasets.files import NEXT_OBSERVATIONS, Columns, column_entries, episode_ends, import_extra
 from hydrl.datasets.record import env_spaces
@@ -43,7 +43,11 @@ def save_minari(name: str, columns: Columns, about: Mapping[str, Any], settings:
     """
     minari = import_extra("minari", "format=minari")
     env, own = settings.env, env_spaces(settings)
-    task = gymnasium.registry.get(env["id"].rpartition(":")[2]) if env["_target_"] == GYMNASIUM else None
+    task = (
+        gymnasium.registry.get(env["id"].rpartition(":")[2])
+        if env["_target_"] == target_of("env/gym")
+        else None
+    )
     if task is not None and not isinstance(task.entry_point, str):  # a class is not written down
         task = None
     with warnings.catch_warnings(action="ignore"):  # of an author, and a link, that it is not given

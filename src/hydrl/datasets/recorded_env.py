@@ -5,7 +5,6 @@ from typing import Any
 
 from torchrl.data import ReplayBuffer
 
-from hydrl.config.settings import Settings
 from hydrl.config.tree import find, paths, show
 from hydrl.errors import printable
 from hydrl.library_setup import warn_once
@@ -14,15 +13,15 @@ from hydrl.run.checkpoint.resume import DATA
 IGNORED_KEYS = ("_target_", "info_keys")  # compared by the task's name; changes no row
 
 
-def warn_of_other_env(data: ReplayBuffer | None, settings: Settings) -> None:
+def warn_of_other_env(data: ReplayBuffer | None, settings: Mapping[str, Any]) -> None:
     """Warns if the dataset was recorded in the same environment with other wrappers or arguments."""
-    recorded, now = getattr(data, "recorded_env", None), settings.shown["env"]
+    recorded, now = getattr(data, "recorded_env", None), settings["env"]
     if getattr(data, "read_from", None) is None:  # no run's own steps: played by `record`
         recorded, now = without_training_wrappers(recorded), without_training_wrappers(now)
     if isinstance(recorded, Mapping) and (differences := compare_envs(recorded, now)):
         text = printable("; ".join(differences))
         warn_once(
-            f"{DATA}={find(settings.shown, DATA)} was recorded in the same environment under other settings: "
+            f"{DATA}={find(settings, DATA)} was recorded in the same environment under other settings: "
             f"{text}; its observations, actions and rewards are taken as they are"
         )
 

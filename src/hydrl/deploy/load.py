@@ -98,7 +98,7 @@ def open_run(
             f"run={run}: the policy in {archive.name} does not fit its environment: {reason}"
         ) from error
     recorded = Checkpoint.manifest(archive)["metadata"].get("classes")
-    warn_of_changed(record_classes(settings), recorded, archive)
+    warn_of_changed(record_classes(settings.shown), recorded, archive)
     if untrained:
         actor = partly_untrained(actor, build("actor")(env), untrained, env)
     env.close()

@@ -37,15 +37,15 @@ class MaskTracker(gymnasium.Wrapper):
         UserError: if the mask is all that the environment observes.
     """
 
-    def __init__(self, env: gymnasium.Env, place: MaskSource, named: str, actions: int) -> None:
+    def __init__(self, env: gymnasium.Env, source: MaskSource, label: str, actions: int) -> None:
         super().__init__(env)
-        self.source, self.label = place, named
+        self.source, self.label = source, label
         self.mask = np.ones(actions, bool)
-        kind, key = place
+        kind, key = source
         if kind == "entry":
             rest = {name: space for name, space in env.observation_space.spaces.items() if name != key}
             if not rest:
-                raise UserError(f"{named} observes nothing but {key}; env.action_mask=false observes that")
+                raise UserError(f"{label} observes nothing but {key}; env.action_mask=false observes that")
             self.observation_space = Dict(rest)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
@@ -160,10 +160,10 @@ def describe_source(place: MaskSource) -> str:
     return {"entry": f"its observation's {key}", "info": f"info['{key}']", "method": f"{key}()"}[kind]
 
 
-def warn_mask_ignored(named: str, place: MaskSource, why: str) -> None:
+def warn_mask_ignored(label: str, source: MaskSource, why: str) -> None:
     """Warns that invalid actions may be taken, and why."""
     warn_once(
-        f"{named} says by {describe_source(place)} which actions are forbidden, and they are tried: {why}"
+        f"{label} says by {describe_source(source)} which actions are forbidden, and they are tried: {why}"
     )
 
 

@@ -22,18 +22,18 @@ class EpisodeInfo(gymnasium.Wrapper):
 
     Args:
         env: the environment.
-        how: for each key in ``info``: the ``last`` value of the episode, or the ``mean`` or ``sum`` over
-            steps.
+        reductions: for each key in ``info``: the ``last`` value of the episode, or the ``mean`` or ``sum``
+            over steps.
         label: what a message calls the environment.
         required: keys that the user named, whose values must be numbers; others may be anything.
     """
 
     def __init__(
-        self, env: gymnasium.Env, how: Mapping[str, str], label: str, required: Collection[str]
+        self, env: gymnasium.Env, reductions: Mapping[str, str], label: str, required: Collection[str]
     ) -> None:
         super().__init__(env)
-        self.reductions, self.label, self.required = dict(how), label, [*required]
-        self.values, self.counts = dict.fromkeys(how, nan), dict.fromkeys(how, 0)
+        self.reductions, self.label, self.required = dict(reductions), label, [*required]
+        self.values, self.counts = dict.fromkeys(reductions, nan), dict.fromkeys(reductions, 0)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode with no values."""

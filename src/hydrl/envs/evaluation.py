@@ -15,13 +15,13 @@ from hydrl.specs import INFO
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one evaluation saw.
+    """The results of one evaluation.
 
     Attributes:
-        returns: ``[episodes]``, undiscounted, before any reward transform.
+        returns: ``[episodes]``, undiscounted, before reward transforms.
         lengths: ``[episodes]``, steps.
-        cut_episodes: how many of them were still running after ``eval.max_steps``, and count as they stood.
-        info: what is followed of Gymnasium's ``info``, by name, ``[episodes]``; NaN where it is not known.
+        cut_episodes: episodes that reached ``eval.max_steps``, and count as they were.
+        info: values followed in ``info``, by name, ``[episodes]``; NaN if unknown.
     """
 
     returns: Tensor
@@ -53,13 +53,13 @@ class Evaluation:
         }
 
     def info_means(self) -> dict[str, float]:
-        """``eval/NAME`` of what is followed of ``info``, over the episodes of which it is known, if any."""
+        """``eval/NAME`` of the values followed in ``info``, over the episodes where they are known."""
         return known_means({f"eval/{name}": values for name, values in self.info.items()})
 
 
 @torch.no_grad()
 def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps: int) -> Evaluation:
-    """One deterministic episode in each environment of ``env``, stopping when the last has finished."""
+    """Plays one deterministic episode in each environment, until the last has finished."""
     episodes = env.numel()
     returns, lengths = torch.zeros(episodes), torch.zeros(episodes, dtype=torch.int64)
     running = torch.ones(episodes, dtype=torch.bool)
@@ -85,7 +85,7 @@ def play_episodes(env: TransformedEnv, actor: TensorDictModuleBase, *, max_steps
 
 @contextmanager
 def without_log_probabilities(actor: TensorDictModuleBase) -> Iterator[None]:
-    """Lets ``actor`` act without saying how likely its actions were, a seventh of the time of a step."""
+    """Context manager in which ``actor`` computes no log-probabilities, a seventh of a step's time."""
     drawing = [module for module in actor.modules() if isinstance(module, ProbabilisticTensorDictModule)]
     flags = [module.return_log_prob for module in drawing]
     try:
@@ -98,6 +98,6 @@ def without_log_probabilities(actor: TensorDictModuleBase) -> Iterator[None]:
 
 
 def known_means(values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-    """The mean of each over the episodes of which it is known; what none is known of is left out."""
+    """The mean of each value over the episodes where it is known."""
     known = {name: tensor[~tensor.isnan()].double() for name, tensor in values.items()}
     return {name: tensor.mean().item() for name, tensor in known.items() if len(tensor)}

@@ -1,4 +1,4 @@
-"""Environments that are told what they observe, for a policy that somebody else's loop steps."""
+"""An environment for a policy that somebody else's loop steps, and conversion of its input and output."""
 
 import math
 from collections.abc import Mapping
@@ -34,13 +34,13 @@ from hydrl.specs import INFO, MASK
 
 
 class ExternalEnv(EnvBase):
-    """Observes what it is told, in place of a simulator: the transforms over it then do as they do there.
+    """Environment whose observations are set from outside, so that a policy's transforms run as in training.
 
-    No episode ends in it by itself.
+    Its episodes never end by themselves.
 
     Args:
-        like: an environment, whose specs it has.
-        batch_size: of what it is told.
+        like: an environment with the specs it has.
+        batch_size: of the observations.
     """
 
     entry_label = "the mask"
@@ -60,12 +60,10 @@ class ExternalEnv(EnvBase):
             )
 
     def set_observation(self, tensordict: TensorDictBase) -> None:
-        """Takes what is observed from now on, ``[*batch_size]``, and what the step that led there paid.
-
-        A reward that is not told is none.
+        """Sets the next observation, ``[*batch_size]``, and the reward of the step before, 0 if missing.
 
         Raises:
-            UserError: for entries that lack, or have another shape or kind.
+            UserError: for entries that are missing, or have another shape or dtype.
         """
         for key, spec in self.observation_spec.items(True, True):
             value = tensordict.get(key, None)
@@ -87,41 +85,41 @@ class ExternalEnv(EnvBase):
 
 
 class SpacesEnv(gymnasium.Env):
-    """The spaces of a task without the task: gives the observation, and keeps the action, it is handed."""
+    """Gymnasium environment with the spaces of another one, which returns what it is given."""
 
     def __init__(self, task: gymnasium.Env) -> None:
         self.observation_space, self.action_space = task.observation_space, task.action_space
         self.info: dict[str, Any] = {}
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict]:
-        """Gives ``observation`` and ``info``."""
+        """Returns ``observation`` and ``info``."""
         return self.observation, self.info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        """Keeps ``action``."""
+        """Stores ``action``."""
         self.action = action
         return self.observation, 0.0, False, False, self.info
 
 
 class GymIO:
-    """Observations and actions as Gymnasium's plain environment has them, to and from what the policy has.
+    """Converts between a Gymnasium environment's own spaces and a policy's tensordicts.
 
-    Where the run has wrappers it is the task in those of evaluation: they are not applied to what is read.
+    The environment is in the wrappers of evaluation; these are not applied to given observations.
 
     Args:
         make: a partial of :func:`hydrl.envs.gymnasium_env`.
         spec: of one action of the policy.
-        asking: what a message says asks for it.
+        asking: the name of the caller, for messages.
 
     Attributes:
-        seen: the space of what the task shows.
-        acted: that of its actions.
-        entries: what it shows by the names that the policy has for it: where each lies in it, and its space.
-        allowed: knows, of what was read last, which actions are allowed; ``None`` where all always are.
-        entry: of what it shows that says so; ``None`` where it is said beside that.
+        observation_space: the environment's own.
+        action_space: the environment's own.
+        entries: path and space of each entry of the observation, by the policy's names.
+        mask_tracker: reads the action mask of the last observation; ``None`` if there are no masks.
+        mask_entry: the entry of the observation that is the mask; ``None`` if it is given separately.
 
     Raises:
-        UserError: where what it shows is made of other things than arrays.
+        UserError: for observations that are not arrays.
     """
 
     def __init__(self, make: partial, spec: TensorSpec, asking: str) -> None:
@@ -146,10 +144,10 @@ class GymIO:
     def sample_observations(
         self, episodes: int, steps: int, many: int
     ) -> list[list[tuple[Any, np.ndarray | None]]]:
-        """What the task shows and allows where actions are drawn at random, ``many`` together, of each step.
+        """Observations and masks of random steps in batches of ``many``, for each step of each episode.
 
         Returns:
-            of each episode of each step, as :meth:`read` takes it.
+            For each episode its steps, as :meth:`read` takes them.
         """
         observations: list[Any] = []
         masks: list[np.ndarray] = []
@@ -180,16 +178,15 @@ class GymIO:
         return [rows[place : place + steps] for place in range(0, len(rows), steps)]
 
     def read(self, observation: Any, mask: Any = None) -> TensorDict:
-        """One observation, or many with a leading dimension: what the transforms are told, ``[]`` or ``[n]``.
+        """Observations as a policy's tensordict, ``[]``, or ``[n]`` for a batch.
 
         Args:
-            observation: as the task shows it.
-            mask: which actions are allowed, ``[actions]`` or ``[n, actions]``; ``None`` where what is
-                observed says so, or all always are.
+            observation: in the environment's own space, or a batch of them.
+            mask: action masks, ``[actions]`` or ``[n, actions]``; ``None`` if the observation has them.
 
         Raises:
-            UserError: for an entry that lacks, of another shape or kind of numbers, or of which there are not
-                as many as of the others; for a mask that lacks, or that has no use.
+            UserError: for entries that are missing or of another shape, dtype or batch size, or a mask that
+                is missing or unused.
         """
         if mask is not None and self.mask_tracker is None:
             raise UserError("mask: this policy heeds none, as its task or its run says; leave it out")
@@ -224,7 +221,7 @@ class GymIO:
         return tensordict if many else tensordict[0]
 
     def split_masks(self, mask: Any, many: tuple[int, ...]) -> list[np.ndarray]:
-        """What is allowed, of each of so ``many`` observations, ``[actions]``.
+        """The masks of ``many`` observations, each ``[actions]``.
 
         Raises:
             UserError: for another shape.
@@ -235,7 +232,7 @@ class GymIO:
         return [*array] if many else [array]
 
     def write(self, action: Tensor) -> Any:
-        """The policy's action, ``[...]`` or ``[n, ...]``, as ``step`` of the plain environment takes it."""
+        """The policy's action, ``[...]`` or ``[n, ...]``, in the environment's own action space."""
         many = action.ndim > self.spec.ndim
         taken = []
         for single in action if many else [action]:
@@ -249,13 +246,13 @@ class GymIO:
 
 
 def adapt_input(values: Tensor, space: Space) -> Tensor:
-    """An input ``[batch, *shape]`` as the policy has it: a picture ``[batch, C, H, W]``, or a vector."""
+    """A batch ``[batch, *shape]`` as the policy reads it: images ``[batch, C, H, W]``, or vectors."""
     if is_image(space):
         if len(space.shape) == 2:
             return values[:, None]
         last = space.shape[-1] <= space.shape[-3]
-        picture = values if space.dtype in (np.uint8, np.bool_) else values.float()
-        return (picture.movedim(-1, -3) if last else picture).flatten(1, -3)
+        image = values if space.dtype in (np.uint8, np.bool_) else values.float()
+        return (image.movedim(-1, -3) if last else image).flatten(1, -3)
     if isinstance(space, Discrete):
         return nn.functional.one_hot(values - int(space.start), int(space.n)).float()
     flat = values.reshape(-1, math.prod(space.shape))
@@ -268,20 +265,20 @@ def adapt_input(values: Tensor, space: Space) -> Tensor:
 
 
 def find_mask_tracker(task: gymnasium.Env) -> MaskTracker | None:
-    """What knows which actions a task allows; ``None`` where all always are."""
+    """The wrapper that reads an environment's action mask, if any."""
     return next((level for level in wrapper_chain(task) if isinstance(level, MaskTracker)), None)
 
 
 def as_arrays(values: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
-    """What is given, as arrays of a space's own kinds, ``[*shape]`` or ``[n, *shape]``, nested as that is.
+    """Values as arrays of a space's dtypes, ``[*shape]`` or ``[n, *shape]``, nested like the space.
 
     Args:
-        given: by whoever steps the task.
-        space: of what it shows.
-        path: where it lies in that.
+        values: an observation or a batch of them.
+        space: the observation space.
+        path: of these values in the observation, for messages.
 
     Raises:
-        UserError: for an entry that lacks, or has another shape or kind of numbers.
+        UserError: for entries that are missing, or have another shape or dtype.
     """
     if isinstance(space, Dict | Tuple):
         nested = {
@@ -304,10 +301,10 @@ def as_arrays(values: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
 
 
 def get_entry(values: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
-    """What lies under a key of a dictionary or tuple.
+    """The value under a key of a dictionary or tuple.
 
     Raises:
-        UserError: where nothing does.
+        UserError: if it is missing.
     """
     try:
         return values[key]

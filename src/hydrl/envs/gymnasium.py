@@ -181,10 +181,10 @@ def make_tracked_env(
         id: as for :func:`gymnasium_env`, as the others.
         info_keys: how each value is followed, and the keys the user named.
     """
-    task, named = make_wrapped_env(id, **kwargs), f"env.id={id}"
+    task, label = make_wrapped_env(id, **kwargs), f"env.id={id}"
     actions = sum(choice_sizes(task.action_space))
-    task = track_mask(task, action_mask, named, actions, lambda: info_keys_at_reset(id, **kwargs))
-    return EpisodeInfo(task, info_keys[0], named, info_keys[1]) if info_keys else task
+    task = track_mask(task, action_mask, label, actions, lambda: info_keys_at_reset(id, **kwargs))
+    return EpisodeInfo(task, info_keys[0], label, info_keys[1]) if info_keys else task
 
 
 def make_wrapped_env(

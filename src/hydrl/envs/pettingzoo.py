@@ -1,4 +1,4 @@
-"""PettingZoo's tasks of several agents that act at once, several tasks stepped together in this process."""
+"""PettingZoo environments of several agents that act at once, several stepped together in this process."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,13 +31,13 @@ GroupArrays = dict[str, dict[str, np.ndarray]]  # arrays [num_envs, agents, ...]
 
 
 class Group(NamedTuple):
-    """Agents that see and act alike.
+    """Agents with the same observation and action spaces, which may share a network.
 
     Attributes:
         name: of their entries.
         agents: in order.
-        actions: the space of what one does.
-        size: of what one observes, in a row.
+        actions: the action space of one agent.
+        size: of one agent's observation as a vector.
     """
 
     name: str
@@ -54,21 +54,21 @@ def pettingzoo_env(
     continuous_actions: bool | None = None,
     **kwargs: Any,
 ) -> "MultiAgentEnv":
-    """A task of PettingZoo's in which all agents act at once.
+    """A PettingZoo environment whose agents act at once.
 
     Args:
-        id: ``mpe2/simple_spread_v3``, or ``MODULE:CLASS`` for one's own ``pettingzoo.ParallelEnv``.
-        num_envs: stepped together.
-        device: where observations and actions live; the tasks themselves run on the CPU.
-        group_map: agents that share a network: by their names before a number where it is ``None``, as
-            ``adversary_0`` and ``adversary_1``; ``all_in_one_group``, ``one_group_per_agent``, or by names of
-            one's own, ``{hunters: [adversary_0, adversary_1], prey: [agent_0]}``.
-        continuous_actions: of a task that has both, as MPE's; ``None`` leaves it to the task.
-        **kwargs: the task's own.
+        id: ``mpe2/simple_spread_v3``, or ``MODULE:CLASS`` for a ``pettingzoo.ParallelEnv`` of one's own.
+        num_envs: environments stepped together.
+        device: where observations and actions live; the environments run on the CPU.
+        group_map: agents that share a network; ``None`` groups them by name without number, as
+            ``adversary_0`` and ``adversary_1``. Others: ``all_in_one_group``, ``one_group_per_agent``, or
+            names of one's own, ``{hunters: [adversary_0, adversary_1], prey: [agent_0]}``.
+        continuous_actions: for environments that have both kinds, as MPE; ``None`` leaves their default.
+        **kwargs: passed to the environment.
 
     Raises:
-        UserError: for a task that there is not, or where turns are taken; a missing package; a keyword that
-            it refuses; a group of agents that are not alike, or whose actions nothing here learns.
+        UserError: for an unknown or turn-based environment, a missing package, a keyword it refuses, unlike
+            agents in one group, or actions that no algorithm here learns.
     """
     if continuous_actions is not None:
         kwargs["continuous_actions"] = continuous_actions
@@ -77,10 +77,10 @@ def pettingzoo_env(
 
 
 def make_parallel_env(id: str, kwargs: dict[str, Any]) -> Any:
-    """A ``pettingzoo.ParallelEnv``.
+    """Makes a ``pettingzoo.ParallelEnv``.
 
     Raises:
-        UserError: as :func:`pettingzoo_env` does.
+        UserError: as :func:`pettingzoo_env`.
     """
     zoo = require_package("pettingzoo", "pettingzoo")
     task = call_maker(find_maker(id), id, kwargs)
@@ -94,10 +94,10 @@ def make_parallel_env(id: str, kwargs: dict[str, Any]) -> Any:
 
 
 def call_maker(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
-    """What a maker makes.
+    """Calls a maker with its keywords.
 
     Raises:
-        UserError: for keywords that it does not take, or packages that it misses.
+        UserError: for keywords it does not take, or a missing package.
     """
     try:
         return maker(**kwargs)
@@ -108,10 +108,10 @@ def call_maker(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
 
 
 def find_maker(id: str) -> Any:
-    """What makes a task of PettingZoo's where its agents act at once.
+    """The function or class that makes a parallel environment.
 
     Raises:
-        UserError: for one that there is not, or where turns are taken.
+        UserError: for an unknown or turn-based environment.
     """
     if ":" in id:
         return import_own_env(id)
@@ -122,10 +122,10 @@ def find_maker(id: str) -> Any:
 
 
 def import_own_env(id: str) -> Any:
-    """One's own class, or whatever else makes a task, by ``MODULE:NAME``.
+    """Imports a class or function of one's own by ``MODULE:NAME``.
 
     Raises:
-        UserError: where it cannot be imported.
+        UserError: if it cannot be imported.
     """
     module, _, name = id.partition(":")
     where = "put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
@@ -140,10 +140,10 @@ def import_own_env(id: str) -> Any:
 
 
 def import_env_module(id: str) -> Any:
-    """The module of a task of a family's, ``FAMILY/NAME_vN``.
+    """Imports the module of an environment of a family, ``FAMILY/NAME_vN``.
 
     Raises:
-        UserError: for one that there is not, or a package that is missing.
+        UserError: if it is unknown or its package is missing.
     """
     family, _, name = id.partition("/")
     if family in PACKAGES:
@@ -157,7 +157,7 @@ def import_env_module(id: str) -> Any:
 
 
 def list_env_ids() -> list[str]:
-    """All tasks of the families that are installed, ``FAMILY/NAME_vN``; none of them is imported."""
+    """The ids of all installed environments, ``FAMILY/NAME_vN``, without importing them."""
     env_ids = []
     for family, package in PACKAGES.items():
         spec = find_spec(package)
@@ -167,55 +167,54 @@ def list_env_ids() -> list[str]:
 
 
 def turns_message(id: str) -> str:
-    """What is said of a task that is seen from one seat."""
+    """The message for a turn-based environment."""
     return f"env.id={id}: its players take turns; write env=self_play env.id={id}"
 
 
 def is_own_code(maker: Any) -> bool:
-    """Whether a class or a function is one's own."""
+    """Whether a class or function is the user's own."""
     return getattr(maker, "__module__", "").partition(".")[0] not in ("pettingzoo", "mpe2")
 
 
 class MultiAgentEnv(EnvBase):
-    """Tasks of PettingZoo's stepped together, ``[num_envs]``, each with its agents in groups.
+    """TorchRL environment of PettingZoo environments stepped together, ``[num_envs]``, with agents in groups.
 
-    An agent observes a vector, ``(GROUP, observation)``; what is no vector is flattened, choices one-hot.
-    An episode ends when all agents have. One that ended before is not ``alive``: it observes zeros, is paid
-    nothing, whatever it does has no effect, and a loss leaves it out; it is ``gone`` where nothing was to be
-    had after its end, as it terminated.
+    An agent observes a vector, ``(GROUP, observation)``; other spaces are flattened, discrete ones one-hot.
+    An episode ends when all agents have ended. An agent that ends earlier is not ``alive``: it observes
+    zeros, its reward is 0, its actions have no effect and losses skip it. It is ``gone`` if it terminated, so
+    that nothing is bootstrapped.
 
-    TorchRL's ``PettingZooWrapper`` is of one task, so that of many each pays for its own tensors; here all of
-    them are written into the same.
+    TorchRL's ``PettingZooWrapper`` holds one environment, so that several each pay for their own tensors.
 
     Args:
-        tasks: each a ``pettingzoo.ParallelEnv``.
-        named: what a message calls them.
+        envs: each a ``pettingzoo.ParallelEnv``.
+        label: what a message calls them.
         group_map: see :func:`pettingzoo_env`.
         device: where tensors live.
     """
 
-    def __init__(self, tasks: Sequence[Any], named: str, group_map: GroupMap, device: str) -> None:
-        super().__init__(device=device, batch_size=[len(tasks)])
-        self.envs, self.label = [*tasks], named
-        self.metadata, task = getattr(tasks[0], "metadata", {}), tasks[0]
+    def __init__(self, envs: Sequence[Any], label: str, group_map: GroupMap, device: str) -> None:
+        super().__init__(device=device, batch_size=[len(envs)])
+        self.envs, self.label = [*envs], label
+        self.metadata, task = getattr(envs[0], "metadata", {}), envs[0]
         self.spaces = {agent: task.observation_space(agent) for agent in task.possible_agents}
-        self.groups = make_groups(task, group_map, named)
+        self.groups = make_groups(task, group_map, label)
         self.positions = {
             agent: (group.name, k) for group in self.groups for k, agent in enumerate(group.agents)
         }
-        self.seeds: list[int | None] = [None] * len(tasks)
+        self.seeds: list[int | None] = [None] * len(envs)
         _, infos = task.reset()
         says = {agent for agent, space in self.spaces.items() if MASK in subspaces(space)}
         says |= {agent for agent in self.spaces if MASK in (infos.get(agent) or {})}
         self.has_mask = {group.name: bool(says & {*group.agents}) for group in self.groups}
-        whole = {group.name: (len(tasks), len(group.agents)) for group in self.groups}
+        whole = {group.name: (len(envs), len(group.agents)) for group in self.groups}
         self.arrays: GroupArrays = {
             group.name: self.empty_arrays(group, whole[group.name]) for group in self.groups
         }
         self.make_specs(whole)
 
     def make_specs(self, whole: Mapping[str, tuple[int, int]]) -> None:
-        """Writes down what TorchRL asks; ``whole`` is ``(num_envs, agents)`` of each group."""
+        """Sets TorchRL's specs; ``whole`` is ``(num_envs, agents)`` of each group."""
         observation_specs, action_specs, reward_specs = dict[str, Any](), dict[str, Any](), dict[str, Any]()
         for group in self.groups:
             shape, action = whole[group.name], action_spec_of(group, self.label)
@@ -232,7 +231,7 @@ class MultiAgentEnv(EnvBase):
         )
 
     def empty_arrays(self, group: Group, shape: tuple[int, int]) -> dict[str, np.ndarray]:
-        """What is known of a group, where nothing is yet."""
+        """A group's arrays before anything is observed."""
         arrays = {"observation": np.zeros((*shape, group.size), np.float32)}
         arrays |= {ALIVE: np.ones((*shape, 1), bool), GONE: np.zeros((*shape, 1), bool)}
         if self.has_mask[group.name]:
@@ -277,7 +276,7 @@ class MultiAgentEnv(EnvBase):
         return self.to_tensordict(rewards, **ends)
 
     def env_action(self, agent: str, actions: Mapping[str, np.ndarray], place: int) -> Any:
-        """What an agent does, as its task takes it."""
+        """An agent's action as its environment takes it."""
         group, k = self.positions[agent]
         action, space = actions[group][place, k], self.envs[place].action_space(agent)
         if isinstance(space, Box):
@@ -287,10 +286,10 @@ class MultiAgentEnv(EnvBase):
     def write_agent(
         self, place: int, agent: str, observations: Mapping[str, Any], infos: Mapping[str, Any]
     ) -> None:
-        """Writes down what an agent sees and may do; one that is not there sees nothing, and may do all.
+        """Writes an agent's observation and action mask; zeros and all valid for one that has ended.
 
         Raises:
-            UserError: for an observation of another shape or kind than its space.
+            UserError: for an observation of another shape than its space.
         """
         group, k = self.positions[agent]
         arrays, observation = self.arrays[group], observations.get(agent)
@@ -303,7 +302,7 @@ class MultiAgentEnv(EnvBase):
             arrays[MASK][place, k] = True if mask is None else parse_mask(mask, size, f"{self.label}: {MASK}")
 
     def flatten_observation(self, agent: str, observation: Any) -> np.ndarray:
-        """What an agent sees in a row, without what says which actions are allowed."""
+        """An agent's observation as a vector, without its action mask."""
         whole, space = subspaces(self.spaces[agent]), without_mask(self.spaces[agent])
         if MASK in whole:
             rest = {name: observation[name] for name in whole if name != MASK}
@@ -318,7 +317,7 @@ class MultiAgentEnv(EnvBase):
         return np.ravel(observation)
 
     def to_tensordict(self, rewards: Mapping[str, np.ndarray], **ends: np.ndarray) -> TensorDictBase:
-        """All that is known now, as tensors of the run's own."""
+        """A copy of the current arrays as a tensordict."""
         entries_by_group: dict[Any, Any] = dict(ends)
         for name, entries in self.arrays.items():
             agents = {key: torch.from_numpy(array.copy()) for key, array in entries.items()}
@@ -331,11 +330,11 @@ class MultiAgentEnv(EnvBase):
         self.seeds = [None if seed is None else seed + place for place in range(len(self.envs))]
 
     def render(self) -> Any:
-        """A picture of the first task, where it was made with ``render_mode``."""
+        """An image of the first environment, if it was made with a ``render_mode``."""
         return self.envs[0].render()
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Closes the tasks."""
+        """Closes the environments."""
         if not self.is_closed:
             for task in self.envs:
                 task.close()
@@ -343,24 +342,24 @@ class MultiAgentEnv(EnvBase):
 
 
 class PettingZooIO:
-    """What agents see and do as PettingZoo has it, dictionaries by agent, to and from what a policy has.
+    """Converts PettingZoo's dictionaries by agent to a policy's tensordicts, and actions back.
 
     Args:
-        make: makes an :class:`MultiAgentEnv` of one task.
+        make: makes a :class:`MultiAgentEnv` of one environment.
     """
 
     def __init__(self, make: Callable[..., MultiAgentEnv]) -> None:
         self.env = make(num_envs=1)
 
     def read(self, observations: Any, masks: Any = None) -> TensorDict:
-        """What the transforms are told, ``[]``; who is not among the agents has ended.
+        """Observations as a tensordict ``[]``; agents that are missing have ended.
 
         Args:
             observations: by agent.
-            masks: by agent which actions are allowed, where the task says so in ``info``.
+            masks: action masks by agent, if the environment gives them in ``info``.
 
         Raises:
-            UserError: for what is no such dictionary, or an agent that there is not.
+            UserError: for anything but such a dictionary, or an unknown agent.
         """
         like, infos = self.env, {agent: {MASK: mask} for agent, mask in (masks or {}).items()}
         if not isinstance(observations, Mapping) or not observations or {*observations} - {*like.positions}:
@@ -376,7 +375,7 @@ class PettingZooIO:
         return like.to_tensordict({})[0]
 
     def write(self, acted: TensorDictBase) -> dict[str, Any]:
-        """What each of the agents that were read does, as ``step`` of the task takes it."""
+        """The actions of the agents that were read, as ``step`` of the environment takes them."""
         actions = {
             group.name: acted[group.name, "action"].numpy(force=True)[None] for group in self.env.groups
         }
@@ -384,11 +383,11 @@ class PettingZooIO:
         return {agent: int(action) if action.shape == () else action for agent, action in taken.items()}
 
 
-def make_groups(task: Any, group_map: GroupMap, named: str) -> list[Group]:
+def make_groups(task: Any, group_map: GroupMap, label: str) -> list[Group]:
     """The agents in their groups; a single group is called ``agents``.
 
     Raises:
-        UserError: for names that do not fit the task's, or agents of one group that are not alike.
+        UserError: for names that do not fit, or unlike agents in one group.
     """
     agents = [*task.possible_agents]
     if isinstance(group_map, Mapping):
@@ -396,7 +395,7 @@ def make_groups(task: Any, group_map: GroupMap, named: str) -> list[Group]:
         listed = [agent for members in members_of.values() for agent in members]
         if sorted(listed) != sorted(agents) or not all(members_of.values()):
             raise UserError(
-                f"env.group_map={group_map}: each agent should be in one group; {named} has "
+                f"env.group_map={group_map}: each agent should be in one group; {label} has "
                 f"{', '.join(agents)}"
             )
     elif group_map == "all_in_one_group":
@@ -417,7 +416,7 @@ def make_group(task: Any, name: str, agents: list[str], group_map: GroupMap) -> 
     """A group of agents.
 
     Raises:
-        UserError: if they observe or do unlike things, which joined would be another task's.
+        UserError: if their spaces differ.
     """
     first, *others = agents
     kind = [(observation_size(task, agent), action_signature(task.action_space(agent))) for agent in agents]
@@ -436,28 +435,28 @@ def make_group(task: Any, name: str, agents: list[str], group_map: GroupMap) -> 
 
 
 def describe_actions(actions: Any) -> str:
-    """What of :func:`action_signature` an agent does, in words."""
+    """The kind of actions of :func:`action_signature`, in words."""
     several = " and of ".join(map(str, actions)) if isinstance(actions, list) else ""
     return f"chooses of {several}" if several else f"does {actions}"
 
 
 def observation_size(task: Any, agent: str) -> int:
-    """How many numbers an agent observes."""
+    """The size of an agent's observation as a vector."""
     return flatdim(without_mask(task.observation_space(agent)))
 
 
 def action_signature(space: gymnasium.Space) -> Any:
-    """What of a space of actions has to be the same: options, or bounds."""
+    """What has to be equal in the action spaces of a group: numbers of options, or bounds."""
     return choice_sizes(space) or space
 
 
 def subspaces(space: gymnasium.Space) -> dict[str, gymnasium.Space]:
-    """What a dictionary is made of; others are made of nothing."""
+    """The spaces of a dictionary space; none for others."""
     return dict(space.spaces) if isinstance(space, Dict) else {}
 
 
 def without_mask(space: gymnasium.Space) -> gymnasium.Space:
-    """What an agent sees beside what says which actions are allowed; what is left alone stands by itself."""
+    """An agent's observation space without its action mask; a single entry that is left stands by itself."""
     rest = {name: subspace for name, subspace in subspaces(space).items() if name != MASK}
     if len(rest) == len(subspaces(space)):
         return space
@@ -465,23 +464,23 @@ def without_mask(space: gymnasium.Space) -> gymnasium.Space:
 
 
 def find_mask(observation: Any, info: Any) -> Any:
-    """Where an agent is told which actions are allowed: in what it sees, or in ``info``; maybe nowhere."""
+    """An agent's action mask, from its observation or ``info``; ``None`` without one."""
     masks = [source[MASK] for source in (observation, info) if isinstance(source, Mapping) and MASK in source]
     return masks[0] if masks else None
 
 
 def observation_spec_of(array: np.ndarray) -> TensorSpec:
-    """Of an entry that is observed."""
+    """The spec of an entry of the observation."""
     if array.dtype == bool:
         return Binary(array.shape[-1], array.shape, dtype=torch.bool)
     return Unbounded(array.shape, dtype=torch.float32)
 
 
-def action_spec_of(group: Group, named: str) -> TensorSpec:
-    """What one agent does: a number of a choice, those of several, or floats within bounds.
+def action_spec_of(group: Group, label: str) -> TensorSpec:
+    """The spec of one agent's action: an integer, several, or bounded floats.
 
     Raises:
-        UserError: for anything else.
+        UserError: for other spaces.
     """
     space, sizes = group.actions, choice_sizes(group.actions)
     if len(sizes) == 1:
@@ -492,6 +491,6 @@ def action_spec_of(group: Group, named: str) -> TensorSpec:
         low, high = (torch.as_tensor(bound.ravel(), dtype=torch.float32) for bound in (space.low, space.high))
         return Bounded(low, high)
     raise UserError(
-        f"{named}: {group.agents[0]} does {space}; what learns here takes choices of two or more, or a Box "
+        f"{label}: {group.agents[0]} does {space}; what learns here takes choices of two or more, or a Box "
         "of floats with finite bounds, low below high"
     )

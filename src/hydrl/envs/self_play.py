@@ -1,4 +1,4 @@
-"""Games of PettingZoo's in which players take turns, seen from one seat: earlier policies play the others."""
+"""Self-play in PettingZoo's turn-based games: earlier policies play the other seats."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -24,16 +24,15 @@ from hydrl.specs import MASK
 
 
 class OpponentPool:
-    """Earlier policies of the run, which it plays against; before there are any, moves are drawn at random.
+    """Earlier policies of the run that play the other seats; without any, moves are random.
 
-    All environments of a run share them, and a checkpoint has them.
+    All environments of a run share the pool, and checkpoints contain it.
 
     Args:
-        every_frames: of training, after which the policy joins them as it is then.
-        pool_size: how many are kept, the newest.
-        latest_prob: the share of the games that are against the last of them; else each is drawn evenly.
-        random_prob: the share of their moves that are drawn evenly from the valid ones, so that games go
-            on in ways that good players would not choose.
+        every_frames: frames of training after which the current policy is added.
+        pool_size: policies that are kept, the newest.
+        latest_prob: the share of games against the newest; otherwise each is drawn evenly.
+        random_prob: the share of opponents' moves drawn evenly from the valid ones, for more varied games.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class OpponentPool:
         return self
 
     def check(self, policy: TensorDictModuleBase, env: TransformedEnv) -> None:
-        """Says before a run begins that a policy could not play as it does in ``env``.
+        """Checks before a run begins that its policy can play as an opponent.
 
         Raises:
             UserError: see :func:`opponent_transforms`.
@@ -56,19 +55,19 @@ class OpponentPool:
         opponent_transforms(policy, env)
 
     def maybe_add(self, policy: TensorDictModuleBase, frames: int, env: TransformedEnv) -> None:
-        """Lets the policy join them, where it has been trained for another ``every_frames``.
+        """Adds a copy of the policy if it has been trained for another ``every_frames``.
 
         Args:
             policy: as it acts now.
             frames: of its training.
-            env: in which it acts; what it reads there through transforms it will read through these.
+            env: in which it acts; opponents read observations through its transforms.
         """
         if frames // self.every_frames > self.joined:
             self.joined = frames // self.every_frames
             self.policies.append(frozen_copy(policy, env))
 
     def sample(self, rng: np.random.Generator) -> int | None:
-        """One for a game, by its place; ``None`` plays at random."""
+        """Draws an opponent for a game, by its index; ``None`` plays at random."""
         if not self.policies:
             return None
         last = len(self.policies) - 1
@@ -76,12 +75,12 @@ class OpponentPool:
 
     @torch.no_grad()
     def act(self, place: int, observation: dict[str, np.ndarray], legal: np.ndarray) -> int:
-        """A move, drawn as that policy would draw it.
+        """An opponent's action, sampled from its policy.
 
         Args:
-            place: its own.
-            seen: entries of what it observes, as a run's networks read them.
-            legal: ``[actions]``, whether each is allowed.
+            place: its index.
+            observation: the entries it observes, as a run's networks read them.
+            legal: ``[actions]``, whether each action is valid.
         """
         entries = {name: torch.as_tensor(value).float() for name, value in observation.items()}
         with set_exploration_type(ExplorationType.RANDOM):
@@ -90,13 +89,13 @@ class OpponentPool:
         return int(action.argmax(-1) if action.ndim else action)
 
     def state_dict(self) -> dict[str, Any]:
-        """Their weights."""
+        """The opponents' weights."""
         return {"joined": self.joined, "policies": [dict(policy.state_dict()) for policy in self.policies]}
 
     def load_state_dict(
         self, state: dict[str, Any], policy: TensorDictModuleBase, env: TransformedEnv
     ) -> None:
-        """Goes on from :meth:`state_dict`; all are such as ``policy`` is in ``env``."""
+        """Loads :meth:`state_dict`; all opponents have the architecture of ``policy`` in ``env``."""
         self.joined = state["joined"]
         self.policies.clear()
         for weights in state["policies"]:
@@ -105,7 +104,7 @@ class OpponentPool:
 
     @contextmanager
     def restored(self, state: Mapping[str, Any]) -> Iterator[None]:
-        """In the block these are those of an earlier :meth:`state_dict`, which had no more of them."""
+        """Context manager: the pool is that of an earlier :meth:`state_dict`, which had no more opponents."""
         now, before = self.policies, deque[TensorDictModuleBase](maxlen=self.policies.maxlen)
         for weights in state["policies"]:
             before.append(deepcopy(now[-1]))
@@ -118,17 +117,17 @@ class OpponentPool:
 
 
 def frozen_copy(policy: TensorDictModuleBase, env: TransformedEnv) -> TensorDictModuleBase:
-    """A copy of a policy that stays as it is, and reads what a game shows below the transforms of ``env``."""
+    """A frozen copy of a policy with the transforms of ``env`` through which it reads a game."""
     transforms = list(map(detach_transform, opponent_transforms(policy, env)))
     whole = TensorDictSequential(*transforms, policy) if transforms else policy
     return deepcopy(whole).eval().requires_grad_(False)
 
 
 def opponent_transforms(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
-    """The transforms through which a policy reads what a game shows.
+    """The transforms through which a policy reads a game.
 
     Raises:
-        UserError: for one that needs more than what is seen at a move, as frames that are stacked.
+        UserError: for a transform that needs earlier steps, such as frame stacking.
     """
     transforms = [
         transform for transform in transforms_read_by(policy, env) if not isinstance(transform, DoubleToFloat)
@@ -151,18 +150,18 @@ def make(
     render_mode: str | None = None,
     **kwargs: Any,
 ) -> gymnasium.Env:
-    """A game by its name, as ``classic/tictactoe_v3``.
+    """Makes a game by its name, as ``classic/tictactoe_v3``.
 
     Args:
-        id: ``FAMILY/NAME_vN``, as PettingZoo's modules are called, or ``MODULE:CLASS`` for one's own
-            ``pettingzoo.AECEnv``.
-        seat: the player whose eyes it is seen by; ``None`` draws one for each game.
-        opponents: who plays the others; ``None`` draws their moves at random.
-        render_mode: ``rgb_array`` for films.
-        **kwargs: the game's own.
+        id: ``FAMILY/NAME_vN``, as PettingZoo's modules are called, or ``MODULE:CLASS`` for a
+            ``pettingzoo.AECEnv`` of one's own.
+        seat: the player that the agent is; ``None`` draws one for each game.
+        opponents: the pool that plays the others; ``None`` draws their moves at random.
+        render_mode: ``rgb_array`` for videos.
+        **kwargs: passed to the game.
 
     Raises:
-        UserError: for a game that there is not, or no player of it.
+        UserError: for an unknown game or player, or one whose agents act at once.
     """
     zoo = require_package("pettingzoo", "pettingzoo", "self_play")
     at_once = UserError(f"env.id={id} is no game of turns; write env=pettingzoo env.id={id}")
@@ -182,17 +181,17 @@ def make(
 
 
 class SelfPlayEnv(gymnasium.Env):
-    """A game of turns as one player has it: a step is its move with all that the others answer.
+    """Gymnasium environment of one player in a turn-based game; a step includes the others' replies.
 
-    What it is paid meanwhile comes with its own last move, so that the loser's -1, which a game gives in the
-    winner's turn, is that of the move it lost by. At the end ``info`` says whether it was ``not_lost``, and
-    the same as ``not_lost_first`` or ``not_lost_later``, as it made the first move or not.
+    Rewards that come during the replies belong to the player's last move, so that the loser's -1, which games
+    give in the winner's turn, is that of the losing move. At the end ``info`` has ``not_lost``, and the same
+    as ``not_lost_first`` or ``not_lost_later``, by who moved first.
 
     Args:
         game: a ``pettingzoo.AECEnv``.
         id: its name.
         seat: see :func:`make`, as ``opponents``.
-        opponents: who plays the others.
+        opponents: the pool that plays the others.
     """
 
     def __init__(self, game: Any, id: str, seat: str | None, opponents: OpponentPool | None) -> None:
@@ -233,7 +232,7 @@ class SelfPlayEnv(gymnasium.Env):
                 return self.game.observe(self.player), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        """Its move, and those of the others until it is its turn again."""
+        """The player's move and the replies, until it is its turn again."""
         self.reward = 0.0
         self.apply_move(action)
         self.play_opponents()
@@ -247,13 +246,13 @@ class SelfPlayEnv(gymnasium.Env):
         return self.game.observe(self.player), self.reward, terminated, truncated, info
 
     def play_opponents(self) -> None:
-        """The other players, until it is the seat's turn or the game is over for it."""
+        """Plays the other players until it is the player's turn or its game is over."""
         game = self.game
         while not self.is_over(self.player) and (moving := game.agent_selection) != self.player:
             self.apply_move(None if self.is_over(moving) else self.opponent_action(moving))
 
     def apply_move(self, action: Any) -> None:
-        """One player's move; what the seat is paid by it is kept."""
+        """Plays one move and adds the player's reward."""
         self.game.step(action)
         self.reward += float(self.game.rewards.get(self.player, 0.0))
 
@@ -263,7 +262,7 @@ class SelfPlayEnv(gymnasium.Env):
         return player not in game.agents or game.terminations[player] or game.truncations[player]
 
     def opponent_action(self, player: str) -> int:
-        """What an opponent does, in the game's own numbers of its actions."""
+        """An opponent's action, as the game numbers actions."""
         observation, mask = self.game.observe(player), None
         mask = find_mask(observation, self.game.infos[player])
         actions = self.game.action_space(player)
@@ -278,7 +277,7 @@ class SelfPlayEnv(gymnasium.Env):
         return int(actions.start) + others.act(place, shown, legal)
 
     def render(self) -> Any:
-        """A picture of the board."""
+        """An image of the board."""
         return self.game.render()
 
     def close(self) -> None:
@@ -287,10 +286,10 @@ class SelfPlayEnv(gymnasium.Env):
 
 
 class MaskedSelfPlayEnv(SelfPlayEnv):
-    """One whose game has the mask of its actions in ``infos``, and not in what is observed."""
+    """Self-play in a game that gives its action mask in ``infos``, not in the observation."""
 
     def action_masks(self) -> np.ndarray:
-        """``[actions]``, whether each is allowed; all are once the game is over."""
+        """The action mask, ``[actions]``; all actions are valid once the game is over."""
         mask = (self.game.infos.get(self.player) or {}).get(MASK)
         if mask is None or self.is_over(self.player):
             return np.ones(self.action_space.n, bool)

@@ -1,4 +1,4 @@
-"""Kinds of observations and actions: what a Gymnasium task has, as the networks take it."""
+"""Gymnasium spaces: observations and actions of an environment as TorchRL and the networks take them."""
 
 import math
 from collections.abc import Iterator
@@ -47,21 +47,21 @@ RENAMED_ENTRIES = {"state": "observation", "action_mask": "mask"}
 
 
 def adapt_spaces(
-    env: gymnasium.Env, observe: list[int] | None = None, named: str = "the environment"
+    env: gymnasium.Env, observe: list[int] | None = None, label: str = "the environment"
 ) -> gymnasium.Env:
-    """The task as TorchRL and the networks take it.
+    """Wraps an environment so that TorchRL and the networks can use its spaces.
 
-    What it observes keeps its kind (see :class:`ObservationAdapter`); choices are counted from 0, several are
-    one row of them, other actions are one vector, and a reward is one number.
+    Observations keep their kind (see :class:`ObservationAdapter`). Discrete actions count from 0, several are
+    one vector of integers, continuous ones are one vector, and the reward is a scalar.
 
     Args:
-        env: the task.
+        env: the environment.
         observe: see :func:`hydrl.envs.gymnasium_env`.
-        named: what a message calls it.
+        label: what a message calls it.
 
     Raises:
-        TypeError: for actions that are neither choices nor numbers within finite bounds, for observations of
-            no fixed size, and for a task of Gymnasium's API before 0.26.
+        TypeError: for actions that are neither discrete nor floats with finite bounds, observations of
+            variable size, or an environment of Gymnasium's API before 0.26.
     """
     check_reset(env)
     actions, observations = env.action_space, env.observation_space
@@ -80,7 +80,7 @@ def adapt_spaces(
         )
     if any(map(is_unsupported_stack, all_spaces(observations))):
         warn_once(
-            f"{named} observes stacked pictures that are not uint8, which are read as one vector; stack them "
+            f"{label} observes stacked pictures that are not uint8, which are read as one vector; stack them "
             "by the transform torchrl.envs.CatFrames in place of a wrapper, and they are read as pictures"
         )
     if isinstance(observations, Dict) or any(map(is_image, all_spaces(observations))):
@@ -95,11 +95,11 @@ def adapt_spaces(
             )
         else:
             env = TransformObservation(env, lambda observation: observation[observe], shown)
-    return CheckedEnv(env, named)
+    return CheckedEnv(env, label)
 
 
 def is_of_fixed_size(space: gymnasium.Space) -> bool:
-    """Whether all its values are as many numbers; a class of the user's own says nothing of it."""
+    """Whether all values of a space have the same size; a custom space does not say."""
     try:
         return space.is_np_flattenable and not any(isinstance(part, Text) for part in all_spaces(space))
     except NotImplementedError:  # of Gymnasium's base class
@@ -107,10 +107,10 @@ def is_of_fixed_size(space: gymnasium.Space) -> bool:
 
 
 def select_space(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
-    """What shows these numbers alone of one vector, or these channels of one picture.
+    """The space of some entries of a vector, or channels of an image.
 
     Raises:
-        TypeError: for a space that shows more, or has no such places.
+        TypeError: for several entries, or indices out of range.
     """
     if isinstance(whole, Dict):
         if len(whole) > 1:
@@ -123,12 +123,12 @@ def select_space(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
 
 
 def flatten_actions(env: gymnasium.Env) -> gymnasium.Env:
-    """A task of several choices, or of several boxes of floats, that takes them in a row.
+    """Flattens composite actions to one vector, of integers or of floats.
 
-    A single choice is a :class:`Discrete`, which every algorithm for one choice learns.
+    A single choice becomes :class:`Discrete`, which every discrete algorithm learns.
 
     Raises:
-        TypeError: for other actions, choices and numbers together among them.
+        TypeError: for other actions, among them mixed discrete and continuous ones.
     """
     actions, sizes = env.action_space, choice_sizes(env.action_space)
     if max(sizes, default=1) > 1:
@@ -149,7 +149,7 @@ def flatten_actions(env: gymnasium.Env) -> gymnasium.Env:
 
 
 def choice_sizes(space: gymnasium.Space) -> list[int]:
-    """How many options each choice has that a space is made of; none where it is made of others too."""
+    """The number of options of each choice in a space of discrete actions; empty for other spaces."""
     if isinstance(space, Discrete):
         return [int(space.n)]
     if isinstance(space, MultiDiscrete):
@@ -161,7 +161,7 @@ def choice_sizes(space: gymnasium.Space) -> list[int]:
 
 
 def unflatten_choices(space: gymnasium.Space, row: np.ndarray) -> Any:
-    """Choices ``[choices]``, each counted from 0, as the environment takes them."""
+    """Integers ``[choices]``, each counted from 0, as an action of a space; see :func:`choice_sizes`."""
     if isinstance(space, Dict | Tuple):
         ends = np.cumsum([len(choice_sizes(subspace)) for subspace in child_spaces(space).values()])
         parts = zip(child_spaces(space).items(), np.split(row, ends[:-1]), strict=True)
@@ -171,7 +171,7 @@ def unflatten_choices(space: gymnasium.Space, row: np.ndarray) -> Any:
 
 
 def sample_action(space: gymnasium.Space, allowed: np.ndarray | None) -> Any:
-    """An action drawn by a space's own generator, of each choice from the options that are ``allowed``."""
+    """A random action from a space's own generator, valid by the mask ``allowed`` if there is one."""
     if allowed is None:
         return space.sample()
     ends = np.cumsum(choice_sizes(space))
@@ -180,17 +180,17 @@ def sample_action(space: gymnasium.Space, allowed: np.ndarray | None) -> Any:
 
 
 def child_spaces(space: gymnasium.Space) -> dict[Any, gymnasium.Space]:
-    """The spaces of which a dictionary or tuple is made, by what leads to them; no others are made of any."""
+    """The spaces in a dictionary or tuple space by their keys; empty for others."""
     if isinstance(space, Tuple):
         return dict(enumerate(space.spaces))
     return dict(space.spaces) if isinstance(space, Dict) else {}
 
 
 def check_reset(env: gymnasium.Env) -> None:
-    """Refuses a task of Gymnasium's API before 0.26.
+    """Refuses an environment of Gymnasium's API before 0.26.
 
     Raises:
-        TypeError: for such a one.
+        TypeError: for such an environment.
     """
     try:
         signature(env.unwrapped.reset).bind(seed=0, options={})
@@ -202,17 +202,17 @@ def check_reset(env: gymnasium.Env) -> None:
 
 
 class ObservationAdapter(gymnasium.ObservationWrapper):
-    """What a task shows, entry by entry, each of the kind that networks read.
+    """Gymnasium wrapper that converts an observation, entry by entry, to what networks read.
 
-    A picture is ``[C, H, W]``, its channels first and those of stacked frames in a row, of bytes where the
-    task's are bytes or truth values; it is the entry ``pixels`` where it is all that there is. Anything else
-    is a vector of floats, choices one-hot. Entries within entries have both names, ``OUTER_INNER``.
+    An image becomes ``[C, H, W]``, stacked frames along the channels, uint8 if the environment's is uint8 or
+    boolean; it is the entry ``pixels`` if it is the only one. Other entries become vectors of floats,
+    discrete ones one-hot. Nested entries are named ``OUTER_INNER``.
 
     Args:
-        env: shows a picture, a dictionary or a tuple.
+        env: observes an image, a dictionary or a tuple.
 
     Raises:
-        UserError: for an entry of a name that a run needs itself.
+        UserError: for an entry with a name that hydrl reserves.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -227,7 +227,7 @@ class ObservationAdapter(gymnasium.ObservationWrapper):
         )
 
     def observation(self, observation: Any) -> dict[str, np.ndarray]:
-        """The entries of what the task shows."""
+        """The converted entries."""
         return {
             name: adapt_entry(get_path(observation, path), space)
             for name, (path, space) in self.leaves.items()
@@ -237,7 +237,7 @@ class ObservationAdapter(gymnasium.ObservationWrapper):
 def leaf_spaces(
     space: gymnasium.Space, path: tuple = ()
 ) -> Iterator[tuple[str, tuple[tuple, gymnasium.Space]]]:
-    """What a dictionary or tuple holds, by name: where it lies and its space."""
+    """The leaves of a dictionary or tuple space: name, then path and space."""
     if not isinstance(space, Dict | Tuple):
         name = "_".join(map(str, path))
         yield RENAMED_ENTRIES.get(name, name), (path, space)
@@ -247,19 +247,19 @@ def leaf_spaces(
 
 
 def get_path(observation: Any, path: tuple) -> Any:
-    """What lies in an observation where ``path`` leads."""
+    """The value at a path in a nested observation."""
     for key in path:
         observation = observation[key]
     return observation
 
 
 def is_vector(space: gymnasium.Space) -> bool:
-    """Whether it is one of floats."""
+    """Whether a space is a vector of floats."""
     return isinstance(space, Box) and len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
 
 
 def is_image(space: gymnasium.Space) -> bool:
-    """Whether a convolution reads it: rows, columns and channels; or bytes, of one channel or stacked."""
+    """Whether convolutions read a space: rows, columns, channels; if uint8 also one channel or a stack."""
     if not isinstance(space, Box) or len(space.shape) not in (2, 3, 4):
         return False
     if len(space.shape) != 3 and space.dtype != np.uint8:
@@ -270,32 +270,32 @@ def is_image(space: gymnasium.Space) -> bool:
 
 
 def is_unsupported_stack(space: gymnasium.Space) -> bool:
-    """Whether it is of several pictures, each of which a convolution would read, and together none does."""
+    """Whether a space stacks images that convolutions would read one by one but not together."""
     if not isinstance(space, Box) or len(space.shape) != 4 or is_image(space):
         return False
     return is_image(Box(space.low[0], space.high[0], dtype=space.dtype.type))
 
 
 def channels_are_last(shape: tuple[int, ...]) -> bool:
-    """Whether a picture of this shape is ``[H, W, C]``: channels are the shorter side."""
+    """Whether an image of this shape is ``[H, W, C]``: the channels are the shorter side."""
     return shape[-1] <= shape[0]
 
 
-def channels_first(picture: np.ndarray) -> np.ndarray:
-    """A picture as ``[C, H, W]``, a view; channels are the shorter side, the last of two that are equal.
+def channels_first(image: np.ndarray) -> np.ndarray:
+    """An image as ``[C, H, W]``, a view; the channels are the shorter side, or the last of equal sides.
 
-    Stacked ones, ``[k, H, W, C]`` or ``[k, C, H, W]``, are one of ``k * C`` channels, the newest last.
+    Stacks, ``[k, H, W, C]`` or ``[k, C, H, W]``, become ``k * C`` channels, the newest last.
     """
-    if picture.ndim == 2:
-        return picture[None]
-    if picture.ndim == 4:
-        stacked = np.stack([channels_first(frame) for frame in picture])
+    if image.ndim == 2:
+        return image[None]
+    if image.ndim == 4:
+        stacked = np.stack([channels_first(frame) for frame in image])
         return stacked.reshape(-1, *stacked.shape[2:])
-    return picture.transpose(2, 0, 1) if channels_are_last(picture.shape) else picture
+    return image.transpose(2, 0, 1) if channels_are_last(image.shape) else image
 
 
 def adapted_space(space: gymnasium.Space) -> Box:
-    """The space of an entry as it is shown."""
+    """The space of an entry after conversion."""
     if is_vector(space):
         return space
     if not is_image(space):
@@ -307,14 +307,14 @@ def adapted_space(space: gymnasium.Space) -> Box:
 
 
 def adapt_entry(value: Any, space: gymnasium.Space) -> np.ndarray:
-    """An entry as :func:`adapted_space` has its space."""
+    """An entry's value, converted as :func:`adapted_space` says."""
     if is_image(space):
         return channels_first(np.asarray(value))
     return value if is_vector(space) else flatten(space, value)
 
 
 def all_spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
-    """A space and all that it is made of."""
+    """A space and all spaces in it."""
     inner = getattr(space, "spaces", ())
     inner = inner.values() if isinstance(inner, dict) else inner
     return [space, *(part for subspace in inner for part in all_spaces(subspace))]

@@ -1,7 +1,7 @@
-"""Two small tasks with goals, which Gymnasium calls GoalEnv: bits to flip, and a point to be reached.
+"""Two small goal environments (Gymnasium-Robotics' GoalEnv API): bits to flip, a point to move.
 
-Their reward is 0 where the goal is reached and -1 elsewhere, so that acting by chance tells almost nothing:
-they show what relabelled goals do (:mod:`hydrl.experience.hindsight`).
+The reward is 0 at the goal and -1 elsewhere, so that random actions hardly ever find it: they show what
+hindsight experience replay adds (:mod:`hydrl.experience.hindsight`).
 """
 
 from typing import Any, ClassVar
@@ -12,27 +12,27 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from hydrl.errors import UserError
 
-CELL_PIXELS = 16  # pixels of a bit's side in a film
+CELL_PIXELS = 16  # pixels of a bit's side in a video
 IMAGE_SIDE = 128  # pixels of the square in which a point moves
 
 
 def goal_space(low: float, size: int) -> Dict:
-    """What such a task observes: vectors of numbers from ``low`` to 1."""
+    """The observation space: three vectors from ``low`` to 1."""
     names = ("observation", "achieved_goal", "desired_goal")
     return Dict({name: Box(low, 1, (size,), np.float32) for name in names})
 
 
 class BitFlip(gymnasium.Env):
-    """Bits, each of which an action flips, to be made equal to others (Andrychowicz et al. 2017).
+    """Goal environment of bits to flip until they equal a goal (Andrychowicz et al. 2017).
 
-    An episode ends when they are, and is truncated after as many steps as there are bits.
+    An episode ends at the goal, and is truncated after as many steps as there are bits.
 
     Args:
-        bits: how many there are.
-        render_mode: ``rgb_array``, or none.
+        bits: how many.
+        render_mode: ``rgb_array`` or ``None``.
 
     Raises:
-        UserError: for fewer than two.
+        UserError: for fewer than two bits.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 4}
@@ -44,7 +44,7 @@ class BitFlip(gymnasium.Env):
         self.observation_space, self.action_space = goal_space(0, bits), Discrete(bits)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        """Draws the bits and the goal, which are not the same."""
+        """Draws bits and a different goal."""
         super().reset(seed=seed)
         self.state, self.goal, self.steps = (
             np.zeros(self.bits, np.float32),
@@ -64,7 +64,7 @@ class BitFlip(gymnasium.Env):
         return self.observe(), reward, success, self.steps >= self.bits, {"is_success": success}
 
     def observe(self) -> dict[str, np.ndarray]:
-        """What is observed."""
+        """The observation."""
         now = self.state.copy()
         return {"observation": now, "achieved_goal": now, "desired_goal": self.goal}
 
@@ -87,15 +87,15 @@ class BitFlip(gymnasium.Env):
 
 
 class PointReach(gymnasium.Env):
-    """A point in a square that is to be moved to a place, and to be held there; each episode has 50 steps.
+    """Goal environment of a point to move to a place in a square and hold there, for 50 steps.
 
     Args:
-        radius: how near it has to be, where the square's sides are 2 long.
-        speed: the greatest way along a side in a step.
-        render_mode: ``rgb_array``, or none.
+        radius: distance that counts as reached; the square's sides are 2 long.
+        speed: the largest move along a side in a step.
+        render_mode: ``rgb_array`` or ``None``.
 
     Raises:
-        UserError: for a radius or a speed that is not above 0.
+        UserError: for a radius or speed of 0 or less.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}
@@ -120,7 +120,7 @@ class PointReach(gymnasium.Env):
         return self.observe(), reward, False, False, {"is_success": reward == 0}
 
     def observe(self) -> dict[str, np.ndarray]:
-        """What is observed."""
+        """The observation."""
         return {"observation": self.state, "achieved_goal": self.state, "desired_goal": self.goal}
 
     def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
@@ -128,7 +128,7 @@ class PointReach(gymnasium.Env):
         return (np.linalg.norm(achieved_goal - desired_goal, axis=-1) <= self.radius) - 1.0
 
     def render(self) -> np.ndarray:
-        """The point, white, over the goal, green; ``[SIDE, SIDE, 3]``."""
+        """An image of the point, white, and the goal, green; ``[IMAGE_SIDE, IMAGE_SIDE, 3]``."""
         drawn = np.zeros((IMAGE_SIDE, IMAGE_SIDE, 3), np.uint8)
         for place, colour in ((self.goal, (0, 160, 0)), (self.state, (255, 255, 255))):
             x, y = ((place + 1) / 2 * (IMAGE_SIDE - 5)).astype(int)

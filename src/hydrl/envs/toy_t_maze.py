@@ -1,4 +1,4 @@
-"""The T-maze: what was seen at the start decides the turn at the end (Bakker 2001), for memories."""
+"""T-maze: a signal at the start decides the turn at the end (Bakker 2001), a test of recurrent policies."""
 
 from typing import Any, ClassVar
 
@@ -6,19 +6,19 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-CELL_PIXELS = 16  # pixels of a cell's side in a film
+CELL_PIXELS = 16  # pixels of a cell's side in a video
 SIDES = (-1.0, 1.0)
 
 
 class TMaze(gymnasium.Env):
-    """A corridor that is walked by itself, and a turn at its end: the side that its start showed pays 1.
+    """T-maze environment: the agent walks a corridor, and a turn to the side shown at the start pays 1.
 
-    So the mean return is the share of right turns, and one without a memory has a half. Observed are the
-    side, -1 or 1, where it is shown and 0 after that, and 1 where the turn is.
+    The mean return is the share of right turns; without an RNN it is one half. The observation is the side,
+    -1 or 1, at the start and 0 later, and 1 at the turn.
 
     Args:
         corridor: steps from the start to the turn.
-        render_mode: ``rgb_array`` draws the maze.
+        render_mode: ``rgb_array`` or ``None``.
     """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -34,18 +34,18 @@ class TMaze(gymnasium.Env):
         return self.observe(), {}
 
     def step(self, action: Any) -> Any:
-        """A step further, whatever is done; at the turn 0 is left and 1 right."""
+        """A step forward, whatever the action; at the turn 0 is left and 1 right."""
         ended = self.steps == self.corridor
         self.steps += 1
         return self.observe(), float(ended and int(action) == self.side), ended, False, {}
 
     def observe(self) -> np.ndarray:
-        """The side where it is shown, and whether the turn is here."""
+        """The side at the start, and whether the turn is here."""
         shown = SIDES[self.side] if self.steps == 0 else 0.0
         return np.array([shown, self.steps == self.corridor], np.float32)
 
     def render(self) -> Any:
-        """``[3 * CELL, (corridor + 1) * CELL, 3]``: the maze, the side that pays and the one who walks."""
+        """An image of the maze, the paying side and the agent, ``[3 * CELL_PIXELS, ..., 3]``."""
         cells = np.zeros((3, self.corridor + 1, 3), np.uint8)
         cells[1], cells[:, -1] = 200, 200
         cells[2 * self.side, -1] = (0, 160, 0)

@@ -1,4 +1,4 @@
-"""Transforms that TorchRL has not, or has otherwise: copies, statistics, random ends, units of actions."""
+"""Transforms that TorchRL lacks or implements differently: normalizers, reward and action scaling, masks."""
 
 from math import inf
 from typing import Any, Literal
@@ -32,9 +32,9 @@ NEVER = 2**62  # the longest horizon where there is none
 
 
 class CopyTensors(Transform):
-    """Hands copies to an environment and copies of what it gives on, so that neither changes the other's.
+    """Transform that copies tensors in both directions, so that environment and run share no memory.
 
-    One of TorchRL's kind may give the tensor it goes on writing to, and write to the action it is given.
+    A TorchRL environment may return a tensor that it writes to later, or write to the given action.
     """
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -48,12 +48,12 @@ class CopyTensors(Transform):
 
 
 class MeanAgentReturn(Transform):
-    """Writes ``episode_reward``, the mean of all agents' returns so far, which everything else reads.
+    """Transform that writes ``episode_reward``, the mean return of all agents so far.
 
-    Of several groups each has its own mean among what is told of an episode, ``GROUP/return``.
+    Of several groups it also writes each one's mean, ``GROUP/return``, for the log.
 
     Args:
-        in_keys: of each group the agents' returns so far, ``[..., agents, 1]``.
+        in_keys: each group's returns so far, ``[..., agents, 1]``.
     """
 
     def __init__(self, in_keys: list[NestedKey]) -> None:
@@ -72,7 +72,7 @@ class MeanAgentReturn(Transform):
         return self._call(tensordict_reset)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """Adds them."""
+        """Adds its entries."""
         shape = (*observation_spec.shape, 1)
         for key in self.out_keys:
             observation_spec[key] = Unbounded(shape, device=observation_spec.device)
@@ -87,17 +87,16 @@ def normalizer(
     constants: Literal["centred", "scaled"] = "centred",
     env: EnvBase | None = None,
 ) -> Transform | None:
-    """Standardises observations, by statistics of random frames or by running ones.
+    """Builds normalizers of observations, with statistics of random frames or running ones.
 
     Args:
-        in_keys: observation entries; ``None``: all vectors that ``env`` shows, and where it shows pictures
-            alone there is nothing to standardise.
-        frames: of random play, see :func:`hydrl.envs.init_normalizers`; ``None`` goes on
-            updating while training collects.
-        settle: the share of ``over`` after which running statistics stand still.
-        over: frames; ``None`` lets them run for ever.
-        constants: what never moved in the random frames of one environment; ``scaled`` is divided by the
-            least deviation of TorchRL, a millionth, as in its tutorial.
+        in_keys: observation entries; ``None``: all vectors of ``env``; there may be none beside images.
+        frames: random frames for the statistics, see :func:`hydrl.envs.init_normalizers`; ``None``: running
+            statistics, updated during training.
+        settle: the share of ``over`` after which running statistics stop.
+        over: frames; ``None`` never stops them.
+        constants: components that did not vary in one environment's random frames; ``scaled`` divides them by
+            TorchRL's smallest deviation, a millionth, as in its tutorial.
     """
     if in_keys is None:
         in_keys = ["observation"] if env is None else vector_keys(env)
@@ -111,21 +110,21 @@ def normalizer(
 
 
 class FixedNorm(ObservationNorm):
-    """TorchRL's, by whose statistics a constant is centred and not scaled: it may move later."""
+    """TorchRL's ``ObservationNorm``, which does not scale constant components: they may vary later."""
 
 
 class RunningNorm(VecNormV2):
-    """TorchRL's, with one set of statistics for all environments and its output within ``LIMIT``.
+    """TorchRL's ``VecNormV2`` with statistics shared by all environments and its output clipped to ``CLIP``.
 
-    Once the learning rate has gone down, a policy can no longer follow statistics that move: one that runs
-    well by some of them falls by others a per cent away. So they are given time to stand still.
+    Once the learning rate is low, a policy cannot follow moving statistics: one trained with some of them
+    fails with others a per cent away. So they stop after a while.
 
     Args:
         in_keys: observation entries.
-        until: observations after which they do.
+        until: observations after which the statistics stop.
 
     Attributes:
-        earlier: observations that another run saw, whose statistics these go on from.
+        earlier: observations of another run, whose statistics these continue.
     """
 
     frozen: bool
@@ -157,7 +156,7 @@ class RunningNorm(VecNormV2):
                 torch.maximum(square, mean.square(), out=square)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """The statistics, with :attr:`earlier` where there is something of it."""
+        """The statistics, and :attr:`earlier` if not 0."""
         state = super().get_extra_state()
         return {**state, "earlier": torch.tensor(self.earlier)} if self.earlier else state
 
@@ -168,12 +167,12 @@ class RunningNorm(VecNormV2):
         self.earlier = int(state.get("earlier", 0))
 
     def to_observation_norm(self) -> Compose:
-        """The same by its present statistics, without an environment."""
+        """The same transform with the present statistics, without an environment."""
         return Compose(super().to_observation_norm(), ClipTransform(self.out_keys, low=-CLIP, high=CLIP))
 
     @property
     def num_observations(self) -> int:
-        """Observations that the statistics are of, those that an episode begins with among them."""
+        """Observations in the statistics, including the first of each episode."""
         return 0 if self._count is None else int(max(self._count.values(True, True)))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -185,7 +184,7 @@ class RunningNorm(VecNormV2):
 
 
 def transforms_read_by(policy: TensorDictModuleBase, env: TransformedEnv) -> list[Transform]:
-    """The transforms of an environment whose outputs a policy reads, in order."""
+    """The transforms of ``env`` whose output a policy reads, in order."""
     read, transforms = set(policy.in_keys), list[Transform]()
     for transform in reversed(list(env.transform)):
         if read & set(transform.out_keys):
@@ -195,25 +194,25 @@ def transforms_read_by(policy: TensorDictModuleBase, env: TransformedEnv) -> lis
 
 
 def detach_transform(transform: Transform) -> Transform:
-    """A transform without its environment; one of running statistics is another one, by those of now."""
+    """A transform without its environment; running statistics are frozen as they are."""
     return getattr(transform, "to_observation_norm", transform.clone)()
 
 
 def reward_scaling(scale: float | None = None, gamma: float = 0.99) -> Transform:
-    """By ``scale``, or :class:`RunningRewardScaling` where that is ``None``."""
+    """Scales rewards by ``scale``, or by :class:`RunningRewardScaling` if ``None``."""
     return RunningRewardScaling(gamma) if scale is None else FixedRewardScaling(loc=0.0, scale=scale)
 
 
 class FixedRewardScaling(RewardScaling):
-    """TorchRL's, for rewards that have bounds, too, as their signs have."""
+    """TorchRL's ``RewardScaling``, also for rewards with bounds, such as their signs."""
 
     def transform_reward_spec(self, reward_spec: TensorSpec) -> TensorSpec:
-        """Without bounds."""
+        """The spec without bounds."""
         return super().transform_reward_spec(without_bounds(reward_spec))
 
 
 def without_bounds(spec: TensorSpec) -> TensorSpec:
-    """A spec of numbers that may be any, entry by entry."""
+    """A spec without bounds, entry by entry."""
     if isinstance(spec, Composite):
         entries = {key: without_bounds(subspec) for key, subspec in spec.items()}
         return Composite(entries, shape=spec.shape, device=spec.device)
@@ -223,13 +222,12 @@ def without_bounds(spec: TensorSpec) -> TensorSpec:
 class RunningRewardScaling(Transform):
     """Divides rewards by the running deviation of their discounted return, as Gymnasium's NormalizeReward.
 
-    The return of each environment begins anew with its episodes, and the variance is that of all of them
-    together, merged step by step (Chan et al. 1979). The mean stays where it is, as the sign of a reward
-    tells good from bad. All it knows is in its ``state_dict``.
+    The returns restart with episodes; the variance is over all environments, merged step by step (Chan et al.
+    1979). The mean is not subtracted, as the sign of a reward matters.
 
     Args:
         gamma: the discount.
-        limit: what is scaled is cut off there.
+        limit: scaled rewards are clipped to it.
     """
 
     count: Tensor
@@ -258,7 +256,7 @@ class RunningRewardScaling(Transform):
         return next_tensordict.set("reward", scaled.clamp(-self.limit, self.limit))
 
     def update(self, returns: Tensor) -> None:
-        """Merges the mean and variance of ``returns``, one of each environment, into the running ones."""
+        """Merges mean and variance of ``returns``, one for each environment, into the running ones."""
         size, total = returns.numel(), self.count + returns.numel()
         apart = returns.mean() - self.mean
         squares = self.variance * self.count + returns.var(unbiased=False) * size
@@ -322,20 +320,20 @@ class RandomHorizon(RandomTruncationTransform):
 
 
 class ActionMask(envs.ActionMask):
-    """TorchRL's, by which random actions are allowed ones, for a task that allows one while it goes on.
+    """TorchRL's ``ActionMask`` for random actions, which also accepts empty masks at the end of an episode.
 
-    Where none is as an episode ends, all are: nobody acts there, and what is made of it stays a number.
-    What is allowed is in the ``state_dict``, for a resumed run that draws at random.
+    An empty mask at an end becomes all valid, since nobody acts there. The mask is in the ``state_dict``, for
+    resumed runs with random actions.
 
     Args:
         action_key: of the action.
-        mask_key: of the entry that says of each whether it is allowed.
-        named: what a message calls the task.
+        mask_key: of its mask.
+        label: what a message calls the environment.
     """
 
-    def __init__(self, action_key: NestedKey, mask_key: NestedKey, named: str) -> None:
+    def __init__(self, action_key: NestedKey, mask_key: NestedKey, label: str) -> None:
         super().__init__(action_key, mask_key)
-        self.label = named
+        self.label = label
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         key, spec = self.in_keys[1], self.action_spec
@@ -355,14 +353,14 @@ class ActionMask(envs.ActionMask):
         return super()._call(next_tensordict.set(key, mask))
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """Truth values, in place of zeros and ones."""
+        """Makes the mask's spec boolean."""
         spec = observation_spec[self.in_keys[1]]
         mask_spec = Binary(spec.shape[-1], spec.shape, device=spec.device, dtype=torch.bool)
         observation_spec[self.in_keys[1]] = mask_spec
         return observation_spec
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What is allowed, once an episode has begun."""
+        """The current mask, once an episode has begun."""
         mask = self.action_spec.mask
         return {} if mask is None else {"mask": mask}
 
@@ -372,7 +370,7 @@ class ActionMask(envs.ActionMask):
 
 
 def action_scaling(env: EnvBase | None = None) -> Transform | None:
-    """:class:`ActionScaling` for numbers; the choices that ``env`` may take have no unit, and get none."""
+    """:class:`ActionScaling` for continuous actions; none for discrete ones."""
     key = "action" if env is None else env.action_keys[0]
     numbers = env is None or env.full_action_spec_unbatched[key].dtype.is_floating_point
     return ActionScaling([key]) if numbers else None
@@ -385,10 +383,7 @@ def action_clipping(env: EnvBase | None = None) -> Transform | None:
 
 
 class ActionScaling(envs.ActionScaling):
-    """TorchRL's: what acts, explores and judges has actions in [-1, 1], whatever the task's unit.
-
-    The task is given none beyond its bounds, which rounding would lead past by a last bit.
-    """
+    """TorchRL's ``ActionScaling`` to [-1, 1], whose unscaled actions never exceed the bounds by rounding."""
 
     def _init_from_spec(self, leaf_spec: TensorSpec) -> None:
         super()._init_from_spec(leaf_spec)
@@ -399,7 +394,7 @@ class ActionScaling(envs.ActionScaling):
         return inside.clamp(*(bound.to(action.device) for bound in self.bounds))
 
     def for_rows(self) -> "ActionScaling":
-        """The same without an environment, for rows ``[rows, ...]`` of single ones."""
+        """The same transform without an environment, for rows ``[rows, ...]`` of single environments."""
         transform = type(self)(self.in_keys_inv)
         transform._init_from_spec(self.parent.full_action_spec_unbatched[self.in_keys_inv[0]])
         return transform

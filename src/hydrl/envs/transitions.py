@@ -1,4 +1,4 @@
-"""What a Gymnasium task takes and gives, kept as its own spaces have it, below all that networks need."""
+"""Recording of transitions in an environment's own spaces, below all conversions, for datasets."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,12 +18,12 @@ from hydrl.specs import MASK
 
 
 class TransitionRecorder(gymnasium.Wrapper):
-    """Keeps copies of the last transition.
+    """Gymnasium wrapper that keeps a copy of the last transition.
 
     Attributes:
-        now: what is observed, after a reset too.
+        observation: the current one, also after a reset.
         action: the last one.
-        after: what was observed after it.
+        next_observation: the one after it.
     """
 
     def __init__(self, env: gymnasium.Env) -> None:
@@ -47,7 +47,7 @@ class TransitionRecorder(gymnasium.Wrapper):
 
 
 def copy_value(value: Any, space: Space) -> Any:
-    """A copy of a task's own value, of its space's kinds and shapes."""
+    """A copy of a value, with the dtypes and shapes of its space."""
     if isinstance(space, Dict | Tuple):
         inner = {key: copy_value(value[key], subspace) for key, subspace in child_spaces(space).items()}
         return inner if isinstance(space, Dict) else tuple(inner.values())
@@ -55,7 +55,7 @@ def copy_value(value: Any, space: Space) -> Any:
 
 
 def record_transitions(make: Any) -> Any:
-    """A partial of :func:`gymnasium_env` whose tasks keep transitions; of others the same."""
+    """A partial of :func:`gymnasium_env` whose environments record transitions; others are unchanged."""
     if make.func is not gymnasium_env:
         return make
     wrappers = make.keywords.get("wrappers") or {}
@@ -63,30 +63,30 @@ def record_transitions(make: Any) -> Any:
 
 
 def find_recorders(env: EnvBase) -> list[TransitionRecorder]:
-    """What keeps the transitions of each of the tasks that an environment steps; none where nothing does."""
+    """The recorders of an environment, one for each that it steps; none without them."""
     tasks = env._env.envs if isinstance(env, GymVector) else [getattr(env, "_env", None)]
     below = [level for task in tasks if isinstance(env, GymWrapper) for level in wrapper_chain(task)]
     return [level for level in below if isinstance(level, TransitionRecorder)]
 
 
 def mask_entry(env: EnvBase) -> str | None:
-    """The entry of what a task shows that says which actions are allowed."""
+    """The entry of the observation that is the action mask, if any."""
     tasks = env._env.envs if isinstance(env, GymVector) else [env._env]
     places = [level.source for level in wrapper_chain(tasks[0]) if isinstance(level, MaskTracker)]
     return places[0][1] if places and places[0][0] == "entry" else None
 
 
 def stack_values(values: Sequence[Any], space: Space) -> Any:
-    """Values of a space as arrays ``[n, ...]`` of its kinds, nested as it is."""
+    """Values of a space as arrays ``[n, ...]``, nested like the space."""
     return concatenate(space, values, create_empty_array(space, len(values)))
 
 
 def entry_paths(space: Space, entry: str | None = None) -> dict[str, tuple[tuple, Space]]:
-    """The entries of what a task shows, by the names of a set: where each lies, and its space.
+    """The entries of an observation by their dataset names: path and space of each.
 
     Args:
-        space: of the task itself.
-        entry: the one that says which actions are allowed.
+        space: the environment's own observation space.
+        entry: the one that is the action mask.
     """
     names = {}
     for name, (path, subspace) in leaf_spaces(space):
@@ -96,12 +96,12 @@ def entry_paths(space: Space, entry: str | None = None) -> dict[str, tuple[tuple
 
 
 def action_entries(space: Space) -> dict[str, tuple[tuple, Space]]:
-    """The entries of actions likewise, by their keys; one that stands alone has no name."""
+    """The entries of actions by their dataset names: path and space; a single one has an empty name."""
     return {"_".join(map(str, path)): (path, subspace) for _, (path, subspace) in leaf_spaces(space)}
 
 
 def nest_arrays(space: Space, arrays: dict[tuple, np.ndarray], path: tuple = ()) -> Any:
-    """Arrays nested as a space is, of those that lie in it, by where."""
+    """Arrays by path, nested like a space."""
     if not isinstance(space, Dict | Tuple):
         return arrays[path]
     inner = {
@@ -111,5 +111,5 @@ def nest_arrays(space: Space, arrays: dict[tuple, np.ndarray], path: tuple = ())
 
 
 def flat_arrays(values: Any, space: Space) -> dict[tuple, np.ndarray]:
-    """The arrays of which a batch of :func:`stack_values` is made, by where they lie."""
+    """The arrays of a batch of :func:`stack_values`, by path."""
     return {path: np.asarray(get_path(values, path)) for _, (path, _) in leaf_spaces(space)}

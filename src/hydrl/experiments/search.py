@@ -26,7 +26,7 @@ from hydrl.experiments import runs, search_storage
 from hydrl.experiments.processes import ProcessPool, TrainingProcess, run_concurrently
 from hydrl.experiments.search_space import DEFAULT_METRIC, SearchPlan
 from hydrl.run.logging.console import short
-from hydrl.run.run_folder import lock, summary
+from hydrl.run.run_folder import RunLock, summary
 
 FULL_LENGTH = "eval.stop_when_solved=false"  # of all runs, unless overridden
 MAX_FAILURES = 3  # failed trials in a row that end the search
@@ -64,8 +64,9 @@ class Search:
         self.current_values = {key: find(values, key_of(new_word(key))) for key in plan.space}
         drawing = {"sampler": builder(plan.sampler)(), "pruner": builder(plan.pruner)()}
         self.new_folders = [folder for folder in (self.out, *self.out.parents) if not folder.exists()]
+        self.lock = RunLock()
         try:
-            lock(self.out)
+            self.lock.acquire(self.out)
         except UserError as error:
             own = "; each process of a search has an out=DIR of its own" if plan.storage else ""
             raise UserError(f"{error}{own}") from None
@@ -76,6 +77,7 @@ class Search:
             self.study, begins = self.open_study(**drawing)
             self.check_same_search()
         except UserError:
+            self.close()
             self.remove_folder()
             raise
         for trial in self.running_trials:  # as the last process left them
@@ -85,6 +87,10 @@ class Search:
         first = [trial for trial in self.study.trials if trial.number == 0 or trial.user_attrs.get("present")]
         if (begins or first) and all(trial.state == TrialState.FAIL for trial in first):
             self.study.enqueue_trial(self.current_params(), {"present": True})
+
+    def close(self) -> None:
+        """Lets other processes have the folder."""
+        self.lock.release()
 
     def open_study(self, **drawing: Any) -> tuple[optuna.Study, bool]:
         """The Optuna study, and whether this process created it."""

@@ -1,4 +1,4 @@
-"""Losses: TorchRL's own over the networks, with their keys, value estimator and parameter groups."""
+"""Builds losses: TorchRL's over the run's networks, with their keys, value estimator and parameter groups."""
 
 import copy
 import inspect
@@ -30,17 +30,15 @@ READ_KEYS = {
     "value_network": ("action_value", "value"),
 }
 KL_KEYS = ("kl_approx", "kl")
-IMAGE_CHUNKS = (
-    8  # in which a batch of pictures is judged: whole, the system has to find new memory for it each time
-)
+IMAGE_CHUNKS = 8  # in which a batch of images is evaluated; whole, it needs new memory each time
 CHUNK_KEYWORDS = {"num_chunks", "num_chunk", "value_chunk_size"}  # keywords that say otherwise
 PROBABILISTIC_ACTOR = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
 
 
 class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
-    """TorchRL's C51 (Bellemare et al. 2017), which takes its discount where other losses do.
+    """TorchRL's C51 loss (Bellemare et al. 2017), with its discount in ``make_value_estimator``.
 
-    It is double DQN where it has a target network. Its priorities are its cross-entropies.
+    It is double DQN if it has a target network. Its priorities are its cross-entropies.
     """
 
     out_keys: ClassVar = ["loss"]
@@ -53,10 +51,10 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
         super().__init__(value_network, gamma=0.99, delay_value=delay_value)
 
     def make_value_estimator(self, value_type: Any = None, *, gamma: float = 0.99, **others: Any) -> None:
-        """TD(0), of which it takes nothing but the discount; TorchRL's does not take that either.
+        """TD(0) with a discount, its only option.
 
         Raises:
-            UserError: for anything else.
+            UserError: for other options.
         """
         if ignored := sorted(others.keys() - {"device"}):
             raise UserError(f"loss.value_estimator.{ignored[0]}: C51 takes gamma alone; leave it out")
@@ -64,7 +62,7 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
         self.gamma.fill_(gamma)
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch ``[size]``; its steps to the next observation take the shape of its rewards."""
+        """Over a minibatch ``[size]``; its steps to the next observation get the shape of its rewards."""
         key = self.tensor_keys.steps_to_next_obs
         if (steps := minibatch.get(key, None)) is not None:
             minibatch.set(key, steps.reshape(-1, 1))
@@ -72,13 +70,13 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
 
 
 class DiscreteSACLoss(objectives.DiscreteSACLoss):
-    """TorchRL's (Christodoulou 2019); of a state the entropy aimed at is a share of what its actions allow.
+    """TorchRL's discrete SAC loss (Christodoulou 2019), with a target entropy that follows the action mask.
 
-    That of all actions cannot be reached where some are forbidden, and the temperature would grow for ever.
+    The target of all actions cannot be reached if some are invalid, and the temperature would grow for ever.
     """
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch; where it has an ``action_mask``, with its temperature's loss for that."""
+        """Over a minibatch; with an ``action_mask`` the temperature's loss uses the valid actions' target."""
         losses = super().forward(tensordict)
         if (mask := tensordict.get(MASK, None)) is None:
             return losses
@@ -92,10 +90,10 @@ class DiscreteSACLoss(objectives.DiscreteSACLoss):
 
 
 class GroupLosses(nn.Module):
-    """The losses of several groups of agents that are not alike, whose terms one update sums.
+    """Losses of several unlike groups of agents, whose terms are summed in one update.
 
     Args:
-        of_groups: by the groups' names, after which their terms and numbers are called.
+        of_groups: by the groups' names, which prefix their terms.
     """
 
     def __init__(self, of_groups: Mapping[str, LossModule]) -> None:
@@ -106,7 +104,7 @@ class GroupLosses(nn.Module):
             self.out_keys += [key] if all(key in loss.out_keys for loss in of_groups.values()) else []
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch; a divergence is that of the group whose policy has moved farthest."""
+        """Over a minibatch; the divergence is the largest of all groups."""
         losses = {group: loss(minibatch) for group, loss in self.of_groups.items()}
         terms = {
             group_term(group, key): value
@@ -120,7 +118,7 @@ class GroupLosses(nn.Module):
 
 
 def group_term(group: str, key: str) -> str:
-    """What a group's loss calls ``loss_objective``, or ``entropy``, with the group's name before it."""
+    """The name of a group's term ``loss_objective``, or output ``entropy``, with the group's name."""
     return f"loss_{group}/{key[5:]}" if key.startswith("loss_") else f"{group}/{key}"
 
 
@@ -132,20 +130,20 @@ def make_loss(
     keys: Mapping[str, str | Sequence[str]],
     value_estimator: Mapping[str, Any] | None,
 ) -> LossModule | GroupLosses:
-    """TorchRL's loss over the networks; it shares their parameters.
+    """Builds TorchRL's loss over the networks, whose parameters it shares.
 
     Args:
-        module: builds the loss; ``action_spec``, ``action_space`` and ``num_actions`` are handed to one that
-            has such an argument. Over a memory it does without vmap, which knows no recurrent networks.
-        parts: the materialised networks by their groups.
+        module: builds the loss; it gets ``action_spec``, ``action_space`` and ``num_actions`` if it has such
+            parameters. Over an RNN it works without vmap, which does not support recurrent networks.
+        parts: the materialised networks by name.
         action_spec: of one environment.
-        networks: which part goes into which argument of the loss.
+        networks: which network goes into which argument of the loss.
         keys: for ``loss.set_keys``; a list is a nested key.
-        value_estimator: keywords of ``loss.make_value_estimator``, discount included, and as ``value_type``
-            which of them it is where not the loss's own; ``None`` for a loss that has no use for one.
+        value_estimator: keywords of ``loss.make_value_estimator``, among them the discount, and
+            ``value_type`` to choose another estimator; ``None`` for a loss without one.
 
     Returns:
-        TorchRL's loss; of several groups of agents one for each, see :class:`GroupLosses`.
+        TorchRL's loss; for several groups of agents one each, see :class:`GroupLosses`.
 
     Raises:
         UserError: for a network that lacks what the loss reads of it.
@@ -185,7 +183,7 @@ def make_loss(
 def make_estimator(
     loss: LossModule, value_estimator: Mapping[str, Any], parts: Mapping[str, nn.Module], *, remembers: bool
 ) -> None:
-    """Gives a loss its value estimator, over a memory without vmap, over pictures in several parts.
+    """Makes a loss's value estimator: without vmap over an RNN, in chunks over images.
 
     Raises:
         UserError: for an actor that does not write what it reads.
@@ -210,7 +208,7 @@ def make_estimator(
 
 
 def has_convolutions(parts: Mapping[str, nn.Module]) -> bool:
-    """Whether any of the networks reads pictures by convolutions."""
+    """Whether any of the networks has convolutions."""
     built = [part for part in parts.values() if part is not None]
     return any(isinstance(layer, nn.Conv2d) for part in built for layer in part.modules())
 
@@ -222,7 +220,7 @@ def make_group_losses(
     networks: Mapping[str, str],
     keys: Callable[[str], Mapping[str, Any]],
 ) -> GroupLosses:
-    """A loss for each group of agents, over the group's own networks and by the ``keys`` of its name."""
+    """A loss for each group of agents, over the group's networks and with its keys."""
     losses = {}
     for group, action in action_spec.keys(True, True):
         own = {part: group_network(parts[part], part, group) for part in networks.values()}
@@ -233,7 +231,7 @@ def make_group_losses(
 def group_loss_keys(
     module: Any, keys: Mapping[str, str | Sequence[str]], group: str
 ) -> dict[str, Sequence[str]]:
-    """The keys of a group's loss; what it writes itself stands beside the group's own entries."""
+    """The keys of a group's loss; entries that it writes stand beside the group's own."""
     beside = vars(getattr(module, "func", module).default_keys())
     written = [name for name in ("value", "advantage", "value_target") if name in beside]
     nested_keys = {name: key if isinstance(key, str) else tuple(key) for name, key in keys.items()}
@@ -244,10 +242,10 @@ def group_loss_keys(
 def check_networks(
     loss: Any, networks: Mapping[str, str], parts: Mapping[str, nn.Module], keys: Mapping[str, Any]
 ) -> None:
-    """Networks write what the loss reads of them, as far as the keys that it accepts tell.
+    """Checks that networks write what the loss reads of them, as far as its keys say.
 
     Raises:
-        UserError: naming what lacks.
+        UserError: naming what is missing.
     """
     names = vars(loss.default_keys()) | keys if hasattr(loss, "default_keys") else {}
     for argument, part in networks.items():
@@ -264,10 +262,10 @@ def check_networks(
 def check_shared(
     module: Callable[..., LossModule], networks: Mapping[str, str], parts: Mapping[str, nn.Module]
 ) -> None:
-    """Refuses losses that are kept apart over networks that have parameters in common.
+    """Refuses a loss with ``separate_losses`` over networks that share parameters.
 
     Raises:
-        UserError: for TorchRL would detach these from the critic in silence.
+        UserError: as TorchRL would silently detach these from the critic.
     """
     if not getattr(module, "keywords", {}).get("separate_losses"):
         return
@@ -280,24 +278,23 @@ def check_shared(
 
 
 def require_written(part: str, network: Any, loss: type, read: Sequence[Any], kind: str) -> None:
-    """Refuses a network that does not write all that is ``read`` of it, and says which ``kind`` does."""
+    """Refuses a network that does not write all it should; ``kind`` names one that does."""
     if lacking := [key for key in read if key not in network.out_keys]:
         writes, reads = (", ".join(map(str, listed)) for listed in (network.out_keys, lacking))
         raise UserError(f"{part} writes {writes}, and {loss.__name__} reads {reads} of it; make it a {kind}")
 
 
 def copy_value_norm(loss: LossModule) -> LossModule:
-    """A loss whose normaliser of values, if it has one, is no other loss's and on its networks' device."""
+    """Gives a loss its own copy of its value normalizer, on its networks' device."""
     if (norm := getattr(loss, "value_norm", None)) is not None:
         loss.value_norm = copy.deepcopy(norm).to(next(loss.parameters()).device)
     return loss
 
 
 class TakenActionActor(nn.Module):
-    """An actor as ``VTrace`` asks it, for an action with its log-probability: it answers with what was done.
+    """Actor for ``VTrace``, which gives the log-probability of the action that was taken.
 
-    TorchRL's own actor answers with an action drawn anew, and the importance weights are then of another
-    action than the one they weigh.
+    TorchRL's own draws a new action, and the importance weights are then of another action.
     """
 
     default_interaction_type, num_samples = InteractionType.RANDOM, None
@@ -307,17 +304,17 @@ class TakenActionActor(nn.Module):
         self.actor, self.action, self.in_keys = actor, action, [*actor.in_keys, action]
 
     def get_dist(self, batch: TensorDictBase) -> SimpleNamespace:
-        """What is drawn from: one action, the one in the batch."""
+        """A distribution with one action, the one in the batch."""
         taken, dist = batch[self.action], self.actor.get_dist(batch)
         return SimpleNamespace(has_rsample=False, sample=lambda shape: taken, log_prob=dist.log_prob)
 
 
 def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) -> list[Any]:
-    """What an optimizer is given: the loss's parameters, some of them with options of their own.
+    """The optimizer's parameters: all of the loss's, or groups with options of their own.
 
     Args:
-        loss: whose parameters begin with the names of its networks, or are named as they are.
-        groups: the optimizer's options by such a beginning, as ``{"log_alpha": {"lr": 1e-4}}``.
+        loss: its parameters' names begin with its networks' names, or are their own.
+        groups: the optimizer's options by the beginning of names, as ``{"log_alpha": {"lr": 1e-4}}``.
 
     Raises:
         UserError: for a name that no parameter has, or that another group took.

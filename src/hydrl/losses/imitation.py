@@ -1,4 +1,4 @@
-"""Imitation by a judge, that learns to tell an expert from the policy and pays for likeness."""
+"""Imitation by GAIL: a discriminator's minibatches, and the reward it gives the policy."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -16,17 +16,17 @@ RewardForm = Literal["positive", "negative", "signed"]
 
 
 class ExpertMinibatches(Minibatches):
-    """GAIL's discriminator: as many steps of an expert's as of the fresh batch, side by side.
+    """Minibatches for GAIL's discriminator: equally many steps of the expert and of the fresh batch.
 
     Args:
-        buffer: not read; the fresh batch is.
-        loss: says by its keys what stands where.
-        data: what an expert did.
-        updates: minibatches a batch.
-        size: frames a minibatch, of each of both.
+        buffer: ignored.
+        loss: its keys name the entries.
+        data: the expert's dataset.
+        updates: minibatches for each batch.
+        size: frames of a minibatch, of each of the two.
 
     Raises:
-        UserError: for an expert that saw something else.
+        UserError: if the dataset lacks an entry.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class ExpertMinibatches(Minibatches):
 
 
 class ImitationReward:
-    """What the policy is paid for a step, by how likely the discriminator thinks it an expert's.
+    """Rewards from the discriminator's probability that a step is an expert's.
 
     Args:
-        networks: of the run, by their parts.
-        form: ``positive``, ``-log(1 - D)``, pays for every step, and so for staying alive, too;
-            ``negative``, ``log D``, costs at every step, and so pays for coming to an end; ``signed``, their
-            sum, pays for what is likelier an expert's and costs otherwise (Fu et al. 2018).
+        networks: of the run, by name.
+        form: ``positive``, ``-log(1 - D)``, rewards each step, and so staying alive; ``negative``, ``log D``,
+            costs at each step, and so rewards ending; ``signed``, their sum, rewards likely experts' steps
+            and costs otherwise (Fu et al. 2018).
     """
 
     def __init__(self, networks: Mapping[str, Any], *, form: RewardForm) -> None:
@@ -66,13 +66,13 @@ class ImitationReward:
 
     @torch.no_grad()
     def __call__(self, batch: TensorDictBase) -> None:
-        """Writes the rewards of a batch of any shape over the task's own, which the log has already."""
+        """Replaces the rewards of a batch of any shape; the log has the environment's own."""
         judged = self.discriminator(batch.select(*self.discriminator.in_keys))
         batch["next", "reward"] = imitation_reward(judged["d_logits"], self.form)
 
 
 def imitation_reward(likely: Tensor, form: RewardForm) -> Tensor:
-    """Rewards of that shape, of probabilities; none is beyond 14."""
+    """Rewards of probabilities, of the same shape, at most 14."""
     likely = likely.clamp(1e-6, 1 - 1e-6)
     of_an_expert, of_another = likely.log(), (1 - likely).log()
     return {"positive": -of_another, "negative": of_an_expert, "signed": of_an_expert - of_another}[form]

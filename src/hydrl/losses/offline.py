@@ -1,4 +1,4 @@
-"""Losses for data that others collected: TorchRL's, where they are not as their papers have them."""
+"""Losses for offline datasets: TorchRL's, corrected where they differ from their papers."""
 
 import math
 from typing import Any
@@ -15,12 +15,12 @@ from hydrl.specs import MASK
 
 
 class BCLoss(objectives.BCLoss):
-    """TorchRL's behaviour cloning, that takes one-hot choices, too: by how likely the policy makes them."""
+    """TorchRL's behaviour cloning, also for one-hot actions: their log-likelihood."""
 
     target_actor_network_params: Any  # TorchRL warns where nobody has said that there may be such
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch ``[size]``; integers alone would be read as numbers of classes."""
+        """Over a minibatch ``[size]``; one-hot actions become floats."""
         action = minibatch.get(self.tensor_keys.action)
         if not action.is_floating_point():
             minibatch = minibatch.copy().set(self.tensor_keys.action, action.float())
@@ -28,22 +28,21 @@ class BCLoss(objectives.BCLoss):
 
 
 class CQLLoss(objectives.CQLLoss):
-    """TorchRL's conservative Q-learning with the penalty of its paper (Kumar et al. 2020, appendix F).
+    """TorchRL's conservative Q-learning with its paper's penalty (Kumar et al. 2020, appendix F).
 
-    TorchRL's sums three values where the paper sums over all actions that are drawn, and draws them between
-    -1 and 1 whatever the task takes. Its multiplier of the penalty, ``with_lagrange``, multiplies nothing: it
-    is left out.
+    TorchRL's sums three values where the paper sums over all sampled actions, and samples them from [-1, 1]
+    whatever the bounds. Its ``with_lagrange`` has no effect and is left out.
 
     Args:
         actor_network: a distribution over actions.
-        qvalue_network: judges an action in a state; there are two of it.
-        action_spec: the bounds within which actions are drawn at random.
+        qvalue_network: an action value; there are two of it.
+        action_spec: the bounds of random actions.
         loss_function: of the critics' errors.
-        alpha_init: the temperature of the policy's entropy at the start.
+        alpha_init: the initial entropy temperature.
         fixed_alpha: whether it stays there.
-        target_entropy: what it is learned by.
-        min_q_weight: of the penalty, beside the critics' squared errors.
-        num_random: actions drawn at random for each state, and as many of the policy's.
+        target_entropy: of the temperature's loss.
+        min_q_weight: weight of the penalty.
+        num_random: random actions for each state, and as many of the policy's.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class CQLLoss(objectives.CQLLoss):
             self.register_buffer(name, getattr(action_spec.space, name).clone())
 
     def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
-        """How far the soft greatest of values lies above that of the action in the data; of both critics."""
+        """How far the log-sum-exp of values exceeds the dataset action's, of both critics."""
         with torch.no_grad():
             actions, log_densities = self.sample_actions(minibatch)
         states = minibatch.select(*self.qvalue_network.in_keys, strict=False)
@@ -89,7 +88,7 @@ class CQLLoss(objectives.CQLLoss):
         return self._reduce_loss(self.min_q_weight * above.sum(0), tensordict=minibatch), {}
 
     def sample_actions(self, minibatch: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Actions ``[2 num_random, size, ...]``, half of them evenly, and their log-densities."""
+        """Actions ``[2 num_random, size, ...]``, half of them uniform, and their log-densities."""
         with self.actor_network_params.to_module(self.actor_network):
             policy = self.actor_network.get_dist(minibatch)
         drawn = policy.sample((self.num_random,))
@@ -100,16 +99,16 @@ class CQLLoss(objectives.CQLLoss):
 
 
 class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
-    """TorchRL's conservative Q-learning for choices, with its target network and a weight of the penalty.
+    """TorchRL's discrete conservative Q-learning, with its target network and a weight of the penalty.
 
-    TorchRL's makes that network, and takes what follows from the one that learns.
+    TorchRL's makes that network, and bootstraps from the one that learns.
 
     Args:
-        value_network: one value a choice; acts by the greatest.
-        action_space: of the choices.
+        value_network: a greedy Q-network.
+        action_space: of the actions.
         loss_function: of the values' errors, half of which counts.
-        min_q_weight: of the penalty.
-        delay_value: whether targets are of a network of their own.
+        min_q_weight: weight of the penalty.
+        delay_value: whether targets use a target network.
     """
 
     def __init__(
@@ -126,12 +125,12 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
         self.min_q_weight = min_q_weight
 
     def make_value_estimator(self, value_type: Any = None, **options: Any) -> None:
-        """As ``value_type`` and its options say, over the target network."""
+        """Makes the estimator over the target network."""
         super().make_value_estimator(value_type, **options)
         self.target_value_network_params.to_module(self.value_estimator.value_network, return_swap=False)
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch ``[size]``; the mean of values that is logged leaves forbidden actions out."""
+        """Over a minibatch ``[size]``; the logged mean value excludes invalid actions."""
         losses = super().forward(minibatch)
         if (mask := minibatch.get(MASK, None)) is not None:
             values = minibatch.get(self.tensor_keys.pred_val).detach()
@@ -139,6 +138,6 @@ class DiscreteCQLLoss(objectives.DiscreteCQLLoss):
         return losses
 
     def cql_loss(self, minibatch: TensorDictBase) -> tuple[Tensor, dict[str, Any]]:
-        """How far the soft greatest of values lies above that of the action in the data."""
+        """How far the log-sum-exp of values exceeds the dataset action's."""
         penalty, metadata = super().cql_loss(minibatch)
         return self.min_q_weight * penalty, metadata

@@ -1,4 +1,4 @@
-"""Deep Q-learning over sequences, for networks with a memory."""
+"""Deep Q-learning over sequences, for recurrent networks (R2D2)."""
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -12,16 +12,15 @@ EPSILON = 1e-3  # share of a value that rescaling adds, so that it can be undone
 
 
 class RecurrentDQNLoss(DQNLoss):
-    """TorchRL's DQN whose target runs once through all observations of a sequence (Kapturowski et al. 2019).
+    """TorchRL's DQN loss whose target network runs once through whole sequences (Kapturowski et al. 2019).
 
-    TorchRL's own runs through what comes next from no state, and in the midst of a sequence from zeros.
+    TorchRL's own runs through the next observations without a hidden state, in a sequence from zeros.
 
     Args:
         value_network: the actor.
-        n_steps: rewards summed before the target bootstraps; fewer at the end of a sequence and where an
-            episode is cut short.
+        n_steps: rewards summed before bootstrapping; fewer at the end of a sequence or a truncated episode.
         rescale: learns values under the paper's square root, for rewards of very different sizes.
-        loss_function: as the others of :class:`torchrl.objectives.DQNLoss`.
+        loss_function: and the others as for :class:`torchrl.objectives.DQNLoss`.
     """
 
     def __init__(
@@ -45,9 +44,9 @@ class RecurrentDQNLoss(DQNLoss):
         self.n_steps, self.rescale = n_steps, rescale
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over sequences ``[size, time]`` as :func:`hydrl.experience.sequences.prepare_sequences` makes them.
+        """Over sequences ``[size, time]`` of :func:`hydrl.experience.sequences.prepare_sequences`.
 
-        Writes the absolute errors, ``[size, time, 1]``, by which they may be drawn.
+        Writes the absolute errors, ``[size, time, 1]``, as priorities.
         """
         observed = self.read_observations(minibatch)
         with self.value_network_params.to_module(self.value_network, preserve_module_state=False):
@@ -69,7 +68,7 @@ class RecurrentDQNLoss(DQNLoss):
         return losses
 
     def read_observations(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """What the network reads at each step and after the last, ``[size, time + 1]``."""
+        """The network's inputs at each step and after the last, ``[size, time + 1]``."""
         size, time = minibatch.shape
         following = minibatch.get("next")
         entries = {
@@ -79,7 +78,7 @@ class RecurrentDQNLoss(DQNLoss):
         return TensorDict(batch_size=[size, time + 1], device=minibatch.device).update(entries)
 
     def select_values(self, values: Tensor, action: Tensor) -> Tensor:
-        """The values, ``[..., actions]``, of the actions, one-hot or integers; ``[...]``."""
+        """The values ``[..., actions]`` of one-hot or integer actions; ``[...]``."""
         if self.action_space != "categorical":
             return (values * action).sum(-1)
         index = action if action.ndim == values.ndim else action.unsqueeze(-1)
@@ -87,11 +86,11 @@ class RecurrentDQNLoss(DQNLoss):
 
     @torch.no_grad()
     def compute_targets(self, minibatch: TensorDictBase, values: Tensor) -> Tensor:
-        """What each step is worth, ``[size, time]``, by the values that its successors are given.
+        """n-step targets, ``[size, time]``.
 
         Args:
             minibatch: with rewards and ends.
-            values: of each observation, ``[size, time + 1]``.
+            values: of each observation by the target network, ``[size, time + 1]``.
         """
         following, keys = minibatch.get("next"), self.tensor_keys
         reward, ended = (following.get(key).squeeze(-1) for key in (keys.reward, keys.terminated))
@@ -111,6 +110,6 @@ def rescale_values(values: Tensor) -> Tensor:
 
 
 def unscale_values(values: Tensor) -> Tensor:
-    """Undoes :func:`rescale_values`."""
+    """The inverse of :func:`rescale_values`."""
     root = ((1 + 4 * EPSILON * (values.abs() + 1 + EPSILON)).sqrt() - 1) / (2 * EPSILON)
     return values.sign() * (root.square() - 1)

@@ -1,4 +1,4 @@
-"""A loss of critics of actions that have the actor's encoder, which reads a picture once for all of them."""
+"""SAC loss with one encoder shared by actor and critics (as in DrQ); each image is encoded once."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +19,10 @@ CRITIC_FEATURES = "judged_features"  # what critics' layers read: of what comes 
 
 
 class SACLoss(objectives.SACLoss):
-    """TorchRL's, where critics may have the actor's encoder, ``critic.encoder=shared``.
+    """TorchRL's SAC loss, whose critics may share the actor's encoder, ``critic.encoder=shared``.
 
-    As in DrQ (Kostrikov et al. 2021) the critics alone teach it, and the actor takes its features as they
-    are. Eight passes through encoders of their own become three, one of them with a gradient.
+    As in DrQ (Kostrikov et al. 2021) the critics' loss alone trains the encoder. Eight passes through
+    separate encoders become three, one of them with a gradient.
     """
 
     encoder: TensorDictModuleBase
@@ -30,7 +30,7 @@ class SACLoss(objectives.SACLoss):
     target_encoder_params: TensorDictParams
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over a minibatch ``[size]``, which gets the priorities."""
+        """Over a minibatch ``[size]``, which gets priorities."""
         if "encoder_params" not in self._modules:
             return super().forward(minibatch)
         read = minibatch.copy()
@@ -46,16 +46,16 @@ class SACLoss(objectives.SACLoss):
         return losses
 
     def actor_loss(self, tensordict: TensorDictBase) -> tuple[Tensor, dict[str, Tensor]]:
-        """Without a gradient of what was read."""
+        """The actor's loss, without a gradient for the encoder."""
         if CRITIC_FEATURES in tensordict:
             tensordict = tensordict.copy().set(CRITIC_FEATURES, tensordict[FEATURES])
         return super().actor_loss(tensordict)
 
 
 def split_shared_encoder(networks: Mapping[str, Any]) -> tuple[dict[str, Any], nn.Module | None]:
-    """The networks of a loss without the encoder that a critic of actions and the actor share, and that.
+    """The networks of a loss without the encoder that its critic shares with the actor, and that encoder.
 
-    Where there is none they stay as they are, as do those of losses of states, for which it runs within them.
+    Without a shared encoder, or with a state-value critic, the networks stay as they are.
     """
     critic = networks.get("qvalue_network")
     shared = [module for module in critic.modules() if getattr(module, "shared", False)] if critic else []

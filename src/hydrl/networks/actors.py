@@ -1,4 +1,4 @@
-"""Actors: a head for each kind of action over a network of one's choice."""
+"""Actors: a head for each kind of action over a network of any architecture."""
 
 from typing import Literal, Unpack
 
@@ -22,16 +22,14 @@ MIN_FLOATS = (
 def tanh_normal(
     env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
-    """A Gaussian squashed into the action bounds, for continuous actions.
+    """Gaussian policy squashed into the action bounds, for continuous actions.
 
     Args:
         env: gives the action bounds and, by one reset, the size of the observation.
-        scale: ``per_state``, computed by the network and mapped as ``NormalParamExtractor`` does;
-            ``log_std``, its logarithm computed by the network (Haarnoja et al. 2018); or ``independent``, one
-            learned number an action dimension (Schulman et al. 2017).
-        scale_init: the Gaussian's deviation at the start, about, before it is squashed; ``log_std`` begins
-            near 1.
-        **net: what lies before, see :class:`hydrl.networks.build.NetworkOptions`.
+        scale: ``per_state``: an output of the network, mapped as ``NormalParamExtractor`` does;
+            ``independent``: one learned parameter for each action dimension (Schulman et al. 2017).
+        scale_init: about the initial deviation, before squashing.
+        **net: see :class:`hydrl.networks.build.NetworkOptions`.
     """
     warn_rounding(env)
     head = heads.tanh_normal(env.action_spec_unbatched, scale=scale, scale_init=scale_init)
@@ -39,7 +37,7 @@ def tanh_normal(
 
 
 def deterministic(env: EnvBase, **net: Unpack[NetworkOptions]) -> TensorDictModuleBase:
-    """One action for an observation, squashed into the bounds (for DDPG and TD3)."""
+    """Deterministic policy squashed into the action bounds (for DDPG and TD3)."""
     warn_rounding(env)
     return make_network(env, heads.deterministic(env.action_spec_unbatched), **net)
 
@@ -47,13 +45,13 @@ def deterministic(env: EnvBase, **net: Unpack[NetworkOptions]) -> TensorDictModu
 def categorical(
     env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
-    """One logit an action, for discrete actions (one-hot or integer, as the environment's spec says).
+    """Categorical policy with one logit for each action, one-hot or integer by the environment's spec.
 
-    Of several choices at once one logit for each option of each, and they are drawn by themselves.
+    Multi-discrete actions have one logit for each option of each choice, and choices are independent.
 
     Args:
         env: and the others as for :func:`tanh_normal`.
-        scale: not read here, as ``scale_init``: an algorithm for both kinds of actions sets the deviation.
+        scale: ignored, as ``scale_init``, for algorithms with both kinds of actions.
     """
     head = heads.multi_categorical if action_kind(env) == "multi-discrete" else heads.categorical
     return make_network(env, head(env.action_spec_unbatched, mask=mask_key(env)), **net)
@@ -81,7 +79,7 @@ def gaussian(
 def stochastic(
     env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
-    """The distribution that fits: :func:`categorical` for one choice or several, else :func:`tanh_normal`."""
+    """The policy that fits the actions: :func:`categorical`, or :func:`tanh_normal` if continuous."""
     build = categorical if action_kind(env) in ("discrete", "multi-discrete") else tanh_normal
     return build(env, scale=scale, scale_init=scale_init, **net)
 
@@ -89,7 +87,7 @@ def stochastic(
 def q_value(
     env: EnvBase, *, noisy: float | None = None, dueling: bool = False, **net: Unpack[NetworkOptions]
 ) -> QValueActor:
-    """One action value an action; acts by the greatest (Mnih et al. 2015).
+    """Q-network that acts greedily, with one value for each action (Mnih et al. 2015).
 
     Args:
         env: and the others as for :func:`tanh_normal`.
@@ -111,15 +109,15 @@ def distributional(
     dueling: bool,
     **net: Unpack[NetworkOptions],
 ) -> DistributionalQValueActor:
-    """For each action the probabilities of returns; acts by the greatest mean (Bellemare et al. 2017).
+    """Distributional Q-network that acts by the greatest mean return (C51, Bellemare et al. 2017).
 
     Its ``action_value`` are log-probabilities, ``[..., atoms, actions]``.
 
     Args:
         env: and the others as for :func:`q_value`.
-        v_min: the least return, of the rewards as they are learned from; one beyond counts as this.
+        v_min: the least return of the scaled rewards; smaller ones count as this.
         v_max: the greatest, more than ``v_min``.
-        atoms: returns that are told apart, at even distances; the loss reads them off the actor.
+        atoms: returns at even distances; the loss reads them off the actor.
         dueling: as :func:`q_value`, with a value and an advantage for each atom (Hessel et al. 2018).
     """
     returns = heads.make_support(v_min, v_max, atoms).to(env.device)
@@ -128,9 +126,9 @@ def distributional(
 
 
 def warn_rounding(env: EnvBase, key: NestedKey = "action") -> None:
-    """Warns of bounds between which float32, in which actions are kept, has few numbers to tell them apart.
+    """Warns of action bounds between which float32 has few numbers.
 
-    The probability of a stored action is then not that of the action that was drawn.
+    The log-probability of a stored action then differs from that of the sampled one.
     """
     bounds = (env.base_env if isinstance(env, TransformedEnv) else env).full_action_spec_unbatched[key].space
     low, high = bounds.low.flatten().float(), bounds.high.flatten().float()

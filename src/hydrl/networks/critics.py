@@ -1,4 +1,4 @@
-"""Critics: what the losses use to judge states and actions, over a network of one's choice."""
+"""Critics: values of states and actions, over a network of any architecture."""
 
 from typing import Unpack
 
@@ -12,12 +12,12 @@ from hydrl.networks.build import NetworkOptions, make_network
 def state_value(
     env: EnvBase, actor: TensorDictModuleBase | None = None, **net: Unpack[NetworkOptions]
 ) -> TensorDictModuleBase:
-    """The value of a state, ``[..., 1]``; where ``in_keys`` say ``memory``, of what the actor remembers.
+    """State-value network, ``[..., 1]``.
 
     Args:
         env: gives, by one reset, the size of the observation.
         actor: see :func:`hydrl.networks.build.make_network`.
-        **net: what lies before, see :class:`hydrl.networks.build.NetworkOptions`.
+        **net: see :class:`hydrl.networks.build.NetworkOptions`.
     """
     return make_network(env, heads.state_value(), actor, **net)
 
@@ -29,7 +29,7 @@ def action_value(
     outputs: int = 1,
     **net: Unpack[NetworkOptions],
 ) -> TensorDictModuleBase:
-    """The value of an action in a state, ``[..., outputs]``, of both joined (for SAC, TD3, DDPG, CrossQ).
+    """Q-network of state and action concatenated, ``[..., outputs]`` (for SAC, TD3, DDPG, CrossQ).
 
     Several outputs are quantiles of the return (for TQC).
     """
@@ -39,12 +39,12 @@ def action_value(
 def discriminator(
     env: EnvBase, actor: TensorDictModuleBase | None = None, **net: Unpack[NetworkOptions]
 ) -> TensorDictModuleBase:
-    """How likely an action in a state is an expert's, ``[..., 1]``, of both joined (for GAIL)."""
+    """GAIL's discriminator: the probability that a state and action are an expert's, ``[..., 1]``."""
     return make_network(env, heads.discriminator(), actor, **net)
 
 
 def action_values(
     env: EnvBase, actor: TensorDictModuleBase | None = None, **net: Unpack[NetworkOptions]
 ) -> TensorDictModuleBase:
-    """The value of each choice in a state, ``[..., actions]`` (for discrete SAC)."""
+    """Q-network with one value for each discrete action, ``[..., actions]`` (for discrete SAC)."""
     return make_network(env, heads.action_values(env.action_spec_unbatched), actor, **net)

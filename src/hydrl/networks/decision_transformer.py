@@ -1,4 +1,4 @@
-"""A transformer that acts for a return: what it is asked to reach, what it has seen and done, what to do."""
+"""Decision transformer: a policy conditioned on the return to reach and the steps so far."""
 
 from collections.abc import Sequence
 
@@ -30,21 +30,21 @@ def decision_transformer(
     target_return: float | None = None,
     in_keys: list[str] | None = None,
 ) -> "DecisionTransformer":
-    """Acts for a return (Chen et al. 2021), for continuous actions; TorchRL's network, which is a GPT-2.
+    """Decision transformer for continuous actions (Chen et al. 2021): TorchRL's network, a GPT-2.
 
     Args:
         env: gives the action bounds and the size of the observation.
-        context: steps that it sees, this one among them.
-        width: numbers that a token is.
+        context: steps it attends to, with the current one.
+        width: embedding size of a token.
         layers: of attention.
         heads: of attention, which divide ``width``.
-        dropout: share of numbers that are left out while it learns.
-        target_return: what it is asked to reach, in the task's own units; ``None``: what one in ten of the
-            data's episodes does.
-        in_keys: observation entries that it reads, vectors; ``None``: all that the environment shows.
+        dropout: dropout probability in training.
+        target_return: the return to reach, in the environment's units; ``None``: the 90th percentile of the
+            dataset's episode returns.
+        in_keys: observation entries, vectors; ``None``: all that the environment has.
 
     Raises:
-        UserError: for heads that do not divide the width.
+        UserError: if ``heads`` does not divide ``width``.
     """
     if width % heads:
         raise UserError(f"actor.heads={heads} does not divide actor.width={width}")
@@ -64,26 +64,25 @@ def decision_transformer(
 
 
 class DecisionTransformer(TensorDictModuleBase):
-    """Reads returns that are still to come, observations and actions in turn, and says the next action.
+    """Policy that predicts actions from returns to go, observations and earlier actions.
 
-    Learning, it is given pieces of episodes, ``[..., time]``, with their ``return_to_go``. Acting, it is
-    given a step, ``[...]``, and keeps those before in the entry ``context``: the return it is asked to reach,
-    less ``episode_reward``, which no transform has scaled, is what is still to come. An episode that is
-    shorter than its context stands at its beginning, and nothing looks at what lies behind: attention goes
-    backwards alone. TorchRL's ``DecisionTransformerInferenceWrapper`` would read zeros before it as
-    steps.
+    In training it reads pieces of episodes, ``[..., time]``, with their ``return_to_go``. In acting it reads
+    a step, ``[...]``, and keeps earlier ones in the entry ``context``; the return to go is the target return
+    less ``episode_reward``, which no transform has scaled. A shorter episode stands at the beginning of the
+    context; attention is causal, so nothing reads what follows. TorchRL's
+    ``DecisionTransformerInferenceWrapper`` would read padding zeros as steps.
 
-    When a step is, ``step_count``, is read beside the observation, as in the paper, whose embedding of it
-    TorchRL's network has not: where little is still to come, an episode may have gone well, or be over soon.
+    ``step_count`` is read with the observation, in place of the paper's embedding of time, which TorchRL's
+    network lacks: a small return to go may mean success, or that the episode is nearly over.
 
     Args:
         network: of observations, actions and returns ``[batch, time, ...]``.
         in_keys: observation entries.
-        size: how many numbers these are together.
-        context: steps that it sees.
-        low: least actions.
-        high: greatest ones.
-        target_return: what it is asked to reach; ``None`` is put there by :meth:`fit`.
+        size: of these together.
+        context: steps it attends to.
+        low: lower bounds of actions.
+        high: upper bounds.
+        target_return: the return to reach; ``None``: set by :meth:`fit`.
 
     Attributes:
         target_return: the same, which may be set: ``actor.target_return.fill_(-200)``.
@@ -118,7 +117,7 @@ class DecisionTransformer(TensorDictModuleBase):
             self.register_buffer(name, bound.clone())
 
     def fit(self, rows: TensorDictBase) -> None:
-        """Learns how large returns are, and how long episodes, from a set, ``[rows]`` of whole episodes."""
+        """Sets the scale of returns and the episode length from a dataset, ``[rows]`` of whole episodes."""
         to_go = rows["return_to_go"]
         self.loc.copy_(to_go.mean())
         self.scale.copy_(to_go.std(unbiased=False).clamp_min(1e-6))
@@ -131,14 +130,14 @@ class DecisionTransformer(TensorDictModuleBase):
             warn_once(f"eval.target_return is {reached}, which one in ten of the data's episodes returned")
 
     def make_tensordict_primer(self) -> TensorDictPrimer:
-        """What an environment has of it where episodes begin."""
+        """The transform that adds an empty context at the beginning of episodes."""
         context, steps = CONTEXT_KEYS
         context_spec = Unbounded((self.context, sum(self.sizes)), device=self.low.device)
         counted = Unbounded((1,), dtype=torch.int64, device=self.low.device)
         return TensorDictPrimer({context: context_spec, steps: counted}, expand_specs=True)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes the action; of a step the context of the next one too."""
+        """Writes the action; in acting also the context of the next step."""
         if "return_to_go" in tensordict.keys():  # noqa: SIM118 - a tensordict's keys
             observations = self.concat_observation(tensordict, tensordict["step_count"])
             inputs = self.scale_returns(tensordict["return_to_go"]), observations, tensordict["action"]
@@ -146,7 +145,7 @@ class DecisionTransformer(TensorDictModuleBase):
         return self.step(tensordict)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The action of a step ``[...]``, and what is kept for the next."""
+        """Acts at a step ``[...]``, and updates the context."""
         shape = tensordict.shape
         tokens, steps = (tensordict[key] for key in CONTEXT_KEYS)
         to_go = self.scale_returns(self.target_return - tensordict["episode_reward"])
@@ -167,19 +166,19 @@ class DecisionTransformer(TensorDictModuleBase):
         return tensordict.set(("next", count), (steps + 1).reshape(*shape, 1))
 
     def predict_actions(self, to_go: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
-        """What is done at each of ``[..., time]`` steps, within the bounds; by the actions before it."""
+        """Actions at each of ``[..., time]`` steps, within the bounds, from earlier ones."""
         squashed = self.network(observations, actions, to_go).tanh()
         return self.low + (squashed + 1) / 2 * (self.high - self.low)
 
     def scale_returns(self, returns: Tensor) -> Tensor:
-        """Returns of the task as they are learned from."""
+        """Returns standardised by the dataset's."""
         return (returns - self.loc) / self.scale
 
     def concat_observation(self, tensordict: TensorDictBase, steps: Tensor) -> Tensor:
-        """The observation's entries and the time, from -1 to 1 at an end, as one vector ``[..., size + 1]``.
+        """Observation entries and time, from -1 to 1 at the longest episode's end, ``[..., size + 1]``.
 
         Args:
-            tensordict: has them.
+            tensordict: has the entries.
             steps: since the episode began, ``[..., 1]``.
         """
         time = 2 * steps / self.length - 1

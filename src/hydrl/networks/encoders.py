@@ -1,6 +1,6 @@
-"""Encoders: what reads observation entries, each by its kind, and joins what it makes of them.
+"""Encoders: one reader for each observation entry by its kind, and their outputs concatenated.
 
-A vector is read as it is; a picture by convolutions, of which these have been published.
+Vectors are read as they are; images by published convolutional networks.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,16 +26,16 @@ UNBOUNDED = 2.0**31  # bounds as far apart are none, but the ends of a kind of n
 
 
 class Encoder(SharedModule):
-    """What an encoder makes of observations, ``features``."""
+    """Encoder of observations, which writes ``features``."""
 
     out_key = "features"
 
 
 class EntryEncoders(nn.Module):
-    """A reader for each of several entries, and what they make of them in a row.
+    """Reads several entries, each by its own network, and concatenates the outputs.
 
     Args:
-        readers: by their entries, in order.
+        readers: networks by entry, in order.
     """
 
     def __init__(self, readers: dict[str, nn.Module]) -> None:
@@ -49,14 +49,14 @@ class EntryEncoders(nn.Module):
 
 
 class ImageEncoder(nn.Module):
-    """Reads pictures by a network of ``[batch, C, H, W]``, whatever dimensions lie before these.
+    """Reads images by a network of ``[batch, C, H, W]``, for any leading dimensions.
 
     Args:
-        net: gives ``[batch, size]``.
-        low: what is subtracted from pixels, ``[C, 1, 1]`` or one number; ``None`` for nothing.
-        span: what they are divided by then, likewise.
-        channels_last: whether on a CPU the channels of a pixel are put side by side, and convolutions go on
-            so: several in a row then take less time, one alone takes more.
+        net: returns ``[batch, size]``.
+        low: subtracted from pixels, ``[C, 1, 1]`` or a number; ``None`` for nothing.
+        span: pixels are then divided by it, likewise.
+        channels_last: whether to use that memory format on a CPU, which is faster for several convolutions
+            and slower for one.
     """
 
     low: float | Tensor | None
@@ -79,7 +79,7 @@ class ImageEncoder(nn.Module):
                 setattr(self, name, value)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Pictures ``[..., C, H, W]`` to ``[..., size]``."""
+        """Images ``[..., C, H, W]`` to ``[..., size]``."""
         flat = pixels.reshape(-1, *pixels.shape[-3:])
         flat = flat if self.low is None else flat.float() - self.low
         flat = flat if self.span is None else flat.float() / self.span
@@ -90,19 +90,19 @@ class ImageEncoder(nn.Module):
 
 
 class ResidualBlock(nn.Sequential):
-    """Two convolutions, whose output is added to what they read (He et al. 2016)."""
+    """Residual block of two convolutions (He et al. 2016)."""
 
     def __init__(self, channels: int) -> None:
         layers = [(nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1)) for _ in range(2)]
         super().__init__(*(layer for pair in layers for layer in pair))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Of the same shape."""
+        """Keeps the shape."""
         return pixels + super().forward(pixels)
 
 
 def cnn(channels: int, features: int | None = 512, first: int = 32) -> nn.Sequential:
-    """Nature's three convolutions (Mnih et al. 2015), for pictures of 36 x 36 and more."""
+    """Nature's three convolutions (Mnih et al. 2015), for images of 36 x 36 or more."""
     convolutions = ConvNet(
         in_features=channels,
         num_cells=[first, 2 * first, 2 * first],
@@ -114,7 +114,7 @@ def cnn(channels: int, features: int | None = 512, first: int = 32) -> nn.Sequen
 
 
 def impala(channels: int, features: int | None = 256, first: int = 16) -> nn.Sequential:
-    """Espeholt et al. 2018: three sections that halve the picture, of two residual blocks each."""
+    """IMPALA's network (Espeholt et al. 2018): three stages of two residual blocks, each halves the image."""
     widths, layers = [first, 2 * first, 2 * first], list[nn.Module]()
     for into, out in zip([channels, *widths], widths, strict=False):
         layers += [nn.Conv2d(into, out, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
@@ -123,7 +123,7 @@ def impala(channels: int, features: int | None = 256, first: int = 16) -> nn.Seq
 
 
 def minatar(channels: int, features: int | None = 128, first: int = 16) -> nn.Sequential:
-    """One convolution of 16 (Young and Tian 2019), for small pictures."""
+    """MinAtar's one convolution (Young and Tian 2019), for small images."""
     convolution = ConvNet(
         in_features=channels, num_cells=[first], kernel_sizes=[3], strides=[1], activation_class=nn.ReLU
     )
@@ -131,7 +131,7 @@ def minatar(channels: int, features: int | None = 128, first: int = 16) -> nn.Se
 
 
 def add_linear(convolutions: nn.Sequential, features: int | None) -> nn.Sequential:
-    """Convolutions, and a layer over all that they give; ``None`` has no such layer."""
+    """Adds a linear layer over convolutions; none for ``features=None``."""
     # The last activation changes places with what puts its numbers in a row. Before that a compiled update
     # stores where it is zero, and of truth values PyTorch 2.15 stores a million in 16 ms.
     convolutions.append(convolutions.pop(-2))
@@ -151,34 +151,34 @@ def encoder(
     scale: Scale = "bounds",
     **entries: Reader,
 ) -> TensorDictModuleBase | None:
-    """A reader for each entry; ``None`` where all are vectors, which hidden layers read as they are.
+    """Builds an encoder; ``None`` if all entries are vectors, which the hidden layers read themselves.
 
     Args:
-        env: shows the entries.
+        env: gives the entries.
         in_keys: which of them are read.
-        reader: of pictures: ``cnn`` (Nature's), ``impala``, ``minatar``, ``mlp``, which takes their pixels in
-            a row, or ``auto``: Nature's where they are large enough, else ``minatar``.
-        features: units of the layer over convolutions, where not as published.
-        channels: of the first convolution, to which the others keep their proportion, likewise.
-        scale: of pictures: ``bounds`` makes 0 to 1 of what lies within the bounds of each channel, and leaves
-            a channel without bounds as it is; ``bytes``, of runs before there was a choice, does so with
-            whole numbers alone. Bytes are divided by the greatest that their space has in both.
-        **entries: a reader for an entry by its name, another than ``reader``.
+        reader: of images: ``cnn`` (Nature's), ``impala``, ``minatar``, ``mlp`` (flattened pixels) or
+            ``auto``: Nature's if they are large enough, else ``minatar``.
+        features: units of the layer over convolutions; ``None``: as published.
+        channels: of the first convolution; the others keep their proportion; ``None``: as published.
+        scale: of images: ``bounds`` scales each channel's bounds to 0 and 1, and leaves channels without
+            bounds; ``bytes``, of old runs, does so for integers alone. Both divide uint8 by the greatest
+            value.
+        **entries: a reader for an entry by name, in place of ``reader``.
 
     Raises:
-        UserError: for a reader that does not fit an entry, or an entry that is not there.
+        UserError: for a reader that does not fit an entry, or a missing entry.
     """
     spec = env.observation_spec
     require_entries(spec, in_keys)
     names = ["_".join(key) if isinstance(key, tuple) else key for key in in_keys]
-    pictures = [name for name, key in zip(names, in_keys, strict=True) if is_image(spec, key)]
+    images = [name for name, key in zip(names, in_keys, strict=True) if is_image(spec, key)]
     if unknown := sorted(entries.keys() - {*names}):
         raise UserError(f"encoder.{unknown[0]}={entries[unknown[0]]}: entries are {', '.join(names)}")
-    if reader not in ("auto", "mlp") and not pictures:
+    if reader not in ("auto", "mlp") and not images:
         raise UserError(f"encoder={reader} reads pictures, and there are none in {', '.join(names)}")
-    for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in pictures):
+    for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in images):
         raise UserError(f"encoder.{name}={entries[name]} reads pictures, and {name} is a vector; use mlp")
-    if not pictures:
+    if not images:
         for key, value in (("features", features), ("channels", channels)):
             if value is not None:
                 line = f"encoder.{key}={value} is of pictures"
@@ -187,7 +187,7 @@ def encoder(
     networks = {}
     for name, key in zip(names, in_keys, strict=True):
         shape = spec[key].shape[spec.ndim :]
-        chosen = entries.get(name, reader) if name in pictures else "vector"
+        chosen = entries.get(name, reader) if name in images else "vector"
         option = f"encoder.{name}" if name in entries else "encoder"
         networks[name] = make_reader(
             option, spec[key], shape, chosen, scale, features=features, first=channels
@@ -198,18 +198,18 @@ def encoder(
 def make_reader(
     option: str, spec: TensorSpec, shape: Sequence[int], chosen: str, scale: Scale, **widths: int | None
 ) -> nn.Module:
-    """What reads an entry ``[..., *shape]``, as ``said`` chose it, of the ``widths`` that are not published.
+    """The network that reads an entry ``[..., *shape]``.
 
     Args:
-        said: names the entry's key, for messages.
+        option: the key that chose the reader, for messages.
         spec: of the entry.
-        shape: its own, without those of environments.
+        shape: without batch dimensions.
         chosen: a reader, or ``vector``.
         scale: see :func:`encoder`.
-        **widths: that are not as published.
+        **widths: that differ from the published ones.
 
     Raises:
-        UserError: for a picture of which strides leave nothing.
+        UserError: for an image too small for the strides.
     """
     if chosen == "vector":
         return nn.Identity()
@@ -231,10 +231,10 @@ def make_reader(
 def image_scaling(
     spec: TensorSpec, shape: Sequence[int], scale: Scale
 ) -> tuple[float | Tensor | None, float | Tensor | None]:
-    """What is subtracted from the pixels of a picture, and what they are divided by then.
+    """What is subtracted from an image's pixels, and what they are then divided by.
 
     Args:
-        spec: of the picture, with its bounds.
+        spec: of the image, with its bounds.
         shape: ``[C, H, W]``.
         scale: see :func:`encoder`.
 

@@ -1,4 +1,4 @@
-"""Heads: what networks end in. A head knows an action spec and its distribution, and nothing before it."""
+"""Heads: the last part of a network, made from the action spec; they know nothing of the layers before."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -45,15 +45,15 @@ MakeLayers = Callable[[int], nn.Module]  # layers with an output of so many numb
 
 @dataclass(frozen=True)
 class Head:
-    """What a network ends in.
+    """The last part of a network.
 
     Attributes:
-        net: hidden layers with their output to the module whose results are the entries ``out_keys``. It is
-            given what builds the layers, called with the size of their output, ``[..., size]``.
-        out_keys: what that module writes.
-        whole: what writes these to what acts or judges by them.
-        gain: of the last layer, where layers are drawn orthogonal.
-        of_actions: whether it is read off an observation and an action together.
+        make_net: builds the module that writes ``out_keys``, from a function that builds the hidden layers
+            with an output of a given size, ``[..., size]``.
+        out_keys: the entries it writes.
+        wrap: makes the actor or critic of that module.
+        gain: of the last layer, for orthogonal initialisation.
+        takes_action: whether it reads the action beside the observation.
     """
 
     make_net: Callable[[Any], nn.Module]
@@ -65,7 +65,7 @@ class Head:
     def build(
         self, layers: MakeLayers, in_keys: Sequence[NestedKey], before: Sequence[TensorDictModuleBase] = ()
     ) -> TensorDictModuleBase:
-        """What acts or judges, by ``layers`` over ``in_keys``, some of which what is ``before`` writes."""
+        """The actor or critic: this head over ``layers``, which read ``in_keys``, after ``before``."""
         net = TensorDictModule(self.make_net(layers), in_keys=in_keys, out_keys=self.out_keys)
         return self.wrap(TensorDictSequential(*before, net) if before else net)
 
@@ -73,11 +73,11 @@ class Head:
 def tanh_normal(
     spec: TensorSpec, key: NestedKey = "action", *, scale: Scale = "per_state", scale_init: float = 1.0
 ) -> Head:
-    """A Gaussian squashed into the action bounds.
+    """Head of a Gaussian policy squashed into the action bounds.
 
     Args:
         spec: of the action, ``[..., size]``.
-        key: of the action; the parameters of the distribution stand beside it.
+        key: of the action; the distribution's parameters stand beside it.
         scale: see :func:`hydrl.networks.actors.tanh_normal`, as ``scale_init``.
     """
     bounds = {"low": spec.space.low, "high": spec.space.high}
@@ -117,12 +117,12 @@ class LogStd(nn.Module):
 
 
 def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
-    """One logit an action; one-hot or integer, as ``spec`` says.
+    """Head of a categorical policy, one-hot or integer by ``spec``.
 
     Args:
         spec: of the action.
         key: see :func:`tanh_normal`.
-        mask: the entry that says which actions are allowed; the others have no probability.
+        mask: the entry of the action mask; invalid actions have no probability.
     """
     one_hot = isinstance(spec, OneHot)
     known: dict[str, Any] = {}
@@ -133,29 +133,29 @@ def categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey 
 
 
 class OneHotCategorical(OneHotOfTorchRL):
-    """A choice as a one among zeros: TorchRL's, with a draw that does not cut a compiled loss in pieces."""
+    """TorchRL's one-hot categorical, with a ``sample`` that does not break a compiled loss's graph."""
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """``[*sample_shape, ..., actions]``, drawn as TorchRL's own draws it."""
+        """``[*sample_shape, ..., actions]``, with TorchRL's random numbers."""
         return nn.functional.one_hot(Categorical.sample(self, Size(sample_shape)), self.num_samples)
 
 
 def masked_categorical(logits: Tensor, mask: Tensor, one_hot: bool) -> Distribution:
-    """A choice among the actions that ``mask`` allows, of ``logits``, both ``[..., actions]``.
+    """Categorical over valid actions, from ``logits`` and ``mask``, both ``[..., actions]``.
 
-    TorchRL's own, ``MaskedOneHotCategorical``, tells no log-probability of what a compiled loss draws.
+    TorchRL's ``MaskedOneHotCategorical`` gives no log-probability of a sample in a compiled loss.
     """
     kind = OneHotCategorical if one_hot else Categorical
     return kind(logits=logits.masked_fill(~mask, MASKED_LOGIT))
 
 
 def multi_categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: NestedKey | None = None) -> Head:
-    """One logit for each option of each choice, in a row; choices are integers, drawn by themselves.
+    """Head of a multi-discrete policy: independent categoricals, whose logits are in one row.
 
     Args:
         spec: of the action, ``[choices]``.
         key: of the action; the logits, ``[..., options of all choices]``, stand beside it.
-        mask: the entry that says which of these options are allowed; the others have no probability.
+        mask: the entry of the action mask, likewise; invalid options have no probability.
     """
     sizes = torch.tensor(choice_sizes(spec), device=spec.device)
     option = torch.arange(int(sizes.max()), device=spec.device)
@@ -170,14 +170,14 @@ def multi_categorical(spec: TensorSpec, key: NestedKey = "action", *, mask: Nest
 def independent_categoricals(
     logits: Tensor, places: Tensor, valid: Tensor, mask: Tensor | None = None
 ) -> Independent:
-    """Several choices, each with probabilities of its own.
+    """Distribution of several independent categoricals.
 
     Args:
         logits: ``[..., options of all choices]``.
-        places: ``[choices, most]``, where in these each choice has the logit of each option.
-        there: ``[choices, most]``, which options it has; those it lacks get the least number there is, for
-            with -inf the gradient of a divergence is NaN.
-        mask: which of the options of all choices are allowed.
+        places: ``[choices, most]``, the index of each option's logit.
+        valid: ``[choices, most]``, which options a choice has; the others get the least finite logit, as with
+            -inf the gradient of a divergence is NaN.
+        mask: which of the options are valid actions.
     """
     if mask is not None:
         logits = logits.masked_fill(~mask, MASKED_LOGIT)
@@ -194,14 +194,14 @@ def distribution_head(
     known: dict[str, Any],
     mask: NestedKey | None = None,
 ) -> Head:
-    """A distribution over actions, whose ``parameters`` the network writes beside ``key``.
+    """Head with a distribution over actions, whose ``parameters`` stand beside ``key``.
 
-    What of it is ``known`` is the same in all states; a ``mask`` the environment gives.
+    Arguments in ``known`` are constant; a ``mask`` comes from the environment.
     """
-    named = {parameter: sibling_key(key, parameter) for parameter in parameters}
+    names = {parameter: sibling_key(key, parameter) for parameter in parameters}
     acting = partial(
         ProbabilisticActor,
-        in_keys=[*named.values()] if mask is None else {**named, "mask": mask},
+        in_keys=[*names.values()] if mask is None else {**names, "mask": mask},
         out_keys=[key],
         spec=spec,
         distribution_class=distribution,
@@ -209,11 +209,11 @@ def distribution_head(
         return_log_prob=True,
         log_prob_key=sibling_key(key, "action_log_prob"),
     )
-    return Head(net, [*named.values()], acting, POLICY_GAIN)
+    return Head(net, [*names.values()], acting, POLICY_GAIN)
 
 
 def deterministic(spec: TensorSpec, key: NestedKey = "action") -> Head:
-    """One action, squashed into the bounds; the number that is squashed stands beside ``key``."""
+    """Head of a deterministic policy within the bounds; the unsquashed action stands beside ``key``."""
     param = sibling_key(key, "param")
 
     def whole(net: TensorDictModuleBase) -> TensorDictSequential:
@@ -225,37 +225,37 @@ def deterministic(spec: TensorSpec, key: NestedKey = "action") -> Head:
 def q_value(
     spec: TensorSpec, key: NestedKey = "action", *, dueling: bool = False, mask: NestedKey | None = None
 ) -> Head:
-    """One value an action; acts by the greatest, by the first of several that are equal.
+    """Head of a greedy Q-network; of equal values the first action is taken.
 
-    TorchRL's one-hot action has a one for each of them, is no action then and sums their values.
+    TorchRL's one-hot action would have a one for each of them, and sum their values.
 
     Args:
         spec: of the action.
         key: of the action; its values stand beside it.
         dueling: see :func:`dueling_network`.
-        mask: the entry that says which actions are allowed; the others have the least value there is.
+        mask: the entry of the action mask; invalid actions have the least value.
     """
-    actions, named = spec.space.n, {"action_value_key": sibling_key(key, "action_value"), "action_key": key}
-    named["chosen_action_value_key"] = sibling_key(key, "chosen_action_value")
+    actions, names = spec.space.n, {"action_value_key": sibling_key(key, "action_value"), "action_key": key}
+    names["chosen_action_value_key"] = sibling_key(key, "chosen_action_value")
 
     def net(layers: Any) -> nn.Module:
         return dueling_network(layers, actions, 1) if dueling else layers(actions)
 
     def whole(values: TensorDictModuleBase) -> QValueActor:
         return set_one_hot_choice(
-            QValueActor(values, spec=nested_spec(spec, key), action_mask_key=mask, **named), argmax_one_hot
+            QValueActor(values, spec=nested_spec(spec, key), action_mask_key=mask, **names), argmax_one_hot
         )
 
-    return Head(net, [named["action_value_key"]], whole)
+    return Head(net, [names["action_value_key"]], whole)
 
 
 def distributional(
     spec: TensorSpec, returns: Tensor, *, dueling: bool, mask: NestedKey | None = None
 ) -> Head:
-    """Log-probabilities of ``returns``, ``[..., atoms, actions]``; acts by the greatest mean.
+    """Head of a distributional Q-network: log-probabilities of ``returns``, ``[..., atoms, actions]``.
 
-    With a ``mask``, as :func:`q_value`, those of a forbidden action are the least numbers there are, which
-    TorchRL's actor knows of values alone.
+    It acts by the greatest mean. With a ``mask`` invalid actions get the least numbers, as TorchRL's actor
+    masks values alone.
     """
     actions, atoms = spec.space.n, len(returns)
 
@@ -279,29 +279,29 @@ def distributional(
 
 
 def state_value(key: NestedKey = "state_value") -> Head:
-    """The value of a state, ``[..., 1]``, as the entry ``key``."""
+    """Head of a state value, ``[..., 1]``, as the entry ``key``."""
     return Head(lambda layers: layers(1), [key])
 
 
 def action_value(outputs: int = 1) -> Head:
-    """The value of an action in a state, ``[..., outputs]``; several are quantiles of the return."""
+    """Head of an action value, ``[..., outputs]``; several outputs are quantiles of the return."""
     return Head(lambda layers: layers(outputs), ["state_action_value"], takes_action=True)
 
 
 def discriminator() -> Head:
-    """How likely an action in a state is an expert's, ``[..., 1]``, by the name TorchRL's loss reads it."""
+    """Head of a discriminator, a probability ``[..., 1]``, under the name TorchRL's loss reads."""
     return Head(lambda layers: ConcatSequential(layers(1), nn.Sigmoid()), ["d_logits"], takes_action=True)
 
 
 def action_values(spec: TensorSpec) -> Head:
-    """The value of each choice in a state, ``[..., actions]``."""
+    """Head of one value for each discrete action, ``[..., actions]``."""
     return Head(lambda layers: layers(spec.space.n), ["action_value"])
 
 
 def dueling_network(
     layers: Layers, advantages: int | Sequence[int], values: int | Sequence[int]
 ) -> nn.Module:
-    """A trunk with a head for the advantage of each action and one for the state's value, added."""
+    """Dueling network: a trunk with a head for advantages and one for the state value, added."""
     if len(layers.num_cells) < 2:
         raise UserError(
             f"actor.num_cells={layers.num_cells} is too short for actor=dueling; give trunk and heads, as "
@@ -324,10 +324,10 @@ def dueling_network(
 
 
 def make_support(v_min: float, v_max: float, atoms: int) -> Tensor:
-    """The returns that are told apart, ``[atoms]``, evenly from ``v_min`` to ``v_max``.
+    """The returns of a distributional critic, ``[atoms]``, evenly from ``v_min`` to ``v_max``.
 
     TorchRL's projection divides by their distance in float32, and for one support in fifteen that puts the
-    greatest return past the last atom, into the next row or out of the minibatch. There ``v_max`` is lowered
+    greatest return past the last atom, into the next row or out of the minibatch. Then ``v_max`` is lowered
     by its last bits.
     """
     while True:
@@ -339,25 +339,25 @@ def make_support(v_min: float, v_max: float, atoms: int) -> Tensor:
 
 
 def set_one_hot_choice(actor: QValueActor, choice: Callable[[Tensor], Tensor]) -> QValueActor:
-    """The actor, whose one-hot actions are made by ``choice``."""
+    """Makes an actor choose its one-hot actions by ``choice``."""
     actor[-1].action_func_mapping["one_hot"] = choice
     return actor
 
 
 def argmax_one_hot(values: Tensor, returns: Tensor | None = None) -> Tensor:
-    """One-hot, ``[..., actions]``, of ``values`` of that shape, or of log-probabilities of ``returns``."""
+    """Greedy one-hot actions, ``[..., actions]``, of values, or of log-probabilities of ``returns``."""
     if returns is not None:
         values = (values.exp() * returns.unsqueeze(-1)).sum(-2)
     return torch.zeros_like(values, dtype=torch.long).scatter_(-1, values.argmax(-1, keepdim=True), 1)
 
 
 def masked_argmax_one_hot(scores: Tensor, returns: Tensor) -> Tensor:
-    """The same of log-probabilities ``[..., atoms, actions]`` that :func:`mask_log_probs` made."""
+    """The same of log-probabilities ``[..., atoms, actions]`` after :func:`mask_log_probs`."""
     least = torch.finfo(scores.dtype).min
     means = (scores.exp() * returns.unsqueeze(-1)).sum(-2)
     return argmax_one_hot(means.masked_fill(scores.amax(-2) == least, least))
 
 
 def mask_log_probs(scores: Tensor, mask: Tensor) -> Tensor:
-    """Log-probabilities ``[..., atoms, actions]``, where ``mask``, ``[..., actions]``, allows the action."""
+    """Log-probabilities ``[..., atoms, actions]``, the least number for invalid actions of ``mask``."""
     return scores.masked_fill(~mask.unsqueeze(-2), torch.finfo(scores.dtype).min)

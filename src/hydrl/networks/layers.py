@@ -1,4 +1,4 @@
-"""Layers of networks: hidden ones by their widths, normalised, noisy, drawn anew."""
+"""Hidden layers: MLPs, normalisation, noisy layers, initialisation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class ConcatSequential(nn.Sequential):
-    """Reads several entries as one, joined along the last dimension."""
+    """``nn.Sequential`` that concatenates several inputs along the last dimension."""
 
     def forward(self, *entries: Tensor) -> Any:
         """Entries ``[..., size]``, each of its own size."""
@@ -35,15 +35,15 @@ def mlp(
     norm: Norm | None = None,
     in_features: int = 0,
 ) -> nn.Sequential:
-    """Hidden layers of ``num_cells`` and a linear output; input sizes come with the first batch.
+    """MLP with hidden layers of ``num_cells`` and a linear output; the first batch sets the input size.
 
     Args:
         num_cells: units of each hidden layer.
         out_features: size of the output.
         activation: a class name of ``torch.nn``.
-        norm: builds what normalises so many features, before the first layer and after each hidden one; a
-            ``LayerNorm`` after hidden ones alone, as it would take from an observation how large it is.
-        in_features: size of the input, which ``norm`` must know.
+        norm: builds a normalisation layer of a size, before the first layer and after each hidden one; a
+            ``LayerNorm`` only after hidden ones, as it would remove an observation's scale.
+        in_features: size of the input, required by ``norm``.
     """
     first = None if norm is None else norm(in_features)
     layers: list[nn.Module] = [] if first is None or isinstance(first, nn.LayerNorm) else [first]
@@ -56,10 +56,10 @@ def mlp(
 
 @dataclass(frozen=True)
 class Layers:
-    """Hidden layers of ``num_cells``; called with the size of an output that follows them.
+    """Hidden layers; called with an output size, they build an MLP.
 
     Attributes:
-        size: of what they read, where ``norm`` must know it.
+        size: of the input, required by ``norm``.
     """
 
     num_cells: list[int]
@@ -73,10 +73,10 @@ class Layers:
 
 
 class ActionValueLayers(Layers):
-    """The same as TorchRL's MLP, of observation and action; it draws inner layers first, others the first."""
+    """Hidden layers by TorchRL's MLP, for observation and action; it initialises layers in another order."""
 
     def __call__(self, outputs: int) -> nn.Module:
-        """The layers and a linear output, of several entries that are joined."""
+        """The MLP, of several inputs that it concatenates."""
         activation = activation_class(self.activation)
         return MLP(out_features=outputs, num_cells=self.num_cells, activation_class=activation)
 
@@ -100,13 +100,13 @@ def activation_class(name: str) -> type[nn.Module]:
 
 
 def init_weights(module: TensorDictModuleBase, init: str | None, last_gain: float) -> TensorDictModuleBase:
-    """Draws the weights of linear and convolutional layers anew.
+    """Initialises linear and convolutional layers.
 
     Args:
-        module: with sizes; changed in place and given back.
-        init: ``orthogonal``, with zero biases and a gain of sqrt(2) (Saxe et al. 2014; for PPO,
-            Andrychowicz et al. 2021), or ``None``, which leaves PyTorch's.
-        last_gain: that of the last layer.
+        module: with known sizes; changed in place and returned.
+        init: ``orthogonal`` with gain sqrt(2) and zero biases (Saxe et al. 2014; for PPO, Andrychowicz et al.
+            2021), or ``None`` for PyTorch's.
+        last_gain: gain of the last layer.
     """
     if init == "orthogonal":
         layers = [layer for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
@@ -118,7 +118,7 @@ def init_weights(module: TensorDictModuleBase, init: str | None, last_gain: floa
 
 
 class BatchRenorm(BatchRenorm1d):
-    """TorchRL's (Ioffe 2017), for a batch of any shape, and done with its warm-up where that ends."""
+    """TorchRL's batch renormalisation (Ioffe 2017), for any batch shape and with a warm-up that ends."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Entries ``[..., num_features]``, standardised; in ``train()`` mode by their own batch."""
@@ -127,11 +127,11 @@ class BatchRenorm(BatchRenorm1d):
 
 
 class NoisyLinear(modules.NoisyLinear):
-    """TorchRL's (Fortunato et al. 2018), which draws its noise anew at each use and learns how much of it.
+    """TorchRL's noisy layer (Fortunato et al. 2018), with fresh noise at each use, in losses too.
 
-    That is their algorithm 1: each action, and in each update the values, the target and the choice of its
-    action, have noise of their own. TorchRL's keeps what it drew until it is told, which never reaches a
-    loss's copy of the weights, and leaves noise out of losses, so that its scale is not learned.
+    As in their algorithm 1, each action and, in each update, values, target and choice have noise of their
+    own. TorchRL's keeps its noise until it is reset, which never reaches a loss's copy of the weights, and
+    has no noise in losses, so that its scale is not learned.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,11 +144,11 @@ class NoisyLinear(modules.NoisyLinear):
 
 
 def noisy_layers(module: TensorDictModuleBase, deviation: float | None) -> TensorDictModuleBase:
-    """Puts a :class:`NoisyLinear` in the place of each linear layer, but for those of an encoder.
+    """Replaces linear layers, except an encoder's, by :class:`NoisyLinear`.
 
     Args:
-        module: with sizes; changed in place and given back.
-        deviation: of the noise at the start, times the square root of a layer's inputs (a bias's: outputs);
+        module: with known sizes; changed in place and returned.
+        deviation: of the initial noise, times the square root of a layer's inputs (of outputs for biases);
             ``None`` changes nothing.
     """
     within = {

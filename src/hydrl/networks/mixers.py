@@ -1,4 +1,4 @@
-"""Mixers: the value of what all agents do together, made of each one's own, by TorchRL's networks."""
+"""Mixers: the value of all agents' joint action from each agent's own, by TorchRL's networks."""
 
 import math
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ CHOSEN_VALUE = "chosen_action_value"  # of each agent beside its action, of all 
 
 
 def vdn(env: EnvBase, actor: nn.Module | None = None) -> TensorDictModuleBase:
-    """The sum of the agents' values, ``[..., 1]`` (Sunehag et al. 2018). It learns nothing itself.
+    """VDN's mixer: the sum of the agents' values, ``[..., 1]`` (Sunehag et al. 2018), without parameters.
 
     Args:
         env: gives the agents.
-        actor: not read here; every network is built from the same two.
+        actor: ignored; all networks are built from the same two.
     """
     return make_mixer(VDNMixer(n_agents=action_spec(env).shape[0], device=env.device), env, [])
 
@@ -34,17 +34,15 @@ def qmix(
     in_keys: list[NestedKey] | None = None,
     state_cells: Sequence[int] | None = None,
 ) -> TensorDictModuleBase:
-    """A value that rises with each agent's, by weights that follow from the state (Rashid et al. 2018).
+    """QMIX's mixer: monotonic in each agent's value, with weights from the state (Rashid et al. 2018).
 
     Args:
-        env: gives the agents and what the state is read from.
-        actor: not read here; every network is built from the same two.
+        env: gives the agents and the state.
+        actor: ignored; all networks are built from the same two.
         mixing_embed_dim: units of its hidden layer.
-        in_keys: entries that are the state, joined, those of all agents; ``None``: ``state`` where the task
-            gives one, else what the agents observe.
-        state_cells: units of layers that read the state before the weights follow from it, linearly, so
-            that these stay within bounds; ``None``: they follow from the state itself, and are the greater
-            the more numbers that has, and the greater these are.
+        in_keys: entries of the state; ``None``: ``state`` if there is one, else all agents' observations.
+        state_cells: units of layers between the state and the weights, which keep these bounded; ``None``:
+            the weights are linear in the state and grow with it.
     """
     spec = env.observation_spec
     of_agents = sibling_key(env.action_key, "observation")
@@ -69,19 +67,19 @@ def qmix(
 def make_mixer(
     mixer: Mixer, env: EnvBase, in_keys: Sequence[NestedKey], reader: nn.Module | None = None
 ) -> TensorDictModule:
-    """A mixer over the values of the actions that the agents chose and, joined and read, over ``in_keys``."""
+    """A mixer over the chosen actions' values and the entries ``in_keys`` of the state."""
     sizes = [len(env.observation_spec[key].shape) - env.observation_spec.ndim for key in in_keys]
     read = [sibling_key(env.action_key, CHOSEN_VALUE), *in_keys]
     return TensorDictModule(StateMixer(mixer, sizes, reader), in_keys=read, out_keys=[CHOSEN_VALUE])
 
 
 class StateMixer(nn.Module):
-    """A mixer whose state is of several entries.
+    """Mixer whose state has several entries.
 
     Args:
-        mixer: of TorchRL's.
-        dims: how many of its last dimensions each entry of the state has of its own, agents among them.
-        reader: reads the entries joined, and the mixer what it gives; ``None``: the mixer reads them.
+        mixer: TorchRL's.
+        dims: number of last dimensions of each entry that are its own, agents among them.
+        reader: a network between the state and the mixer; ``None`` for none.
     """
 
     def __init__(self, mixer: Mixer, dims: Sequence[int], reader: nn.Module | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Actors and critics of several agents, which all act at once, over TorchRL's ``MultiAgentMLP``.
+"""Actors and critics of several agents that act at once, over TorchRL's ``MultiAgentMLP``.
 
-Where there are several groups of agents each has a network of its own, and the part is these in a row.
+With several groups of agents each group has a network of its own, one after the other.
 """
 
 from collections.abc import Sequence
@@ -35,15 +35,15 @@ Keys = list[str | tuple[str, ...]]
 def actor(
     env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
 ) -> TensorDictModuleBase:
-    """Each agent acts on its own observation: a squashed Gaussian within bounds, or one logit an action.
+    """Policy of each agent from its own observation: tanh-Gaussian if continuous, else categorical.
 
-    Of several choices at once that is one for each option of each.
+    Multi-discrete actions have one logit for each option of each choice.
 
     Args:
         env: gives the agents, their observations and their actions, ``[..., agents, size]``.
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
-        in_keys: entries of the agents, of each group of them, that its network reads.
+        in_keys: entries of the agents that their network reads, in each group.
         share_params: one network for all agents of a group instead of one for each.
     """
     acting = []
@@ -63,7 +63,7 @@ def actor(
 def deterministic(
     env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
 ) -> TensorDictModuleBase:
-    """Each agent has one action for what it observes itself, squashed into the bounds (for MADDPG).
+    """Deterministic policy of each agent from its own observation (for MADDPG).
 
     Args:
         env: and the others as for :func:`actor`.
@@ -77,7 +77,7 @@ def deterministic(
 def q_value(
     env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
 ) -> QValueActor:
-    """Each agent acts by the greatest value of its own actions, from what it observes itself.
+    """Greedy Q-network of each agent from its own observation.
 
     Args:
         env: and the others as for :func:`actor`.
@@ -97,17 +97,17 @@ def critic(
     share_params: bool,
     centralized: bool,
 ) -> TensorDictModuleBase:
-    """The value of a state for each agent, ``[..., agents, 1]``.
+    """State value of each agent, ``[..., agents, 1]``.
 
     Args:
         env: gives the agents and their observations.
-        actor: not read here; every critic is built from the same two.
+        actor: ignored; all critics are built from the same two.
         num_cells: units of each hidden layer.
         activation: a class name of ``torch.nn``.
-        in_keys: entries of the agents, of each group of them, that its network reads.
+        in_keys: entries of the agents that their network reads, in each group.
         share_params: one network for all agents of a group instead of one for each.
-        centralized: from what all agents observe, other groups' too (Yu et al. 2022), or each from its own
-            (de Witt et al. 2020).
+        centralized: from all agents' observations, other groups' too (MAPPO, Yu et al. 2022), or each from
+            its own (IPPO, de Witt et al. 2020).
     """
     judging, specs = [], agent_groups(env)
     for group in specs:
@@ -127,25 +127,25 @@ def critic(
 
 
 def join_groups(networks: list[TensorDictModuleBase]) -> TensorDictModuleBase:
-    """Those of several groups as one module, see :func:`hydrl.specs.group_network`; one as it is."""
+    """The networks of several groups as one module, see :func:`hydrl.specs.group_network`."""
     return networks[0] if len(networks) == 1 else TensorDictSequential(*networks)
 
 
 def partly_untrained(
     actor: TensorDictModuleBase, fresh: TensorDictModuleBase, names: Sequence[str], env: EnvBase
 ) -> TensorDictModuleBase:
-    """A policy of which some groups of agents act as before their training, each action drawn.
+    """A policy in which some groups act by an untrained network, with sampled actions.
 
-    The most likely action of a network that has not learned is one direction for ever.
+    The most likely action of an untrained network is the same direction for ever.
 
     Args:
-        actor: has learned.
-        fresh: has not.
-        names: of the groups that act by ``fresh``.
+        actor: the trained policy.
+        fresh: an untrained one.
+        names: the groups that act by ``fresh``.
         env: has the agents.
 
     Raises:
-        UserError: for a group that there is not.
+        UserError: for an unknown group.
     """
     specs = agent_groups(env)
     if unknown := [name for name in names if name not in specs]:
@@ -164,10 +164,10 @@ def partly_untrained(
 
 
 class SampledPolicy(TensorDictModuleBase):
-    """Draws actions, where others around it give the most likely ones.
+    """Policy whose actions are sampled even in deterministic evaluation.
 
     Args:
-        actor: acts.
+        actor: a stochastic policy.
     """
 
     def __init__(self, actor: TensorDictModuleBase) -> None:
@@ -175,7 +175,7 @@ class SampledPolicy(TensorDictModuleBase):
         self.actor, self.in_keys, self.out_keys = actor, actor.in_keys, actor.out_keys
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes what it does."""
+        """Writes a sampled action."""
         with set_exploration_type(ExplorationType.RANDOM):
             return self.actor(tensordict)
 
@@ -190,11 +190,11 @@ def action_value(
     share_params: bool,
     centralized: bool,
 ) -> TensorDictModuleBase:
-    """The value of actions in a state for each agent, ``[..., agents, 1]`` (for MADDPG and MASAC).
+    """Action value of each agent, ``[..., agents, 1]`` (for MADDPG and MASAC).
 
     Args:
         env: and the others as for :func:`critic`.
-        centralized: from what all agents observe and do (Lowe et al. 2017) or each from its own.
+        centralized: from all agents' observations and actions (Lowe et al. 2017), or each from its own.
     """
     single_group_spec(env)
     read = [*in_keys, env.action_key]
@@ -213,17 +213,17 @@ def make_agent_network(
     *,
     others: Sequence[NestedKey] = (),
 ) -> nn.Module:
-    """Reads ``in_keys`` joined, ``[..., agents, size]``, and gives ``[..., agents, outputs]``.
+    """Network of a group's agents, from ``in_keys``, ``[..., agents, size]``, to ``[..., agents, outputs]``.
 
     Args:
         env: gives the entries.
         in_keys: of one group of agents.
         num_cells: see :func:`critic`, as for the others.
-        outputs: numbers an agent.
-        others: entries of other groups, which are read after these.
+        outputs: size of each agent's output.
+        others: entries of other groups, concatenated to each agent's input.
 
     Raises:
-        UserError: for entries that are not there.
+        UserError: for missing entries.
     """
     spec, acts = env.observation_spec, env.full_action_spec
     observed = [key for key in in_keys if key not in env.action_keys]
@@ -243,11 +243,11 @@ def make_agent_network(
 
 
 class CrossGroupInput(nn.Module):
-    """Shows each agent of a group, beside what it observes, what all agents of other groups do.
+    """Network of a group's agents that also reads all entries of other groups.
 
     Args:
-        net: reads both joined, ``[..., agents, size]``.
-        own: how many of the entries that are read are the group's.
+        net: reads both concatenated, ``[..., agents, size]``.
+        own: how many of the input entries are the group's own.
     """
 
     def __init__(self, net: nn.Module, own: int) -> None:

@@ -1,4 +1,4 @@
-"""Memories: what a network keeps of the observations since an episode began."""
+"""Recurrent networks: LSTM and GRU between encoder and hidden layers."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -23,20 +23,19 @@ STATE_KEYS = ("is_init", *RNN_STATE_KEYS, *(CRITIC_STATE + suffix for suffix in 
 
 
 class RecurrentLayer(SharedModule):
-    """What was observed since the episode began, as the entry ``memory``, ``[..., units]``.
+    """LSTM or GRU over observations or features, which writes the entry ``memory``, ``[..., hidden_size]``.
 
-    While acting, TorchRL's module takes one step from the hidden state in the tensordict, which the
-    environment's primer sets to zero at resets; within losses it runs through whole sequences ``[..., time]``
-    from the hidden state at their beginning, and anew wherever ``is_init`` says that an episode begins.
+    In acting, TorchRL's module takes one step from the hidden state in the tensordict, which the
+    environment's primer zeroes at resets; in losses it runs through sequences ``[..., time]`` from their
+    first hidden state, and restarts wherever ``is_init`` marks a new episode.
 
     Args:
-        in_keys: observation entries, or what an encoder makes of them.
-        size: how many numbers these are together.
-        cell: ``lstm``, a long short-term memory (Hochreiter and Schmidhuber 1997), or ``gru``, gated
-            recurrent units (Cho et al. 2014).
+        in_keys: observation entries, or an encoder's output.
+        size: of the inputs together.
+        cell: ``lstm`` (Hochreiter and Schmidhuber 1997) or ``gru`` (Cho et al. 2014).
         hidden_size: units of the hidden state.
-        span: steps, 2 or more, that it begins by keeping things for; ``None`` leaves PyTorch's own, a few.
-        state: what its hidden state is called; an actor's and a critic's need two names.
+        span: steps, 2 or more, over which units initially remember; ``None``: PyTorch's initialisation.
+        state: name of the hidden state; an actor's and a critic's differ.
     """
 
     out_key = "memory"
@@ -65,11 +64,11 @@ class RecurrentLayer(SharedModule):
 
 @torch.no_grad()
 def init_forget_bias(cell: nn.LSTM | nn.GRU, units: int, span: int) -> None:
-    """Draws the biases by which units forget, so that they begin by keeping things for 1 to ``span`` steps.
+    """Initialises gate biases so that units remember for 1 to ``span`` steps.
 
-    By PyTorch's own a unit keeps half of what it holds from step to step, and no error's gradient comes to
-    what was seen a hundred steps before. The gates' biases are ``log(u)``, with u drawn evenly from 1 to
-    ``span - 1`` (Tallec & Ollivier 2018, "Can recurrent neural networks warp time?").
+    With PyTorch's a unit halves its state at each step, and gradients vanish within a hundred steps. These
+    biases are ``log(u)``, with u uniform from 1 to ``span - 1`` (chrono initialisation, Tallec & Ollivier
+    2018).
     """
     log_span = torch.empty(units).uniform_(1, span - 1).log()
     lstm = isinstance(cell, nn.LSTM)

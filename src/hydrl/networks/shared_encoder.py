@@ -1,4 +1,4 @@
-"""What an actor and a critic have in common, and run once for both."""
+"""Layers that an actor and a critic share, which run once for both."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 class SharedModule(TensorDictSequential):
-    """What lies before the head of an actor and, where they share it, before a critic's.
+    """Encoder or RNN before the head of an actor, which a critic may share.
 
     Attributes:
-        made: the entry that heads read.
-        shared: whether an actor and a critic have it in common. They run it one after the other on the same
-            observations in a loss; there it runs once, and the critic is given what the actor was.
-        last: what it read with a gradient for the first of them, and what it made of that.
+        out_key: the entry that heads read.
+        shared: whether an actor and a critic share it. A loss runs both on the same observations, one after
+            the other; then it runs once, and the critic gets the actor's output.
+        cached: its last inputs, read with a gradient, and its output.
     """
 
     out_key: ClassVar[str]
@@ -29,7 +29,7 @@ class SharedModule(TensorDictSequential):
         self.cached: tuple[list[tuple[Tensor, int]], Tensor] | None = None
 
     def forward(self, tensordict: TensorDictBase, *args: Any, **kwargs: Any) -> TensorDictBase:
-        """Writes ``made``, ``[..., size]``, and what else the modules write where they run."""
+        """Writes ``out_key``, ``[..., size]``, and the modules' other entries unless cached."""
         if not (self.shared and torch.is_grad_enabled()):
             return super().forward(tensordict, *args, **kwargs)
         last, self.cached = self.cached, None
@@ -42,7 +42,7 @@ class SharedModule(TensorDictSequential):
         return done
 
     def input_versions(self, tensordict: TensorDictBase) -> list[tuple[Tensor, int]]:
-        """What it makes ``made`` of, with a number that rises as somebody writes to it."""
+        """Its inputs and weights, each with a version that rises with in-place writes."""
         entries = [entry for entry in map(tensordict.get, self.in_keys) if entry is not None]
         # No graph has versions; in one update nothing is written between the two.
         written = not torch.compiler.is_compiling()
@@ -53,7 +53,7 @@ class SharedModule(TensorDictSequential):
 
 
 def is_unchanged(one: Sequence[tuple[Tensor, int]], other: Sequence[tuple[Tensor, int]]) -> bool:
-    """Whether these are the same tensors, and nobody wrote to them meanwhile."""
+    """Whether these are the same tensors, without writes in between."""
     if len(one) != len(other):
         return False
     return not [a for a, b in zip(one, other, strict=True) if a[0] is not b[0] or a[1] != b[1]]

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic files: whole or not there."""
 
 import os
 import shutil
@@ -8,23 +8,23 @@ from pathlib import Path
 
 from hydrl.errors import RunError, SaveError
 
-# In errors of PyTorch's that do not say why it could not write.
+# In errors of PyTorch that do not say why it could not write.
 PYTORCH_WRITES = ("PytorchStreamWriter", "inline_container", "iostream")
 
 
 @contextmanager
 def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
-    """A path beside ``path`` to write to; once that is on the disk, it takes ``path``'s place.
+    """Yields a temporary path to write to, which replaces ``path`` once it is on disk.
 
-    Whatever goes wrong before, ``path`` is as it was and nothing lies beside it.
+    If anything goes wrong before, ``path`` is as it was and the temporary file is removed.
 
     Args:
-        path: of the file; its folder is made, in one that is there.
-        needed: bytes it takes, as far as they are known.
+        path: of the file; its folder is made if the folder above exists.
+        needed: bytes it takes, if known.
 
     Raises:
         SaveError: where it cannot be written.
-        RunError: where the folder that its own lies in is gone.
+        RunError: where the folder above is gone.
     """
     partial, free = path.with_name(f".{path.name}"), 0
     try:
@@ -35,11 +35,11 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
         os.replace(partial, path)
         to_disk(path.parent)
     except OSError as error:
-        if lost := [each for each in path.parents if not each.exists()]:
+        if lost := [folder for folder in path.parents if not folder.exists()]:
             raise RunError(f"{path} cannot be written: {lost[-1]} is gone, deleted or moved") from error
         raise SaveError(path, needed, free, error.strerror or str(error)) from error
     except RuntimeError as error:
-        if not any(each in str(error) for each in PYTORCH_WRITES):
+        if not any(name in str(error) for name in PYTORCH_WRITES):
             raise
         raise SaveError(path, needed, free, "PyTorch could not write it, as on a full disk") from error
     finally:
@@ -48,7 +48,7 @@ def atomically(path: Path, needed: int = 0) -> Iterator[Path]:
 
 
 def to_disk(path: Path) -> None:
-    """Has the system write a file, or which names a folder holds, to the disk before more is said of it."""
+    """Waits until a file, or a folder's list of names, is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Evaluations beside training, in a process of their own."""
+"""Background evaluations in a process of this machine."""
 
 import ctypes
 import os
@@ -21,66 +21,68 @@ from hydrl.experience.forkserver import STOP_SIGNALS, worker_context
 from hydrl.library_setup import quieten_libraries, remember_missing_packages
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator, SeedStream
 
-ENDING = 5.0  # seconds in which a process whose pipe is closed has ended
+JOIN_SECONDS = 5.0  # in which a process whose pipe is closed has ended
 
 
-class Beside(Protocol):
-    """What plays evaluations, one at a time, while this process goes on.
+class EvalBackend(Protocol):
+    """What plays evaluations in the background, one at a time.
 
-    A *moment* is what :meth:`hydrl.run.eval_schedule.Looks.moment` gives.
+    A *snapshot* is what :meth:`hydrl.run.eval_schedule.EvalSchedule.snapshot` returns.
     """
 
-    def send(self, moment: dict[str, Any]) -> None:
-        """Has an evaluation played; raises ``WorkerError`` where that is lost that plays it."""
+    def send(self, snapshot: dict[str, Any]) -> None:
+        """Starts an evaluation; raises ``WorkerError`` where the process that plays it is lost."""
 
     def poll(self, seconds: float = 0.0) -> bool:
-        """Waits so long until the evaluation is over, or what plays it is lost; whether it is."""
+        """Waits up to ``seconds`` until the evaluation is over or its process is lost; whether it is."""
 
     def receive(self) -> Evaluation | str:
-        """The evaluation, or why there is none; raises as :meth:`send`."""
+        """The evaluation, or why it failed; raises as :meth:`send`."""
 
     def close(self) -> None:
-        """Ends what plays, whatever it is at."""
+        """Ends the process, whatever it is doing."""
 
 
-class InAProcess:
-    """A process of this machine.
+class EvalProcess:
+    """An evaluation backend in a process of this machine.
 
     Args:
-        evaluate: that process has an evaluator like this one.
-        stop: as of :class:`hydrl.contrib.ray.evaluation.OnRay`; this one starts at once.
+        evaluator: the process gets a copy of it.
+        stop: what other backends call while they start; this one starts at once.
     """
 
-    def __init__(self, evaluate: PolicyEvaluator, stop: Callable[[], object] | None = None) -> None:
+    def __init__(self, evaluator: PolicyEvaluator, *, stop: Callable[[], object] | None = None) -> None:
         with worker_context(blocked_signals=STOP_SIGNALS) as context:  # which then ends it
-            self.pipe, theirs = context.Pipe()
-            given = CloudpickleWrapper(to_send(evaluate)), torch.get_num_threads(), dict(os.environ)
-            self.process = context.Process(target=answer, args=(theirs, *given), daemon=True)
+            self.pipe, child_pipe = context.Pipe()
+            arguments = CloudpickleWrapper(portable(evaluator)), torch.get_num_threads(), dict(os.environ)
+            self.process = context.Process(
+                target=serve_evaluations, args=(child_pipe, *arguments), daemon=True
+            )
             self.process.start()
-        theirs.close()
+        child_pipe.close()
 
-    def send(self, moment: dict[str, Any]) -> None:
-        """See :class:`Beside`; the first time this waits until the process has started."""
+    def send(self, snapshot: dict[str, Any]) -> None:
+        """See :class:`EvalBackend`; the first call waits until the process has started."""
         try:
-            self.pipe.send_bytes(pickle.dumps(moment))
+            self.pipe.send_bytes(pickle.dumps(snapshot))
         except OSError:
-            raise self.ended() from None
+            raise self.exit_error() from None
 
     def poll(self, seconds: float = 0.0) -> bool:
-        """See :class:`Beside`."""
+        """See :class:`EvalBackend`."""
         return self.pipe.poll(seconds)
 
     def receive(self) -> Evaluation | str:
-        """See :class:`Beside`."""
+        """See :class:`EvalBackend`."""
         try:
-            came: Evaluation | str = pickle.loads(self.pipe.recv_bytes())
+            result: Evaluation | str = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):
-            raise self.ended() from None
-        return came
+            raise self.exit_error() from None
+        return result
 
-    def ended(self) -> WorkerError:
-        """How the process ended."""
-        self.process.join(ENDING)
+    def exit_error(self) -> WorkerError:
+        """The error that says how the process ended."""
+        self.process.join(JOIN_SECONDS)
         code = self.process.exitcode
         how = f"ended with exit code {code}"
         if code is not None and code < 0:
@@ -89,51 +91,53 @@ class InAProcess:
         return WorkerError(f"the process that evaluates (process {self.process.pid}) {how}")
 
     def close(self) -> None:
-        """Ends the process, whatever it is at."""
+        """See :class:`EvalBackend`."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
-def to_send(evaluate: PolicyEvaluator) -> PolicyEvaluator:
-    """One for another process, without the statistics, which look into the environment of this one."""
-    there = copy(evaluate)
-    there.normaliser = dict
-    return there
+def portable(evaluator: PolicyEvaluator) -> PolicyEvaluator:
+    """A copy for another process, without the statistics, which refer to this process's environment."""
+    remote = copy(evaluator)
+    remote.normaliser = dict
+    return remote
 
 
 def prepare(threads: int) -> None:
-    """Everything that is set in the process that evaluates."""
+    """Sets up libraries and threads in the process that evaluates."""
     quieten_libraries()
     remember_missing_packages()
     torch.set_num_threads(threads)
 
 
-def answer(pipe: Connection, evaluator: CloudpickleWrapper, threads: int, environ: dict[str, str]) -> None:
-    """Runs in the process that evaluates: plays what it is asked for, one after another."""
+def serve_evaluations(
+    pipe: Connection, evaluator: CloudpickleWrapper, threads: int, environ: dict[str, str]
+) -> None:
+    """Runs in the process that evaluates: plays each snapshot it receives."""
     if sys.platform == "linux":  # PR_SET_PDEATHSIG: it ends with the run
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    os.environ.update(environ)  # of now; what this is a copy of has that of an earlier run
+    os.environ.update(environ)  # this process is a copy of one that has those of an earlier run
     prepare(threads)
     with suppress(EOFError):  # the run has ended
         while True:
-            pipe.send_bytes(pickle.dumps(played(evaluator.fn, pickle.loads(pipe.recv_bytes()))))
+            pipe.send_bytes(pickle.dumps(try_snapshot(evaluator.fn, pickle.loads(pipe.recv_bytes()))))
 
 
-def played(evaluate: PolicyEvaluator, asked: dict[str, Any]) -> Evaluation | str:
-    """An evaluation, or why there is none."""
+def try_snapshot(evaluator: PolicyEvaluator, snapshot: dict[str, Any]) -> Evaluation | str:
+    """The evaluation of a snapshot, or why it failed."""
     try:
-        return play(evaluate, asked)
+        return play_snapshot(evaluator, snapshot)
     except (UserError, RunError) as error:
         return str(error)
     except Exception:
         return f"\n{traceback.format_exc().strip()}"
 
 
-def play(evaluate: PolicyEvaluator, asked: dict[str, Any]) -> Evaluation:
-    """Plays an evaluation of the snapshot by :meth:`hydrl.run.eval_schedule.Looks.moment`."""
-    there = copy(evaluate)  # with the same environments
-    there.normaliser = lambda: asked["normaliser"]
-    there.actor.load_state_dict(asked["actor"])
-    GlobalRNGState().load_state_dict(asked["rng"])
-    return there.play(asked["frames"], asked["episodes"], SeedStream.TRAINING)
+def play_snapshot(evaluator: PolicyEvaluator, snapshot: dict[str, Any]) -> Evaluation:
+    """Plays the evaluation of a snapshot by :meth:`hydrl.run.eval_schedule.EvalSchedule.snapshot`."""
+    player = copy(evaluator)  # with the same environments
+    player.normaliser = lambda: snapshot["normaliser"]
+    player.actor.load_state_dict(snapshot["actor"])
+    GlobalRNGState().load_state_dict(snapshot["rng"])
+    return player.play(snapshot["frames"], snapshot["episodes"], SeedStream.TRAINING)

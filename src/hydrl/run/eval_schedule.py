@@ -1,163 +1,168 @@
-"""When training is looked at: by an evaluation in the loop's turn, or by one beside it, elsewhere."""
+"""When a run is evaluated: in the training loop, or in the background while training goes on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
 from torchrl.checkpoint import GlobalRNGState
 
 from hydrl.errors import Interrupted, WorkerError
-from hydrl.run.checkpoint import archive
-from hydrl.run.eval_process import Beside, play
-from hydrl.run.logging.run_logger import Record
+from hydrl.run.eval_process import EvalBackend, play_snapshot
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator, preserve_rng
-from hydrl.training.timers import timeit
+from hydrl.training.progress import Progress
+from hydrl.training.timers import Clock, timeit
 
-TICK = 0.5  # seconds between two looks at the signals while an evaluation is waited for
-
-
-class Looks:
-    """Evaluates where that is due, in the loop's turn.
-
-    Args:
-        record: the run's, with its counters and clock.
-        evaluate: plays the episodes.
-        stop: raises where the run is to end, see :meth:`hydrl.run.process.Stop.here`.
-    """
-
-    def __init__(self, record: Record, evaluate: PolicyEvaluator, stop: Callable[[], object]) -> None:
-        self.record, self.evaluate, self.progress = record, evaluate, record.progress
-        self.stop = stop
-        self.every, self.episodes = record.settings.eval.every_frames, record.settings.eval.episodes
-        self.asked: list[dict[str, Any]] = []  # moments whose evaluation is not over
-
-    def look(self) -> bool:
-        """Evaluates if that is due; whether it is."""
-        if due := self.progress.due(self.every):
-            try:
-                evaluation = self.evaluate(self.progress.frames, self.episodes)
-            except Interrupted:  # it is played when the run goes on, which is saved as if it had waited
-                self.ask([self.moment()])
-            else:
-                self.progress.evaluated(evaluation, self.record.clock.elapsed)
-        return due
-
-    def wait(self) -> None:
-        """Plays what is not over, as only a run that was stopped leaves it."""
-        while self.asked:
-            self.stop()
-            now = self.moment()
-            with preserve_rng():
-                self.take_in(play(self.evaluate, self.asked[0]))
-            self.evaluate.actor.load_state_dict(now["actor"])
-
-    def moment(self) -> dict[str, Any]:
-        """Copies all that decides how an evaluation of this moment goes; plain data and tensors."""
-        return {
-            "frames": self.progress.frames,
-            "episodes": self.episodes,
-            "actor": deepcopy(self.evaluate.actor.state_dict()),
-            "normaliser": self.evaluate.normaliser(),
-            "rng": GlobalRNGState().state_dict(),
-        }
-
-    def take_in(self, evaluation: Evaluation) -> None:
-        """Enters the evaluation asked for first in the checkpoint, counters and row of its moment."""
-        frames, record = self.asked[0]["frames"], self.record
-        keep = record.settings.keep_checkpoints if len(self.asked) == 1 else None
-        archive.enter_score(record.directory, frames, evaluation.mean, keep=keep)
-        self.progress.evaluated(evaluation, record.clock.elapsed, frames)
-        self.ask(self.asked[1:])
-        record.release(self.progress.known_before)
-
-    def ask(self, moments: list[dict[str, Any]]) -> None:
-        """Says which evaluations are not over."""
-        self.asked, self.progress.awaited = moments, [each["frames"] for each in moments]
-
-    def state_dict(self) -> dict[str, Any]:
-        """The evaluations that are not over, with the weights they are played with."""
-        return {"asked": self.asked}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Those of :meth:`state_dict` are played when :meth:`wait` is called."""
-        self.ask(state["asked"])
-
-    def close(self) -> None:
-        """Ends what plays elsewhere."""
+POLL_SECONDS = 0.5  # between two checks for signals while an evaluation is awaited
 
 
-class LooksBeside(Looks):
-    """The same elsewhere, with the weights and statistics of the moment when it is due.
+OnResult = Callable[[int, float, bool], object]
 
-    Training goes on meanwhile. One evaluation is played at a time: where the next is due it is waited for, so
-    none is left out. After one that solved the task the next is waited for too, for a run may end with it.
+
+class EvalSchedule:
+    """Evaluations every so many frames.
+
+    Without a backend each is played in the loop when it is due. With one it is played in the background, with
+    the weights and statistics of that moment. One evaluation runs at a time: where the next is due it is
+    waited for, so none is left out. After one that solved the task the next is waited for too, because a run
+    may end with it.
 
     Args:
-        record, evaluate: as of :class:`Looks`.
-        there: plays what it is sent, with an evaluator like this one.
-        stop: called twice a second while an evaluation is waited for; what it raises ends the wait.
-
-    Raises:
-        WorkerError: where an evaluation fails, or its process ends.
+        evaluator: plays the episodes.
+        progress: the run's counters, which get the results.
+        clock: the run's.
+        every: frames between evaluations.
+        episodes: of each evaluation.
+        backend: plays evaluations in the background; ``None`` plays them in the loop.
+        on_result: called for each late result, with its frames, its mean return and whether it was the last
+            one pending: so that the checkpoint of its frames and the log get it.
     """
 
     def __init__(
-        self, record: Record, evaluate: PolicyEvaluator, there: Beside, stop: Callable[[], object]
+        self,
+        evaluator: PolicyEvaluator,
+        progress: Progress,
+        clock: Clock,
+        every: int,
+        episodes: int,
+        backend: EvalBackend | None = None,
+        on_result: Sequence[OnResult] = (),
     ) -> None:
-        super().__init__(record, evaluate, stop)
-        self.there, self.busy = there, False
+        self.evaluator, self.progress, self.clock = evaluator, progress, clock
+        self.every, self.episodes, self.backend, self.on_result = every, episodes, backend, on_result
+        self.pending: list[dict[str, Any]] = []  # snapshots whose evaluation is not over, oldest first
+        self.is_playing = False  # whether the backend plays the first of them
 
-    def look(self) -> bool:
-        """Asks for an evaluation if that is due; whether it is."""
+    def maybe_start(self) -> bool:
+        """Plays or asks for an evaluation if one is due; whether it is."""
         if due := self.progress.due(self.every):
-            self.ask([*self.asked, self.moment()])
+            if self.backend is None:
+                self.evaluate_now()
+            else:
+                self.set_pending([*self.pending, self.snapshot()])
         return due
 
-    def wait(self) -> None:
-        """Takes in an evaluation that is over; waits for it where the next is asked for or the run may end.
+    def evaluate_now(self) -> None:
+        """Plays an evaluation in the loop."""
+        try:
+            evaluation = self.evaluator(self.progress.frames, self.episodes)
+        except Interrupted:  # it is played when the run is resumed, and saved as if it had been pending
+            self.set_pending([self.snapshot()])
+        else:
+            self.progress.evaluated(evaluation, self.clock.elapsed)
 
-        All that can fail does here, between two batches and with the log row written.
+    def join(self, check_stop: Callable[[], object]) -> None:
+        """Collects a result that is ready; waits for it where the next is pending or the run may end.
+
+        Everything that can fail does so here, between two batches and after the log row is written. Without a
+        backend only a resumed run has evaluations to play here.
+
+        Args:
+            check_stop: raises where the run is to end, see :meth:`hydrl.run.process.Stop.check`; called twice
+                a second while an evaluation is awaited.
         """
-        if self.busy and self.there.poll():
+        if self.backend is None:
+            return self.play_pending(check_stop)
+        if self.is_playing and self.backend.poll():
             self.receive()
-        self.hand_over()
+        self.send_next()
         with timeit("time/evaluate"):
-            while len(self.asked) > self.may_be_open:
-                if self.there.poll(TICK):
+            while len(self.pending) > self.max_pending:
+                if self.backend.poll(POLL_SECONDS):
                     self.receive()
-                    self.hand_over()
+                    self.send_next()
                 else:
-                    self.stop()
+                    check_stop()
+
+    def play_pending(self, check_stop: Callable[[], object]) -> None:
+        """Plays in the loop what an earlier process left pending."""
+        while self.pending:
+            check_stop()
+            now = self.snapshot()
+            with preserve_rng():
+                self.collect_result(play_snapshot(self.evaluator, self.pending[0]))
+            self.evaluator.actor.load_state_dict(now["actor"])
 
     @property
-    def may_be_open(self) -> int:
-        """How many evaluations may be under way while training goes on."""
+    def max_pending(self) -> int:
+        """How many evaluations may be pending while training goes on."""
         progress = self.progress
-        ends = not progress.batches_left or (progress.stop_when_solved and progress.reached)
-        return 0 if ends else 1
+        may_end = not progress.batches_left or (progress.stop_when_solved and progress.reached)
+        return 0 if may_end else 1
 
-    def hand_over(self) -> None:
-        """Has the next moment played, if none is; the first time this waits until the process has started."""
-        if self.busy or not self.asked:
+    def send_next(self) -> None:
+        """Sends the next snapshot to an idle backend; the first waits until its process has started."""
+        if self.backend is None or self.is_playing or not self.pending:
             return
         with timeit("time/evaluate"):
-            self.there.send(self.asked[0])
-        self.busy = True
+            self.backend.send(self.pending[0])
+        self.is_playing = True
 
     def receive(self) -> None:
-        """Takes in what has come."""
-        came = self.there.receive()
-        self.busy = False
-        if isinstance(came, str):
-            raise WorkerError(f"the evaluation after {self.asked[0]['frames']:,} frames failed: {came}")
-        self.take_in(came)
+        """Takes the backend's result.
+
+        Raises:
+            WorkerError: where the evaluation failed, or its process ended.
+        """
+        assert self.backend is not None
+        result = self.backend.receive()
+        self.is_playing = False
+        if isinstance(result, str):
+            frames = self.pending[0]["frames"]
+            raise WorkerError(f"the evaluation after {frames:,} frames failed: {result}")
+        self.collect_result(result)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that decides an evaluation of this moment, copied: plain data and tensors."""
+        return {
+            "frames": self.progress.frames,
+            "episodes": self.episodes,
+            "actor": deepcopy(self.evaluator.actor.state_dict()),
+            "normaliser": self.evaluator.normaliser(),
+            "rng": GlobalRNGState().state_dict(),
+        }
+
+    def collect_result(self, evaluation: Evaluation) -> None:
+        """Enters the result of the oldest pending evaluation in checkpoint, counters and log."""
+        frames, *later = [snapshot["frames"] for snapshot in self.pending]
+        self.progress.evaluated(evaluation, self.clock.elapsed, frames)
+        self.set_pending(self.pending[1:])
+        for listener in self.on_result:
+            listener(frames, evaluation.mean, not later)
+
+    def set_pending(self, snapshots: list[dict[str, Any]]) -> None:
+        """Replaces the pending evaluations, and tells the counters."""
+        self.pending = snapshots
+        self.progress.awaited = [snapshot["frames"] for snapshot in snapshots]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pending evaluations, with the weights they are played with."""
+        return {"asked": self.pending}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Those of :meth:`state_dict` are played when :meth:`join` is called."""
+        self.set_pending(state["asked"])
 
     def close(self) -> None:
-        """Ends what plays elsewhere, whatever it is at."""
-        self.there.close()
-
-
-def make_looks(record: Record, evaluate: PolicyEvaluator, stop: Callable[[], object]) -> Looks:
-    """Those of ``eval.backend``; arguments as of :class:`LooksBeside`."""
-    there = record.settings.eval_backend(evaluate, stop=stop)
-    return Looks(record, evaluate, stop) if there is None else LooksBeside(record, evaluate, there, stop)
+        """Ends the backend, whatever it is doing."""
+        if self.backend is not None:
+            self.backend.close()

@@ -18,32 +18,32 @@ import torch
 from hydrl.config.auto_values import compiler
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.experience.forkserver import start_resource_tracker
-from hydrl.library_setup import quieten_libraries, remember_missing_packages, seed_generators
+from hydrl.library_setup import WARNED, quieten_libraries, remember_missing_packages, seed_generators
 
-# Set by who asks the run of this process to end after the batch in hand, as from another thread.
-asked_to_stop = threading.Event()
 SAME = 0.5  # seconds; a signal that comes again within these is the first, sent to process and group
 
 
 def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cudagraph: bool = False) -> str:
-    """Everything a run sets in its process before it builds a part; returns the device it runs on.
+    """Sets up the process of a run before anything is built; returns the device it runs on.
 
-    Python's, NumPy's and PyTorch's random numbers are seeded; environments are where they are built.
+    Seeds the random number generators of Python, NumPy and PyTorch; environments are seeded where they are
+    built.
 
     Raises:
         UserError: for what this machine cannot do.
     """
+    WARNED.clear()  # each run prints its warnings, whatever an earlier run of this process printed
     if not gc.isenabled():  # train.py has imported all that it needs
-        gc.freeze()  # and what stays is not looked through again before the end, where libraries ask for it
+        gc.freeze()  # what is imported stays, and is not searched for garbage before the end
         atexit.register(gc.unfreeze)
         gc.enable()
     quieten_libraries()
     remember_missing_packages()
     start_resource_tracker()  # before a buffer's lock starts it
-    chosen = choose_device(device)
-    if cudagraph and not chosen.startswith("cuda"):
+    device = choose_device(device)
+    if cudagraph and not device.startswith("cuda"):
         raise UserError(
-            f"cudagraph=true records CUDA kernels, and this run is on the {chosen}; use cudagraph=false"
+            f"cudagraph=true records CUDA kernels, and this run is on the {device}; use cudagraph=false"
         )
     if compile and shutil.which(compiler()) is None:
         raise UserError(
@@ -54,7 +54,7 @@ def prepare(seed: int, device: str, threads: int, *, compile: bool = False, cuda
         torch.compiler.reset()  # PyTorch compiles a function eight times at most, and a sweep may be longer
     torch.set_num_threads(threads)
     seed_generators(seed)
-    return chosen
+    return device
 
 
 def choose_device(name: str) -> str:
@@ -63,68 +63,72 @@ def choose_device(name: str) -> str:
     Raises:
         UserError: for a CUDA device that is not there.
     """
-    there = torch.cuda.device_count()
+    count = torch.cuda.device_count()
     if name == "auto":
-        return "cuda" if there else "cpu"
-    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= there:
+        return "cuda" if count else "cpu"
+    if name.startswith("cuda") and int(name.partition(":")[2] or 0) >= count:
         raise UserError(
-            f"device={name}, but PyTorch finds {there} CUDA devices here; use device=cpu or device=auto"
+            f"device={name}, but PyTorch finds {count} CUDA devices here; use device=cpu or device=auto"
         )
     return name
 
 
 class Stop:
-    """Waits, where entered, for SIGINT, SIGTERM or SIGHUP, and ends the run between two batches.
+    """A context manager that handles SIGINT, SIGTERM and SIGHUP, and ends the run between two batches.
 
-    So what is saved is a moment that the run can be resumed from to the last bit. A batch that takes longer
-    than ``grace`` seconds more is broken off, and what is saved is a moment before it; a second signal kills
-    at once. What ``nohup`` has ignored stays so. Signals come to the main thread alone; a run in another one
-    is ended by ``asked_to_stop``.
+    So the checkpoint is of a moment that the run can be resumed from to the last bit. A batch that takes
+    longer than ``grace`` more seconds is broken off, and the checkpoint is of a moment before it; a second
+    signal kills at once. What ``nohup`` ignores stays ignored. Only the main thread receives signals; a run
+    in another thread is ended by ``requested``.
+
+    Args:
+        requested: set by another thread to end the run after the current batch.
+        grace: seconds that a batch may still take after a signal.
     """
 
-    def __init__(self, grace: float = 8.0) -> None:
-        self.grace, self.owner = grace, os.getpid()
+    def __init__(self, requested: threading.Event | None = None, grace: float = 8.0) -> None:
+        self.requested, self.grace, self.owner = requested, grace, os.getpid()
         self.signum: int | None = None
         self.since = 0.0
         self.previous: dict[int, Any] = {}
-        self.imports = 0  # under way where it was entered
+        self.imports = 0  # imports under way when it was entered
 
     def __enter__(self) -> Self:
-        """Takes the signals."""
+        """Installs the signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             return self
         self.imports = imports_under_way(sys._getframe())
         signals = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             signals.append(signal.SIGHUP)
-        self.previous = {each: signal.signal(each, self.receive) for each in signals}
+        self.previous = {signum: signal.signal(signum, self.receive) for signum in signals}
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives them back; what is saved now may take as long as it takes."""
+        """Restores the previous handlers; saving may now take as long as it takes."""
         if self.previous:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for each, handler in self.previous.items():
-            signal.signal(each, handler)
+        for signum, handler in self.previous.items():
+            signal.signal(signum, handler)
 
-    def here(self) -> None:
+    def check(self) -> None:
         """Called where the run may end.
 
         Raises:
-            Interrupted: if a signal has come, or somebody has asked.
+            Interrupted: if a signal has arrived, or another thread has requested the end.
         """
-        if asked_to_stop.is_set():
+        if self.requested is not None and self.requested.is_set():
             raise Interrupted(signal.SIGINT)
         if self.signum is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
             raise Interrupted(self.signum)
 
     @contextmanager
-    def blamed(self) -> Iterator[None]:
-        """What fails in the block once a signal has come fails by it: Ctrl-C ends the compiler, too.
+    def as_interrupt(self) -> Iterator[None]:
+        """Turns errors after a signal into interrupts: Ctrl-C also ends a compiler that is running.
 
         Raises:
-            Interrupted: in place of an error that does not say itself what happened.
+            Interrupted: in place of any error that is not one of hydrl's own.
         """
         try:
             yield
@@ -153,7 +157,7 @@ class Stop:
             signal.raise_signal(signum)
 
     def break_off(self, signum: int, frame: FrameType | None) -> None:
-        """The timer's handler, wherever the main thread is, but for an import: half a module is of no use."""
+        """The timer's handler: interrupts the main thread, but no import, which would stay half done."""
         assert self.signum is not None
         if imports_under_way(frame) > self.imports:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -162,7 +166,7 @@ class Stop:
 
 
 def imports_under_way(frame: FrameType | None) -> int:
-    """Frames of Python's import system among a frame and its callers."""
+    """Counts the frames of Python's import system among a frame and its callers."""
     count = 0
     while frame is not None:
         count += frame.f_code.co_filename == "<frozen importlib._bootstrap>"
@@ -171,7 +175,7 @@ def imports_under_way(frame: FrameType | None) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what the numbers of a run depend on."""
+    """Versions of the packages that a run's results depend on."""
     from importlib.metadata import version
 
     names = ("hydrl", "torch", "torchrl", "tensordict", "gymnasium", "mujoco", "numpy", "hydra-core")

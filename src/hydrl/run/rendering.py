@@ -1,4 +1,4 @@
-"""Rendering with a display or without. MuJoCo and pygame look at this when imported, so it comes first."""
+"""Rendering with or without a display. MuJoCo and pygame read this when imported, so it comes first."""
 
 import os
 import sys
@@ -9,11 +9,11 @@ from hydrl.errors import UserError
 
 
 def prepare(key: str = "video", *, wanted: bool = True) -> None:
-    """Lets MuJoCo render through EGL and pygame into memory, except where the user chose something else.
+    """Lets MuJoCo render through EGL and pygame into memory, unless the user chose something else.
 
     Args:
-        key: what asks for it, to be named where it cannot be.
-        wanted: whether it does.
+        key: the setting that needs it, for the message.
+        wanted: whether anything is rendered.
 
     Raises:
         UserError: where a package is missing.
@@ -30,13 +30,13 @@ def prepare(key: str = "video", *, wanted: bool = True) -> None:
 
 
 def require_display(key: str) -> None:
-    """Refuses a window where none can open; whoever chose SDL's driver knows of one.
+    """Refuses to open a window without a display, unless the user chose SDL's driver.
 
     Raises:
-        UserError: naming what asks for it, and what does without.
+        UserError: naming the setting, and what works without a display.
     """
     known = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
-    if sys.platform == "linux" and not any(os.environ.get(each) for each in known):
+    if sys.platform == "linux" and not any(os.environ.get(name) for name in known):
         raise UserError(
             f"{key} opens a window, and there is no display here (DISPLAY and WAYLAND_DISPLAY are not set); "
             "video=true films without one"

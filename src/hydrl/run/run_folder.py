@@ -1,14 +1,14 @@
-"""A run folder as a place: one process at a time writes to it, and nothing leads out of it."""
+"""The run folder: its lock, its configuration, and reading back what it holds."""
 
 import csv
 import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -18,43 +18,53 @@ from yaml import YAMLError
 from hydrl.errors import Interrupted, UserError
 from hydrl.run.atomic_files import atomically
 
+CONFIG = "config_resolved.yaml"
+
 # What a damaged file raises as it is read; no ValueError at large, as a mistake told in a line is one.
 UNREADABLE = (
     *(OSError, OmegaConfBaseException, YAMLError),
     *(TypeError, AttributeError, LookupError, UnicodeError, RecursionError),
 )
 
-# The lock of the run folder; the system takes it back from a process that was killed.
-_held: IO[str] | None = None
 
+class RunLock:
+    """A context manager that keeps a run folder for this process; the system releases it after a kill."""
 
-def lock(run: Path) -> None:
-    """Keeps a run folder for this process until it ends, takes another or calls :func:`unlock`.
+    def __init__(self) -> None:
+        self.file: IO[str] | None = None
 
-    Raises:
-        UserError: if another process has it, or it cannot be written.
-    """
-    global _held
-    unlock()
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        _held = (run / ".lock").open("w", encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{run} cannot be written: {error.strerror}; choose another folder") from None
-    try:
-        fcntl.flock(_held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"{run} is in use by another process; wait for it, or stop it") from None
-    except OSError:  # a file system without locks
-        pass
+    def __enter__(self) -> Self:
+        """Locks nothing yet; see :meth:`acquire`."""
+        return self
 
+    def acquire(self, run: Path) -> None:
+        """Locks a run folder, and releases the one that was locked before.
 
-def unlock() -> None:
-    """Lets other processes have the folder."""
-    global _held
-    if _held:
-        _held.close()
-    _held = None
+        Raises:
+            UserError: if another process has it, or it cannot be written.
+        """
+        self.release()
+        try:
+            run.mkdir(parents=True, exist_ok=True)
+            self.file = (run / ".lock").open("w", encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{run} cannot be written: {error.strerror}; choose another folder") from None
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{run} is in use by another process; wait for it, or stop it") from None
+        except OSError:  # a file system without locks
+            pass
+
+    def release(self) -> None:
+        """Lets other processes have the folder."""
+        if self.file:
+            self.file.close()
+        self.file = None
+
+    def __exit__(self, *_: object) -> None:
+        """Releases the folder."""
+        self.release()
 
 
 def refuse_links(run: Path) -> None:
@@ -63,9 +73,9 @@ def refuse_links(run: Path) -> None:
     Raises:
         UserError: naming the link.
     """
-    for each in (*run.glob("*"), *run.glob(".hydra/*"), *run.glob("checkpoints/*")):
-        if each.is_symlink():
-            raise UserError(f"{each} is a link, which no run of hydrl makes; nothing is read through it")
+    for path in (*run.glob("*"), *run.glob(".hydra/*"), *run.glob("checkpoints/*")):
+        if path.is_symlink():
+            raise UserError(f"{path} is a link, which no run of hydrl makes; nothing is read through it")
 
 
 def require_run(run: Path) -> None:
@@ -74,14 +84,14 @@ def require_run(run: Path) -> None:
     Raises:
         UserError: naming it.
     """
-    if not (run / "config_resolved.yaml").is_file():
-        raise UserError(f"run={run}: no run lies there (it has no config_resolved.yaml){meant(run)}")
+    if not (run / CONFIG).is_file():
+        raise UserError(f"run={run}: no run lies there (it has no {CONFIG}){newest_run_hint(run)}")
 
 
-def meant(place: Path) -> str:
-    """The newest of the runs that lie in a folder, for the end of a sentence."""
-    below = [each for depth in ("*", "*/*", "*/*/*") for each in place.glob(f"{depth}/config_resolved.yaml")]
-    return f"; the newest in it is {max(below, key=os.path.getmtime).parent}" if below else ""
+def newest_run_hint(place: Path) -> str:
+    """The newest of the runs in a folder, for the end of an error message."""
+    runs = [path for depth in ("*", "*/*", "*/*/*") for path in place.glob(f"{depth}/{CONFIG}")]
+    return f"; the newest in it is {max(runs, key=os.path.getmtime).parent}" if runs else ""
 
 
 def from_here(path: Path) -> Path:
@@ -90,15 +100,15 @@ def from_here(path: Path) -> Path:
 
 
 def summary(run: Path) -> dict[str, Any]:
-    """A run's ``summary.json``; empty where there is none that can be read."""
+    """Reads a run's ``summary.json``; empty where there is none that can be read."""
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
+        values = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        return values if isinstance(values, dict) else {}
     return {}
 
 
 def saved_yaml(file: Path) -> Any:
-    """What a YAML file of a run holds, as OmegaConf has it; empty where there is none.
+    """Reads a YAML file of a run with OmegaConf; empty where there is none.
 
     Raises:
         UserError: for one that is damaged.
@@ -110,10 +120,17 @@ def saved_yaml(file: Path) -> Any:
         raise UserError(f"{file} cannot be read: {reason}") from None
 
 
-def metric_rows(file: Path) -> list[dict[str, float | None]]:
-    """The rows of a ``metrics.csv``, with ``None`` where a row has no number; none without such a file.
+def save_config(run: Path, config: Mapping[str, Any]) -> None:
+    """Writes a run's configuration into its folder, which is made where it is not there."""
+    run.mkdir(parents=True, exist_ok=True)
+    with atomically(run / CONFIG) as partial:
+        OmegaConf.save(OmegaConf.create(dict(config)), partial)
 
-    A last line that is still being written is left out.
+
+def metric_rows(file: Path) -> list[dict[str, float | None]]:
+    """Reads the rows of a ``metrics.csv``, with ``None`` for an empty cell; no rows without such a file.
+
+    Leaves out a last line that is still being written.
 
     Raises:
         UserError: for a file that holds anything but numbers below their names, ``frames`` in each row.
@@ -132,24 +149,24 @@ def metric_rows(file: Path) -> list[dict[str, float | None]]:
 
 
 def number(text: str) -> float:
-    """The number a cell holds; a count stays a count."""
+    """The number in a cell: an integer where it is one, else a float."""
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 @contextmanager
-def begun(cfg: DictConfig) -> Iterator[None]:
-    """Writes ``.hydra/`` as Hydra does, once the run begins; taken away if it ends before its loop."""
+def hydra_files(cfg: DictConfig) -> Iterator[None]:
+    """Writes ``.hydra/`` as Hydra does, and removes it if the run ends before its loop."""
     hydra = HydraConfig.get()
     run = Path(hydra.runtime.output_dir)
-    parts = {"config": cfg, "hydra": OmegaConf.create({"hydra": hydra}), "overrides": hydra.overrides.task}
+    files = {"config": cfg, "hydra": OmegaConf.create({"hydra": hydra}), "overrides": hydra.overrides.task}
     try:
         (run / ".hydra").mkdir(exist_ok=True)
-        for name, part in parts.items():
+        for name, content in files.items():
             with atomically(run / ".hydra" / f"{name}.yaml") as partial:
-                OmegaConf.save(part, partial)
+                OmegaConf.save(content, partial)
         yield
     except (UserError, Interrupted, KeyboardInterrupt):
-        if not (run / "config_resolved.yaml").exists():
+        if not (run / CONFIG).exists():
             shutil.rmtree(run / ".hydra", ignore_errors=True)
             (run / ".lock").unlink(missing_ok=True)
         raise

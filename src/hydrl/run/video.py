@@ -1,4 +1,4 @@
-"""Films of the deterministic policy, an episode in an environment of its own as browsers play it."""
+"""Videos of the deterministic policy: mp4 files of single episodes, and a window to watch them in."""
 
 import itertools
 import math
@@ -18,36 +18,49 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from hydrl.config.settings import Settings
 from hydrl.envs import load_normalizer
 from hydrl.errors import UserError
 from hydrl.library_setup import seed_generators
 from hydrl.run.atomic_files import atomically
-from hydrl.run.logging.run_logger import Record
 from hydrl.training.evaluator import PolicyEvaluator, SeedStream, episode_seed, preserve_rng
+from hydrl.training.progress import Progress
 from hydrl.training.timers import timeit
 
-SMOOTH = 30  # pictures a second of the task's own time; Hopper says 125, and one costs up to 80 ms to draw
-# Wrappers that take several steps of a task in one, and what of them says how many.
-HOLDING = {AtariPreprocessing: "frame_skip", MaxAndSkipObservation: "_skip", RepeatAction: "num_repeats"}
+Say = Callable[[str], object]
+Show = Callable[[str, Path], object]
+
+SMOOTH = 30  # video frames a second of simulated time; Hopper has 125, and rendering one takes up to 80 ms
+# Wrappers that repeat an action, and their attribute with the number of repeats.
+ACTION_REPEATS = {
+    AtariPreprocessing: "frame_skip",
+    MaxAndSkipObservation: "_skip",
+    RepeatAction: "num_repeats",
+}
 
 
 @torch.no_grad()
-def film(
+def record_episode(
     evaluator: PolicyEvaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
 ) -> tuple[float, int, bool]:
-    """Films one episode, which begins as the first of ``evaluator(frames, ..., drawn)``.
+    """Records one episode as an mp4 file; it begins as the first of ``evaluator(frames, ..., drawn)``.
 
-    Played alone it may end otherwise, for MuJoCo's contacts magnify how a network rounds. A task of more than
-    30 frames a second is drawn every second step, or third and so on, at its own speed. Global random number
-    generators are left alone. ``pause`` is called before each picture; where it raises there is no film.
+    Played alone it may end differently, because MuJoCo's contacts magnify how a network rounds. Of an
+    environment with more than 30 frames a second every second step is rendered, or every third and so on, at
+    its own speed. Global random number generators are left alone.
+
+    Args:
+        evaluator: has the environment and the actor.
+        path: of the file.
+        frames: how long the policy was trained.
+        drawn: which episodes, see :class:`hydrl.training.evaluator.SeedStream`.
+        pause: called before each video frame; if it raises there is no file.
 
     Returns:
         The episode's return, undiscounted and before any reward transform, its steps, and whether it was
-        still running when ``eval.max_steps`` ended the film.
+        still running when ``eval.max_steps`` ended the video.
 
     Raises:
-        UserError: if the environment gives no frames.
+        UserError: if the environment cannot be rendered.
         RunError: if the file cannot be written.
     """
     with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
@@ -55,44 +68,44 @@ def film(
         seed = episode_seed(evaluator.seed, frames, drawn)
         env.set_seed(seed)
         seed_generators(seed)
-        start, first = env.reset(), picture(env)
-        speed = Fraction(pictures_a_second(env.base_env)).limit_denominator(1_000)
+        start, first = env.reset(), render_rgb(env)
+        speed = Fraction(steps_per_second(env.base_env)).limit_denominator(1_000)
         every, steps = math.ceil(speed / SMOOTH), itertools.count(1)
         with (
-            encoder(path, speed / every, *first.shape[:2]) as write,
+            h264_writer(path, speed / every, *first.shape[:2]) as write,
             set_exploration_type(ExplorationType.DETERMINISTIC),
         ):
 
             def draw(env: EnvBase, _: object) -> None:
                 if next(steps) % every == 0:
                     pause()
-                    write(picture(env))
+                    write(render_rgb(env))
 
             write(first)
-            played = env.rollout(
+            episode = env.rollout(
                 evaluator.step_limit(env), evaluator.actor, draw, auto_reset=False, tensordict=start
             )
-            write(picture(env))  # of the end, where TorchRL calls nothing
-    return told(played)
+            write(render_rgb(env))  # of the end, where TorchRL calls nothing
+    return episode_result(episode)
 
 
-def pictures_a_second(base: EnvBase) -> float:
-    """How many steps an agent makes in a second of the task's own time.
+def steps_per_second(base: EnvBase) -> float:
+    """The agent's steps in a second of simulated time.
 
-    Gymnasium and PettingZoo or VMAS say how many the task takes, some of them in one step of the agent.
+    Gymnasium, PettingZoo and VMAS say how many steps the environment takes; an action may be repeated.
     """
     metadata, world = getattr(base, "metadata", None) or {}, getattr(base, "world", None)
-    taken = metadata.get("render_fps") or 1 / getattr(world, "dt", 1 / SMOOTH)
+    rate = metadata.get("render_fps") or 1 / getattr(world, "dt", 1 / SMOOTH)
     wrapper = getattr(base, "_env", None)
     while isinstance(wrapper, gymnasium.Wrapper):
-        taken /= getattr(wrapper, HOLDING.get(type(wrapper), ""), 1)
+        rate /= getattr(wrapper, ACTION_REPEATS.get(type(wrapper), ""), 1)
         wrapper = wrapper.env
-    return taken
+    return rate
 
 
-def told(played: TensorDictBase) -> tuple[float, int, bool]:
-    """The return of one episode, its steps and whether it was still running after the last of them."""
-    steps = played["next"].reshape(-1)  # of several agents there is one environment in a row
+def episode_result(episode: TensorDictBase) -> tuple[float, int, bool]:
+    """An episode's return, its steps and whether it was still running after the last of them."""
+    steps = episode["next"].reshape(-1)  # with several agents it has a dimension of one environment
     return steps["episode_reward"][-1].item(), len(steps), not steps["done"][-1].item()
 
 
@@ -100,84 +113,108 @@ def told(played: TensorDictBase) -> tuple[float, int, bool]:
 def watch(
     evaluator: PolicyEvaluator, frames: int, episodes: int, drawn: int
 ) -> Iterator[tuple[float, int, bool]]:
-    """Plays the episodes of ``evaluator(frames, episodes, drawn)`` in a window, one after the other.
-
-    The task draws itself, at its own speed.
+    """Plays the episodes of ``evaluator(frames, episodes, drawn)`` in a window, at the environment's speed.
 
     Yields:
-        As each ends what :func:`film` returns.
+        What :func:`record_episode` returns, as each episode ends.
 
     Raises:
-        UserError: if the task opens no window.
-        KeyboardInterrupt: if that is closed.
+        UserError: if the environment opens no window.
+        KeyboardInterrupt: if the window is closed.
     """
     with closing(evaluator.make_env(render="human")) as env:
         load_normalizer(env, evaluator.normaliser())
         metadata = getattr(env.base_env, "metadata", None) or {}
         if "human" not in metadata.get("render_modes", ()):
             raise no_window(env, "it has no render mode human")
-        for place in range(episodes):
-            seed = episode_seed(evaluator.seed, frames, drawn) + place
+        for episode_number in range(episodes):
+            seed = episode_seed(evaluator.seed, frames, drawn) + episode_number
             try:
                 env.set_seed(seed)
             except Exception as error:  # whatever a simulator's graphics raise
                 raise no_window(env, " ".join(str(error).split())) from error
             seed_generators(seed)
             with set_exploration_type(ExplorationType.DETERMINISTIC):
-                played = env.rollout(evaluator.step_limit(env), evaluator.actor, leave_if_closed)
-            yield told(played)
+                episode = env.rollout(evaluator.step_limit(env), evaluator.actor, raise_if_closed)
+            yield episode_result(episode)
 
 
 def no_window(env: EnvBase, reason: str) -> UserError:
-    """What is said of a task that cannot be watched."""
-    return UserError(f"render=human: {task_of(env)} opens no window: {reason}; video=true may film it")
+    """The error for an environment that cannot be watched."""
+    return UserError(f"render=human: {env_name(env)} opens no window: {reason}; video=true may film it")
 
 
-def leave_if_closed(*_: object) -> None:
-    """Ends as Ctrl-C does once the window that pygame drew in has been asked to close."""
+def raise_if_closed(*_: object) -> None:
+    """Ends as Ctrl-C does once the user has closed pygame's window."""
     pygame = sys.modules.get("pygame")
     if pygame and pygame.display.get_init() and pygame.event.peek(pygame.QUIT):
         raise KeyboardInterrupt
 
 
-class Camera:
-    """Films a run into ``videos/`` of its folder, where ``eval.video`` asks for it.
+class EpisodeVideo:
+    """Videos of a run: every so many frames as ``videos/FRAMES.mp4``, and at its end ``videos/final.mp4``.
 
-    Every ``eval.video_every_frames`` as ``FRAMES.mp4``, and at its end as ``final.mp4``. A film that fails is
-    said and costs the run nothing; one that a signal cuts short is not made again.
+    A video that fails is reported and costs the run nothing; one that a signal cuts short is not made again.
+
+    Args:
+        evaluator: has the environment and the actor.
+        run_dir: the run folder.
+        progress: the run's counters.
+        every: frames between videos; ``None`` makes none.
 
     Raises:
-        UserError: where the environment gives no frames; one is drawn at once to see.
+        UserError: if the environment cannot be rendered; one frame is rendered at once to see.
     """
 
-    def __init__(self, evaluator: PolicyEvaluator, settings: Settings) -> None:
-        self.evaluator, self.eval = evaluator, settings.eval
-        self.folder = Path(settings.run_dir) / "videos"
-        if self.eval.video:
+    def __init__(
+        self, evaluator: PolicyEvaluator, run_dir: Path, progress: Progress, every: int | None
+    ) -> None:
+        self.evaluator, self.folder, self.progress, self.every = (
+            evaluator,
+            run_dir / "videos",
+            progress,
+            every,
+        )
+        if every is not None:
             with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
                 env.base_env.reset()
-                picture(env)
+                render_rgb(env)
 
-    def film(self, record: Record, pause: Callable[[], None], final: bool = False) -> None:
-        """Films the policy as it is now, if that is due or the run is at its end."""
-        frames = record.progress.frames
-        if not self.eval.video or not (final or record.progress.due(self.eval.video_every_frames)):
-            return
-        path, key, drawn = self.folder / f"{frames:012}.mp4", "eval/video", SeedStream.TRAINING
-        if final:
-            path, key, drawn = self.folder / "final.mp4", "eval/final_video", SeedStream.CLOSING
+    def maybe_record(self, pause: Callable[[], None], say: Say, show: Show) -> None:
+        """Records the present policy if a video is due.
+
+        Args:
+            pause: as of :func:`record_episode`.
+            say: prints a line.
+            show: sends a video to the loggers, under a key.
+        """
+        if self.every is not None and self.progress.due(self.every):
+            path = self.folder / f"{self.progress.frames:012}.mp4"
+            self.record(path, "eval/video", SeedStream.TRAINING, pause, say, show)
+
+    def record_final(self, pause: Callable[[], None], say: Say, show: Show) -> None:
+        """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`."""
+        if self.every is not None:
+            path = self.folder / "final.mp4"
+            self.record(path, "eval/final_video", SeedStream.CLOSING, pause, say, show)
+
+    def record(
+        self, path: Path, key: str, drawn: int, pause: Callable[[], None], say: Say, show: Show
+    ) -> None:
+        """Records a video and shows it under ``key``."""
+        frames = self.progress.frames
         with timeit("time/video"):
             try:
-                _, steps, cut = film(self.evaluator, path, frames, drawn, pause)
-                if cut:
-                    record.say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
-                record.show(key, path)
+                _, steps, is_cut = record_episode(self.evaluator, path, frames, drawn, pause)
+                if is_cut:
+                    say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
+                show(key, path)
             except Exception as error:  # of graphics, encoder, disk or loggers
-                record.say(f"no film at {frames:,} frames: {error}")
+                say(f"no film at {frames:,} frames: {error}")
 
 
-def picture(env: EnvBase) -> np.ndarray:
-    """The environment as it is now, ``[height, width, 3]`` of 8 bits, its sides even as H.264 wants them.
+def render_rgb(env: EnvBase) -> np.ndarray:
+    """Renders an environment: ``[height, width, 3]`` of ``uint8``, height and width even as H.264 needs.
 
     Raises:
         UserError: if it cannot be rendered.
@@ -193,19 +230,19 @@ def picture(env: EnvBase) -> np.ndarray:
         reason = " ".join(str(error).split())
         if "OpenGL" in reason:  # without a display
             reason += " (MuJoCo draws through libEGL; on Debian and Ubuntu: apt install libegl1)"
-        raise UserError(f"{task_of(env)} cannot be filmed: {reason}; leave video=true out") from error
+        raise UserError(f"{env_name(env)} cannot be filmed: {reason}; leave video=true out") from error
     return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
 
 
-def task_of(env: EnvBase) -> str:
-    """The id of a Gymnasium task, or the name of another's class."""
+def env_name(env: EnvBase) -> str:
+    """The id of a Gymnasium environment, or the class name of another."""
     base = env.base_env
-    return getattr(getattr(base, "spec", None), "id", getattr(base, "named", type(base).__name__))
+    return getattr(getattr(base, "spec", None), "id", getattr(base, "label", type(base).__name__))
 
 
 @contextmanager
-def encoder(path: Path, fps: Fraction, height: int, width: int) -> Iterator[Callable[[np.ndarray], None]]:
-    """Writes the pictures given to the function it yields as H.264 that starts playing while it loads.
+def h264_writer(path: Path, fps: Fraction, height: int, width: int) -> Iterator[Callable[[np.ndarray], None]]:
+    """Opens an mp4 file and yields the function that writes one frame; browsers play it while it loads.
 
     Raises:
         RunError: where the file cannot be written.

@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes, raw returns, and training left exactly as it was."""
+"""Evaluates policies over whole episodes with raw returns, and leaves training exactly as it was."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from hydrl.training.timers import timeit
 
 
 class SeedStream(IntEnum):
-    """Which episodes an evaluation draws: with the run's seed and its frames it fixes their own seed."""
+    """Which evaluation episodes to draw; with the run's seed and frames it fixes their seed."""
 
     TRAINING = 0  # played while training
     CLOSING = 1  # fresh ones, that confirm a solution and end a run
@@ -61,12 +61,11 @@ class PolicyEvaluator:
     def __call__(self, frames: int, episodes: int, drawn: int = SeedStream.TRAINING) -> Evaluation:
         """The first whole episode of each of ``episodes`` environments.
 
-        Waiting for every environment's first episode is unbiased; keeping the first episodes to finish
-        would favour short ones.
+        Waiting for every environment's first episode is unbiased; the first episodes to finish would be short
+        ones.
 
         Args:
-            frames: how long the policy has been trained; asked again at the same frames, the same
-                evaluation is not played twice.
+            frames: of training; another call with the same arguments returns the same evaluation.
             episodes: how many.
             drawn: one of :class:`SeedStream`.
         """
@@ -76,7 +75,7 @@ class PolicyEvaluator:
         return self.last[1]
 
     def play(self, frames: int, episodes: int, drawn: int) -> Evaluation:
-        """Plays the episodes, for which it seeds the global random number generators, and puts those back."""
+        """Plays the episodes with seeded random generators, and restores these afterwards."""
         with timeit("time/evaluate"), preserve_rng():
             seed_generators(self.seed)
             if episodes not in self.envs:
@@ -93,11 +92,11 @@ class PolicyEvaluator:
                 raise
 
     def step_limit(self, env: TransformedEnv) -> int:
-        """Steps after which an episode in ``env``, which is seeded, is not waited for any longer."""
+        """Steps after which an unfinished episode in ``env`` counts as it is."""
         return episode_limit(env) if isinstance(self.max_steps, str) else self.max_steps
 
     def close(self) -> None:
-        """Closes the environments; one that cannot be closed takes nothing from a run."""
+        """Closes the environments; errors there become warnings."""
         for env in self.envs.values():
             try:
                 env.close(raise_if_closed=False)
@@ -107,11 +106,11 @@ class PolicyEvaluator:
 
 
 def episode_seed(seed: int, frames: int, drawn: int) -> int:
-    """What the environments of one evaluation are seeded with, the first of them; the next with one more.
+    """The seed of an evaluation's first environment; each further one has the next.
 
     Args:
         seed: the run's.
-        frames: after which the policy plays.
+        frames: of training.
         drawn: one of :class:`SeedStream`.
     """
     return int(np.random.SeedSequence([seed, frames, drawn]).generate_state(1)[0] % 2**31)
@@ -119,7 +118,7 @@ def episode_seed(seed: int, frames: int, drawn: int) -> int:
 
 @contextmanager
 def preserve_rng() -> Iterator[None]:
-    """Puts every global random number generator back as it was."""
+    """Context manager that restores all global random generators."""
     rng, of_vmas = GlobalRNGState(), vmas_generators()
     state, state_of_vmas = rng.state_dict(), list(of_vmas)
     try:
@@ -130,6 +129,6 @@ def preserve_rng() -> Iterator[None]:
 
 
 def vmas_generators() -> list[Any]:
-    """What all environments of VMAS in a process draw from: a list of generators' states on their class."""
+    """The random state that all VMAS environments of a process share, a list on their class."""
     vmas = sys.modules.get("vmas.simulator.environment")
     return vmas.Environment.vmas_random_state if vmas else []

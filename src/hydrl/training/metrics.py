@@ -1,4 +1,4 @@
-"""Numbers for the log: episode statistics, mean losses, what explores."""
+"""Metrics for the log: episode statistics, mean losses, exploration."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,17 +17,16 @@ EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration
 
 
 class Metrics:
-    """What came in since the last log row.
+    """Collects metrics since the last log row.
 
     Args:
         update: its learning rate is logged.
         exploration: TorchRL's module, or ``None``.
-        before: names of what learns before the run's own loss.
-        data: what batches are drawn from, where nothing is collected: its episodes stand in each row in the
-            place of those that ended.
+        before: the names of extra learners.
+        data: the dataset of an offline run, whose episodes' statistics stand in each row.
 
     Attributes:
-        followed: what is followed of Gymnasium's ``info``, once a batch has come.
+        followed: the names of values followed in ``info``, once a batch has come.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Metrics:
     def learned(
         self, batch: TensorDictBase, losses: Sequence[TensorDictBase], *before: Sequence[TensorDictBase]
     ) -> None:
-        """Takes in a batch that was learned from, the losses of its updates, and of what learned before."""
+        """Adds a batch, the losses of its updates, and those of extra learners."""
         self.episodes.append(ended_episodes(batch))
         self.followed = [str(name) for name, _ in self.episodes[-1].get(INFO, TensorDict()).items()]
         self.steps.append(step_metrics(batch))
@@ -65,7 +64,7 @@ class Metrics:
                 self.before.setdefault(name, []).append(torch.stack(list(losses_of_learner)).mean(0))
 
     def row(self) -> dict[str, float]:
-        """``train/`` and ``loss/`` entries of what came in, and begins anew."""
+        """The ``train/`` and ``loss/`` entries since the last row; then begins a new one."""
         row = {
             **{name: value for learner in self.before for name, value in self.losses_before(learner)},
             **loss_metrics(self.losses),  # first: a number of hydrl's own keeps its name
@@ -80,12 +79,12 @@ class Metrics:
         return row
 
     def losses_before(self, name: str) -> list[tuple[str, float]]:
-        """``loss/NAME/`` entries of what learns before the run's own loss."""
+        """``loss/NAME/`` entries of an extra learner."""
         metrics = loss_metrics(self.before[name])
         return [(f"loss/{name}/{key.partition('/')[2]}", value) for key, value in metrics.items()]
 
     def state_dict(self) -> dict[str, Any]:
-        """What came in, as plain data."""
+        """What was collected, as plain data."""
         return {
             "episodes": [(len(episodes), episodes.to_dict()) for episodes in self.episodes],
             "losses": [losses.to_dict() for losses in self.losses],
@@ -105,9 +104,9 @@ class Metrics:
 
 
 def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
-    """The last steps of the episodes that ended in a batch of any shape: return, length; ``[episodes]``.
+    """The last steps of episodes that ended in a batch of any shape: return, length, info; ``[episodes]``.
 
-    What the task told of them in ``info`` is among it. What was cut short is no whole episode.
+    Episodes that ``random_truncation`` cut are left out.
     """
     done = batch["next", "done"].squeeze(-1)
     if (cut_short := batch.get(("next", "cut_short"), None)) is not None:
@@ -116,10 +115,10 @@ def ended_episodes(batch: TensorDictBase) -> TensorDictBase:
 
 
 def episodes_of(rows: TensorDictBase) -> TensorDictBase:
-    """As :func:`ended_episodes` of all rows of a data set, ``[rows]``, each episode once.
+    """As :func:`ended_episodes` of all rows of a dataset, ``[rows]``, each episode once.
 
-    Rows of several steps reach an end more than once. A set that does not say what was seen next is without
-    the last row of an episode that a time limit cut, which its return and length count.
+    n-step rows reach an end more than once. A dataset without next observations lacks the last row of
+    truncated episodes, which return and length count.
     """
     known = [("next", name) for name in ("episode_reward", "step_count", "done", "cut_short")]
     steps_read = rows.select(EPISODE, RETURN_TO_GO, "episode_reward", *known, strict=False)
@@ -134,9 +133,9 @@ def episodes_of(rows: TensorDictBase) -> TensorDictBase:
 
 
 def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
-    """``train/`` entries over :func:`ended_episodes` of some batches; empty when none ended.
+    """``train/`` entries over :func:`ended_episodes` of some batches; empty if none ended.
 
-    Returns are raw, because ``RewardSum`` stands before every reward transform.
+    Returns are raw, because ``RewardSum`` comes before every reward transform.
     """
     ended = TensorDict.cat([batch.exclude(INFO) for batch in episodes]) if episodes else None
     if ended is None or not len(ended):
@@ -151,9 +150,9 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
 
 
 def info_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
-    """``train/`` entries of what is followed of ``info``, over :func:`ended_episodes` of some batches.
+    """``train/`` entries of values followed in ``info``, over :func:`ended_episodes` of some batches.
 
-    Each is the mean over the episodes of which it is known; of what none is known of there is no entry.
+    Each is the mean over the episodes where it is known, or missing if there are none.
     """
     values_by_name: dict[str, list[torch.Tensor]] = {}
     for batch in episodes:
@@ -163,12 +162,11 @@ def info_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
 
 
 def step_metrics(batch: TensorDictBase) -> TensorDictBase:
-    """What a batch of any shape says of episodes that have not ended: the reward of a step, and what was cut.
+    """Metrics of a batch of any shape that need no ended episode.
 
     Returns:
-        ``reward``, the mean of a step before any reward transform, ``cut_short``, how many episodes
-        ``random_truncation`` ended, and ``policy_lag``, how many newer policies there were by then; each
-        where it is known.
+        ``reward``, the mean before reward transforms; ``cut_short``, how many episodes ``random_truncation``
+        cut; ``policy_lag``, how many newer policies there were; each if known.
     """
     known, (before, after) = TensorDict(), (batch.get(key, None) for key in RETURN)
     if before is not None and after is not None:
@@ -181,7 +179,7 @@ def step_metrics(batch: TensorDictBase) -> TensorDictBase:
 
 
 def over_steps(batches: Sequence[TensorDictBase]) -> dict[str, float]:
-    """Entries over :func:`step_metrics` of some batches, which are of one size."""
+    """Entries over :func:`step_metrics` of some batches of equal size."""
     metrics = {}
     if rewards := [batch["reward"] for batch in batches if "reward" in batch]:
         metrics["train/reward"] = torch.stack(rewards).mean().item()
@@ -193,11 +191,11 @@ def over_steps(batches: Sequence[TensorDictBase]) -> dict[str, float]:
 
 
 def value_metrics(batch: TensorDictBase) -> dict[str, float]:
-    """How the batch was judged: by a critic, by the Q-values it was acted on, or not at all.
+    """Metrics of a critic's values or of Q-values, if the batch has either.
 
-    ``train/explained_variance`` is the share of the value targets' variance that the critic's values
-    explained before it learned from the batch (where advantages are computed once): 1 is all, 0 no better
-    than their mean. ``train/q_value`` is the mean value of the best action, taken or not.
+    ``train/explained_variance`` is the share of the value targets' variance that the critic explained before
+    it learned from the batch (where advantages are computed once): 1 is all, 0 no better than their mean.
+    ``train/q_value`` is the mean value of the greedy action, taken or not.
     """
     names = [key for key in batch.keys(True, True) if "chosen_action_value" in (key, key[-1])]
     if names:  # of several agents the mean over them
@@ -209,16 +207,16 @@ def value_metrics(batch: TensorDictBase) -> dict[str, float]:
 
 
 def exploration_metrics(exploration: Any) -> dict[str, float]:
-    """``train/epsilon`` or ``train/sigma``: how much is explored at this moment, where anything is."""
+    """``train/epsilon`` or ``train/sigma``, the present amount of exploration, if any."""
     values = {f"train/{name}": getattr(exploration, key, None) for key, name in EXPLORATION.items()}
     return {name: value.item() for name, value in values.items() if value is not None}
 
 
 def loss_metrics(losses: Sequence[TensorDictBase]) -> dict[str, float]:
-    """``loss/`` entries: each of the loss's scalar outputs, averaged over ``losses``.
+    """``loss/`` entries: each scalar output of the loss, averaged over ``losses``.
 
-    What a term was made of, as PPO's ``entropy`` beside its ``loss_entropy``, is a ``train/`` entry: both
-    would else have one name.
+    An output that shares its name with a term, as PPO's ``entropy`` with ``loss_entropy``, is a ``train/``
+    entry.
     """
     if not losses:
         return {}

@@ -1,4 +1,4 @@
-"""How far a run has come: the counters that steer it."""
+"""A run's progress: counters, what is due, and the best score."""
 
 from collections.abc import Callable
 from math import inf
@@ -66,20 +66,20 @@ class Progress:
         return crossed(every, self.before, self.frames)
 
     def collected(self, frames: int) -> None:
-        """Takes in a fresh batch."""
+        """Adds a fresh batch."""
         self.before, self.frames = self.frames, self.frames + frames
 
     def learned(self, updates: int) -> None:
-        """Takes in the updates made on the batch."""
+        """Adds the updates on a batch."""
         self.updates += updates
 
     def evaluated(self, evaluation: Evaluation, seconds: float, frames: int | None = None) -> None:
-        """Takes in an evaluation, made ``seconds`` after the run began.
+        """Adds an evaluation, finished ``seconds`` after the run began.
 
         Args:
-            evaluation: of the policy of this moment, where ``frames`` names no earlier one.
-            seconds: at which it was over.
-            frames: after which the policy was as it was evaluated.
+            evaluation: of the current policy, or of an earlier one if ``frames`` is given.
+            seconds: when it was finished.
+            frames: of training of the evaluated policy.
         """
         self.evaluation, self.evaluated_at = evaluation, self.frames if frames is None else frames
         self.earlier = self.best, self.best_at
@@ -88,45 +88,45 @@ class Progress:
             self.solved_at_frames, self.solved_at_seconds = self.evaluated_at, seconds
 
     def judged(self, evaluation: Evaluation) -> None:
-        """Takes in by what the policy that was evaluated last is compared with others."""
+        """Sets the score of the policy that was evaluated last."""
         self.score = evaluation.mean
         if self.best is None or self.score > self.best:
             self.best, self.best_at = self.score, self.evaluated_at
 
     @property
     def improved(self) -> bool:
-        """Whether the policy of this moment has the best score, or may have once its evaluation is over."""
+        """Whether the current policy has the best score, or may have once its evaluation is finished."""
         return self.frames in (self.best_at, *self.awaited)
 
     @property
     def known_before(self) -> float:
-        """Frames before which every evaluation is over."""
+        """Frames before which every evaluation is finished."""
         return min(self.awaited, default=inf)
 
     @property
     def evaluation_now(self) -> Evaluation | None:
-        """The evaluation of this moment, if there was one."""
+        """The evaluation of the current policy, if there is one."""
         return self.evaluation if self.evaluated_at == self.frames else None
 
     @property
     def solved(self) -> bool:
-        """Whether the evaluation of this moment is at or above the threshold."""
+        """Whether the current policy's evaluation reaches the threshold."""
         return self.evaluation_now is not None and self.reached
 
     @property
     def reached(self) -> bool:
-        """Whether the last evaluation is at or above the threshold, of whichever moment it is."""
+        """Whether the last evaluation reaches the threshold, whichever policy it is of."""
         return self.evaluation is not None and self.reaches_threshold(self.evaluation)
 
     def confirmed(self, evaluate: Callable[[int], Evaluation], say: Callable[[str], None]) -> bool:
-        """Whether the run ends here: the evaluation of this moment solved the task, and so do fresh episodes.
+        """Whether the run ends here: the current evaluation reaches the threshold, and so do fresh episodes.
 
-        The policy of this moment then counts for what the fresh ones say, which may refuse it: of many
-        evaluations the highest is luck in part.
+        The policy's score is then that of the fresh episodes, which may be lower: the highest of many
+        evaluations is partly luck.
 
         Args:
             evaluate: plays them with the policy as it is after so many frames.
-            say: takes a line where they do not solve it.
+            say: prints a line if they do not reach it.
         """
         if not (self.stop_when_solved and self.solved):
             return False

@@ -1,4 +1,4 @@
-"""Where a run's time went, by a clock that nobody sets back."""
+"""Timers of a run's activities, by a monotonic clock."""
 
 import os
 import time
@@ -17,7 +17,7 @@ _spent: dict[str, float] = defaultdict(float)  # seconds of each activity of the
 
 @contextmanager
 def timeit(activity: str) -> Iterator[None]:
-    """Counts the seconds of a block or function, as ``torchrl.timeit``, but by a clock nobody sets back."""
+    """Context manager that counts the seconds of a block, as ``torchrl.timeit``, but by a monotonic clock."""
     began = time.monotonic()
     try:
         yield
@@ -26,7 +26,7 @@ def timeit(activity: str) -> Iterator[None]:
 
 
 def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Hands on ``items``; the time each takes to come is counted under ``name``."""
+    """Yields ``items`` and counts the time each takes to come under ``name``."""
     iterator, end = iter(items), object()
     while True:
         with timeit(name):
@@ -37,7 +37,7 @@ def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
 
 
 def process_age() -> float:
-    """Seconds since this process began; in Linux by a clock that nobody sets."""
+    """Seconds since this process began; on Linux by a monotonic clock."""
     try:
         ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(ticks) / os.sysconf("SC_CLK_TCK")
@@ -55,20 +55,17 @@ def beginning() -> float:
     return time.monotonic() if began is None else began
 
 
-def begin(since: float | None = None) -> None:
-    """The next run of this process began ``since``, or begins now, however long the process is there."""
-    global _process_began
-    _process_began = time.monotonic() if since is None else since
-
-
 class Clock:
     """Seconds of a run, those of its earlier processes included, where it was resumed.
 
     What :func:`timeit` counts are the run's activities.
+
+    Args:
+        began: when the run began, by ``time.monotonic``; ``None``: with the process, or now for a later run.
     """
 
-    def __init__(self) -> None:
-        self.began = beginning()
+    def __init__(self, began: float | None = None) -> None:
+        self.began = beginning() if began is None else began
         self.loop_began = time.monotonic()
         self.compiled_before = compile_seconds()  # by earlier members of a sweep
         self.earlier: dict[str, float] = {}  # seconds of each activity in the run's earlier processes

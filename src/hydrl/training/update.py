@@ -1,4 +1,4 @@
-"""The update: one step on a minibatch."""
+"""Updates: gradient steps on minibatches."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,25 +20,25 @@ Gradients = Callable[[TensorDictBase, tuple[str, ...]], TensorDictBase]
 
 
 class Update:
-    """One step on a minibatch: forward, the sum of the loss terms backward, clip, step.
+    """One gradient step on a minibatch: forward, sum of loss terms, backward, clip, optimizer step.
 
     Args:
         loss: every entry it returns under a name beginning with ``loss`` is summed.
         optimizer: over the loss's parameters.
-        target: moves the target network after the step.
+        target: updates the target network after the step.
         skip: terms that are never trained.
-        every: terms trained at every so many updates only, as TD3's ``loss_actor`` at every second; between,
-            their networks have no gradient and the optimizer passes over them.
-        max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` leaves it alone.
-        target_kl: a batch is left where its policy has moved 1.5 times so far (in nats, by the minibatch's
-            divergence) from the one that acted, as in Stable-Baselines3; ``None`` goes on to its end. Where
-            that happens to batches in a row, the learning rate is lowered, see :meth:`over`.
-        compile: lets ``torch.compile`` build loss, gradient and clipping at the first call.
-        cudagraph: records all that as one CUDA graph and replays it; the steps of optimizer
-            and target stay outside: inside they are reported to change what is learned (pytorch/rl#3002).
+        every: terms trained at every n-th update only, as TD3's ``loss_actor`` at every second; between,
+            their networks have no gradient and the optimizer skips them.
+        max_grad_norm: the gradient's 2-norm is clipped to it; ``None`` does not clip.
+        target_kl: stops a batch's updates once the divergence of the policy from the one that acted exceeds
+            1.5 times this, in nats, on a minibatch, as in Stable-Baselines3; ``None`` never stops. If that
+            happens to batches in a row, the learning rate is lowered, see :meth:`update_all`.
+        compile: compiles loss, gradient and clipping by ``torch.compile`` at the first call.
+        cudagraph: records all that as one CUDA graph; the steps of optimizer and target stay outside: inside
+            they are reported to change what is learned (pytorch/rl#3002).
 
     Raises:
-        UserError: for a ``target_kl`` of a loss that tells no ``kl_approx`` or ``kl``.
+        UserError: for a ``target_kl`` with a loss that returns no ``kl_approx`` or ``kl``.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Update:
             self.gradients = as_cuda_graphs(self.gradients, parameters)
 
     def update_all(self, minibatches: Iterable[TensorDictBase]) -> list[TensorDictBase]:
-        """A step on each, up to the first that ``target_kl`` forbids; the outputs of :meth:`__call__`.
+        """Updates on each minibatch, until ``target_kl`` stops; the outputs of :meth:`__call__`.
 
-        Where the actions' deviation has become small, single steps go too far, and batches that are left
-        after a few of them mend nothing. So each that is left right after another halves the learning rate,
-        and each that is not raises it again by half, to the schedule's at most.
+        If the policy's deviation has become small, single steps go too far, and stopping after a few does not
+        help. So each stopped batch right after another halves the learning rate, and each other one raises it
+        by half, at most to the schedule's.
         """
         outputs: list[TensorDictBase] = []
         left = False
@@ -98,16 +98,16 @@ class Update:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next batch, in the optimizer's first group of parameters: the schedule's, lowered."""
+        """The learning rate of the next batch, in the optimizer's first parameter group."""
         return float(self.lr_factor * self.optimizer.param_groups[0]["lr"])
 
     @timeit("time/update")
     def __call__(self, minibatch: TensorDictBase) -> TensorDictBase | None:
-        """The loss's detached outputs, each averaged to a scalar; ``None`` without a step by ``target_kl``.
+        """The loss's detached outputs, averaged to scalars; ``None`` if ``target_kl`` prevented the step.
 
         Raises:
-            DivergedError: in place of a step that a NaN or an infinity would spoil.
-            UserError: if the loss gives no term of a name in ``skip`` or ``every``.
+            DivergedError: in place of a step, for a NaN or infinite loss or gradient.
+            UserError: if the loss has no term that ``skip`` or ``every`` names.
         """
         late = (term for term, every in self.every.items() if (self.num_updates + 1) % every)
         losses = self.gradients(minibatch, (*self.skip, *late))
@@ -125,7 +125,7 @@ class Update:
         return losses
 
     def state_dict(self) -> dict[str, Any]:
-        """Which update comes next, and how fast."""
+        """The number of updates, and the state of ``target_kl``."""
         return {"made": self.num_updates, "pace": self.lr_factor, "left": self.stopped_early}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ class Update:
 
 @contextmanager
 def scaled_learning_rate(optimizer: Optimizer, pace: float) -> Iterator[None]:
-    """Steps of ``pace`` times the learning rate, which stays the schedule's for all else."""
+    """Context manager that multiplies an optimizer's learning rates by ``pace``."""
     rates = [group["lr"] for group in optimizer.param_groups]
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate * pace
@@ -152,7 +152,7 @@ def scaled_learning_rate(optimizer: Optimizer, pace: float) -> Iterator[None]:
 
 @contextmanager
 def train_mode(networks: Collection[nn.Module]) -> Iterator[None]:
-    """The networks learn in ``train()`` mode; they act and play in ``eval()`` mode, as they were built."""
+    """Context manager in which networks are in ``train()`` mode; otherwise they act in ``eval()`` mode."""
     for network in networks:
         network.train()
     try:
@@ -163,7 +163,7 @@ def train_mode(networks: Collection[nn.Module]) -> Iterator[None]:
 
 
 def anneal(schedule: LRScheduler | None, exploration: Any, frames: int) -> None:
-    """One batch further: the learning rate, and what is explored over ``frames`` of it."""
+    """Steps the learning-rate schedule, and anneals exploration by ``frames``."""
     if schedule is not None:
         schedule.step()
     if exploration is not None:
@@ -173,7 +173,7 @@ def anneal(schedule: LRScheduler | None, exploration: Any, frames: int) -> None:
 def make_gradients(
     loss: LossModule, parameters: Sequence[nn.Parameter], max_grad_norm: float | None
 ) -> Gradients:
-    """The part of an update that can be compiled: forward, the terms' sum backward, the gradient clipped."""
+    """The part of an update that can be compiled: forward, backward of the terms' sum, clipping."""
 
     def gradients(minibatch: TensorDictBase, left_out: tuple[str, ...]) -> TensorDictBase:
         losses = loss(minibatch)
@@ -203,19 +203,19 @@ def make_gradients(
 
 
 def keep_guards(guards: Sequence[Any]) -> list[bool]:
-    """Which of a graph's guards are kept: all but those on the list of classes that tensordict has met.
+    """Which of a graph's guards to keep: all but those on tensordict's list of known classes.
 
-    That list grows when a class comes along anywhere, as with the first checkpoint, and the graph would be
-    built a second time for nothing.
+    That list grows whenever a new class appears, as with the first checkpoint, and would cause a
+    recompilation.
     """
     return ["_TENSORCLASS_MEMO" not in guard.name for guard in guards]
 
 
 def match_layout(parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
-    """The gradient with its numbers in memory where the parameter has its own.
+    """The gradient with its parameter's memory layout.
 
-    A fused optimizer steps through both alike and takes no heed of strides, which differ for critics that
-    ``vmap`` evaluates together. ``backward()`` sees to it by itself, ``torch.autograd.grad`` does not.
+    Fused optimizers ignore strides, which differ for critics that ``vmap`` evaluates together. ``backward()``
+    matches them, ``torch.autograd.grad`` does not.
     """
     if gradient is None or gradient.stride() == parameter.stride():
         return gradient
@@ -229,7 +229,7 @@ def loss_terms(losses: TensorDictBase, first: Sequence[str] = ()) -> list[str]:
 
 
 def check_finite(losses: TensorDictBase) -> None:
-    """Looks at every loss term and at the gradient's norm.
+    """Checks every loss term and the gradient's norm.
 
     Raises:
         DivergedError: naming those that are NaN or infinite.
@@ -244,14 +244,14 @@ def check_finite(losses: TensorDictBase) -> None:
 
 
 def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> Gradients:
-    """Records what ``gradients`` does to a minibatch as a CUDA graph and replays it from the fourth call on.
+    """Records ``gradients`` as a CUDA graph and replays it from the fourth call on.
 
-    Each set of terms that are left out has a graph of its own. The gradients leave it as outputs, because the
-    call that records computes nothing where it records.
+    Each set of left-out terms has a graph of its own. The gradients are outputs of the graph, because the
+    call that records computes nothing.
 
     Raises:
-        UserError: from the call that records, where the loss waits for numbers from the GPU, as TorchRL's PPO
-            does to see whether the entropy is finite; compiled it does not.
+        UserError: while recording, if the loss waits for values from the GPU, as TorchRL's PPO does to check
+            that the entropy is finite; compiled it does not.
     """
 
     def record(left_out: tuple[str, ...]) -> CudaGraphModule:

@@ -6,10 +6,11 @@ import shutil
 import pytest
 import torch
 
+from hydrl.config.overrides import quoted
 from hydrl.errors import SaveError, UserError
-from hydrl.run.checkpoint import archive, resume
-from hydrl.run.checkpoint.replay_buffer import Memory
-from tests.conftest import SMALL, SMALL_PPO, digest, killed, logged, saved, settings, typed
+from hydrl.run.checkpoint import archive
+from hydrl.run.checkpoint.replay_buffer import BufferFiles
+from tests.conftest import SMALL, SMALL_PPO, digest, killed, logged, resume_point, saved, settings, typed
 from train import train
 
 PPO = [*SMALL_PPO, "env=cartpole", "critic.num_cells=[16,16]"]
@@ -47,8 +48,8 @@ def at(folder, frames=AT):
 
 def forked(*words, resumed, folder):
     """A fork of a run that was not typed."""
-    chosen = settings(*words, f"resume={resume.quoted(resumed)}", run_dir=folder)
-    train(chosen, resume.origin(chosen))
+    chosen = settings(*words, f"resume={quoted(resumed)}", run_dir=folder)
+    train(chosen, resume_point(chosen))
     return folder
 
 
@@ -182,12 +183,12 @@ def test_a_finished_run_and_a_folder_that_holds_one_are_refused(ppo, tmp_path):
 def test_one_that_was_stopped_before_its_first_checkpoint_is_forked_once_more(dqn, tmp_path, monkeypatch):
     new = tmp_path / "new"
     with monkeypatch.context() as patch:
-        patch.setattr(Memory, "save", lambda *_: (_ for _ in ()).throw(SaveError(new, 1, 0, "full")))
+        patch.setattr(BufferFiles, "save", lambda *_: (_ for _ in ()).throw(SaveError(new, 1, 0, "full")))
         with pytest.raises(SaveError):
             forked(*DQN, resumed=at(dqn), folder=new)
     assert not archive.archives(new)
     with pytest.raises(UserError, match="was to be a fork and was stopped before it had a checkpoint"):
-        resume.origin(settings(*DQN, "resume=auto", run_dir=new))
+        resume_point(settings(*DQN, "resume=auto", run_dir=new))
     assert logged(forked(*DQN, resumed=at(dqn), folder=new)) == logged(dqn)
 
 

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
 from hydrl.errors import UserError
-from hydrl.run.checkpoint import archive, resume
+from hydrl.run.checkpoint import archive, resume_command
 from tests.conftest import SMALL, settings, start, typed
 
 HOSTILE = {
@@ -143,4 +143,4 @@ def test_nothing_is_read_or_written_through_a_link_in_a_run_folder(link, half, t
         outside.mkdir()
     (folder / link).symlink_to(outside)
     with pytest.raises(UserError, match="is a link"):
-        resume.expand([f"resume={folder}"])
+        resume_command.expand([f"resume={folder}"])

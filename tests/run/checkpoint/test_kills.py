@@ -42,7 +42,7 @@ def reached(folder: Path) -> int:
 
 def kept(folder: Path) -> int:
     """Frames of the newest valid checkpoint."""
-    whole = checkpoint.readable(checkpoint.archives(folder), memory=True)
+    whole = checkpoint.readable(checkpoint.archives(folder), with_rows=True)
     return next((checkpoint.frames_of(archive) for archive, _ in whole), 0)
 
 

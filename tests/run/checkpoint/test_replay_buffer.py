@@ -26,7 +26,7 @@ from hydrl import envs
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint import replay_buffer
-from hydrl.run.checkpoint.replay_buffer import Memory
+from hydrl.run.checkpoint.replay_buffer import BufferFiles
 from tests.run.checkpoint.test_archive import Planted
 
 SIZE = 1_000
@@ -38,12 +38,12 @@ def rows(first: int, end: int) -> TensorDict:
     return TensorDict({"number": count, "next": {"wide": count[:, None].expand(-1, 63) * 2.0}}, [end - first])
 
 
-def made(run: Path, storage: type = LazyTensorStorage, **options) -> Memory:
+def made(run: Path, storage: type = LazyTensorStorage, **options) -> BufferFiles:
     run.mkdir(exist_ok=True)
-    return Memory(ReplayBuffer(storage=storage(SIZE, **options)), run)
+    return BufferFiles(ReplayBuffer(storage=storage(SIZE, **options)), run)
 
 
-def save(kept: Memory, keep: int = 3) -> Path:
+def save(kept: BufferFiles, keep: int = 3) -> Path:
     frames = kept.buffer.write_count
     metadata = {"frames": frames, "memory": kept.save()}
     archive = checkpoint.save(kept.run, {"actor": {"frames": frames}}, metadata, keep=keep)
@@ -55,13 +55,13 @@ def on_disk(run: Path) -> int:
     return sum(file.stat().st_size for file in (run / "checkpoints").glob("*rows-*"))
 
 
-def held(kept: Memory) -> list[int]:
+def held(kept: BufferFiles) -> list[int]:
     return kept.buffer.storage.get(slice(0, len(kept.buffer)))["number"].tolist()
 
 
-def loaded(archive: Path, **options) -> Memory:
+def loaded(archive: Path, **options) -> BufferFiles:
     kept = made(archive.parents[1], **options)
-    told = checkpoint.verify(archive, memory=True)["memory"]
+    told = checkpoint.verify(archive, with_rows=True)["memory"]
     kept.load(told, torch.device("cpu"))
     kept.buffer.writer.load_state_dict({"_cursor": told["rows"][1] % SIZE, "_write_count": told["rows"][1]})
     return kept
@@ -111,9 +111,9 @@ def test_the_bound_holds_at_every_moment_and_two_checkpoints_can_always_be_resum
         first = kept.buffer.write_count
         kept.buffer.extend(rows(first, first + draw.choice([20, 100, 300, 499, 501, 700, 1_000])))
         archive = save(kept)
-        checkpoint.verify(archive, memory=True)
+        checkpoint.verify(archive, with_rows=True)
         if before:
-            checkpoint.verify(before, memory=True)
+            checkpoint.verify(before, with_rows=True)
         before = archive
     assert 2.0 < most < 2.5 * 1.05  # a file has a kilobyte or two of its own
 
@@ -127,8 +127,8 @@ def test_an_older_checkpoint_without_its_rows_can_be_played_and_not_gone_on_from
     assert checkpoint.archives(tmp_path) == archives[:0:-1]  # the newest three
     assert checkpoint.verify(archives[1])["frames"] == 2_000
     with pytest.raises(UserError, match=r"rows of its replay memory are gone, .* its policy can be played"):
-        checkpoint.verify(archives[1], memory=True)
-    checkpoint.verify(archives[2], memory=True)
+        checkpoint.verify(archives[1], with_rows=True)
+    checkpoint.verify(archives[2], with_rows=True)
 
 
 def test_damage_is_found_and_the_checkpoint_before_taken(tmp_path, capsys):
@@ -144,10 +144,10 @@ def test_damage_is_found_and_the_checkpoint_before_taken(tmp_path, capsys):
             file.write_bytes(damaged)
             if damaged == whole:
                 continue
-            found, _ = next(checkpoint.readable(there, memory=True))
+            found, _ = next(checkpoint.readable(there, with_rows=True))
             assert found == older
     file.unlink()
-    found, _ = next(checkpoint.readable(there, memory=True))
+    found, _ = next(checkpoint.readable(there, with_rows=True))
     assert found == older
     assert "rows of its replay memory are gone" in capsys.readouterr().out.splitlines()[-1]
 
@@ -169,7 +169,7 @@ def test_a_pickle_among_the_rows_is_not_run(tmp_path):
     file = archive.with_name(name)
     torch.save({"number": Planted(canary)}, file, pickle_module=pickle)
     change(archive, str(checkpoint.crc(file)), str(value))  # as an attacker would
-    told = checkpoint.verify(archive, memory=True)["memory"]
+    told = checkpoint.verify(archive, with_rows=True)["memory"]
     with pytest.raises(UserError, match="cannot be read: Weights only load failed"):
         made(tmp_path).load(told, torch.device("cpu"))
     assert not canary.exists()
@@ -184,7 +184,7 @@ def test_a_path_among_the_names_leads_nowhere(tmp_path):
     shutil.copy(archive.with_name(name), outside)
     change(archive, f"../../{name}", name)
     with pytest.raises(UserError, match="is damaged: Invalid name"):
-        checkpoint.verify(archive, memory=True)
+        checkpoint.verify(archive, with_rows=True)
 
 
 def test_what_no_checkpoint_needs_is_removed(tmp_path):
@@ -201,9 +201,9 @@ def test_a_buffer_filled_in_another_order_is_refused(tmp_path):
     with pytest.raises(
         UserError, match=r"buffer\.writer=TensorDictMaxValueWriter: .* use a RoundRobinWriter"
     ):
-        Memory(buffer, tmp_path)
+        BufferFiles(buffer, tmp_path)
     with pytest.raises(UserError, match=r"buffer\.storage=ListStorage: .* use a TensorStorage"):
-        Memory(ReplayBuffer(storage=ListStorage(10)), tmp_path)
+        BufferFiles(ReplayBuffer(storage=ListStorage(10)), tmp_path)
 
 
 def test_a_buffer_that_outgrows_its_disk_is_refused_with_a_size_that_fits(run, tmp_path, monkeypatch):

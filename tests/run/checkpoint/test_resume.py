@@ -10,9 +10,9 @@ import torch
 from omegaconf import OmegaConf
 
 from hydrl.errors import UserError
-from hydrl.run.checkpoint import archive, resume
-from hydrl.run.run_folder import lock, require_run
-from tests.conftest import SMALL, SMALL_PPO, logged, saved, settings, start, typed
+from hydrl.run.checkpoint import archive, resume, resume_command
+from hydrl.run.run_folder import RunLock, require_run
+from tests.conftest import SMALL, SMALL_PPO, logged, resume_point, saved, settings, start, typed
 from train import train
 
 CARTPOLE = [*SMALL_PPO, "env=cartpole", "critic.num_cells=[16,16]"]
@@ -91,7 +91,7 @@ def test_what_would_make_it_another_run_is_refused_by_name_and_changes_nothing(h
 )
 def test_where_there_is_nothing_to_resume_it_is_said(arguments, message):
     with pytest.raises(UserError, match=message):
-        resume.expand(arguments)
+        resume_command.expand(arguments)
 
 
 def test_a_run_whose_actions_were_never_scaled_goes_on_so_or_not_at_all(run):
@@ -111,7 +111,7 @@ def test_of_a_folder_that_holds_runs_the_newest_is_named(tmp_path):
         os.utime(tmp_path / name / "config_resolved.yaml", (1_000 - age, 1_000 - age))
     meant = f"no run lies there .*; the newest in it is {tmp_path}/sweeps/now/b$"
     with pytest.raises(UserError, match=f"resume={tmp_path}: {meant}"):
-        resume.expand([f"resume={tmp_path}"])
+        resume_command.expand([f"resume={tmp_path}"])
     with pytest.raises(UserError, match=f"run={tmp_path}: {meant}"):
         require_run(tmp_path)
 
@@ -127,7 +127,7 @@ def test_a_run_without_a_checkpoint_is_not_written_over(finished):
     before = (finished / "summary.json").read_bytes()
     chosen = settings(*CARTPOLE, "total_frames=512", f"resume={finished}", run_dir=finished)
     with pytest.raises(UserError, match=r"has no valid checkpoint; start the run anew in another folder"):
-        resume.origin(chosen)
+        resume_point(chosen)
     assert (finished / "summary.json").read_bytes() == before
 
 
@@ -147,13 +147,13 @@ def test_a_finished_run_that_lost_its_last_checkpoint_trains_on_to_its_end(finis
     whole = json.loads((finished / "summary.json").read_text())
     archive.find(finished, "last").unlink()
     chosen = settings(*CARTPOLE, "resume=auto", run_dir=finished)
-    assert not resume.finished(chosen, resume.origin(chosen))
+    assert not resume.is_finished(chosen.shown, resume_point(chosen))
     run(*CARTPOLE, "resume=auto")
     again = json.loads((finished / "summary.json").read_text())
     assert again["resumed_at_frames"] == [128]
     assert again["eval/return_mean"] == whole["eval/return_mean"]
     chosen = settings(*CARTPOLE, "resume=auto", run_dir=finished)
-    assert resume.finished(chosen, resume.origin(chosen))
+    assert resume.is_finished(chosen.shown, resume_point(chosen))
     assert "is finished, after 256 frames; to go on give a larger total_frames" in capsys.readouterr().out
 
 
@@ -163,11 +163,11 @@ def test_a_solved_run_says_what_it_takes_to_go_on(run, capsys):
     longer = settings(
         *overrides, "eval.stop_when_solved=true", "total_frames=9_984", "resume=auto", run_dir=folder
     )
-    assert resume.finished(longer, resume.origin(longer))
+    assert resume.is_finished(longer.shown, resume_point(longer))
     told = capsys.readouterr().out
     assert "to go on give eval.stop_when_solved=false, for it was solved" in told
     on = settings(*overrides, "eval.stop_when_solved=false", "resume=auto", run_dir=folder)
-    assert not resume.finished(on, resume.origin(on))
+    assert not resume.is_finished(on.shown, resume_point(on))
     assert "goes on with eval.stop_when_solved=false (was true)" in capsys.readouterr().out
 
 
@@ -191,12 +191,12 @@ def test_a_diverged_run_ends_with_3_and_keeps_the_last_good_checkpoint(tmp_path)
 def test_a_run_that_is_going_on_is_left_alone_by_another_process(half, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(half, folder)
-    lock(folder)
-    with start(f"resume={folder}", "total_frames=192") as process:
-        said, _ = process.communicate()
+    with RunLock() as lock:
+        lock.acquire(folder)
+        with start(f"resume={folder}", "total_frames=192") as process:
+            said, _ = process.communicate()
     assert process.returncode == 2, said
     assert said == f"error: {folder} is in use by another process; wait for it, or stop it\n"
-    lock(tmp_path / "another")
     assert typed(f"resume={folder}", "total_frames=192").returncode == 0
 
 
@@ -227,8 +227,8 @@ def test_another_algorithm_is_refused_by_its_name_and_not_by_the_keys_that_do_no
     (tmp_path / ".hydra" / "overrides.yaml").write_text("[env=cartpole, minibatches.epochs=3]")
     (tmp_path / ".hydra" / "config.yaml").write_text("algo: ppo")
     with pytest.raises(UserError, match=r"^algo=dqn would make it another run: it was started with algo=ppo"):
-        resume.expand([f"resume={tmp_path}", "algo=dqn"])
-    assert "minibatches.epochs=3" in resume.expand([f"resume={tmp_path}", "algo=ppo"])
+        resume_command.expand([f"resume={tmp_path}", "algo=dqn"])
+    assert "minibatches.epochs=3" in resume_command.expand([f"resume={tmp_path}", "algo=ppo"])
 
 
 def test_another_logger_does_not_get_the_keys_of_the_saved_one(tmp_path):
@@ -237,6 +237,6 @@ def test_another_logger_does_not_get_the_keys_of_the_saved_one(tmp_path):
     (tmp_path / ".hydra" / "overrides.yaml").write_text(words)
     (tmp_path / ".hydra" / "config.yaml").write_text("algo: ppo")
     named = f"resume={tmp_path}"
-    plain = resume.expand([named, "logger=null"])
+    plain = resume_command.expand([named, "logger=null"])
     assert [word for word in plain if word.startswith(("env", "logger"))] == ["env=cartpole", "logger=null"]
-    assert "logger.wandb.project=p" in resume.expand([named, "seed=0"])
+    assert "logger.wandb.project=p" in resume_command.expand([named, "seed=0"])

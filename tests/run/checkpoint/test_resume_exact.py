@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import hydrl.envs
+import hydrl.run.checkpoint.checkpointer
 import hydrl.run.checkpoint.env_state.verify
-import hydrl.run.checkpoint.training_state
 import hydrl.run.logging.run_logger
 from hydrl.errors import Interrupted
 from hydrl.run.checkpoint import archive
@@ -221,14 +221,14 @@ def test_workers_start_their_environments_anew_and_the_learner_goes_on(run, caps
     before = {part: saved(folder, part) for part in ("loss", "optimizer", "normaliser")}
     seen = {}
 
-    def look(state, origin, load=hydrl.run.checkpoint.training_state.TrainingState.load):
+    def look(state, origin, load=hydrl.run.checkpoint.checkpointer.Checkpointer.load):
         load(state, origin)
         seen["loss"] = deepcopy(state.learner["loss"].state_dict())
         seen["optimizer"] = deepcopy(state.learner["optimizer"].state_dict())
         seen["normaliser"] = hydrl.envs.normalizer_state(state.env)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hydrl.run.checkpoint.training_state.TrainingState, "load", look)
+        patch.setattr(hydrl.run.checkpoint.checkpointer.Checkpointer, "load", look)
         run(*overrides, "total_frames=128", "resume=auto")
     assert "the environments start anew: they are in processes of their own" in capsys.readouterr().out
     for part, state in before.items():
@@ -313,7 +313,7 @@ def test_a_run_stopped_while_it_confirms_a_solution_confirms_it_when_it_is_resum
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(hydrl.run.logging.run_logger.Record, "finish", interrupted)
+        patch.setattr(hydrl.run.logging.run_logger.RunLogger, "finish", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(*overrides, folder="stopped")
     ended = json.loads((run(*overrides, "resume=auto", folder="stopped") / "summary.json").read_text())

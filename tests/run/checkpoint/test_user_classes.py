@@ -52,7 +52,7 @@ def defined(source: str, *, cell: bool = False) -> type[gymnasium.Env]:
 
 
 def recorded(made: type) -> dict[str, str]:
-    return record_classes(settings(*SMALL_PPO, *python_classes.words({"env": made})))
+    return record_classes(settings(*SMALL_PPO, *python_classes.words({"env": made})).shown)
 
 
 @pytest.mark.parametrize("cell", [False, True])
@@ -72,14 +72,14 @@ def test_a_class_of_a_module_is_read_with_those_it_inherits_from(tmp_path, monke
     file.write_text(f"{base}class Half(Base):\n    pass\n")
     name = "own_wrappers.Half"
     chosen = settings(*SMALL_PPO, "env=cartpole", f"+env.wrappers.half._target_={name}")
-    first = record_classes(chosen)
+    first = record_classes(chosen.shown)
     assert [*first] == [name]
     file.write_text(f"# as it was\n{base}class Half(Base):\n\n    pass\n")
     importlib.reload(sys.modules["own_wrappers"])
-    assert record_classes(chosen) == first
+    assert record_classes(chosen.shown) == first
     file.write_text(f"{base.replace('0.5', '0.25')}class Half(Base):\n    pass\n")
     importlib.reload(sys.modules["own_wrappers"])
-    assert record_classes(chosen)[name] != first[name]
+    assert record_classes(chosen.shown)[name] != first[name]
 
 
 def test_two_classes_of_one_name_in_a_file_are_told_apart(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_what_was_defined_anew_since_is_what_a_run_goes_on_with(tmp_path, monkey
 
 
 def test_hydrl_s_and_gymnasium_s_own_are_not_recorded():
-    assert record_classes(settings(*SMALL_PPO, "env=cartpole")) == {}
+    assert record_classes(settings(*SMALL_PPO, "env=cartpole").shown) == {}
 
 
 def test_a_run_its_fork_its_weights_and_its_policy_say_that_the_class_has_changed(tmp_path, capsys):

@@ -49,10 +49,10 @@ def seeing(tmp_path_factory):
 def begun(monkeypatch):
     """What a run's loss and normaliser hold once the other's are taken, and the lines that tell of it."""
     found = {}
-    take = warm_start.take
+    apply = warm_start.apply
 
     def spy(source, env, learner):
-        take(source, env, learner)
+        apply(source, env, learner)
         found["loss"] = {
             name: value.clone() for name, value in learner.components["loss"].state_dict().items()
         }
@@ -60,7 +60,7 @@ def begun(monkeypatch):
         found["source"] = source
         raise UserError("that is enough")
 
-    monkeypatch.setattr(warm_start, "take", spy)
+    monkeypatch.setattr(warm_start, "apply", spy)
 
     def call(*words, folder):
         with pytest.raises(UserError, match="that is enough"):
@@ -85,8 +85,8 @@ def test_all_networks_and_the_normaliser_are_those_of_the_checkpoint(ppo, begun,
     for head in ("actor_network", "critic_network"):
         same(found["loss"], saved(ppo, "loss"), head)
     assert digest(found["normaliser"]) == digest(saved(ppo, "normaliser"))
-    assert found["source"].told["taken"] == {"actor": 6, "critic": 6, "normaliser": 2}
-    assert found["source"].told["left"] == {}
+    assert found["source"].lineage["init_from"]["taken"] == {"actor": 6, "critic": 6, "normaliser": 2}
+    assert found["source"].lineage["init_from"]["left"] == {}
     assert found["source"].frames == 256
     best = begun(*words, f"init_from.run={ppo}", folder=tmp_path)["source"].frames
     assert best == archive.frames_of(archive.find(ppo, "best"))
@@ -117,9 +117,9 @@ def test_a_relative_takes_what_has_its_names_and_bounds_stay_its_own(sac, begun,
     found = begun(*td3, f"init_from.run={sac}", "init_from.checkpoint=last", folder=tmp_path)
     same(found["loss"], saved(sac, "loss"), "qvalue_network")
     assert found["loss"]["actor_network_params.module.1.action_high"] == 2.0
-    left = found["source"].told["left"]
+    left = found["source"].lineage["init_from"]["left"]
     assert left["actor.module.0.module.4.weight"] == "[2, 16] there, [1, 16] here"
-    assert found["source"].told["taken"] == {"actor": 4, "critic": 6}
+    assert found["source"].lineage["init_from"]["taken"] == {"actor": 4, "critic": 6}
     assert (
         "2 entries do not fit and are left: actor.module.0.module.4.weight is [2, 16] there"
         in (found["source"].lines[1])
@@ -143,19 +143,19 @@ def test_what_an_actor_shares_here_is_the_other_actor_s_and_not_its_critic_s(tmp
     chosen, _, then = parts("own")
     there = warm_start.by_part(then.state_dict(), chosen.loss.networks)
     _, env, loss = parts("shared")
-    source = warm_start.Source("run", tmp_path, 1, there, {}, chosen.loss.networks, ["critic", "actor"])
-    warm_start.take(source, env, SimpleNamespace(parts={"loss": loss}))
+    source = warm_start.WarmStart("run", tmp_path, 1, there, {}, chosen.loss.networks, ["critic", "actor"])
+    warm_start.apply(source, env, SimpleNamespace(components={"loss": loss}))
     same(loss.state_dict(), then.state_dict(), "actor_network")
-    assert source.told["taken"] == {"actor": 8, "critic": 4}
+    assert source.lineage["init_from"]["taken"] == {"actor": 8, "critic": 4}
     weight = "critic.module.0.module.0.module.readers.pixels.net.0.0.weight"
-    assert source.told["left"][weight] == "the actor's here, which is shared"
+    assert source.lineage["init_from"]["left"][weight] == "the actor's here, which is shared"
 
 
 def test_an_encoder_that_critics_share_is_the_actor_s_and_has_a_target(seeing, begun, tmp_path):
     words = [*SEEING, f"init_from.run={seeing}", "init_from.checkpoint=last"]
     found, there = begun(*words, folder=tmp_path), saved(seeing, "loss")
     same(found["loss"], there, "encoder_params")
-    assert found["source"].told["left"] == {}
+    assert found["source"].lineage["init_from"]["left"] == {}
     target = heads(found["loss"], "target_encoder")
     copied = {name.removeprefix("target_"): each for name, each in target.items()}
     assert digest(copied) == digest(heads(there, "encoder_params"))
@@ -167,7 +167,7 @@ def test_an_encoder_that_critics_share_is_the_actor_s_and_has_a_target(seeing, b
 def test_of_a_task_of_another_size_what_fits_is_taken_and_the_rest_is_named(ppo, begun, tmp_path):
     words = ["env=acrobot", "transforms=normalized", "init_stats_frames=200", "init_from.checkpoint=last"]
     found = begun(*PPO, *words, f"init_from.run={ppo}", folder=tmp_path)
-    told = found["source"].told
+    told = found["source"].lineage["init_from"]
     assert told["taken"]["critic"] == 5
     assert told["left"]["critic.module.0.weight"] == "[16, 4] there, [16, 6] here"
     assert torch.equal(
@@ -256,7 +256,7 @@ def test_a_damaged_checkpoint_is_refused(ppo, tmp_path):
     newest = archive.find(other, "last")
     newest.write_bytes(newest.read_bytes()[:-9])
     with pytest.raises(UserError, match=rf"^init_from={newest}: .* is damaged"):
-        warm_start.source(settings(*PPO, f"init_from.run={newest}"), None)
+        warm_start.find_warm_start(settings(*PPO, f"init_from.run={newest}").shown)
 
 
 @pytest.mark.parametrize("normaliser", [{"0": 3}, {"0": {"loc": 3}}, [1]])
@@ -265,7 +265,7 @@ def test_what_a_stranger_put_there_is_refused_in_a_line(ppo, tmp_path, normalise
     states = {"loss": saved(ppo, "loss"), "normaliser": normaliser}
     made = archive.save(tmp_path, states, metadata, keep=1)
     with pytest.raises(UserError, match=rf"^init_from={tmp_path}: {made} (is not as hydrl|cannot be read)"):
-        warm_start.source(settings(*PPO, f"init_from.run={tmp_path}"), None)
+        warm_start.find_warm_start(settings(*PPO, f"init_from.run={tmp_path}").shown)
 
 
 @pytest.mark.parametrize(

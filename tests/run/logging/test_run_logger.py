@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 import hydrl.run.logging.loggers
 from hydrl.errors import RunError
-from hydrl.run.logging.run_logger import Record
+from hydrl.run.logging.run_logger import RunInfo, RunLogger, open_logger
 from hydrl.training import Clock, Metrics, Progress
 from hydrl.training.evaluator import Evaluation
 from tests.conftest import settings
@@ -22,13 +22,14 @@ def record(tmp_path):
     made.close()
 
 
-def open_record(folder) -> Record:
+def open_record(folder) -> RunLogger:
     chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
+    info = RunInfo(**chosen.identity)
     metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
-    return Record(chosen, Progress(9, 10, solved_at=100), metrics, Clock())
+    return open_logger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())
 
 
-def take(record: Record, returned: float, *losses: float) -> None:
+def take(record: RunLogger, returned: float, *losses: float) -> None:
     """A batch of 10 frames, whose last step ends an episode, as the loop hands it over."""
     done, total = torch.zeros(10, 1, dtype=torch.bool), torch.zeros(10, 1)
     done[-1], total[-1] = True, returned
@@ -72,10 +73,10 @@ def test_rows_and_films_wait_for_an_evaluation_that_is_not_over(record, monkeypa
 
     record.progress.awaited = [30]
     record.progress.evaluated(evaluation(70.0), 1.0, frames=10)
-    record.release(record.progress.known_before)
+    record.flush()
     assert sent == [10, (10, "eval/video", tmp_path), 20]
     assert [row.get("eval/return_mean") for row in record.file.rows] == [70.0, None]
-    assert [each[0] for each in record.held] == [30]
+    assert [each[0] for each in record.waiting] == [30]
 
 
 def test_episodes_that_an_evaluation_cut_are_told_once_and_stand_in_row_summary_and_table(record, capsys):
@@ -124,7 +125,7 @@ def test_a_resumed_record_drops_the_rows_that_came_after_the_checkpoint(record, 
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 3
 
 
-@pytest.mark.parametrize("write", [Record.write, Record.finish])
+@pytest.mark.parametrize("write", [RunLogger.write, RunLogger.finish])
 def test_a_run_folder_deleted_under_the_run_is_named_and_not_begun_anew(record, write):
     take(record, 1.0)
     record.write()

@@ -20,10 +20,9 @@ import train
 from hydrl.config.tree import find
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive
-from hydrl.run.checkpoint.resume import origin
 from hydrl.run.logging.loggers import MetricsFile
 from scripts.wandb import dashboard
-from tests.conftest import HANGING, ROOT, settings, typed
+from tests.conftest import HANGING, ROOT, resume_point, settings, typed
 
 SWEEPS = sorted((ROOT / "scripts" / "wandb").glob("*.yaml"))
 TINY = ["debug=fast", "total_frames=512", "eval.every_frames=512", "~tuned"]
@@ -179,7 +178,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
         ("sac", "pendulum", ["minibatches.updates=1", "minibatches.warmup_frames=256"]),
     ):
         chosen = settings(f"algo={algo}", f"env={env}", *TINY, *words, run_dir=place / algo)
-        train.train(chosen, origin(chosen))
+        train.train(chosen, resume_point(chosen))
         file = MetricsFile(place / algo / "metrics.csv")
         file.keep(1000)
         metrics |= set(file.columns)
@@ -311,7 +310,7 @@ def test_a_run_is_online_where_w_and_b_knows_an_account_and_nothing_else_was_cho
     monkeypatch.setattr("wandb.login", lambda prompt, verify: account)
     if chosen:
         monkeypatch.setenv("WANDB_MODE", chosen)
-    assert loggers.started(lambda mode: mode, "auto", tmp_path) == mode  # type: ignore[arg-type, return-value]
+    assert loggers.start_run(lambda mode: mode, "auto", tmp_path) == mode  # type: ignore[arg-type, return-value]
 
 
 # The dashboard

@@ -1,4 +1,4 @@
-"""A Ray cluster of one machine or several: started or joined, with the run's signals and a quiet screen."""
+"""Starts or joins a Ray cluster, with the run's signal handlers and without Ray's output."""
 
 import logging
 import os
@@ -21,31 +21,31 @@ from ray.job_config import JobConfig
 
 from hydrl.errors import UserError, WorkerError, print_lines
 
-TICK = 0.5  # seconds between two looks
+TICK = 0.5  # seconds between two polls
 REACHED = 10.0  # seconds for a machine to answer
 LOST = 20.0  # seconds; Ray takes a node for dead once it has not answered five times, three seconds apart
 FULL = (
     "found Ray's object store full, and the disk that it goes over to; use fewer frames in a batch, or a "
     "larger store by ray start --object-store-memory=BYTES"
 )
-ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # which is also how often a cluster is asked
+ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # also the number of attempts to connect
 TO_END = {signal.SIGTERM, signal.SIGHUP}  # Ray's processes ignore SIGINT by themselves
 
 
 class Place(NamedTuple):
-    """Where a process of Ray's runs."""
+    """Where a Ray process runs."""
 
     node: str
     address: str
     pid: int
 
     def __str__(self) -> str:
-        """As a message has it."""
+        """For messages."""
         return f"process {self.pid} of node {self.node[:8]} at {self.address}"
 
 
 def here() -> Place:
-    """Where this process of Ray's runs."""
+    """Where this Ray process runs."""
     return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), os.getpid())
 
 
@@ -53,12 +53,12 @@ def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> 
     """Starts a cluster on this machine, or joins one.
 
     Args:
-        key: that says the address.
+        key: the setting with the address, for messages.
         address: ``HOST:PORT`` of a cluster, or ``auto``, which looks for one here; ``None`` starts one.
-        needed: CPUs and GPUs that one which starts has; ``None``: those of this machine.
+        needed: CPUs and GPUs of a started cluster; ``None``: those of this machine.
 
     Raises:
-        UserError: where there is none.
+        UserError: where there is no cluster.
     """
     options: dict[str, Any] = {"address": address or "local"}
     if address is None:
@@ -74,7 +74,7 @@ def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> 
             reach(key, address)
     stdout_deduplicator.skip_re = re.compile("")  # where a node is lost, thirty lines of another's state
     # Where parts of one's own lie, for which Ray's workers look in the last of these first.
-    path = JobConfig(_py_driver_sys_path=[each for each in reversed(sys.path) if each])
+    path = JobConfig(_py_driver_sys_path=[folder for folder in reversed(sys.path) if folder])
     try:
         with own_signals(), nullcontext() if address is None else asking_once():
             ray.init(**options, job_config=path, log_to_driver=False, logging_level=logging.ERROR)
@@ -83,10 +83,10 @@ def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> 
 
 
 def reach(key: str, address: str) -> None:
-    """Connects to ``HOST:PORT``, as Ray finds out after many minutes, deaf to signals, that nobody is there.
+    """Connects to ``HOST:PORT``; Ray itself would try for many minutes without handling signals.
 
     Raises:
-        UserError: where nobody is.
+        UserError: where nothing listens.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -100,7 +100,7 @@ def reach(key: str, address: str) -> None:
 
 @contextmanager
 def asking_once() -> Iterator[None]:
-    """Lets Ray ask one that is no cluster once, 40 s, and not twenty times; or as often as is set."""
+    """Lets Ray try to connect once, for 40 s, and not twenty times, unless the user set another number."""
     was = os.environ.get(ATTEMPTS)
     os.environ.setdefault(ATTEMPTS, "1")
     try:
@@ -111,16 +111,16 @@ def asking_once() -> Iterator[None]:
 
 
 def hear() -> None:
-    """Lets this thread of a process of Ray's, and what it starts, hear the signals of :func:`own_signals`."""
+    """Unblocks the signals of :func:`own_signals` in this thread of a Ray process and in what it starts."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, TO_END)
 
 
 @contextmanager
 def own_signals() -> Iterator[None]:
-    """Keeps the run's handler of SIGTERM, in whose place Ray puts one that ends the process.
+    """Keeps the run's handler of SIGTERM, which Ray replaces by one that ends the process.
 
-    A signal that comes in the block is heard after it. What is started here inherits that it is deaf to such
-    signals: one to the whole process group is for the run to answer, which saves first and then ends Ray.
+    A signal during the block is handled after it. Processes started here inherit the blocked signals: the run
+    handles a signal to the whole process group, saves first and then ends Ray.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -134,9 +134,9 @@ def own_signals() -> Iterator[None]:
 
 
 def gone(node: str) -> bool:
-    """Whether a node is gone, which Ray may find out later than that a process on it is."""
+    """Whether a node is gone; Ray may detect this later than that a process on it is."""
     until = time.monotonic() + LOST
-    while any(each["NodeID"] == node and each["Alive"] for each in ray.nodes()):
+    while any(entry["NodeID"] == node and entry["Alive"] for entry in ray.nodes()):
         if time.monotonic() >= until:
             return False
         time.sleep(TICK)
@@ -145,7 +145,7 @@ def gone(node: str) -> bool:
 
 @contextmanager
 def stored() -> Iterator[None]:
-    """Tells in a line that what is handed to others in the block finds no room.
+    """Reports in one line that Ray's object store has no room for what is stored in the block.
 
     Raises:
         WorkerError: in place of Ray's own.
@@ -157,7 +157,7 @@ def stored() -> Iterator[None]:
 
 
 def end_of(what: str, place: Place | None, error: RayError, with_it: str) -> str:
-    """What ended an actor: its own failure, its process or its node.
+    """Why an actor ended: its own failure, its process or its node.
 
     Args:
         what: the actor, as a message calls it.
@@ -179,12 +179,12 @@ def end_of(what: str, place: Place | None, error: RayError, with_it: str) -> str
 
 
 def reason(error: RayError) -> str:
-    """Why an actor failed, by its traceback without Ray's own beginning where there is one."""
+    """The traceback of an actor's failure without Ray's own frames, or the message."""
     text = re.sub("\x1b\\[\\d+m", "", str(error)).strip()  # which Ray colours
     _, first, frames = text.partition('  File "')
     return f"Traceback (most recent call last):\n{first}{frames}" if frames else " ".join(text.split())
 
 
 def say(text: str) -> None:
-    """A line on the screen, while there is no progress bar yet."""
+    """Prints a line, while there is no progress bar yet."""
     print_lines(text, sys.stderr)

@@ -1,7 +1,7 @@
-"""Collectors on Ray: processes of a cluster, which is this machine or several; the loop is the same.
+"""Collectors on a Ray cluster of one machine or several; the training loop is the same.
 
-TorchRL's ``RayCollector`` starts them. Who is asked for the next batch, and with which weights, is here: so
-no running batch is waited for to be told new weights, and what fails is told with the place where it failed.
+TorchRL's ``RayCollector`` starts the actors. This module decides which actor collects next and with which
+weights: new weights never wait for a running batch, and errors name the node where they happened.
 """
 
 import time
@@ -29,7 +29,7 @@ from hydrl.specs import LAG, needs_episode_starts
 
 
 class RemoteCollector(CheckedCollector):
-    """TorchRL's collector as it runs in an actor of Ray's.
+    """TorchRL's collector inside a Ray actor.
 
     Args:
         worker_idx: its number, from 0.
@@ -42,7 +42,7 @@ class RemoteCollector(CheckedCollector):
         super().__init__(*args, worker_idx=worker_idx, **kwargs)
 
     def __bool__(self) -> bool:
-        """Asked by Ray where a task failed; by its length, which is infinite, the failure would be lost."""
+        """Ray evaluates this where a task failed; the length is infinite and would hide the failure."""
         return True
 
     def place(self) -> Place:
@@ -50,32 +50,32 @@ class RemoteCollector(CheckedCollector):
         return here()
 
     def collect(self, weights: TensorDictBase | None) -> TensorDictBase:
-        """The next batch, acted by ``weights`` from now on where there are new ones."""
+        """Collects the next batch, with new ``weights`` if there are any."""
         if weights is not None:
             self.update_policy_weights_(weights)
         return self.next()
 
     def skip(self, frames: int) -> None:
-        """Frames of a run that is resumed: what was acted at random is not acted so again."""
+        """Sets the frames of a resumed run, so that random actions at the start are not repeated."""
         self._frames = frames
 
 
 class RayWorkers(RayCollector):
-    """TorchRL's collector over Ray, whose actors are told the newest policy as they are asked for a batch.
+    """TorchRL's Ray collector, whose actors get the newest policy with each request for a batch.
 
     Args:
         makers: of the actors' environments.
         policy: the actor with its exploration, as it learns.
-        begun: whether Ray was begun for them, and ends with them.
+        owns_cluster: whether Ray was started for them, and ends with them.
         learner: device of the learner, where batches go.
-        each: CPUs and GPUs of each.
+        resources: CPUs and GPUs of each actor.
         worker_timeout: seconds an actor may take to start, or for one batch.
         stop: called twice a second while the run waits; what it raises ends the wait.
         **options: TorchRL's own.
 
     Raises:
         WorkerError: here and while iterating, with node and address.
-        DivergedError: where a collector met what is no number.
+        DivergedError: where a collector met NaN or infinity.
     """
 
     restart_reason = "they are in processes of their own"
@@ -86,117 +86,131 @@ class RayWorkers(RayCollector):
         makers: Sequence[Callable[[], TransformedEnv]],
         policy: TensorDictModuleBase,
         *,
-        begun: bool,
+        owns_cluster: bool,
         learner: str,
-        each: dict[str, float],
+        resources: dict[str, float],
         worker_timeout: float,
         stop: Callable[[], object],
         **options: Any,
     ) -> None:
-        self.begun, self.learner, self.worker_timeout, self.stop = begun, learner, worker_timeout, stop
+        self.owns_cluster, self.learner, self.worker_timeout, self.stop = (
+            owns_cluster,
+            learner,
+            worker_timeout,
+            stop,
+        )
         self.places: dict[int, Place] = {}
         self.version = 0  # times the policy was published
-        self.told = [0] * len(makers)  # what each acts by
+        self.versions = [0] * len(makers)  # of the policy that each actor acts by
         self.learned, self.weights = policy, None
-        options["device"] = where = "cuda" if each["num_gpus"] else "cpu"
-        told = {"auto_register_policy_transforms": needs_episode_starts(policy), "track_traj_ids": False}
+        options["device"] = where = "cuda" if resources["num_gpus"] else "cpu"
+        collector_options = {
+            "auto_register_policy_transforms": needs_episode_starts(policy),
+            "track_traj_ids": False,
+        }
         super().__init__(
             [*makers],
             deepcopy(policy).to(where),
             collector_class=RemoteCollector,
-            collector_kwargs=told,
-            remote_configs=each,
+            collector_kwargs=collector_options,
+            remote_configs=resources,
             num_collectors=len(makers),
-            weight_sync_schemes={},  # weights go with what is asked
+            weight_sync_schemes={},  # weights go with each request
             **options,
         )
 
     def add_collectors(self, *args: Any) -> None:
-        """As TorchRL's, which then waits for them to be there."""
+        """As TorchRL's, but waits until all actors have started."""
         super().add_collectors(*args)
-        starting = {each.place.remote(): number for number, each in enumerate(self.remote_collectors)}
+        starting = {actor.place.remote(): number for number, actor in enumerate(self.remote_collectors)}
         try:
-            self.places = self.answers(starting, len(starting), self.worker_timeout + STARTING)
+            self.places = self.get_results(starting, len(starting), self.worker_timeout + STARTING)
         except BaseException:
-            self.stop_remote_collectors()  # later on Ray would begin anew, to end them
+            self.stop_remote_collectors()  # later Ray would start again to end them
             raise
 
     def iterator(self) -> Iterator[TensorDictBase]:
-        """Batches without end: of all, or of who is done first."""
+        """Endless batches: of all actors, or of the one that is ready first."""
         running: dict[Any, int] = {}
         while True:
             for number in sorted({*range(self.num_collectors)} - {*running.values()}):
-                running[self.asked(number)] = number
-            came = self.answers(running, self.num_collectors if self._sync else 1, self.worker_timeout)
-            batches = [self.dated(came[number], number) for number in sorted(came)]
-            self.collected_frames += sum(each.numel() for each in batches)
+                running[self.request(number)] = number
+            results = self.get_results(running, self.num_collectors if self._sync else 1, self.worker_timeout)
+            batches = [self.with_lag(results[number], number) for number in sorted(results)]
+            self.collected_frames += sum(batch.numel() for batch in batches)
             yield torch.stack(batches) if self._sync else batches[0]
 
-    def asked(self, number: int) -> Any:
-        """Asks an idle collector for its next batch, and tells it the policy where it has an older one."""
-        weights = self.weights if self.told[number] < self.version else None
-        self.told[number] = self.version
+    def request(self, number: int) -> Any:
+        """Requests the next batch of an idle collector, with the policy if it has an older one."""
+        weights = self.weights if self.versions[number] < self.version else None
+        self.versions[number] = self.version
         return self.remote_collectors[number].collect.remote(weights)
 
-    def dated(self, batch: TensorDictBase, number: int) -> TensorDictBase:
-        """A batch with the age of its policy: how often a newer one was published."""
+    def with_lag(self, batch: TensorDictBase, number: int) -> TensorDictBase:
+        """Adds the age of the policy to a batch: how often a newer one was published."""
         batch = batch.to(self.learner)
-        return batch.set(LAG, torch.full(batch.shape, self.version - self.told[number], device=self.learner))
+        return batch.set(
+            LAG, torch.full(batch.shape, self.version - self.versions[number], device=self.learner)
+        )
 
     def publish(self) -> None:
-        """Keeps the weights for whoever is asked next; who is collecting is not waited for."""
+        """Stores the weights for the next requests; does not wait for running batches."""
         self.version += 1
         with stored():
             self.weights = ray.put(TensorDict.from_module(self.learned).data.to("cpu"))
 
     def state(self, *, running: bool) -> dict[str, Any]:
-        """Counters alone."""
+        """The counter alone."""
         return {"frames": self.collected_frames}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Goes on from :meth:`state`."""
         self.collected_frames = state["frames"]
-        for each in self.remote_collectors:
-            each.skip.remote(self.collected_frames)
+        for actor in self.remote_collectors:
+            actor.skip.remote(self.collected_frames)
 
-    def answers(self, running: dict[Any, int], count: int, seconds: float) -> dict[int, Any]:
-        """Waits for ``count`` of those who are ``running``; what each answered by its number."""
-        came, since = dict[int, Any](), time.monotonic()
-        while len(came) < count:
+    def get_results(self, running: dict[Any, int], count: int, seconds: float) -> dict[int, Any]:
+        """Waits for ``count`` of the ``running`` calls; the results by the number of the collector."""
+        results, since = dict[int, Any](), time.monotonic()
+        while len(results) < count:
             ready, _ = ray.wait([*running], timeout=TICK)
             self.stop()  # a signal to the whole process group ends collectors too
-            for each in ready:
-                number = running.pop(each)
-                came[number] = self.answer(number, each)
+            for reference in ready:
+                number = running.pop(reference)
+                results[number] = self.get_result(number, reference)
             if not ready and time.monotonic() - since > seconds:
                 silent = ", ".join(self.name(number) for number in running.values())
                 limit = f"collector.worker_timeout={self.worker_timeout:g}"
                 raise WorkerError(f"took longer than {limit} seconds to start or for a batch: {silent}")
-        return came
+        return results
 
-    def answer(self, number: int, reference: Any) -> Any:
-        """What a collector answered, or why it did not."""
+    def get_result(self, number: int, reference: Any) -> Any:
+        """The result of a collector's call.
+
+        Raises:
+            RunError: saying why there is none.
+        """
         try:
             return ray.get(reference)
         except RayError as error:
-            raise self.why(number, error) from None
+            raise self.explain(number, error) from None
 
-    def why(self, number: int, error: RayError) -> RunError:
-        """What ended a collector: its own failure, with where it was, its process or its node."""
+    def explain(self, number: int, error: RayError) -> RunError:
+        """The error that says why a collector ended: its own failure, its process or its node."""
         if isinstance(error, RayTaskError) and isinstance(error.cause, DivergedError):
             return DivergedError(error.cause.terms)
         place = self.places.get(number)
-        lost = [str(each) for each, where in self.places.items() if place and where.node == place.node]
+        lost = [str(other) for other, at in self.places.items() if place and at.node == place.node]
         return WorkerError(end_of(self.name(number), place, error, f"collector {', '.join(lost)}"))
 
     def name(self, number: int) -> str:
-        """What a message calls a collector."""
+        """The name of a collector in messages."""
         place = self.places.get(number)
         return f"collector {number} ({place})" if place else f"collector {number}"
 
     def shutdown(self, timeout: float | None = None, shutdown_ray: bool = False) -> None:
-        """Ends the actors, and Ray where it was begun for them."""
-        super().shutdown(timeout, shutdown_ray=self.begun or shutdown_ray)
+        """Ends the actors, and Ray if it was started for them."""
+        super().shutdown(timeout, shutdown_ray=self.owns_cluster or shutdown_ray)
 
 
 def ray_collector(
@@ -217,7 +231,7 @@ def ray_collector(
     device: str,
     stop: Callable[[], object] | None = None,
 ) -> RayWorkers:
-    """Collects in processes of a Ray cluster, each seeded as a worker of this machine is.
+    """Collects in processes of a Ray cluster, seeded like worker processes of this machine.
 
     Args as of :func:`~hydrl.experience.collectors.make_collector`, and:
 
@@ -225,58 +239,62 @@ def ray_collector(
         num_collectors: processes, with ``num_envs`` environments each.
         sync: whether they wait for each other, and a batch joins what all collected; else it comes from one.
         address: ``HOST:PORT`` of a cluster, or ``auto``, which looks for one here; ``None`` starts one.
-        num_cpus: of each collector, by which Ray finds it a node; it may be a fraction.
-        num_gpus: the same; with none, policy and environment are on the CPU, wherever the learner is.
+        num_cpus: of each collector, by which Ray places it; may be a fraction.
+        num_gpus: the same; with 0, policy and environment are on the CPU, wherever the learner is.
 
     Raises:
-        UserError: where there is no such cluster, or it has less than is asked for.
+        UserError: where there is no such cluster, or it has too few resources.
     """
     env.close(raise_if_closed=False)
-    make_env = elsewhere(make_env, "cuda" if num_gpus else "cpu")
-    makers = [partial(worker_env, make_env, seed + 10_000 * (1 + each)) for each in range(num_collectors)]
-    each = {"num_cpus": num_cpus, "num_gpus": num_gpus}
-    given: dict[str, Any] = {"worker_timeout": worker_timeout, "stop": stop or int, "sync": sync}
-    given |= {"frames_per_batch": frames_per_batch, "init_random_frames": init_random_frames or -1}
-    with on_ray(address, each, num_collectors) as begun:
-        return RayWorkers(makers, policy, begun=begun, learner=device, each=each, **given)
+    make_env = for_device(make_env, "cuda" if num_gpus else "cpu")
+    makers = [partial(worker_env, make_env, seed + 10_000 * (1 + worker)) for worker in range(num_collectors)]
+    resources = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+    options: dict[str, Any] = {"worker_timeout": worker_timeout, "stop": stop or int, "sync": sync}
+    options |= {"frames_per_batch": frames_per_batch, "init_random_frames": init_random_frames or -1}
+    with on_ray(address, resources, num_collectors) as owns_cluster:
+        return RayWorkers(
+            makers, policy, owns_cluster=owns_cluster, learner=device, resources=resources, **options
+        )
 
 
 @contextmanager
-def on_ray(address: str | None, each: Mapping[str, float], count: int) -> Iterator[bool]:
-    """Whether Ray is begun for the block, in which ``count`` collectors start; it ends where that fails."""
-    needed = {name.removeprefix("num_").upper().removesuffix("S"): count * n for name, n in each.items()}
-    begun = not ray.is_initialized()
+def on_ray(address: str | None, resources: Mapping[str, float], count: int) -> Iterator[bool]:
+    """Starts or joins Ray for ``count`` collectors; yields whether it was started, and ends it on errors."""
+    needed = {name.removeprefix("num_").upper().removesuffix("S"): count * n for name, n in resources.items()}
+    owns_cluster = not ray.is_initialized()
     try:
-        if begun:
+        if owns_cluster:
             begin("collector.address", address, needed | {"CPU": needed["CPU"] + 1})  # and an evaluation
         check_resources(needed)
         say(f"{count} collectors start, half a minute before the first batch")
         with stored():
-            yield begun
+            yield owns_cluster
     except BaseException:
-        if begun:
+        if owns_cluster:
             ray.shutdown()
         raise
 
 
-def elsewhere(make_env: Callable[..., TransformedEnv], device: str) -> Callable[..., TransformedEnv]:
-    """``make_env`` for another device, with its statistics: a machine may have none of this one's."""
+def for_device(make_env: Callable[..., TransformedEnv], device: str) -> Callable[..., TransformedEnv]:
+    """``make_env`` with its statistics on another device; a remote machine may lack this one's."""
     if not isinstance(make_env, partial):
         return make_env
-    given = tree_map_only(torch.Tensor, lambda each: each.to(device), make_env.keywords)
-    return partial(make_env.func, *make_env.args, **given | ({"device": device} if "device" in given else {}))
+    keywords = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), make_env.keywords)
+    if "device" in keywords:
+        keywords["device"] = device
+    return partial(make_env.func, *make_env.args, **keywords)
 
 
 def check_resources(needed: Mapping[str, float]) -> None:
-    """A cluster that lacks what is asked for would be waited for in vain.
+    """Checks that a cluster has the resources, for which Ray would wait forever.
 
     Raises:
-        UserError: naming it.
+        UserError: naming what is missing.
     """
-    there = ray.cluster_resources()
+    available = ray.cluster_resources()
     for kind, count in needed.items():
-        if count > there.get(kind, 0):
+        if count > available.get(kind, 0):
             raise UserError(
                 f"collector.num_collectors of collector.num_{kind.lower()}s need {count:g} {kind}s together, "
-                f"and the cluster has {there.get(kind, 0):g}; use fewer, or less of it for each"
+                f"and the cluster has {available.get(kind, 0):g}; use fewer, or less of it for each"
             )

@@ -1,4 +1,4 @@
-"""Evaluations beside training, on a machine of a Ray cluster."""
+"""Background evaluations on a machine of a Ray cluster."""
 
 import time
 from collections.abc import Callable
@@ -12,69 +12,71 @@ from ray.exceptions import RayError
 from torch.utils._pytree import tree_map_only
 
 from hydrl.contrib.ray.cluster import TICK, Place, begin, end_of, hear, here, say, stored
-from hydrl.contrib.ray.collector import elsewhere
+from hydrl.contrib.ray.collector import for_device
 from hydrl.errors import UserError, WorkerError
-from hydrl.run.eval_process import played, prepare, to_send
+from hydrl.run.eval_process import portable, prepare, try_snapshot
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator
 
-STARTING = 120.0  # seconds in which it has a CPU and has started
-ACCELERATORS = ("torch_cuda", "torch_xpu", "torch_mps")  # random numbers of the learner's accelerator
+STARTING = 120.0  # seconds in which the actor has a CPU and has started
+ACCELERATORS = ("torch_cuda", "torch_xpu", "torch_mps")  # random number generators of accelerators
 
 
-class Player:
-    """An actor of Ray's, which plays what it is asked for.
+class EvalActor:
+    """A Ray actor that plays evaluations.
 
     Args:
-        evaluate: with everything on the CPU.
+        evaluator: with everything on the CPU.
         threads: of PyTorch.
     """
 
-    def __init__(self, evaluate: PolicyEvaluator, threads: int) -> None:
+    def __init__(self, evaluator: PolicyEvaluator, threads: int) -> None:
         hear()
         prepare(threads)
-        self.evaluate = evaluate
+        self.evaluator = evaluator
 
     def place(self) -> Place:
         """Where it runs."""
         return here()
 
-    def play(self, moment: dict[str, Any]) -> Evaluation | str:
-        """See :func:`hydrl.run.eval_process.played`."""
-        return played(self.evaluate, moment)
+    def play(self, snapshot: dict[str, Any]) -> Evaluation | str:
+        """See :func:`hydrl.run.eval_process.try_snapshot`."""
+        return try_snapshot(self.evaluator, snapshot)
 
 
-class OnRay:
-    """A process of a Ray cluster, with a CPU; see :class:`hydrl.run.eval_process.Beside`.
+class RayEvalProcess:
+    """An evaluation backend on a CPU of a Ray cluster; see :class:`hydrl.run.eval_process.EvalBackend`.
 
     Args:
-        evaluate: that process has an evaluator like this one.
-        address: of the cluster, where this run is on none: ``HOST:PORT``, ``auto``, or ``None`` starts one.
-        stop: called twice a second while it starts, and where it ends; what it raises ends the wait.
+        evaluator: the actor gets a copy of it.
+        address: of the cluster, if this run has joined none: ``HOST:PORT``, ``auto``, or ``None`` starts one.
+        stop: called twice a second while the actor starts, and where it ends; what it raises ends the wait.
 
     Raises:
-        UserError: where there is no such cluster, or no CPU of it for an evaluation.
-        WorkerError: where the process ends.
+        UserError: where there is no such cluster, or no CPU of it is free.
+        WorkerError: where the actor ends.
     """
 
-    def __init__(self, evaluate: PolicyEvaluator, address: str | None, *, stop: Callable[[], object]) -> None:
-        self.stop, self.begun = stop, not ray.is_initialized()
+    def __init__(
+        self, evaluator: PolicyEvaluator, address: str | None, *, stop: Callable[[], object]
+    ) -> None:
+        self.stop, self.owns_cluster = stop, not ray.is_initialized()
         self.actor: Any = None
         self.where: Place | None = None
-        if self.begun:
+        if self.owns_cluster:
             begin("eval.address", address, {"CPU": 1, "GPU": 0})
         say("a process starts that evaluates")
-        made = ray.remote(num_cpus=1)(Player)
+        make_actor = ray.remote(num_cpus=1)(EvalActor).remote
         try:
             with stored():
-                self.actor = made.remote(on_the_cpu(evaluate), torch.get_num_threads())
-            self.answer = self.actor.place.remote()
-            self.where = self.started()
+                self.actor = make_actor(on_cpu(evaluator), torch.get_num_threads())
+            self.result = self.actor.place.remote()
+            self.where = self.wait_until_started()
         except BaseException:
             self.close()
             raise
 
-    def started(self) -> Place:
-        """Where it runs, once it does."""
+    def wait_until_started(self) -> Place:
+        """Waits until the actor has started; where it runs."""
         since = time.monotonic()
         while not self.poll(TICK):
             self.stop()
@@ -83,47 +85,50 @@ class OnRay:
                     f"eval.backend=ray: of {ray.cluster_resources()['CPU']:g} CPUs of the cluster none took "
                     f"it in {STARTING:g} seconds; use fewer collectors, or less collector.num_cpus"
                 )
-        place: Place = self.taken()
+        place: Place = self.get_result()
         return place
 
-    def send(self, moment: dict[str, Any]) -> None:
-        """Has an evaluation played."""
-        moment = moment | {
-            "rng": {name: each for name, each in moment["rng"].items() if name not in ACCELERATORS}
-        }
+    def send(self, snapshot: dict[str, Any]) -> None:
+        """See :class:`hydrl.run.eval_process.EvalBackend`."""
+        rng = {name: state for name, state in snapshot["rng"].items() if name not in ACCELERATORS}
+        snapshot = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), snapshot | {"rng": rng})
         with stored():
-            self.answer = self.actor.play.remote(tree_map_only(torch.Tensor, lambda each: each.cpu(), moment))
+            self.result = self.actor.play.remote(snapshot)
 
     def poll(self, seconds: float = 0.0) -> bool:
-        """Waits so long until the evaluation is over, or what plays it is lost; whether it is."""
-        return bool(ray.wait([self.answer], timeout=seconds)[0])
+        """See :class:`hydrl.run.eval_process.EvalBackend`."""
+        return bool(ray.wait([self.result], timeout=seconds)[0])
 
     def receive(self) -> Evaluation | str:
-        """The evaluation, or why there is none."""
-        came: Evaluation | str = self.taken()
-        return came
+        """See :class:`hydrl.run.eval_process.EvalBackend`."""
+        evaluation: Evaluation | str = self.get_result()
+        return evaluation
 
-    def taken(self) -> Any:
-        """What it has answered."""
+    def get_result(self) -> Any:
+        """What the actor's last call returned.
+
+        Raises:
+            WorkerError: where the actor is lost.
+        """
         try:
-            return ray.get(self.answer)
+            return ray.get(self.result)
         except RayError as error:
             self.stop()  # a signal to the whole process group ends this, too
             what = "the process that evaluates" + (f" ({self.where})" if self.where else "")
             raise WorkerError(end_of(what, self.where, error, "the evaluation")) from None
 
     def close(self) -> None:
-        """Ends the process, whatever it is at, and Ray where it was begun for it."""
+        """Ends the actor, whatever it is doing, and Ray if it was started for it."""
         if self.actor is not None:
             ray.kill(self.actor)
-        if self.begun:
+        if self.owns_cluster:
             ray.shutdown()
 
 
-def on_the_cpu(evaluate: PolicyEvaluator) -> PolicyEvaluator:
-    """One for a machine that may have none of this one's accelerators."""
-    there = to_send(evaluate)
-    there.actor = deepcopy(evaluate.actor).cpu()
-    there.make_env = partial(elsewhere(evaluate.make_env, "cpu"), policy=there.actor)
-    there.envs, there.last = {}, None
-    return there
+def on_cpu(evaluator: PolicyEvaluator) -> PolicyEvaluator:
+    """A copy for a machine that may lack this one's accelerators."""
+    remote = portable(evaluator)
+    remote.actor = deepcopy(evaluator.actor).cpu()
+    remote.make_env = partial(for_device(evaluator.make_env, "cpu"), policy=remote.actor)
+    remote.envs, remote.last = {}, None
+    return remote

@@ -1,4 +1,4 @@
-"""Runs of train.py on the machines of a Ray cluster, which see the same folders as this one."""
+"""Runs of train.py on the machines of a Ray cluster, which share folders with this one."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ from hydrl.experiments.processes import ProcessPool, TrainingProcess
 KILLED = -15  # as if by SIGTERM, where a run is ended before its machine has room for it
 
 
-class Asked(Strict):
-    """What ``hydra/launcher=ray_processes`` may say.
+class LauncherOptions(Strict):
+    """The options of ``hydra/launcher=ray_processes``.
 
     Attributes:
         n_jobs: members at a time; ``None``: as many as there is room for.
         address: ``HOST:PORT`` of a cluster, or ``auto``, which looks for one here; ``None`` starts one.
-        num_cpus, num_gpus: of each member, by which Ray finds it a machine.
+        num_cpus, num_gpus: of each member, by which Ray places it.
     """
 
     n_jobs: PositiveInt | None
@@ -36,34 +36,34 @@ class Asked(Strict):
 
 
 class Member:
-    """An actor of Ray's: a run on the machine where there was room for it.
+    """A Ray actor with one run of a sweep, on a machine with room for it.
 
     Args:
         arguments, folder, cores: as of :class:`~hydrl.experiments.processes.TrainingProcess`.
-        place: the working directory, and where Python looks for parts of one's own.
+        location: the working directory, and ``PYTHONPATH`` with the user's own modules.
     """
 
-    def __init__(self, arguments: Sequence[str], folder: Path, cores: int, place: tuple[str, str]) -> None:
-        os.chdir(place[0])
-        os.environ["PYTHONPATH"] = place[1]
+    def __init__(self, arguments: Sequence[str], folder: Path, cores: int, location: tuple[str, str]) -> None:
+        os.chdir(location[0])
+        os.environ["PYTHONPATH"] = location[1]
         hear()
         self.run = TrainingProcess(arguments, folder, cores)
 
     def place(self) -> tuple[str, str]:
-        """Node and address, once it is there."""
+        """Node and address, once it has started."""
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
     def wait(self) -> int:
-        """The exit code, when it has ended."""
+        """Waits until the run has ended; its exit code."""
         return self.run.process.wait()
 
     def stop(self) -> None:
-        """Lets it save and end."""
+        """Lets the run save and end."""
         self.run.stop()
 
 
 class RemoteTraining(TrainingProcess):
-    """A run that a :class:`Member` has.
+    """A run in a :class:`Member`.
 
     Args:
         begin: the member's own ``remote``.
@@ -74,16 +74,16 @@ class RemoteTraining(TrainingProcess):
         self.folder, self.log = folder, folder.with_name(f"{folder.name}.log")
         self.stopped, self.lost = False, ""
         self.member = begin(arguments, folder, cores, (os.getcwd(), os.environ.get("PYTHONPATH", "")))
-        # Futures, as a signal's handler that raises while Ray itself waits would be passed over.
+        # Futures, because Ray would ignore an exception of a signal handler while it waits itself.
         self.begun, self.ended = self.member.place.remote().future(), self.member.wait.remote().future()
-        self.found: int | None = None
+        self.exit_code: int | None = None
 
     @property
     def code(self) -> int | None:
         """The exit code once it has ended, 1 where its machine is lost."""
-        if self.found is None and self.ended.done():
+        if self.exit_code is None and self.ended.done():
             self.wait()
-        return self.found
+        return self.exit_code
 
     @property
     def error(self) -> str:
@@ -93,13 +93,13 @@ class RemoteTraining(TrainingProcess):
     def wait(self) -> None:
         """Waits until it has ended."""
         try:
-            self.found = self.ended.result()
-            ray.kill(self.member)  # which keeps its place for as long as it is there
+            self.exit_code = self.ended.result()
+            ray.kill(self.member)  # which occupies its CPUs until then
         except RayError as error:
-            self.found, self.lost = (KILLED, "") if self.stopped else (1, self.why(error))
+            self.exit_code, self.lost = (KILLED, "") if self.stopped else (1, self.explain(error))
 
-    def why(self, error: RayError) -> str:
-        """What a run is lost with."""
+    def explain(self, error: RayError) -> str:
+        """Why a run is lost."""
         if not self.begun.done() or self.begun.exception():
             return str(error).strip().splitlines()[-1]
         node, address = self.begun.result()
@@ -108,7 +108,7 @@ class RemoteTraining(TrainingProcess):
         return f"Ray's process on node {node[:8]} at {address} ended"
 
     def stop(self) -> None:
-        """Lets it save and end; one that waits for room never begins."""
+        """Lets the run save and end; one that waits for room never starts."""
         if self.code is None and not self.stopped:
             self.stopped = True
             if self.begun.done():
@@ -121,14 +121,15 @@ class Remote(ProcessPool):
     """Runs side by side on a cluster; see :class:`~hydrl.experiments.processes.ProcessPool`.
 
     Args:
-        limit: so many at a time.
-        each: CPUs and GPUs of each.
+        limit: at a time.
+        resources: CPUs and GPUs of each.
     """
 
-    def __init__(self, limit: int, each: Mapping[str, float]) -> None:
+    def __init__(self, limit: int, resources: Mapping[str, float]) -> None:
         super().__init__(limit)
-        self.cores = max(1, int(each["num_cpus"]))
-        self.begin = ray.remote(max_concurrency=2, **each)(Member).remote  # stopped while it is waited for
+        self.cores = max(1, int(resources["num_cpus"]))
+        # Two calls at a time: it is stopped while another waits.
+        self.begin = ray.remote(max_concurrency=2, **resources)(Member).remote
 
     def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> TrainingProcess:
         """Starts a run, whose output goes to ``FOLDER.log``."""
@@ -136,44 +137,47 @@ class Remote(ProcessPool):
         return self.started[-1]
 
 
-def joined(given: Mapping[str, Any]) -> AbstractContextManager[Remote]:
-    """Runs on a cluster, which ends with the block where it was started for it.
+def connect(options: Mapping[str, Any]) -> AbstractContextManager[Remote]:
+    """Runs on a cluster, which ends with the block if it was started for it.
 
     Args:
-        given: what ``hydra.launcher`` says, see :class:`Asked`.
+        options: of ``hydra.launcher``, see :class:`LauncherOptions`.
 
     Raises:
-        UserError: where that does not fit.
+        UserError: for a wrong one.
     """
     try:
-        asked = Asked.model_validate(given)
+        checked = LauncherOptions.model_validate(options)
     except ValidationError as error:
-        raise UserError(explain(error, {"hydra": {"launcher": given}}, "hydra.launcher")) from None
-    return on_cluster(asked)
+        raise UserError(explain(error, {"hydra": {"launcher": options}}, "hydra.launcher")) from None
+    return on_cluster(checked)
 
 
 @contextmanager
-def on_cluster(asked: Asked) -> Iterator[Remote]:
-    """The block of :func:`joined`, which starts or joins the cluster.
+def on_cluster(options: LauncherOptions) -> Iterator[Remote]:
+    """The block of :func:`connect`, which starts or joins the cluster.
 
     Raises:
         UserError: where there is no such cluster, or no machine of it has room for a run.
     """
-    each = {"num_cpus": asked.num_cpus, "num_gpus": asked.num_gpus}
-    needed = asked.n_jobs and {"CPU": asked.n_jobs * asked.num_cpus, "GPU": asked.n_jobs * asked.num_gpus}
-    begin("hydra.launcher.address", asked.address, needed or None)
+    resources = {"num_cpus": options.num_cpus, "num_gpus": options.num_gpus}
+    jobs = options.n_jobs
+    needed = jobs and {"CPU": jobs * options.num_cpus, "GPU": jobs * options.num_gpus}
+    begin("hydra.launcher.address", options.address, needed or None)
     try:
-        room = sum(fits(node["Resources"], each) for node in ray.nodes() if node["Alive"])
+        room = sum(count_fits(node["Resources"], resources) for node in ray.nodes() if node["Alive"])
         if not room:
-            needs = ", ".join(f"hydra.launcher.{name}={number:g}" for name, number in each.items() if number)
+            needs = ", ".join(
+                f"hydra.launcher.{name}={number:g}" for name, number in resources.items() if number
+            )
             raise UserError(f"{needs}: no machine of the cluster has as much")
         say(f"the cluster has room for {room} members at a time")
-        yield Remote(min(asked.n_jobs or room, room), each)
+        yield Remote(min(jobs or room, room), resources)
     finally:
         ray.shutdown()
 
 
-def fits(there: Mapping[str, float], each: Mapping[str, float]) -> int:
-    """How many find room on a machine."""
-    asked = {name.removeprefix("num_").upper().removesuffix("S"): number for name, number in each.items()}
-    return int(min(there.get(kind, 0) // number for kind, number in asked.items() if number))
+def count_fits(available: Mapping[str, float], resources: Mapping[str, float]) -> int:
+    """How many members fit on a machine."""
+    needed = {name.removeprefix("num_").upper().removesuffix("S"): count for name, count in resources.items()}
+    return int(min(available.get(kind, 0) // count for kind, count in needed.items() if count))

@@ -1,11 +1,10 @@
-"""Checkpoints: all a run needs to go on as if it had never stopped, each a file that is whole or not there.
+"""Checkpoint files: written atomically, verified before use, and read without running code.
 
 ``checkpoints/checkpoint-000000032768.torchrl`` is an archive of TorchRL's
-:class:`~torchrl.checkpoint.Checkpoint` after 32,768 frames. What the replay memory holds lies beside it, in
-files that several checkpoints share: ``rows-FIRST-END.pt`` has the rows from the FIRST up to before the END
-ever written, ``frames-FIRST-END.pt`` the pictures in them, see
-:mod:`hydrl.run.checkpoint.replay_buffer`. All of it is checked against CRCs before it is used, and reading
-it back runs nothing that it holds: tensors and plain containers, no pickled objects.
+:class:`~torchrl.checkpoint.Checkpoint` after 32,768 frames. The rows of the replay buffer are in files beside
+it that several checkpoints share: ``rows-FIRST-END.pt`` has the rows from number FIRST up to before END,
+``frames-FIRST-END.pt`` their images, see :mod:`hydrl.run.checkpoint.replay_buffer`. Every file is checked
+against its CRC, and holds tensors and plain containers, no pickled objects.
 """
 
 import io
@@ -28,7 +27,7 @@ NAME = re.compile(r"checkpoint-\d{12,}\.torchrl")
 ROWS = re.compile(r"(?:rows|frames)-(\d{12,})-(\d{12,})\.pt")
 SCORE = "eval/return_mean"
 Metadata = Mapping[str, Any]
-# Of what kind entries of the metadata are, where they are there.
+# Types of the metadata's entries; older checkpoints lack some.
 KINDS: dict[str, tuple[type, ...]] = {
     "settings": (Mapping,),
     "memory": (Mapping,),
@@ -39,31 +38,31 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 def archives(run: Path) -> list[Path]:
-    """The checkpoints of a run, newest first; whether they are whole is :func:`verify`'s to say."""
-    found = [each for each in (run / "checkpoints").glob("checkpoint-*") if NAME.fullmatch(each.name)]
-    return sorted(found, key=frames_of, reverse=True)
+    """The checkpoints of a run, newest first; :func:`verify` checks whether one is whole."""
+    files = [file for file in (run / "checkpoints").glob("checkpoint-*") if NAME.fullmatch(file.name)]
+    return sorted(files, key=frames_of, reverse=True)
 
 
 def frames_of(archive: Path) -> int:
-    """How long a run had trained when it left this checkpoint."""
+    """The frames that a run had trained when it wrote this checkpoint."""
     return int(archive.stem.removeprefix("checkpoint-"))
 
 
 def archive_of(run: Path, frames: int) -> Path:
-    """Where the checkpoint after ``frames`` lies, or would."""
+    """The path of the checkpoint after ``frames``, which need not exist."""
     return run / "checkpoints" / f"checkpoint-{frames:012d}.torchrl"
 
 
 def span(name: str) -> tuple[int, int]:
-    """The rows of a replay memory in a file: the first, and the one after the last."""
-    found = ROWS.fullmatch(name)
-    if not found:
+    """The numbers of the replay-buffer rows in a file: the first, and the one after the last."""
+    match = ROWS.fullmatch(name)
+    if not match:
         raise ValueError(f"{name} is no file of rows")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
-def verify(archive: Path, *, memory: bool = False) -> Metadata:
-    """Reads every byte of a checkpoint, with ``memory`` of its replay memory too, and returns its metadata.
+def verify(archive: Path, *, with_rows: bool = False) -> Metadata:
+    """Reads every byte of a checkpoint, ``with_rows`` of its replay buffer too, and returns its metadata.
 
     Raises:
         UserError: if it is cut short, changed, or holds more or less than it lists.
@@ -71,15 +70,15 @@ def verify(archive: Path, *, memory: bool = False) -> Metadata:
     try:
         with zipfile.ZipFile(archive) as file:
             manifest = json.loads(file.read("manifest.json"))
-            listed = {"manifest.json", *map(state_file, manifest["components"].values())}
-            whole = set(file.namelist()) == listed and file.testzip() is None
+            members = {"manifest.json", *map(state_file, manifest["components"].values())}
+            is_whole = set(file.namelist()) == members and file.testzip() is None
         metadata = dict(manifest["metadata"])
-        if not whole or metadata["frames"] != frames_of(archive):
+        if not is_whole or metadata["frames"] != frames_of(archive):
             raise ValueError("it is not as it was written")
         if wrong := [key for key in KINDS.keys() & metadata if not isinstance(metadata[key], KINDS[key])]:
             raise ValueError(f"its {wrong[0]} is of another type, {type(metadata[wrong[0]]).__name__}")
-        if memory:
-            verify_memory(archive, metadata["memory"])
+        if with_rows:
+            verify_rows(archive, metadata["memory"])
     except UserError:
         raise
     except Exception as error:  # whatever a file that was damaged, or made by somebody else, may hold
@@ -89,7 +88,7 @@ def verify(archive: Path, *, memory: bool = False) -> Metadata:
 
 @contextmanager
 def report_damage(file: Path) -> Iterator[None]:
-    """What a file brings about in the block that is not as hydrl writes it, in a line.
+    """Turns what a damaged file causes in the block into one line.
 
     Raises:
         UserError: in place of the error.
@@ -103,22 +102,22 @@ def report_damage(file: Path) -> Iterator[None]:
         raise UserError(f"{file} is not as hydrl writes it: {reason}") from error
 
 
-def state_file(part: Metadata) -> str:
-    """The member of an archive that has the state of a part, as the manifest tells of it."""
-    return f"{part['path']}/state.pt"
+def state_file(component: Metadata) -> str:
+    """The member of an archive with the state of a component of the manifest."""
+    return f"{component['path']}/state.pt"
 
 
-def verify_memory(archive: Path, told: Metadata) -> None:
-    """Reads every byte of the files that have the rows of a checkpoint's replay memory.
+def verify_rows(archive: Path, rows: Metadata) -> None:
+    """Reads every byte of the files with the replay-buffer rows of a checkpoint.
 
     Args:
         archive: the checkpoint.
-        told: what its metadata says of its ``memory``: the ``files`` that have the rows, with their CRC-32.
+        rows: ``memory`` of its metadata: the ``files`` with the rows, with their CRC-32.
 
     Raises:
         UserError: if they are not all there, or one is damaged.
     """
-    for name, value in listed(told).items():
+    for name, value in listed_files(rows).items():
         file = archive.with_name(name)
         if not file.is_file():
             raise UserError(
@@ -129,50 +128,50 @@ def verify_memory(archive: Path, told: Metadata) -> None:
             raise UserError(f"{file} is damaged")
 
 
-def listed(told: Metadata) -> dict[str, int]:
-    """The files of a replay memory, its pictures' too, with their CRC-32, as a checkpoint tells of it."""
-    return {**told["files"], **told.get("frames", {}).get("files", {})}
+def listed_files(rows: Metadata) -> dict[str, int]:
+    """The files of a checkpoint's replay-buffer rows and of their images, with their CRC-32."""
+    return {**rows["files"], **rows.get("frames", {}).get("files", {})}
 
 
 def crc(file: Path) -> int:
     """The CRC-32 of a file."""
     value = 0
-    with file.open("rb") as opened:
-        while block := opened.read(1 << 20):
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
             value = zlib.crc32(block, value)
     return value
 
 
-def readable(there: Sequence[Path], *, memory: bool = False) -> Iterator[tuple[Path, Metadata]]:
-    """Those that :func:`verify` finds whole, with their metadata; each of the others is told in a line."""
-    for archive in there:
+def readable(files: Sequence[Path], *, with_rows: bool = False) -> Iterator[tuple[Path, Metadata]]:
+    """The checkpoints that are whole, with their metadata; prints a line for each of the others."""
+    for archive in files:
         try:
-            yield archive, verify(archive, memory=memory)
+            yield archive, verify(archive, with_rows=with_rows)
         except UserError as error:
             print_lines(f"warning: {error}; passing over it")
 
 
 def find(run: Path, which: str, *, or_last: bool = False) -> Path:
-    """The checkpoint that ``best``, ``last`` or a number of frames names, verified.
+    """Finds and verifies the checkpoint that ``best``, ``last`` or a number of frames names.
 
     Args:
         run: its folder.
-        which: of them; the best is that of the highest mean return, a finished run's closing one among them.
-        or_last: takes the last with a warning, where the run has no best one for want of evaluations.
+        which: of them; ``best`` has the highest mean return, the final evaluation included.
+        or_last: takes the last with a warning, where the run was never evaluated and so has no best one.
 
     Raises:
         UserError: if there is none, or it is damaged.
     """
-    there = {str(frames_of(each)): each for each in archives(run)}
-    if which in there:
-        verify(there[which])
-        return there[which]
+    by_frames = {str(frames_of(file)): file for file in archives(run)}
+    if which in by_frames:
+        verify(by_frames[which])
+        return by_frames[which]
     if which not in ("best", "last"):
-        offered = ", ".join(["best", "last", *reversed(there)])
-        raise UserError(f"checkpoint={which}: there is none; use one of {offered}")
-    whole = dict(readable(list(there.values())))
+        options = ", ".join(["best", "last", *reversed(by_frames)])
+        raise UserError(f"checkpoint={which}: there is none; use one of {options}")
+    whole = dict(readable(list(by_frames.values())))
     if not whole:
-        why = " that is whole" if there else "; was it stopped before its first?"
+        why = " that is whole" if by_frames else "; was it stopped before its first?"
         raise UserError(f"run={run} has no checkpoint{why}")
     if which == "last":
         return max(whole)
@@ -191,9 +190,9 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
 
 
 def load(archive: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, Any]:
-    """The state of each of ``parts`` of a verified checkpoint: tensors and plain containers.
+    """Loads the states of ``parts`` of a verified checkpoint: tensors and plain containers.
 
-    TorchRL's own ``load`` finds out by itself how a part was written, and some ways run what they hold.
+    TorchRL's own ``load`` detects how a part was written, and some of its formats run code.
 
     Raises:
         UserError: if a part is missing or holds anything else.
@@ -203,11 +202,12 @@ def load(archive: Path, parts: Sequence[str], device: str = "cpu") -> dict[str, 
     try:
         with zipfile.ZipFile(archive) as file:
             components = json.loads(file.read("manifest.json"))["components"]
-            written = {name: file.read(state_file(components[name])) for name in parts}
+            contents = {name: file.read(state_file(components[name])) for name in parts}
         states = {
-            name: torch.load(io.BytesIO(each), device, weights_only=True) for name, each in written.items()
+            name: torch.load(io.BytesIO(content), device, weights_only=True)
+            for name, content in contents.items()
         }
-        if wrong := [name for name, each in states.items() if not isinstance(each, Mapping)]:
+        if wrong := [name for name, state in states.items() if not isinstance(state, Mapping)]:
             raise ValueError(f"its {wrong[0]} is of another type, {type(states[wrong[0]]).__name__}")
         return states
     except Exception as error:  # whatever somebody else may have put there
@@ -219,7 +219,7 @@ def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int 
 
     Args:
         run: its folder.
-        states: a state dictionary for each part.
+        states: a state dictionary of each part.
         metadata: ``frames``, and ``eval/return_mean`` where the run was evaluated there.
         keep: how many of the newest stay; ``None`` removes none.
 
@@ -237,13 +237,13 @@ def save(run: Path, states: Mapping[str, Any], metadata: Metadata, *, keep: int 
         # The others of its payloads map files into memory, and a full disk then ends the process with SIGBUS.
         checkpoint.register(name, part, adapter=StateDictCheckpointAdapter("torch"))
     archive = archive_of(run, metadata["frames"])
-    for left_half_written in archive.parent.glob(".*"):  # by a process that was killed
+    for leftover in archive.parent.glob(".*"):  # half written by a process that was killed
         with suppress(OSError):
-            shutil.rmtree(left_half_written) if left_half_written.is_dir() else left_half_written.unlink()
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     with atomically(archive, 2 * tensor_bytes(states)) as partial:  # TorchRL writes it all, then archives it
         checkpoint.save(partial, metadata=metadata)
-    for ahead in [each for each in archives(run) if frames_of(each) > metadata["frames"]]:
-        ahead.unlink()  # of a course that was left, for an earlier checkpoint or because it is damaged
+    for later in [file for file in archives(run) if frames_of(file) > metadata["frames"]]:
+        later.unlink()  # the run was resumed from an earlier one, or this one is damaged
     if keep is not None:
         prune(run, keep)
     return archive
@@ -256,10 +256,10 @@ def prune(run: Path, keep: int) -> None:
     CheckpointRotation(run / "checkpoints", keep_last=keep, keep_best=(SCORE, "max")).prune()
 
 
-def enter_score(run: Path, frames: int, score: float, *, keep: int | None) -> None:
-    """Enters the mean return that became known after the checkpoint was written, if there is one.
+def set_score(run: Path, frames: int, score: float, *, keep: int | None) -> None:
+    """Enters a mean return that came after the checkpoint was written, if there is one.
 
-    Then all but the newest ``keep`` and the best go; none with ``None``.
+    Then all but the newest ``keep`` and the best are removed; none with ``None``.
 
     Raises:
         SaveError: where the disk is full or refuses; the checkpoint is left as it was.
@@ -284,7 +284,7 @@ def enter_score(run: Path, frames: int, score: float, *, keep: int | None) -> No
 
 
 def tensor_bytes(state: Any) -> int:
-    """Bytes of all tensors in nested containers."""
+    """The bytes of all tensors in nested containers."""
     if isinstance(state, Mapping):
         return sum(map(tensor_bytes, state.values()))
     if isinstance(state, list | tuple):

@@ -1,10 +1,10 @@
-"""What a replay memory holds, on its way to the disk and back: each row is written once.
+"""The replay buffer on disk: each row is written once, and checkpoints share the files.
 
-A checkpoint that held a memory of gigabytes would write it anew each time, and the disk would keep it as
-often as there are checkpoints. Here a checkpoint's metadata says which rows it needs, and which files have
-them. On disk is at no moment more than :data:`BOUND` times what the memory holds, which always is enough for
-the newest checkpoint and the one before it. From an older one whose rows are gone the policy can be played.
-Pictures that rows have the numbers of lie beside the rows in files of their own, kept in the same way.
+A checkpoint that held gigabytes of rows would write them anew each time, and the disk would hold them once
+per checkpoint. Here a checkpoint's metadata says which rows it needs, and which files have them. The files
+never take more than :data:`BOUND` times the size of the buffer, which is always enough for the newest
+checkpoint and the one before it. An older one whose rows are gone can still be evaluated. Images that rows
+refer to by number are in files of their own, handled in the same way.
 """
 
 import shutil
@@ -24,49 +24,49 @@ from torchrl.envs import EnvBase, Transform
 from hydrl.errors import UserError
 from hydrl.experience.frame_dedup import FRAMES_PER_ROW, FrameDedup, find_frame_dedup, slots
 from hydrl.run.atomic_files import atomically
-from hydrl.run.checkpoint.archive import archives, crc, listed, span, tensor_bytes
+from hydrl.run.checkpoint.archive import archives, crc, listed_files, span, tensor_bytes
 
 BOUND = 2.5
 SMALL = 1 << 23  # bytes that are not worth counting
-WHOLE = 256  # rows whose pictures are looked at together
-WORTH_SAYING = 100_000_000
+CHUNK = 256  # rows whose images are numbered together
+WORTH_SAYING = 100_000_000  # bytes
 
 
 @dataclass
-class Moment:
-    """What a buffer held at a moment; it may be written to after that.
+class BufferSnapshot:
+    """The rows that a buffer held at a moment, which may be overwritten later.
 
     Attributes:
-        storage: of the rows, which a memory of pictures may have left since for a larger one.
+        storage: of the rows, which a buffer of images may have replaced by a larger one since.
         first, end: the numbers of the rows, from the oldest to the one after the newest.
-        place: where the row of number 0 would be.
-        overwritten: rows whose place others have taken since, with the number of the first.
-        pictures: of the rows, where they are kept apart: what is kept of them, and what else decides.
+        offset: where the row of number 0 would be.
+        overwritten: rows that others have replaced since, with the number of the first.
+        images: of the rows, where they are stored apart: their snapshot, and their other state.
     """
 
     storage: TensorStorage
     first: int
     end: int
-    place: int
+    offset: int
     overwritten: list[tuple[int, TensorDictBase]] = field(default_factory=list)
-    pictures: "tuple[Moment, dict[str, Any]] | None" = None
+    images: "tuple[BufferSnapshot, dict[str, Any]] | None" = None
 
     def rows(self, begin: int, end: int) -> TensorDictBase:
-        """Those of these numbers, as they were."""
-        rows = self.storage.get(self.places(begin, end)).cpu().contiguous()
-        for first, kept in self.overwritten:
-            low, high = max(begin, first), min(end, first + len(kept))
+        """The rows of these numbers, as they were."""
+        rows = self.storage.get(self.slots(begin, end)).cpu().contiguous()
+        for first, old in self.overwritten:
+            low, high = max(begin, first), min(end, first + len(old))
             if low < high:
-                rows[low - begin : high - begin] = kept[low - first : high - first].to(rows.device)
+                rows[low - begin : high - begin] = old[low - first : high - first].to(rows.device)
         return rows
 
-    def places(self, begin: int, end: int) -> torch.Tensor:
-        """Where the rows of these numbers are, or were."""
-        return (torch.arange(begin, end) + self.place) % self.storage.max_size
+    def slots(self, begin: int, end: int) -> torch.Tensor:
+        """Where the rows of these numbers are, or were, in the storage."""
+        return (torch.arange(begin, end) + self.offset) % self.storage.max_size
 
 
-class Overwritten(Transform):
-    """Keeps for a moment the rows of a buffer that are about to be overwritten.
+class OverwrittenRows(Transform):
+    """Copies the rows of a snapshot that are about to be overwritten.
 
     Args:
         buffer: whose last transform it is before rows are written.
@@ -74,104 +74,105 @@ class Overwritten(Transform):
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         super().__init__(in_keys=[], out_keys=[])
-        self.buffer, self.moment = buffer, None
+        self.buffer, self.snapshot = buffer, None
 
-    moment: Moment | None
+    snapshot: BufferSnapshot | None
 
     def _inv_call(self, rows: TensorDictBase) -> TensorDictBase:
-        """What is about to be written, as it is."""
-        moment = self.moment
-        if moment is not None and moment.storage is self.buffer.storage:
-            passed = self.buffer.write_count - moment.storage.max_size
-            first, end = max(moment.first, passed), min(moment.end, passed + len(rows))
+        """Passes on what is about to be written."""
+        snapshot = self.snapshot
+        if snapshot is not None and snapshot.storage is self.buffer.storage:
+            overwritten = self.buffer.write_count - snapshot.storage.max_size
+            first, end = max(snapshot.first, overwritten), min(snapshot.end, overwritten + len(rows))
             if first < end:
-                moment.overwritten.append((first, moment.storage.get(moment.places(first, end)).clone()))
+                old = snapshot.storage.get(snapshot.slots(first, end)).clone()
+                snapshot.overwritten.append((first, old))
         return rows
 
 
-class Memory:
-    """The rows of a buffer on disk.
+class BufferFiles:
+    """The files with the rows of a replay buffer.
 
     Args:
-        buffer: of tensors, the oldest row making room for the newest; ``None`` holds nothing.
+        buffer: of tensors, in which the newest row replaces the oldest; ``None`` holds nothing.
         run: the run folder.
-        named: what the names of its files begin with.
+        prefix: what the names of the files begin with.
 
     Raises:
         UserError: if the buffer is filled in another order, or holds anything but tensors.
     """
 
-    def __init__(self, buffer: ReplayBuffer | None, run: Path, named: str = "rows") -> None:
-        for part, kind in (("writer", RoundRobinWriter), ("storage", TensorStorage)):
-            if buffer is not None and not isinstance(found := getattr(buffer, part), kind):
-                name = type(found).__name__
-                raise UserError(f"buffer.{part}={name}: what it keeps cannot be saved; use a {kind.__name__}")
-        self.buffer, self.run, self.folder, self.named = buffer, run, run / "checkpoints", named
+    def __init__(self, buffer: ReplayBuffer | None, run: Path, prefix: str = "rows") -> None:
+        for name, kind in (("writer", RoundRobinWriter), ("storage", TensorStorage)):
+            if buffer is not None and not isinstance(part := getattr(buffer, name), kind):
+                has = type(part).__name__
+                raise UserError(f"buffer.{name}={has}: what it keeps cannot be saved; use a {kind.__name__}")
+        self.buffer, self.run, self.folder, self.prefix = buffer, run, run / "checkpoints", prefix
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
-        self.pictures = find_frame_dedup(buffer) if buffer is not None else None
-        self.frames = Memory(self.pictures.buffer, run, "frames") if self.pictures is not None else None
-        self.overwritten: Overwritten | None = None  # once a moment is to be kept
+        self.images = find_frame_dedup(buffer) if buffer is not None else None
+        self.image_files = BufferFiles(self.images.buffer, run, "frames") if self.images is not None else None
+        self.overwritten: OverwrittenRows | None = None  # once there is a snapshot
 
-    def moment(self) -> Moment | None:
-        """This moment, which :meth:`save` may write later; the one before is not kept up any more."""
+    def snapshot(self) -> BufferSnapshot | None:
+        """A snapshot of this moment, which :meth:`save` may write later; the one before becomes invalid."""
         if self.buffer is None:
             return None
         if self.overwritten is None:
-            self.overwritten = Overwritten(self.buffer)
+            self.overwritten = OverwrittenRows(self.buffer)
             self.buffer.insert_transform(0, self.overwritten)
         end, storage = self.buffer.write_count, self.buffer.storage
-        place = int(slots(self.buffer, torch.zeros(1, dtype=torch.long)))
-        moment = Moment(storage, end - len(self.buffer), end, place)
-        if self.frames is not None and self.pictures is not None:
-            pictures = self.frames.moment()
-            moment.pictures = (pictures, self.pictures.state()) if pictures is not None else None
-        self.overwritten.moment = moment
-        return moment
+        offset = int(slots(self.buffer, torch.zeros(1, dtype=torch.long)))
+        snapshot = BufferSnapshot(storage, end - len(self.buffer), end, offset)
+        if self.image_files is not None and self.images is not None:
+            images = self.image_files.snapshot()
+            snapshot.images = (images, self.images.state()) if images is not None else None
+        self.overwritten.snapshot = snapshot
+        return snapshot
 
-    def save(self, moment: Moment | None = None) -> dict[str, Any]:
-        """Writes the rows that are on no disk yet, or all of them where most are new.
+    def save(self, snapshot: BufferSnapshot | None = None) -> dict[str, Any]:
+        """Writes the rows that are not yet on disk, or all of them where most are new.
 
         Args:
-            moment: whose rows are written; ``None`` is now.
+            snapshot: whose rows are written; ``None`` is now.
 
         Returns:
-            which rows there are and which files have them, for the metadata of the checkpoint; of pictures
-            that are kept apart the same, as ``frames``.
+            Which rows there are and which files have them, for the metadata of the checkpoint; the same of
+            images that are stored apart, as ``frames``.
 
         Raises:
             SaveError: where the disk is full or refuses.
         """
-        if (moment := moment or self.moment()) is None:
+        if (snapshot := snapshot or self.snapshot()) is None:
             return {"rows": [0, 0], "files": {}}
-        first, end = moment.first, moment.end
-        kept = {name: value for name, value in self.files.items() if span(name)[1] > first}
-        begin = span([*kept][-1])[1] if kept else first
-        if kept and end - span(next(iter(kept)))[0] > (BOUND - 1) * (end - first):
-            kept, begin = {}, first  # all anew, for which the bound leaves room
+        first, end = snapshot.first, snapshot.end
+        files = {name: value for name, value in self.files.items() if span(name)[1] > first}
+        begin = span([*files][-1])[1] if files else first
+        if files and end - span(next(iter(files)))[0] > (BOUND - 1) * (end - first):
+            files, begin = {}, first  # all anew, for which the bound leaves room
         if end > begin:
-            rows = moment.rows(begin, end).to_dict()
+            rows = snapshot.rows(begin, end).to_dict()
             size = tensor_bytes(rows)
             self.make_room(size, whole=size * (end - first) // (end - begin))
-            path = self.folder / f"{self.named}-{begin:012d}-{end:012d}.pt"
+            path = self.folder / f"{self.prefix}-{begin:012d}-{end:012d}.pt"
             with atomically(path, size) as partial:
                 torch.save(rows, partial)
-            kept[path.name] = crc(path)
-        self.files = kept
-        row = moment.storage.get(0).shape if end > first else []  # [time] of one of a sequence
-        told = {"rows": [first, end], "row": list(row), "files": kept}
-        if self.frames is not None and moment.pictures is not None:
-            pictures, state = moment.pictures
-            told["frames"] = self.frames.save(pictures) | {"state": state}
-        return told
+            files[path.name] = crc(path)
+        self.files = files
+        row = snapshot.storage.get(0).shape if end > first else []  # [time] where a row is a sequence
+        metadata = {"rows": [first, end], "row": list(row), "files": files}
+        if self.image_files is not None and snapshot.images is not None:
+            images, state = snapshot.images
+            metadata["frames"] = self.image_files.save(images) | {"state": state}
+        return metadata
 
     def make_room(self, size: int, whole: int) -> None:
-        """Removes old files that the last checkpoint does without, as far as the bound asks for it.
+        """Removes old files that the last checkpoint does not need, until the bound holds.
 
         Args:
-            size: of the file to come, in bytes.
-            whole: of all that the memory holds, in bytes.
+            size: of the next file, in bytes.
+            whole: of all that the buffer holds, in bytes.
         """
-        files = sorted(self.folder.glob(f"{self.named}-*"), key=lambda file: span(file.name))
+        files = sorted(self.folder.glob(f"{self.prefix}-*"), key=lambda file: span(file.name))
         total = size + sum(file.stat().st_size for file in files)
         for file in files:
             if total > max(BOUND * whole, SMALL) and file.name not in self.files:
@@ -179,83 +180,90 @@ class Memory:
                 file.unlink()
 
     def prune(self) -> None:
-        """Removes the files that no checkpoint needs any more."""
+        """Removes the files that no checkpoint needs."""
         needed = {name for archive in archives(self.run) for name in files_of(archive)}
-        for file in self.folder.glob(f"{self.named}-*"):
+        for file in self.folder.glob(f"{self.prefix}-*"):
             if file.name not in needed:
                 file.unlink()
-        if self.frames is not None:
-            self.frames.prune()
+        if self.image_files is not None:
+            self.image_files.prune()
 
-    def load(self, told: Mapping[str, Any], device: torch.device, folder: Path | None = None) -> None:
-        """Fills an empty buffer with the rows of a checkpoint: into their places, past its transforms.
+    def load(self, metadata: Mapping[str, Any], device: torch.device, folder: Path | None = None) -> None:
+        """Fills an empty buffer with the rows of a checkpoint: into their slots, without its transforms.
 
         Args:
-            told: what the checkpoint's metadata says.
-            device: of the batches, for a storage that takes after them.
-            folder: where its files lie, where that is another run's.
+            metadata: what :meth:`save` returned.
+            device: of the batches, for a storage on their device.
+            folder: with the files, if that is another run's.
 
         Raises:
-            UserError: for pictures that are kept apart, where this run's are not.
+            UserError: for images that are stored apart, where this run's are not.
         """
         if self.buffer is None:
             return
-        if "frames" in told and self.frames is None:
+        if "frames" in metadata and self.image_files is None:
             raise UserError(f"{folder or self.folder} has pictures beside its rows, and here rows show none")
         storage = self.buffer.storage
-        whole = self.pictures if "frames" not in told else None  # as older runs have them in their rows
-        if self.frames is not None and self.pictures is not None and whole is None:
-            self.pictures.load_state(told["frames"]["state"])
-            self.frames.load(told["frames"], device, folder)
-        for first, rows in read(folder or self.folder, told):
-            found = rows.to(device) if storage.device == "auto" else rows
-            if whole is not None:
-                found = torch.cat([whole.deduplicate(part) for part in found.split(WHOLE)])
-            storage.set(slots(self.buffer, torch.arange(first, first + len(rows))), found)
-        self.files = {} if folder or whole is not None else dict(told["files"])
-
-    def room(self, env: EnvBase, steps: int = 1) -> str:
-        """How much memory and disk it may take, in a line; nothing where that is little.
-
-        Args:
-            env: a step of it is about what a step of a row is.
-            steps: of a row.
-        """
-        if self.buffer is None:
-            return ""
-        whole = steps * row_bytes(env, self.pictures) * self.buffer.storage.max_size
-        free = shutil.disk_usage(self.run).free
-        if whole < WORTH_SAYING and BOUND * whole < free:
-            return ""
-        told = f"the buffer grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
-        return f"{told} while it is saved; {free / 1e6:,.0f} MB are free"
+        in_rows = self.images if "frames" not in metadata else None  # as in rows of older runs
+        if self.image_files is not None and self.images is not None and in_rows is None:
+            self.images.load_state(metadata["frames"]["state"])
+            self.image_files.load(metadata["frames"], device, folder)
+        for first, rows in read(folder or self.folder, metadata):
+            content = rows.to(device) if storage.device == "auto" else rows
+            if in_rows is not None:
+                content = torch.cat([in_rows.deduplicate(chunk) for chunk in content.split(CHUNK)])
+            storage.set(slots(self.buffer, torch.arange(first, first + len(rows))), content)
+        self.files = {} if folder or in_rows is not None else dict(metadata["files"])
 
 
-def row_bytes(env: EnvBase, pictures: FrameDedup | None = None) -> float:
-    """What a step of one environment takes, which is about what a row of a buffer does.
+def row_bytes(env: EnvBase, images: FrameDedup | None = None) -> float:
+    """Bytes of one step of one environment, which is about what a row of a buffer takes.
 
     Args:
-        env: it is asked for what a step is.
-        pictures: what keeps those that the row has the numbers of; ``None`` where it has them itself.
+        env: its specs say what a step is.
+        images: what stores those that the row has the numbers of; ``None`` where the row has them itself.
     """
     step, envs = env.fake_tensordict(), max(1, env.batch_size.numel())
     whole = tensor_bytes(step.to_dict()) / envs
-    if pictures is None:
+    if images is None:
         return whole
-    stacks = sum(step.get(key).nbytes for key in pictures.keys) / envs
-    numbers = 8 * pictures.stacked * len(pictures.keys)
-    return whole + 2 * (numbers - stacks) + FRAMES_PER_ROW * stacks / pictures.stacked
+    stacks = sum(step.get(key).nbytes for key in images.keys) / envs
+    numbers = 8 * images.stacked * len(images.keys)
+    return whole + 2 * (numbers - stacks) + FRAMES_PER_ROW * stacks / images.stacked
 
 
-def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
-    """Refuses a buffer that would outgrow this machine's memory, or the disk where it lies on one.
-
-    Of memory its first rows already take all; a disk that is full later kills the process with SIGBUS.
+def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path) -> list[str]:
+    """Checks that a buffer fits this machine; returns a line on its size, none where that is little.
 
     Args:
         buffer: empty; ``None`` where nothing is kept.
-        env: a step of it is about what a step of a row is.
-        steps: of a row, which is a sequence that overlaps with others by half where it has several.
+        env: one step of it takes about as much as one step of a row.
+        steps: of a row; with several, rows are sequences that overlap by half.
+        run: the run folder, which need not exist yet.
+
+    Raises:
+        UserError: as :func:`require_memory`.
+    """
+    require_memory(buffer, env, steps)
+    if buffer is None:
+        return []
+    whole = steps * row_bytes(env, find_frame_dedup(buffer)) * buffer.storage.max_size
+    free = shutil.disk_usage(next(path for path in (run, *run.absolute().parents) if path.exists())).free
+    if whole < WORTH_SAYING and BOUND * whole < free:
+        return []
+    line = f"the buffer grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
+    return [f"{line} while it is saved; {free / 1e6:,.0f} MB are free"]
+
+
+def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
+    """Refuses a buffer that would outgrow this machine's memory, or its disk where it lies there.
+
+    Memory is allocated with the first rows; a disk that is full later kills the process with SIGBUS.
+
+    Args:
+        buffer: empty; ``None`` where nothing is kept.
+        env: one step of it takes about as much as one step of a row.
+        steps: of a row; with several, rows are sequences that overlap by half.
 
     Raises:
         UserError: naming a size that would do.
@@ -264,66 +272,66 @@ def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) ->
     if not isinstance(storage, LazyTensorStorage):
         return
     if isinstance(storage, LazyMemmapStorage):
-        there, what, other = room_on_disk(storage.scratch_dir), "of the disk", ""
+        available, what, other = room_on_disk(storage.scratch_dir), "of the disk", ""
     elif torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
         return
     else:
-        there = psutil.virtual_memory().total + psutil.swap_memory().total
+        available = psutil.virtual_memory().total + psutil.swap_memory().total
         what, other = "of memory", ", or buffer=memmap, which lies on disk"
     new, row = (steps + 1) // 2, steps * row_bytes(env, find_frame_dedup(buffer))
-    if (wanted := row * storage.max_size) > there:
+    if (needed := row * storage.max_size) > available:
         raise UserError(
-            f"buffer.storage.max_size={new * storage.max_size}: it would take {wanted / 1e6:,.0f} MB "
-            f"{what}, and there are {there / 1e6:,.0f}; use buffer.storage.max_size="
-            f"{new * int(there / 2 / row)}{other}"
+            f"buffer.storage.max_size={new * storage.max_size}: it would take {needed / 1e6:,.0f} MB "
+            f"{what}, and there are {available / 1e6:,.0f}; use buffer.storage.max_size="
+            f"{new * int(available / 2 / row)}{other}"
         )
 
 
 def room_on_disk(folder: str | None) -> int:
-    """The bytes that a memory may take where it is to lie, with those that an earlier one takes there.
+    """The bytes that a buffer on disk may take, with those that an earlier one takes in its folder.
 
     Args:
-        folder: which need not be there yet, and is not made; ``None`` is the system's own place.
+        folder: which need not exist yet, and is not made; ``None`` is the system's own place.
 
     Raises:
         UserError: for one that cannot be made.
     """
     place = Path(folder or tempfile.gettempdir())
-    new = [each for each in (place, *place.parents) if not each.exists()]
+    new = [path for path in (place, *place.parents) if not path.exists()]
     try:
         place.mkdir(parents=True, exist_ok=True)
-        held = sum(512 * file.stat().st_blocks for file in place.rglob("*.memmap")) if folder else 0
+        used = sum(512 * file.stat().st_blocks for file in place.rglob("*.memmap")) if folder else 0
         free = shutil.disk_usage(place).free
-        for each in new:
-            each.rmdir()
+        for path in new:
+            path.rmdir()
     except OSError as error:
         raise UserError(
             f"buffer.storage.scratch_dir={place} cannot be made: {error.strerror}; give a folder that can "
             "be written to"
         ) from None
-    return held + free
+    return used + free
 
 
 def files_of(archive: Path) -> list[str]:
-    """The files that have a checkpoint's rows; one whose manifest cannot be read needs none."""
+    """The files with a checkpoint's rows; none of one whose manifest cannot be read."""
     try:
-        return list(listed(Checkpoint.manifest(archive)["metadata"]["memory"]))
+        return list(listed_files(Checkpoint.manifest(archive)["metadata"]["memory"]))
     except Exception:  # whatever a damaged file may hold
         return []
 
 
-def read(folder: Path, told: Mapping[str, Any]) -> Iterator[tuple[int, TensorDict]]:
-    """The rows that a checkpoint's metadata tells of, file by file, each with the number of its first.
+def read(folder: Path, metadata: Mapping[str, Any]) -> Iterator[tuple[int, TensorDict]]:
+    """Reads the rows that a checkpoint's metadata lists, file by file, each with the number of its first row.
 
     Raises:
         UserError: if a file holds anything else.
     """
-    for name in told["files"]:
+    for name in metadata["files"]:
         begin, end = span(name)
         try:
-            kept = torch.load(folder / name, weights_only=True, mmap=True)
-            rows = TensorDict(kept, batch_size=[end - begin, *told.get("row", [])])
-            first = max(begin, told["rows"][0])
+            content = torch.load(folder / name, weights_only=True, mmap=True)
+            rows = TensorDict(content, batch_size=[end - begin, *metadata.get("row", [])])
+            first = max(begin, metadata["rows"][0])
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{folder / name} cannot be read: {reason}") from None

@@ -1,13 +1,13 @@
-"""What a new run begins with of what another has learned: weights, and the normaliser they were learned with.
+"""Warm starts: a new run begins with the weights of another, and the normalizer they were learned with.
 
 Nothing else of that run is read: no part of it is built, and the optimizer, exploration and schedule of the
-new one begin anew. Once it has begun it does without the other's folder.
+new run begin anew. The other run's folder is not needed afterwards.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,52 +16,50 @@ from torchrl.envs import TransformedEnv
 
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import run_of
-from hydrl.config.settings import Settings
 from hydrl.config.tree import find, show
 from hydrl.envs import normalizer_state
 from hydrl.envs.normalization import load_normalizer
 from hydrl.errors import UserError
 from hydrl.run.checkpoint import archive as checkpoint
-from hydrl.run.checkpoint.resume import Origin
-from hydrl.run.run_folder import meant, refuse_links
+from hydrl.run.run_folder import newest_run_hint, refuse_links
 from hydrl.specs import is_image
 from hydrl.training.learner import Learner
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of PyTorch's norms
-SHOWN = 4  # entries that begin anew, on the screen; the summary has all
+SHOWN = 4  # skipped entries that are printed; the summary has all
 
 Entries = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass
-class Source:
-    """What is taken from another run.
+class WarmStart:
+    """What a new run takes from another.
 
     Attributes:
-        named: as the user named it.
+        path: the run or checkpoint as the user typed it.
         run: its folder.
-        frames: how long it had trained when it left the checkpoint.
-        there: its entries by part, as :func:`by_part` gives them.
+        frames: how long it had trained when it wrote the checkpoint.
+        entries: its weights by part, see :func:`by_part`.
         normaliser: its statistics.
         networks: of this run's loss: which part is which argument.
-        asked: parts the user asked for; ``None`` for those that both runs have.
-        taken: how many entries of each part were.
-        left: those that begin anew here, or are not here, and why.
-        lines: what the user is told.
-        weights: how many of the entries that were taken are more than a vector.
-        exploring: what the user is told of the first actions, where they are not the actor's.
-        checkpoint: that they are taken from.
-        classes: digests that it has of the user's own classes, see :mod:`hydrl.run.checkpoint.user_classes`.
+        parts: those the user wants; ``None`` for those that both runs have.
+        taken: how many entries of each part were copied.
+        left: entries that were skipped, and why.
+        lines: what is printed.
+        weights: how many of the copied entries have more than one dimension.
+        exploring: a line on the first actions, where they are not the actor's.
+        checkpoint: which they are taken from.
+        classes: its digests of the user's own classes, see :mod:`hydrl.run.checkpoint.user_classes`.
         scale: the other run's ``encoder.scale``, where it is not this one's.
     """
 
-    named: str
+    path: str
     run: Path
     frames: int
-    there: Entries
+    entries: Entries
     normaliser: Mapping[str, Any]
     networks: Mapping[str, str]
-    asked: Sequence[str] | None
+    parts: Sequence[str] | None
     taken: dict[str, int] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
@@ -71,51 +69,62 @@ class Source:
     classes: Any = None
     scale: str = ""
 
+    run_ids: ClassVar[dict[str, str]] = {}  # the new run has its own
+    forked_from: ClassVar[Path | None] = None
+
     @property
-    def told(self) -> dict[str, Any]:
-        """Of it in the summary."""
+    def lineage(self) -> dict[str, Any]:
+        """The entry in the summary."""
         run = str(self.run.absolute())
-        return {"run": run, "frames": self.frames, "taken": self.taken, "left": self.left}
+        return {"init_from": {"run": run, "frames": self.frames, "taken": self.taken, "left": self.left}}
 
 
-def source(settings: Settings, origin: Origin | None) -> Source | None:
-    """The checkpoint that ``init_from`` names; ``None`` without one, and where a run is resumed.
+def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
+    """Reads the checkpoint that ``init_from`` names; ``None`` without one.
+
+    Args:
+        settings: of the new run, as they are saved.
 
     Raises:
-        UserError: if there is none, it is damaged, or has not what is asked for.
+        UserError: if there is none, it is damaged, or lacks a part that the user wants.
     """
-    asks = settings.init_from
-    if asks.run is None or origin is not None:
+    path, which, parts = (settings["init_from"][key] for key in ("run", "checkpoint", "parts"))
+    if path is None:
         return None
-    named, run = Path(asks.run), run_of(asks.run)
+    run = run_of(path)
     refuse_links(run)
     if not checkpoint.archives(run):
-        raise UserError(f"init_from={asks.run}: no run with a checkpoint lies there{meant(run)}")
+        raise UserError(f"init_from={path}: no run with a checkpoint lies there{newest_run_hint(run)}")
     try:
-        archive = named if named != run else checkpoint.find(run, str(asks.checkpoint), or_last=True)
+        archive = Path(path) if Path(path) != run else checkpoint.find(run, str(which), or_last=True)
         metadata = checkpoint.verify(archive)
         states = checkpoint.load(archive, ["loss", "normaliser"])
     except UserError as error:
-        raise UserError(f"init_from={asks.run}: {error}") from None
+        raise UserError(f"init_from={path}: {error}") from None
     networks, normaliser = find(metadata, "settings.loss.networks"), states["normaliser"]
     if not is_well_formed(states["loss"], networks, normaliser):
-        raise UserError(f"init_from={asks.run}: {archive} is not as hydrl writes it")
-    there = by_part(states["loss"], networks)
-    require(asks.parts, [*there, *["normaliser"] * bool(normaliser)], str(run))
-    frames = checkpoint.frames_of(archive)
-    source = Source(asks.run, run, frames, there, normaliser, settings.loss.networks, asks.parts)
-    source.checkpoint, source.classes = archive, metadata.get("classes")
-    source.exploring = exploring(settings.exploration or {}, settings.collector)
-    scales = [
-        find(each, "actor.encoder.scale") for each in (new_config(metadata["settings"]), settings.shown)
-    ]
-    if isinstance(scales[0], str) and scales[0] != scales[1]:
-        source.scale = scales[0]
-    return source
+        raise UserError(f"init_from={path}: {archive} is not as hydrl writes it")
+    entries = by_part(states["loss"], networks)
+    require(parts, [*entries, *["normaliser"] * bool(normaliser)], str(run))
+    scale = find(new_config(metadata["settings"]), "actor.encoder.scale")
+    is_other = isinstance(scale, str) and scale != find(settings, "actor.encoder.scale")
+    return WarmStart(
+        path=path,
+        run=run,
+        frames=checkpoint.frames_of(archive),
+        entries=entries,
+        normaliser=normaliser,
+        networks=settings["loss"]["networks"],
+        parts=parts,
+        exploring=exploring(settings["exploration"] or {}, settings["collector"]),
+        checkpoint=archive,
+        classes=metadata.get("classes"),
+        scale=scale if is_other else "",
+    )
 
 
 def exploring(exploration: Mapping[str, Any], collector: Mapping[str, Any]) -> str:
-    """How a new run acts at first, whatever its actor was given; empty where it acts by the actor.
+    """How a new run explores at first, whatever its actor; empty where it acts by the actor.
 
     Args:
         exploration: the configured node, whose noise anneals from ``eps_init`` or ``sigma_init``.
@@ -135,34 +144,34 @@ def exploring(exploration: Mapping[str, Any], collector: Mapping[str, Any]) -> s
 
 
 def is_well_formed(loss: Any, networks: Any, normaliser: Any) -> bool:
-    """Whether they are what a run writes, as far as they are read here; a file may be somebody else's."""
-    if not all(isinstance(each, Mapping) for each in (loss, networks, normaliser)):
+    """Whether states are what a run writes, as far as they are read here; a file may be somebody else's."""
+    if not all(isinstance(state, Mapping) for state in (loss, networks, normaliser)):
         return False
-    if not all(isinstance(each, Mapping) for each in normaliser.values()):
+    if not all(isinstance(state, Mapping) for state in normaliser.values()):
         return False
-    tensors = all(isinstance(each, Tensor) for state in normaliser.values() for each in state.values())
-    return tensors and all(isinstance(each, str) for each in (*networks.values(), *loss))
+    has_tensors = all(isinstance(value, Tensor) for state in normaliser.values() for value in state.values())
+    return has_tensors and all(isinstance(name, str) for name in (*networks.values(), *loss))
 
 
-def require(asked: Sequence[str] | None, there: Sequence[str], where: str) -> None:
-    """Looks for what the user asked for.
+def require(parts: Sequence[str] | None, available: Sequence[str], owner: str) -> None:
+    """Checks that a run has the parts that the user wants.
 
     Raises:
-        UserError: naming what lacks and what there is.
+        UserError: naming what is missing, and what there is.
     """
-    if lacking := [each for each in asked or () if each not in there]:
-        has = ", ".join(there)
-        raise UserError(f"init_from.parts={show(asked)}: {where} has no {lacking[0]}; it has {has}")
+    if missing := [part for part in parts or () if part not in available]:
+        has = ", ".join(available)
+        raise UserError(f"init_from.parts={show(parts)}: {owner} has no {missing[0]}; it has {has}")
 
 
 def by_part(loss: Mapping[str, Any], networks: Mapping[str, str]) -> dict[str, dict[str, Tensor]]:
-    """The entries of a loss's state by the part they are of, under names that do not depend on the loss.
+    """The entries of a loss's state by part, under names that do not depend on the loss.
 
-    Those of its target networks are together, ``targets``, each named as what it is the target of. Several
-    groups of agents have a loss each, and theirs are named after them. An encoder that critics of
-    actions share stands by itself in the loss, and is the actor's.
+    Target networks are one part, ``targets``, whose entries have the names of the networks they follow. Each
+    group of agents has its own loss, and its entries have the group's name. An encoder that actor and critics
+    share is a separate entry of the loss, and is the actor's.
     """
-    found: dict[str, dict[str, Tensor]] = {}
+    parts: dict[str, dict[str, Tensor]] = {}
     networks = {**networks, "encoder": "actor"}
     for name, value in loss.items():
         whole = name.split(".", 2) if name.startswith("of_groups.") else ["", "", name]
@@ -172,87 +181,87 @@ def by_part(loss: Mapping[str, Any], networks: Mapping[str, str]) -> dict[str, d
         if argument in networks and isinstance(value, Tensor):
             part, rest = networks[argument], f"encoder.{rest}" if argument == "encoder" else rest
             into = "targets" if head.startswith("target_") else part
-            found.setdefault(into, {})[f"{part}.{rest}"] = value
-    return found
+            parts.setdefault(into, {})[f"{part}.{rest}"] = value
+    return parts
 
 
 @torch.no_grad()
-def take(source: Source | None, env: TransformedEnv, learner: Learner) -> None:
-    """Puts what is taken into a new run's parts, before anything acts by them.
+def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> None:
+    """Copies what is taken into the parts of a new run, before anything acts by them.
 
     Args:
-        source: ``None`` takes nothing.
-        env: the training environment, with its normaliser.
-        learner: by the run's own loss, which shares the networks' parameters.
+        source: ``None`` copies nothing.
+        env: the training environment, with its normalizer.
+        learner: of the run's own loss, which shares the networks' parameters.
 
     Raises:
-        UserError: if a part is asked for that this run has not, or nothing fits.
+        UserError: if this run lacks a part that the user wants, or nothing fits.
     """
     if source is None:
         return
     # The tensors of the state are those that the networks and the loss's copies of them compute with.
-    here = by_part(learner.components["loss"].state_dict(keep_vars=True), source.networks)
-    seen_by = normalizer_state(env)
-    able = [*here, *["normaliser"] * bool(seen_by)]
-    require(source.asked, able, "this run")
-    both = [each for each in able if each in source.there and each != "targets"]
-    if "actor" in both and alike(source.normaliser, seen_by):
-        both.append("normaliser")
-    parts = source.asked or both
-    learned = {name for each in here.values() for name, value in each.items() if is_learned(name, value)}
+    own = by_part(learner.components["loss"].state_dict(keep_vars=True), source.networks)
+    normaliser = normalizer_state(env)
+    available = [*own, *["normaliser"] * bool(normaliser)]
+    require(source.parts, available, "this run")
+    shared = [part for part in available if part in source.entries and part != "targets"]
+    if "actor" in shared and have_same_shapes(source.normaliser, normaliser):
+        shared.append("normaliser")
+    parts = source.parts or shared
+    learned = {name for part in own.values() for name, value in part.items() if is_learned(name, value)}
     filled: dict[int, str] = {}
-    for part in (each for each in here if each in parts and each != "targets"):
-        fill(source, part, here[part], learned, filled)
-    targets = here.get("targets", {})
-    for name, value in targets.items():  # which the loss copied from what the networks were before
-        value.copy_(here[name.partition(".")[0]][name])
+    for part in (part for part in own if part in parts and part != "targets"):
+        copy_part(source, part, own[part], learned, filled)
+    targets = own.get("targets", {})
+    for name, value in targets.items():  # which the loss copied from the networks when it was built
+        value.copy_(own[name.partition(".")[0]][name])
     if "targets" in parts:
-        fill(source, "targets", targets, learned, {})
+        copy_part(source, "targets", targets, learned, {})
     if "normaliser" in parts:
-        take_normaliser(source, env, seen_by)
+        copy_normalizer(source, env, normaliser)
     if not (source.weights or source.taken.get("normaliser")):
-        raise UserError(f"init_from={source.named}: no layer of it fits: {some(source.left)}")
-    tell(source, parts)
+        raise UserError(f"init_from={source.path}: no layer of it fits: {shorten(source.left)}")
+    add_lines(source, parts)
     spec = env.observation_spec
-    seen = [key for key in spec.keys(True, True) if is_image(spec, key) and spec[key].dtype != torch.uint8]
-    if seen and source.scale and source.taken.get("actor"):
+    images = [key for key in spec.keys(True, True) if is_image(spec, key) and spec[key].dtype != torch.uint8]
+    if images and source.scale and source.taken.get("actor"):
         source.lines.append(
             f"the actor had learned from pictures of another scale; encoder.scale={source.scale} has its own"
         )
 
 
-def alike(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
-    """Whether two runs have as many normalisers, each with the same statistics in the same shapes."""
+def have_same_shapes(other: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Whether two runs have as many normalizers, each with the same statistics in the same shapes."""
 
     def shapes(state: Mapping[str, Any], position: str) -> dict[str, Any]:
-        return {name: state[position][name].shape for name in here[position] if name in state[position]}
+        return {name: state[position][name].shape for name in own[position] if name in state[position]}
 
-    same = bool(here) and there.keys() == here.keys()
-    return same and all(shapes(there, each) == shapes(here, each) for each in here)
+    is_same = bool(own) and other.keys() == own.keys()
+    return is_same and all(shapes(other, position) == shapes(own, position) for position in own)
 
 
 def is_learned(name: str, value: Tensor) -> bool:
-    """Whether it is a weight or a norm's statistic; the rest, as bounds of actions, is as this run has it."""
+    """Whether it is a weight or a statistic of a norm; the rest, as action bounds, stays as in this run."""
     return isinstance(value, Parameter) or name.rpartition(".")[2] in STATISTICS
 
 
-def fill(
-    source: Source, part: str, here: Mapping[str, Tensor], learned: Collection[str], filled: dict[int, str]
+def copy_part(
+    source: WarmStart, part: str, own: Mapping[str, Tensor], learned: Collection[str], filled: dict[int, str]
 ) -> None:
     """Copies the entries of a part that fit, and notes those that do not.
 
     Args:
         source: what is taken.
         part: of it.
-        here: the part's entries in this run.
-        learned: names of those that are taken at all.
-        filled: the entries, by what they are, that a part before this one has taken, and shares; added to.
+        own: the part's entries in this run.
+        learned: names of those that are copied at all.
+        filled: by ``id``, which earlier part has copied an entry that this one shares; added to.
     """
-    there, count = source.there.get(part, {}), 0
-    for name in dict.fromkeys([*here, *there]):
-        if name in here and name not in learned:
+    other, count = source.entries.get(part, {}), 0
+    for name in dict.fromkeys([*own, *other]):
+        if name in own and name not in learned:
             continue
-        old, new = there.get(name), here.get(name)
+        old, new = other.get(name), own.get(name)
         if new is not None and filled.setdefault(id(new), part) != part:
             if old is not None and not (old.shape == new.shape and torch.equal(old.to(new.device), new)):
                 source.left[name] = f"the {filled[id(new)]}'s here, which is shared"
@@ -262,43 +271,45 @@ def fill(
             count += 1
             source.weights += new.ndim > 1
         else:
-            source.left[f"targets.{name}" if part == "targets" else name] = unlike(old, new)
+            source.left[f"targets.{name}" if part == "targets" else name] = compare_shapes(old, new)
     source.taken[part] = count
 
 
-def take_normaliser(source: Source, env: TransformedEnv, here: Mapping[str, Any]) -> None:
-    """Puts statistics, by the positions of normalisers, into those that are of the same kind and shape."""
+def copy_normalizer(source: WarmStart, env: TransformedEnv, own: Mapping[str, Any]) -> None:
+    """Copies statistics into the normalizers of the same position, kind and shape."""
     state, count = {}, 0
-    for position, own in here.items():
-        known = source.normaliser.get(position, {})
-        apart = {each: (known.get(each), own[each]) for each in own}
-        left = {each: two for each, two in apart.items() if two[0] is None or two[0].shape != two[1].shape}
-        source.left |= {f"normaliser.{position}.{each}": unlike(*two) for each, two in left.items()}
-        state[position] = own if left else {each: known[each].to(own[each].device) for each in own}
-        count += 0 if left else len(own)
+    for position, statistics in own.items():
+        saved, left = source.normaliser.get(position, {}), dict[str, tuple[Tensor | None, Tensor]]()
+        for name, new in statistics.items():
+            if (old := saved.get(name)) is None or old.shape != new.shape:
+                left[name] = old, new
+        source.left |= {f"normaliser.{position}.{name}": compare_shapes(*pair) for name, pair in left.items()}
+        copies = {name: saved[name].to(value.device) for name, value in statistics.items() if not left}
+        state[position] = copies or statistics
+        count += len(copies)
     load_normalizer(env, state, running=True)
     source.taken["normaliser"] = count
 
 
-def unlike(old: Tensor | None, new: Tensor | None) -> str:
-    """The shapes of an entry there and here."""
-    there, here = ("none" if each is None else str(list(each.shape)) for each in (old, new))
-    return f"{there} there, {here} here"
+def compare_shapes(old: Tensor | None, new: Tensor | None) -> str:
+    """The shapes of an entry in the other run and in this one."""
+    other, own = ("none" if value is None else str(list(value.shape)) for value in (old, new))
+    return f"{other} there, {own} here"
 
 
-def some(left: Mapping[str, str]) -> str:
-    """The first of what does not fit, and how many more there are."""
+def shorten(left: Mapping[str, str]) -> str:
+    """The first entries that do not fit, and how many more there are."""
     more = len(left) - SHOWN
     shown = "; ".join(f"{name} is {why}" for name, why in list(left.items())[:SHOWN])
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def tell(source: Source, parts: Sequence[str]) -> None:
-    """Notes the lines for the screen."""
+def add_lines(source: WarmStart, parts: Sequence[str]) -> None:
+    """Adds the lines that are printed."""
     taken = ", ".join(f"{part} ({count:,})" for part, count in source.taken.items())
     source.lines.append(f"begins with entries of {source.run} after {source.frames:,} frames: {taken}")
     if source.left:
-        source.lines.append(f"{len(source.left):,} entries do not fit and are left: {some(source.left)}")
+        source.lines.append(f"{len(source.left):,} entries do not fit and are left: {shorten(source.left)}")
     if source.taken.get("actor") and source.exploring:
         source.lines.append(source.exploring)
     if "actor" in parts and source.normaliser and not source.taken.get("normaliser"):

@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar while it runs, a table at the end."""
+"""Console output: a progress bar while a run trains, a table at its end."""
 
 import io
 import os
@@ -16,7 +16,7 @@ from rich.text import Text
 from hydrl.errors import printable, printable_lines
 from hydrl.run.run_folder import from_here
 
-# The rows of the closing table, of what stands in summary.json.
+# The rows of the closing table, from the keys of summary.json.
 CLOSING = {
     "evaluation": "{eval/return_mean:z,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
     "cut short": "{eval/cut_episodes:,} of these episodes, still running at eval.max_steps",
@@ -29,11 +29,11 @@ CLOSING = {
 }
 
 
-class Lasting(io.FileIO):
-    """An output that outlives its reader: what a pipe or terminal no longer takes goes nowhere."""
+class LastingOutput(io.FileIO):
+    """An output that outlives its reader: what a closed pipe or terminal no longer takes is dropped."""
 
     def write(self, data: Any) -> int:
-        """As many bytes as were taken; all of them, where nobody is left to take any."""
+        """Returns how many bytes were written; all of them, where no reader is left."""
         try:
             return super().write(data) or 0
         except OSError:
@@ -41,10 +41,10 @@ class Lasting(io.FileIO):
 
 
 def outlive_readers() -> None:
-    """Lets the screen fail alone, and never this process.
+    """Keeps the process running whatever happens to its terminal.
 
-    It fails where whoever read the output has gone, as ``| head`` does, where it was closed from the start,
-    as a daemon's, and where its encoding lacks a letter, in whose place ``?`` is then printed.
+    Output is dropped where its reader is gone, as after ``| head``, or where it was closed from the start, as
+    a daemon's. A character that the encoding lacks becomes ``?``.
     """
     for number in range(3):
         try:
@@ -56,102 +56,102 @@ def outlive_readers() -> None:
             setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, mode), "utf-8"))
         elif mode == "w":
             with suppress(AttributeError, io.UnsupportedOperation):  # there is no file behind it
-                file = io.BufferedWriter(Lasting(stream.fileno(), "w", closefd=False))
+                file = io.BufferedWriter(LastingOutput(stream.fileno(), "w", closefd=False))
                 text = io.TextIOWrapper(file, stream.encoding, "replace", line_buffering=True)
                 setattr(sys, name, text)
 
 
 class Display:
-    """Progress bar on a terminal; one line at first and one an evaluation where the output is a file or pipe.
+    """A progress bar on a terminal; in a file or pipe, a first line and one for each evaluation.
 
-    Until an episode of training has ended, its reward a step stands in the place of its return.
+    Shows the reward per step until the first training episode has ended, then the return.
 
     Args:
         title: of the run.
         total_frames: of the whole run.
-        data: whether they are of a data set, whose episodes others played.
+        data: whether they are drawn from an offline dataset.
     """
 
     def __init__(self, title: str, total_frames: int, data: bool = False) -> None:
-        self.title, self.console, self.whose = printable(title), console(), "data's " if data else ""
-        wide = self.console.width > 120  # else the title would leave the bar no place
+        self.title, self.console, self.owner = printable(title), console(), "data's " if data else ""
+        is_wide = self.console.width > 120  # else the title would leave the bar no room
         self.progress = Progress(
-            *([TextColumn("{task.description}", style="bold", markup=False)] if wide else []),
+            *([TextColumn("{task.description}", style="bold", markup=False)] if is_wide else []),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[training]}"),
             TextColumn("eval {task.fields[eval/return_mean]}"),
             TextColumn("{task.fields[time/frames_per_second]} frames/s"),
             TimeRemainingColumn(compact=True),
-            *([TextColumn("left")] if wide else []),
+            *([TextColumn("left")] if is_wide else []),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.training, self.told = "reward -", False
+        self.training, self.has_printed = "reward -", False
         unknown: Any = dict.fromkeys(("eval/return_mean", "time/frames_per_second"), "-")
         self.task = self.progress.add_task(self.title, total=total_frames, training=self.training, **unknown)
         self.progress.start()
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
-        """Moves the bar and shows the rate of the whole run so far, the newest return and evaluation."""
+        """Moves the bar; shows the frame rate of the whole run, the newest return and evaluation."""
         if "train/return" in metrics:
-            self.training = f"{self.whose}return {metrics['train/return']:,.1f}"
+            self.training = f"{self.owner}return {metrics['train/return']:,.1f}"
         elif "train/reward" in metrics and "reward" in self.training:
-            self.training = f"{self.whose}reward {metrics['train/reward']:,.3f}/step"
+            self.training = f"{self.owner}reward {metrics['train/reward']:,.3f}/step"
         if not self.console.is_terminal:
             self.print_line(frames, metrics)
         known: Any = {key: f"{value:,.{0 if 'second' in key else 1}f}" for key, value in metrics.items()}
         self.progress.update(self.task, completed=frames, training=self.training, **known)
 
     def print_line(self, frames: int, metrics: dict[str, float]) -> None:
-        """Says in a line what came in, if it is the first or an evaluation."""
-        if "eval/return_mean" in metrics or (metrics and not self.told):
+        """Prints a line if it is the first, or there is an evaluation."""
+        if "eval/return_mean" in metrics or (metrics and not self.has_printed):
             text = "  evaluation {eval/return_mean:,.1f} ± {eval/return_std:,.1f}"
             evaluation = text.format(**metrics) if "eval/return_mean" in metrics else ""
             print(f"{self.title}{frames:>12,} frames  {self.training}{evaluation}", flush=True)
-            self.told = True
+            self.has_printed = True
 
     def close(self) -> None:
-        """Leaves the bar as it stands and gives the terminal back."""
+        """Stops the bar and leaves it on the terminal."""
         self.progress.stop()
 
 
-def print_summary(summary: dict[str, Any], directory: Path, going_on: str = "") -> None:
-    """The closing table; what goes on with the run stands below it, where it can be copied whole."""
+def print_summary(summary: dict[str, Any], directory: Path, resume_command: str = "") -> None:
+    """Prints the closing table, and below it the command that resumes the run."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
     title = f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}"
     print_table(title, closing_rows(summary, directory))
-    if going_on:
-        say(f"go on with: {going_on}")
+    if resume_command:
+        say(f"go on with: {resume_command}")
 
 
 def short(value: float | None) -> str:
-    """A number of a task's own, of whatever size, as a table has it."""
+    """A number of any size, as a table shows it."""
     if value is None:
         return "not known"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
-    """The rows of the closing table by their names."""
+    """The rows of the closing table, by name."""
     rows, known = {}, summary | {"eval/cut_episodes": summary.get("eval/cut_episodes") or None}
     for name, text in CLOSING.items():
         # A None, where it was not evaluated, not cut or not solved; and what a damaged file lacks.
         with suppress(TypeError, KeyError, ValueError):
             rows[name] = text.format(**known).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
-        if name == "evaluation" and summary.get("eval/episodes"):  # and what the task itself tells of it
+        if name == "evaluation" and summary.get("eval/episodes"):  # and the metrics of its info
             at = summary.get("eval/frames")
             if isinstance(at, int) and at != summary.get("frames"):  # of a run that was stopped since
                 rows[name] += f", at {at:,} frames"
-            own = (key for key in summary if key.startswith("eval/") and f"{{{key}" not in str(CLOSING))
-            own = (key for key in own if key != "eval/frames")
-            numbers = (key for key in own if isinstance(summary[key], int | float | None))
+            info = (key for key in summary if key.startswith("eval/") and f"{{{key}" not in str(CLOSING))
+            info = (key for key in info if key != "eval/frames")
+            numbers = (key for key in info if isinstance(summary[key], int | float | None))
             rows |= {key.removeprefix("eval/"): short(summary[key]) for key in numbers}
     return rows | {"folder": str(from_here(directory))}
 
 
 def console() -> Console:
-    """As wide as the terminal; where the output is a file or a pipe, wide enough for a path."""
+    """A console as wide as the terminal; for a file or a pipe, wide enough for a path."""
     terminal = Console()
     return terminal if terminal.is_terminal else Console(width=120)
 
@@ -167,5 +167,5 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for row in rows.items():
-        table.add_row(*(Text(printable(each)) for each in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console().print(table)

@@ -1,4 +1,4 @@
-"""``curves.png``: return and evaluation against frames, and below them what a task tells of its episodes."""
+"""``curves.png``: training and evaluation returns against frames, and below them metrics of ``info``."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,16 +26,24 @@ def save_curves(
 ) -> None:
     """Draws the training and evaluation returns of a run; evaluation with one standard deviation.
 
-    ``frames_are`` says what a frame is, ``training`` whose the training returns are. ``closing`` has frames,
-    mean and standard deviation of the closing evaluation. Each of ``followed``, what is followed of
-    Gymnasium's ``info``, has a panel of its own; ``ends`` has frames and value of its ``eval/NAME`` in the
-    closing evaluation.
+    Args:
+        metrics: the rows of ``metrics.csv``.
+        path: of the PNG file.
+        title: above the curves.
+        solved_at: return of the dashed line; ``None`` draws none.
+        frames_are: the label of the frames.
+        training: the label of the training returns.
+        closing: frames, mean and standard deviation of the final evaluation.
+        followed: metrics of Gymnasium's ``info``; each has a panel of its own.
+        ends: frames and value of ``eval/NAME`` in the final evaluation.
     """
     from matplotlib.figure import Figure
 
-    frames, train, mean, std = (np.array([row.get(each, np.nan) for row in metrics.rows]) for each in COLUMNS)
-    there = {*(ends or {})}.union(*metrics.rows)
-    panels = [name for name in followed if {f"train/{name}", f"eval/{name}"} & there]
+    frames, train, mean, std = (
+        np.array([row.get(column, np.nan) for row in metrics.rows]) for column in COLUMNS
+    )
+    columns = {*(ends or {})}.union(*metrics.rows)
+    panels = [name for name in followed if {f"train/{name}", f"eval/{name}"} & columns]
     heights = [4.0, *(1.6 for _ in panels)]
     figure = Figure(figsize=(7, sum(heights)), dpi=150, layout="constrained")
     axes, *below = figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -65,7 +73,7 @@ def save_curves(
 
 
 def draw_evaluations(axes: Any, frames: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
-    """Means, and one standard deviation beside them: a band, or a bar where there is but one."""
+    """Draws means with one standard deviation: a band, or a bar where there is only one mean."""
     if len(frames) == 1:
         axes.errorbar(frames, mean, std, fmt="none", ecolor="#0072B2", capsize=3)
     axes.fill_between(frames, mean - std, mean + std, color="#0072B2", alpha=0.2, linewidth=0)
@@ -73,7 +81,7 @@ def draw_evaluations(axes: Any, frames: np.ndarray, mean: np.ndarray, std: np.nd
 
 
 def draw_followed(axes: Any, metrics: MetricsFile, name: str, end: tuple[int, float] | None) -> None:
-    """One panel: training, evaluation and the closing one, in the colours of the returns."""
+    """Draws one panel: training, evaluation and final evaluation, in the colours of the returns."""
     for key, color in ((f"train/{name}", "#E69F00"), (f"eval/{name}", "#0072B2")):
         points = [(row["frames"], row[key]) for row in metrics.rows if key in row]
         if points:

@@ -1,4 +1,4 @@
-"""Pages for a browser: one HTML file each, its pictures inside."""
+"""HTML pages: one file each, with its images inside."""
 
 import re
 from base64 import b64encode
@@ -18,48 +18,47 @@ pre { overflow: auto; padding: 1em; background: #f6f6f6 }"""
 
 
 def as_text(value: str) -> str:
-    """Text of others for Markdown, in a line, where no character of it is markup."""
+    """Escapes text for Markdown, in one line, so that no character of it is markup."""
     return re.sub(r"[\\`*\[\]<>&|!~]|:(?=//)|(?<!\w)_|_(?!\w)|#$", r"\\\g<0>", " ".join(value.split()))
 
 
 def code(text: object) -> str:
-    """Text set as it is, in a table too."""
+    """Text as inline code, in a table too."""
     return f"`{' '.join(str(text).split()).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
 def fenced(text: str, language: str = "") -> str:
-    """Lines set as they are, whatever fence is among them."""
-    fence = max(["```", *(f"{each}`" for each in re.findall("`+", text))], key=len)
+    """Lines as a code block, whatever fences they contain."""
+    fence = max(["```", *(f"{backticks}`" for backticks in re.findall("`+", text))], key=len)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown, of cells as they stand."""
-    return "\n".join(f"| {' | '.join(each)} |" for each in [names, ["---"] * len(names), *rows])
+    """A table in Markdown; cells are not escaped."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [names, ["---"] * len(names), *rows])
 
 
 def write_page(text: str, file: Path) -> None:
     """Writes a page.
 
     Args:
-        text: Markdown that begins with its title; its pictures are PNG files in the page's folder or
-            below. Of any other picture its description stands there, and nothing is read or loaded.
+        text: Markdown that begins with its title; images are PNG files in the page's folder or below. Any
+            other image is replaced by its description, and nothing is read or loaded.
         file: the page.
     """
     from markdown_it import MarkdownIt  # a quarter of a second, which a typo need not wait for
 
-    def inside(found: re.Match) -> str:
-        picture = (file.parent / unquote(unescape(found[1]))).resolve()
-        local = picture.suffix == ".png" and picture.is_relative_to(file.parent.resolve())
-        if not (local and picture.is_file()):
-            return found[2]
-        return (
-            f'<img src="data:image/png;base64,{b64encode(picture.read_bytes()).decode()}" alt="{found[2]}" />'
-        )
+    def embed(tag: re.Match) -> str:
+        image, description = (file.parent / unquote(unescape(tag[1]))).resolve(), tag[2]
+        is_local = image.suffix == ".png" and image.is_relative_to(file.parent.resolve())
+        if not (is_local and image.is_file()):
+            return description
+        content = b64encode(image.read_bytes()).decode()
+        return f'<img src="data:image/png;base64,{content}" alt="{description}" />'
 
     text = printable_lines(text)
     body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    body = re.sub(r'<img src="([^"]*)" alt="([^"]*)"[^>]*>', inside, body)
+    body = re.sub(r'<img src="([^"]*)" alt="([^"]*)"[^>]*>', embed, body)
     title = escape(re.sub(r"\\([^\w\s])", r"\1", text.partition("\n")[0].lstrip("# ")))
     with atomically(file) as partial:
         partial.write_text(

@@ -1,4 +1,4 @@
-"""Where numbers go: always ``metrics.csv``, and the TorchRL loggers that are chosen."""
+"""Where metrics go: always ``metrics.csv``, and the TorchRL loggers that are chosen."""
 
 import csv
 import io
@@ -23,13 +23,13 @@ from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint import archive
 from hydrl.run.run_folder import metric_rows
 
-FIRST = ("frames", "train/return")  # of the columns of metrics.csv
+FIRST = ("frames", "train/return")  # columns of metrics.csv
 
 
 class MetricsFile:
-    """``metrics.csv``: one row a log step, ``frames`` first; a new metric adds a column.
+    """``metrics.csv``: one row for each log step, ``frames`` first; a new metric adds a column.
 
-    The training return has its column from the first row on, and no number there until an episode has ended.
+    The training return has its column from the first row on, which is empty until an episode has ended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,32 +47,52 @@ class MetricsFile:
         else:
             self.rewrite()
 
-    def keep(self, count: int, written: Path | None = None) -> int:
-        """Goes on after the first ``count`` rows that an earlier process wrote; later ones go.
+    def keep(self, count: int, source: Path | None = None) -> int:
+        """Keeps the first ``count`` rows that an earlier process wrote, and removes later ones.
 
         Args:
             count: of rows.
-            written: the file that has them, where it is not this.
+            source: the file that has them; ``None`` is this one.
 
         Returns:
-            How many went.
+            How many were removed.
 
         Raises:
             UserError: for a damaged file.
         """
-        written = written or self.path
-        found = metric_rows(written)
-        self.rows = [{key: n for key, n in row.items() if n is not None} for row in found[:count]]
+        rows = metric_rows(source or self.path)
+        self.rows = [{key: value for key, value in row.items() if value is not None} for row in rows[:count]]
         self.rewrite()
-        return len(found) - len(self.rows)
+        return len(rows) - len(self.rows)
 
     def rewrite(self) -> None:
-        """Writes the whole file, its columns in the order they came in, resumed or not."""
+        """Writes the whole file, with columns in the order they first appeared, resumed or not."""
         self.columns = list(dict.fromkeys([*FIRST, *(key for row in self.rows for key in sorted(row))]))
         with atomically(self.path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self.columns)
             writer.writeheader()
             writer.writerows(self.rows)
+
+
+def build_loggers(
+    builders: Mapping[str, Callable[..., Logger]],
+    *,
+    directory: Path,
+    config: Mapping[str, Any],
+    name: str,
+    run_ids: Mapping[str, str],
+) -> dict[str, Logger]:
+    """Starts the chosen loggers.
+
+    Args:
+        builders: by name.
+        directory: the run folder.
+        config: the run's settings as they are saved.
+        name: the run's name.
+        run_ids: of a resumed run, at the loggers that know it by one.
+    """
+    shared = {"directory": directory, "config": config, "name": name}
+    return {key: build(**shared, run_id=run_ids.get(key)) for key, build in builders.items()}
 
 
 def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: str | None = None) -> Logger:
@@ -116,7 +136,7 @@ def wandb(
     import wandb as library
 
     algo, task = config["algo"], config["task"]
-    settings = library.Settings(init_timeout=init_timeout, git_commit=commit(), **QUIET)
+    settings = library.Settings(init_timeout=init_timeout, git_commit=git_commit(), **QUIET)
     library.setup(settings)  # before it says that it looks for an account
     start = partial(
         WandbLogger,
@@ -133,14 +153,14 @@ def wandb(
         log_env_packages=False,  # it would overwrite the config's own key `env`
         settings=settings,
     )
-    logger = started(start, mode, directory)
+    logger = start_run(start, mode, directory)
     logger.experiment.define_metric("*", step_metric="frames")
     logger.experiment.log_code(str(PACKAGE))
     return logger
 
 
-def started(start: Callable[..., WandbLogger], mode: str, directory: Path) -> WandbLogger:
-    """Starts W&B's run, offline where there is no account or no server, and says so."""
+def start_run(start: Callable[..., WandbLogger], mode: str, directory: Path) -> WandbLogger:
+    """Starts W&B's run, offline where there is no account or no server, and prints that."""
     import wandb as library
 
     if mode == "auto":
@@ -156,13 +176,13 @@ def started(start: Callable[..., WandbLogger], mode: str, directory: Path) -> Wa
     return logger
 
 
-def commit() -> str | None:
-    """The git commit of the folder that the command was given in, where it has one."""
+def git_commit() -> str | None:
+    """The git commit of the working folder, where it has one."""
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+        completed = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     except OSError:  # no git
         return None
-    return done.stdout.strip() or None
+    return completed.stdout.strip() or None
 
 
 def trackio(
@@ -182,8 +202,8 @@ def trackio(
     os.environ.setdefault("TRACKIO_DIR", str(Path("outputs", "trackio").absolute()))
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it would ask the Hub who is logged in there
     os.environ.setdefault("TRACKIO_PLOT_ORDER", "eval/return_mean,train/return,eval/*,train/*,loss/*")
-    names = ("TRACKIO_DIR", "TRACKIO_PLOT_ORDER", "HF_HUB_OFFLINE")
-    settings = " ".join(f"{each}={shlex.quote(os.environ[each])}" for each in names)
+    variables = ("TRACKIO_DIR", "TRACKIO_PLOT_ORDER", "HF_HUB_OFFLINE")
+    settings = " ".join(f"{variable}={shlex.quote(os.environ[variable])}" for variable in variables)
     print(f"trackio shows the run: {settings} trackio show --project {project}")
     with redirect_stdout(io.StringIO()):
         return TrackioLogger(
@@ -199,7 +219,7 @@ def trackio(
 
 
 def run_ids(loggers: Mapping[str, Logger]) -> dict[str, str]:
-    """The names by which W&B and trackio know the run; other loggers need none."""
+    """The ids by which W&B and trackio know the run; other loggers have none."""
     return {
         key: logger.experiment.id if isinstance(logger, WandbLogger) else logger.experiment.name
         for key, logger in loggers.items()
@@ -218,23 +238,23 @@ def log(loggers: Iterable[Logger], frames: int, metrics: dict[str, Any]) -> None
             logger.log_metrics({"frames": frames, **metrics}, step=frames)
 
 
-def show(loggers: Iterable[Logger], frames: int, key: str, film: Path) -> None:
-    """Sends a film in the row of its frames; TorchRL's ``log_video`` would encode it anew."""
+def show(loggers: Iterable[Logger], frames: int, key: str, video: Path) -> None:
+    """Sends a video in the row of its frames; TorchRL's ``log_video`` would encode it anew."""
     for logger in loggers:
         if isinstance(logger, WandbLogger | TrackioLogger):
             library = import_module("wandb" if isinstance(logger, WandbLogger) else "trackio")
-            log([logger], frames, {key: library.Video(str(film), format="mp4")})
+            log([logger], frames, {key: library.Video(str(video), format="mp4")})
 
 
-def close(logger: Logger, reached: dict[str, Any] | None = None) -> None:
+def close(logger: Logger, results: dict[str, Any] | None = None) -> None:
     """Finishes the run at W&B or trackio, or closes the event file.
 
-    What was ``reached`` goes into W&B's summary, which would else hold the last log row's evaluation.
+    ``results`` go into W&B's summary, which would otherwise hold the evaluation of the last log row.
     """
     if isinstance(logger, WandbLogger):
         run = logger.experiment
-        run.log({}, commit=True)  # the last row would else come after what is reached, and over it
-        run.summary.update({key: value for key, value in (reached or {}).items() if value is not None})
+        run.log({}, commit=True)  # else the last row would come after the results and overwrite them
+        run.summary.update({key: value for key, value in (results or {}).items() if value is not None})
         if run.config["logger"]["wandb"]["artifacts"]:
             send_artifacts(run, Path(logger.log_dir))
         run.finish()
@@ -246,7 +266,7 @@ def close(logger: Logger, reached: dict[str, Any] | None = None) -> None:
 
 
 def send_artifacts(run: Any, directory: Path) -> None:
-    """Sends a run's best checkpoint and videos to W&B; what goes wrong is said and costs the run nothing."""
+    """Sends a run's best checkpoint and videos to W&B; a failure is printed and costs the run nothing."""
     from wandb.errors import Error
 
     try:

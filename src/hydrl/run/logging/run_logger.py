@@ -1,120 +1,186 @@
-"""The record of a run: log rows, the summary and the picture, for the folder, the screen and the loggers."""
+"""Reports a run to its folder, the console and the loggers: rows, videos, summary, curves, ``run.html``."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from torchrl.record.loggers import Logger
 
-from hydrl.config.settings import Settings
 from hydrl.errors import RunError
 from hydrl.run import process
 from hydrl.run.atomic_files import atomically
-from hydrl.run.checkpoint.resume import Origin, command
-from hydrl.run.checkpoint.warm_start import Source
-from hydrl.run.logging import loggers
+from hydrl.run.checkpoint.resume import ResumePoint
+from hydrl.run.checkpoint.resume_command import resume_command
+from hydrl.run.checkpoint.warm_start import WarmStart
+from hydrl.run.logging import loggers as backends
 from hydrl.run.logging.console import Display, closing_rows, print_summary, say
 from hydrl.run.logging.curves import save_curves
 from hydrl.run.logging.html import as_text, code, fenced, table, write_page
+from hydrl.run.run_folder import CONFIG, save_config
 from hydrl.training.evaluator import Evaluation
 from hydrl.training.metrics import Metrics
 from hydrl.training.progress import Progress
 from hydrl.training.timers import Clock
 
 
-class Record:
-    """Writes what a run reports, and its settings as ``config_resolved.yaml``.
+@dataclass(frozen=True)
+class RunInfo:
+    """What a run is and where it comes from, for its titles and its summary.
 
-    The loop's time counts from when it is there.
+    Attributes:
+        algo, task, seed: as configured.
+        config: the run's settings as they are saved.
+        from_data: whether its frames are drawn from an offline dataset.
+        info_keys: of Gymnasium's ``info``, which it follows.
+        notes: lines that are printed before the loop.
+        needs_trust: whether resuming it takes ``trust=true``; called for a run that was stopped.
+        data: which rows of an offline dataset it learns from; ``None`` without one.
+        classes: digests of the user's own classes that it depends on.
+        size_note: what is printed of the replay buffer's size.
+        start: the checkpoint that it is resumed or forked from, or whose weights it begins with.
+    """
+
+    algo: str
+    task: str
+    seed: int
+    config: Mapping[str, Any]
+    from_data: bool = False
+    info_keys: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    needs_trust: Callable[[], bool] = bool
+    data: Mapping[str, Any] | None = None
+    classes: Mapping[str, str] = field(default_factory=dict)
+    start: ResumePoint | WarmStart | None = None
+    size_note: Sequence[str] = ()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What its checkpoints say of it."""
+        return {"settings": self.config, "data": self.data, "classes": self.classes}
+
+    @property
+    def name(self) -> str:
+        """The name that loggers and the progress bar have for it."""
+        return f"{self.algo}-{self.task}-seed{self.seed}"
+
+    @property
+    def title(self) -> str:
+        """Its title in curves and ``run.html``."""
+        return f"{self.algo} on {self.task}, seed {self.seed}"
+
+
+def open_logger(
+    run_dir: Path,
+    builders: Mapping[str, Callable[..., Logger]],
+    info: RunInfo,
+    progress: Progress,
+    metrics: Metrics,
+    clock: Clock,
+) -> "RunLogger":
+    """Saves the configuration in the run folder, starts the chosen loggers and returns the run's logger.
+
+    Args:
+        run_dir: the run folder.
+        builders: of the chosen loggers, by name.
+        info, progress, metrics, clock: as of :class:`RunLogger`.
+    """
+    save_config(run_dir, info.config)
+    run_ids = info.start.run_ids if info.start else {}
+    loggers = backends.build_loggers(
+        builders, directory=run_dir, config=info.config, name=info.name, run_ids=run_ids
+    )
+    return RunLogger(run_dir, loggers, info, progress, metrics, clock)
+
+
+class RunLogger:
+    """Writes the log rows and results of a run to its folder, the console and the chosen loggers.
+
+    The loop's time counts from when it is built.
+
+    Args:
+        run_dir: the run folder, with its configuration.
+        loggers: TorchRL's, by name.
+        info: what the run is.
+        progress, metrics, clock: the run's, which it reports.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        run_dir: Path,
+        loggers: Mapping[str, Logger],
+        info: RunInfo,
         progress: Progress,
         metrics: Metrics,
         clock: Clock,
-        origin: Origin | None = None,
-        source: Source | None = None,
-        data: Mapping[str, Any] | None = None,
-        classes: Mapping[str, str] | None = None,
     ) -> None:
-        self.settings, self.progress, self.metrics, self.clock = settings, progress, metrics, clock
-        # Which rows of data it learns from, and digests of the user's own classes.
-        self.data, self.classes = data, classes or {}
-        self.directory = Path(settings.run_dir)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        config = settings.shown
-        self.configuration = self.directory / "config_resolved.yaml"
-        with atomically(self.configuration) as partial:
-            OmegaConf.save(OmegaConf.create(config), partial)
-        self.file = loggers.MetricsFile(self.directory / "metrics.csv")
-        name = f"{settings.algo}-{settings.task}-seed{settings.seed}"
-        known, told = origin.run_ids if origin else {}, {"directory": self.directory, "config": config}
-        self.fork = origin if origin and origin.forked else None
-        self.lineage = {"init_from": source.told} if source else {}  # for the summary
-        self.loggers = {
-            key: build(**told, name=name, run_id=known.get(key))
-            for key, build in settings.logger_builders.items()
-        }
-        self.run_ids = loggers.run_ids(self.loggers)
-        # Rows, and films by key and path, that wait for an evaluation, for W&B takes them in order alone.
-        self.held: list[tuple[int, dict[str, float], tuple[str, str] | None]] = []
-        self.display = Display(name, progress.total_frames, data=settings.from_data)
-        for line in [*settings.chosen, *(source.lines if source else [])]:
-            self.say(line)
+        self.directory, self.loggers, self.info = run_dir, dict(loggers), info
+        self.progress, self.metrics, self.clock = progress, metrics, clock
+        self.file = backends.MetricsFile(run_dir / "metrics.csv")
+        self.forked_from = info.start.forked_from if info.start else None
+        self.lineage = info.start.lineage if info.start else {}
+        self.run_ids = backends.run_ids(self.loggers)
+        # Rows, and videos by key and path, that wait for an evaluation: W&B takes them in order alone.
+        self.waiting: list[tuple[int, dict[str, float], tuple[str, str] | None]] = []
+        self.display = Display(info.name, progress.total_frames, data=info.from_data)
+        self.say(*info.notes, *(info.start.lines if info.start else ()), *info.size_note)
         clock.start_loop()
 
     def write(self) -> None:
-        """Writes one log row of everything that came in since the last.
+        """Writes one log row of everything since the last.
 
-        While an evaluation is not over, the row of its moment and those after it wait for it.
+        While an evaluation is pending, the row of its moment and those after it wait for it.
         """
         self.require_folder()
         frames = self.progress.frames
-        self.held.append((frames, {**self.metrics.row(), **self.clock.metrics(frames)}, None))
-        self.release(self.progress.known_before)
+        self.waiting.append((frames, {**self.metrics.row(), **self.clock.metrics(frames)}, None))
+        self.flush()
         self.display.update(frames, {})
 
-    def show(self, key: str, film: Path) -> None:
-        """Sends a film of this moment to the loggers, after the rows before it."""
-        self.held.append((self.progress.frames, {}, (key, str(film))))
-        self.release(self.progress.known_before)
+    def show(self, key: str, video: Path) -> None:
+        """Sends a video of this moment to the loggers, after the rows before it."""
+        self.waiting.append((self.progress.frames, {}, (key, str(video))))
+        self.flush()
 
-    def release(self, before: float = inf) -> None:
-        """Writes what waited, up to ``before`` frames; the last evaluation in the row of its own."""
-        while self.held and self.held[0][0] < before:
-            frames, row, film = self.held.pop(0)
-            known = frames == self.progress.evaluated_at
-            if film:
-                loggers.show(self.loggers.values(), frames, film[0], Path(film[1]))
+    def flush(self, *_: object) -> None:
+        """Writes what waits, up to the first pending evaluation; the last result goes into its own row."""
+        self.write_waiting(self.progress.known_before)
+
+    def write_waiting(self, before: float) -> None:
+        """Writes what waits of the frames before ``before``."""
+        while self.waiting and self.waiting[0][0] < before:
+            frames, row, video = self.waiting.pop(0)
+            if video:
+                key, path = video
+                backends.show(self.loggers.values(), frames, key, Path(path))
             else:
-                self.write_row(frames, row, self.progress.evaluation if known else None)
+                is_evaluated = frames == self.progress.evaluated_at
+                self.write_row(frames, row, self.progress.evaluation if is_evaluated else None)
 
     def write_row(self, frames: int, row: dict[str, float], evaluation: Evaluation | None) -> None:
-        """Writes a row and says what is to be said of it."""
+        """Writes a row, and prints what the user should know of it."""
         row = {**row, **(evaluation.metrics() if evaluation else {})}
-        if evaluation and not any(each.get("eval/cut_episodes") for each in self.file.rows):
+        if evaluation and not any(earlier.get("eval/cut_episodes") for earlier in self.file.rows):
             self.say_cut(evaluation)
-        if "train/episodes" in row and not any("train/episodes" in each for each in self.file.rows):
-            self.say_unknown(row)
+        if "train/episodes" in row and not any("train/episodes" in earlier for earlier in self.file.rows):
+            self.say_missing_info(row)
         self.file.write(frames, row)
-        loggers.log(self.loggers.values(), frames, row)
+        backends.log(self.loggers.values(), frames, row)
         self.display.update(frames, row)
 
     def require_folder(self) -> None:
-        """Refuses to begin the run folder anew where it was deleted, without what was in it.
+        """Refuses to start the run folder anew after it was deleted.
 
         Raises:
             RunError: naming it.
         """
-        if not self.configuration.exists():
+        if not (self.directory / CONFIG).exists():
             raise RunError(f"{self.directory} is gone or not whole: it was deleted or moved under the run")
 
     def say_cut(self, evaluation: Evaluation) -> None:
-        """Says that episodes of an evaluation were cut short, if any were."""
+        """Prints that episodes of an evaluation were cut short, if any were."""
         if cut := evaluation.cut_episodes:
             steps = int(evaluation.lengths.max())
             self.say(
@@ -122,98 +188,92 @@ class Record:
                 f"count as they stand; eval.max_steps={10 * steps:_} lets them go on"
             )
 
-    def say_unknown(self, row: dict[str, float]) -> None:
-        """Says which of ``env.info_keys`` none of the first episodes that ended gave."""
-        for name in self.settings.env.get("info_keys") or []:
+    def say_missing_info(self, row: dict[str, float]) -> None:
+        """Prints which of ``env.info_keys`` were missing in the first episodes that ended."""
+        for name in self.info.info_keys:
             if name in self.metrics.followed and f"train/{name}" not in row:
                 self.say(
                     f"env.info_keys: none of the first {row['train/episodes']} episodes gave {name} in info "
                     "where it counts; where none does, there will be no such number"
                 )
 
-    def say(self, text: str) -> None:
-        """A line above the progress bar."""
-        say(text, self.display.console)
+    def say(self, *lines: str) -> None:
+        """Prints lines above the progress bar."""
+        for line in lines:
+            say(line, self.display.console)
 
     def state_dict(self) -> dict[str, Any]:
-        """How much of ``metrics.csv`` there is, the rows that wait, and what the run began with."""
-        return {"rows": len(self.file.rows), "held": [*self.held], "lineage": self.lineage}
+        """The number of rows in ``metrics.csv``, the rows that wait, and the run's lineage."""
+        return {"rows": len(self.file.rows), "held": [*self.waiting], "lineage": self.lineage}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on after the rows of :meth:`state_dict`; later ones go, and the summary."""
-        written = (self.fork.folder if self.fork else self.directory) / "metrics.csv"
-        if (again := self.file.keep(state["rows"], written)) and self.run_ids and not self.fork:
+        """Continues after the rows of :meth:`state_dict`; removes later ones, and the summary."""
+        source = (self.forked_from or self.directory) / "metrics.csv"
+        if (again := self.file.keep(state["rows"], source)) and self.run_ids and not self.forked_from:
             self.say(
                 f"{', '.join(self.run_ids)}: keeps {again} log rows that it was sent after this checkpoint; "
                 "where they come otherwise now, metrics.csv is right"
             )
         if (count := len(self.file.rows)) < state["rows"]:
-            self.say(f"{written} has {count} of the {state['rows']} rows of before; the others are lost")
-        self.held = [*state.get("held", [])]  # this and the next are not in those of older runs
-        self.lineage = state.get("lineage", {})
-        if self.fork:
-            self.lineage = {**self.lineage, "forked_from": self.fork.told}
+            self.say(f"{source} has {count} of the {state['rows']} rows of before; the others are lost")
+        self.waiting = [*state.get("held", [])]  # this and the next are not in those of older runs
+        self.lineage = {**state.get("lineage", {}), **self.lineage}
         (self.directory / "summary.json").unlink(missing_ok=True)
         self.display.update(self.progress.frames, {})
 
-    def go_back(self, state: dict[str, Any]) -> None:
-        """Takes back the rows that came after those of :meth:`state_dict`, of this process."""
+    def rewind(self, state: dict[str, Any]) -> None:
+        """Takes back the rows that this process wrote after those of :meth:`state_dict`."""
         if len(self.file.rows) > state["rows"]:
             self.file.keep(state["rows"])
-        self.held = [*state["held"]]
+        self.waiting = [*state["held"]]
 
-    def finish(self, closing: Evaluation | None = None, status: str = "finished") -> None:
-        """Writes ``summary.json`` and the pictures, closes the loggers and prints the closing table.
+    def finish(self, final: Evaluation | None = None, status: str = "finished") -> None:
+        """Writes ``summary.json``, curves and ``run.html``, closes the loggers and prints the closing table.
 
         Args:
-            closing: the closing evaluation; a run that was cut short has none and reports its last.
+            final: the final evaluation; a run that was cut short has none and reports its last.
             status: ``finished``, or how it was cut short.
         """
         self.require_folder()
-        progress, settings = self.progress, self.settings
+        progress = self.progress
         if self.metrics.episodes:  # of batches since the last row
             self.write()
         for frames in progress.awaited:
             self.say(f"the evaluation after {frames:,} frames was not over; a resumed run plays it anew")
-        self.release()
-        if closing:  # after the last row and checkpoint: a longer run goes on as if it had not been
-            progress.evaluated(closing, self.clock.elapsed)
+        self.write_waiting(inf)
+        if final:  # after the last row and checkpoint: a longer run goes on as if it had not been
+            progress.evaluated(final, self.clock.elapsed)
         followed = self.metrics.followed or list(progress.evaluation.info if progress.evaluation else ())
-        reached = {"status": status, **self.reached(followed)}
-        summary = {
-            "algo": settings.algo,
-            "env": settings.task,
-            "seed": settings.seed,
+        results = {"status": status, **self.results(followed)}
+        summary = self.summary(results)
+        with atomically(self.directory / "summary.json") as partial:
+            partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        self.draw_curves(final, followed)
+        rows, is_stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
+        command = {"go on with": resume_command(self.directory, self.info.needs_trust)} if is_stopped else {}
+        self.write_html(rows | command)
+        self.close(results)
+        print_summary(summary, self.directory, *command.values())
+
+    def summary(self, results: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of ``summary.json``."""
+        info, progress = self.info, self.progress
+        return {
+            "algo": info.algo,
+            "env": info.task,
+            "seed": info.seed,
             "frames": progress.frames,
             "updates": progress.updates,
             **self.clock.summary(progress.frames),
-            **reached,
+            **results,
             "resumed_at_frames": progress.resumed_at,
             **self.lineage,
-            **({"data": self.data} if self.data else {}),
-            **({"classes": self.classes} if self.classes else {}),
+            **({"data": info.data} if info.data else {}),
+            **({"classes": info.classes} if info.classes else {}),
             "versions": process.versions(),
         }
-        with atomically(self.directory / "summary.json") as partial:
-            partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-        title = f"{settings.algo} on {settings.task}, seed {settings.seed}"
-        last = (progress.frames, closing.mean, closing.std) if closing else None
-        picture = self.directory / "curves.png"
-        ends = {
-            name: (progress.frames, value)
-            for name, value in (closing.info_means() if closing else {}).items()
-        }
-        told: dict[str, Any] = {"closing": last, "followed": followed, "ends": ends}
-        if settings.from_data:
-            told |= {"frames_are": "transitions drawn from data", "training": "the data's episodes, mean"}
-        save_curves(self.file, picture, title=title, solved_at=progress.solved_at, **told)
-        rows, stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
-        going_on = {"go on with": command(settings, rows["folder"])} if stopped else {}
-        self.page(title, rows | going_on)
-        self.close(reached)
-        print_summary(summary, self.directory, *going_on.values())
 
-    def reached(self, followed: list[str]) -> dict[str, Any]:
+    def results(self, followed: list[str]) -> dict[str, Any]:
         """The last evaluation, the best and the first that solved the task, as the summary has them."""
         progress, last = self.progress, self.progress.evaluation
         return {
@@ -229,16 +289,31 @@ class Record:
             "solved_at_seconds": progress.solved_at_seconds,
         }
 
-    def page(self, title: str, rows: dict[str, str]) -> None:
-        """Writes ``run.html``: the curves, the closing table's rows and the configuration."""
-        cells = [[as_text(name), code(text)] for name, text in rows.items()]
-        config = fenced(self.configuration.read_text(encoding="utf-8"), "yaml")
-        parts = [f"# {as_text(title)}", "![curves](curves.png)", table(["", ""], cells)]
-        parts += ["## Configuration", config]
-        write_page("\n\n".join(parts), self.directory / "run.html")
+    def draw_curves(self, final: Evaluation | None, followed: list[str]) -> None:
+        """Writes ``curves.png``."""
+        frames = self.progress.frames
+        labels = {"frames_are": "transitions drawn from data", "training": "the data's episodes, mean"}
+        save_curves(
+            self.file,
+            self.directory / "curves.png",
+            title=self.info.title,
+            solved_at=self.progress.solved_at,
+            closing=(frames, final.mean, final.std) if final else None,
+            followed=followed,
+            ends={name: (frames, value) for name, value in (final.info_means() if final else {}).items()},
+            **(labels if self.info.from_data else {}),
+        )
 
-    def close(self, reached: dict[str, Any] | None = None) -> None:
+    def write_html(self, rows: dict[str, str]) -> None:
+        """Writes ``run.html``: the curves, the rows of the closing table and the configuration."""
+        cells = [[as_text(name), code(text)] for name, text in rows.items()]
+        config = fenced((self.directory / CONFIG).read_text(encoding="utf-8"), "yaml")
+        sections = [f"# {as_text(self.info.title)}", "![curves](curves.png)", table(["", ""], cells)]
+        sections += ["## Configuration", config]
+        write_page("\n\n".join(sections), self.directory / "run.html")
+
+    def close(self, results: dict[str, Any] | None = None) -> None:
         """Stops the progress bar and finishes the loggers, however the run ended; again does nothing."""
         self.display.close()
         while self.loggers:
-            loggers.close(self.loggers.popitem()[1], reached)
+            backends.close(self.loggers.popitem()[1], results)

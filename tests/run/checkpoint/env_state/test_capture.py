@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import GymWrapper, PendulumEnv, RewardSum, StepCounter, TransformedEnv
 
 from hydrl.envs import gymnasium_env, make_env
-from hydrl.run.checkpoint.env_state.capture import NotCapturedError, alike, load_simulator, simulator_state
+from hydrl.run.checkpoint.env_state.capture import NotCapturedError, capture, is_same, restore
 from tests.conftest import settings
 from tests.fakes.envs import Toy
 
@@ -38,7 +38,7 @@ def check(make, num_envs: int, steps: int = 100) -> TensorDictBase:
     first.set_seed(0)
     _, now = play(first, first.reset(), 37)
     file, rng = io.BytesIO(), torch.get_rng_state()
-    torch.save({"simulator": simulator_state(first), "now": now.to_dict()}, file)
+    torch.save({"simulator": capture(first), "now": now.to_dict()}, file)
     expected, _ = play(first, now.clone(), steps)
 
     second = make_env(make, [RewardSum, StepCounter], num_envs=num_envs)
@@ -46,7 +46,7 @@ def check(make, num_envs: int, steps: int = 100) -> TensorDictBase:
     _, now = play(second, second.reset(), 3)
     file.seek(0)
     state = torch.load(file, weights_only=True)
-    load_simulator(second, state["simulator"])
+    restore(second, state["simulator"])
     torch.set_rng_state(rng)
     found, _ = play(second, now.update(state["now"]), steps)
     for key in expected.keys(True, True):
@@ -82,7 +82,7 @@ def test_a_game_of_atari_s_goes_on_from_any_moment():
     for _ in range(15):
         _, now = play(first, now, 5)
         _, elsewhere = play(second, elsewhere, 3)
-        load_simulator(second, simulator_state(first))
+        restore(second, capture(first))
         torch.manual_seed(0)
         expected, then = play(first, now.clone(), 8)
         torch.manual_seed(0)
@@ -102,7 +102,7 @@ def test_agents_of_mpe_go_on_toward_what_was_drawn_for_them(name):
     first, second = (make_env(make, [StepCounter], num_envs=2) for _ in range(2))
     first.set_seed(0)
     _, now = play(first, first.reset(), 33)
-    load_simulator(second, simulator_state(first))
+    restore(second, capture(first))
     torch.manual_seed(0)
     expected, _ = play(first, now.clone(), 40)  # past an end
     torch.manual_seed(0)
@@ -229,7 +229,7 @@ def test_what_cannot_be_read_is_named(name, what):
     env = make_env(partial(gymnasium_env, id=f"hydrl-test/{name}-v0"), [], num_envs=2)
     env.reset()
     with pytest.raises(NotCapturedError, match=rf"^env\._env\.envs\[0\]\..*{what}"):
-        simulator_state(env)
+        capture(env)
 
 
 def test_a_secret_stays_out_of_the_state_and_the_new_one_in_the_environment(monkeypatch):
@@ -246,11 +246,11 @@ def test_a_secret_stays_out_of_the_state_and_the_new_one_in_the_environment(monk
     monkeypatch.setenv("TOKEN", "first-secret")
     old, new, file = build("first-secret"), build("another"), io.BytesIO()
     old.reset()
-    torch.save(simulator_state(old), file)
+    torch.save(capture(old), file)
     assert b"first-secret" not in file.getvalue()
     file.seek(0)
     new.reset()
-    load_simulator(new, torch.load(file, weights_only=True))
+    restore(new, torch.load(file, weights_only=True))
     client = new.base_env._env
     assert (client.key, client.headers["Authorization"]) == ("another", "Bearer another")
     assert client.packed[0] == b"another"
@@ -260,7 +260,7 @@ def test_a_secret_stays_out_of_the_state_and_the_new_one_in_the_environment(monk
 
 def test_a_class_of_hydrl_s_parts_is_known_where_it_has_moved():
     old = "hydrl.parts.environments.tasks:CopiedTask"
-    assert alike(old, "hydrl.envs.checked_env:CheckedEnv")
-    assert alike(f"{old}.step", "hydrl.envs.checked_env:CheckedEnv.step")
-    assert not alike(old, "hydrl.envs.checked_env:MaskTracker")
-    assert not alike("mine.tasks:CopiedTask", "hydrl.envs.checked_env:CheckedEnv")
+    assert is_same(old, "hydrl.envs.checked_env:CheckedEnv")
+    assert is_same(f"{old}.step", "hydrl.envs.checked_env:CheckedEnv.step")
+    assert not is_same(old, "hydrl.envs.checked_env:MaskTracker")
+    assert not is_same("mine.tasks:CopiedTask", "hydrl.envs.checked_env:CheckedEnv")

@@ -1,9 +1,9 @@
-"""The state inside an environment: what no observation shows and no ``state_dict`` of TorchRL holds.
+"""Captures and restores the state inside an environment, which no ``state_dict`` of TorchRL holds.
 
 A run resumed in the middle of an episode repeats itself to the last bit only if the simulator, its random
-number generators and every wrapper's counters stand where they stood. They are read attribute by attribute,
-with what their classes and functions keep, as plain data, so that putting them back runs nothing. Whether all
-that counts was read is not known here: :mod:`hydrl.run.checkpoint.env_state.verify` tries it.
+number generators and every wrapper's counters are as they were. They are read attribute by attribute, with
+the state of their classes and functions, as plain data, so that restoring them runs no code. Whether
+everything was captured is not known here: :mod:`hydrl.run.checkpoint.env_state.verify` tries it.
 """
 
 import array
@@ -32,9 +32,9 @@ from torchrl.envs import EnvBase, GymWrapper, SerialEnv, TransformedEnv
 from hydrl.config.migrations import new_class, table
 from hydrl.envs.build import SteadySerialEnv
 from hydrl.envs.gymnasium import GymVector
-from hydrl.run.checkpoint.env_state.backends import NEW, bits, label, ways_of
+from hydrl.run.checkpoint.env_state.backends import NEW, accessors, bits, label
 
-# What an environment is made of and does not change; all the rest has to be plain data.
+# Immutable parts of an environment; all the rest has to be plain data.
 CONSTANT = (
     *(EnvSpec, TensorSpec, MujocoRenderer, mujoco.MjModel),
     *(torch.device, torch.dtype, torch.Size, Enum),
@@ -42,52 +42,52 @@ CONSTANT = (
 )
 LIBRARIES = {"abc", "builtins", "collections", "enum", "gymnasium", "numpy"}
 LIBRARIES |= {"ale_py", "minatar", "mpe2", "pettingzoo", "tensordict", "torch", "torchrl", "types", "typing"}
-GAMES = {"minatar", "mpe2", "pettingzoo"}  # whose tasks are objects beside what a run steps
+GAMES = {"minatar", "mpe2", "pettingzoo"}  # whose games are objects beside the environment that is stepped
 PLAIN = (type(None), bool, int, float, str, bytes)
-KEYS = ("plain", "number", "enum", "tuple", "frozenset")  # what dictionaries may be kept by
+KEYS = ("plain", "number", "enum", "tuple", "frozenset")  # allowed keys of dictionaries
 CONTAINERS: dict[str, Any] = {
-    each.__name__: each
-    for each in (OrderedDict, defaultdict, dict, list, tuple, set, frozenset, deque, bytearray)
+    kind.__name__: kind
+    for kind in (OrderedDict, defaultdict, dict, list, tuple, set, frozenset, deque, bytearray)
 } | {"array.array": array.array}
-FACTORIES = {each.__name__: each for each in (list, dict, set, tuple, deque, int, float, str, bool)}
+FACTORIES = {kind.__name__: kind for kind in (list, dict, set, tuple, deque, int, float, str, bool)}
 OBJECTS = (types.SimpleNamespace, UserDict, UserList, ChainMap)  # the standard library's, with attributes
 HOLDERS = (EnvBase, gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.Space, type, *OBJECTS)
 OF_SPACES = ("_np_random", "spaces", "feature_space", "stacked_feature_space", "node_space", "edge_space")
 MODULE = {*vars(nn.Module()), "_cache"}  # of every TorchRL environment; its state_dict has what counts
-OURS = (GymVector, SteadySerialEnv)  # among wrappers; they keep nothing of their own
-LARGE = 1 << 16  # bytes from which on a table that a fresh environment holds too is not kept
+OURS = (GymVector, SteadySerialEnv)  # among wrappers; they have no state of their own
+LARGE = 1 << 16  # bytes; a larger array that a fresh environment has too is saved as its digest
 
 Saved = tuple[Any, ...]  # a tag and plain data
 
 
 class NotCapturedError(Exception):
-    """An environment holds something that is neither plain data nor known to be constant; says what."""
+    """An environment holds something that is neither plain data nor known to be constant."""
 
 
 @dataclass
-class Seen:
-    """What reading has come by.
+class Reading:
+    """What capturing has read so far.
 
     Attributes:
-        fresh: digests of large arrays that a fresh environment holds too, by where they stand.
-        objects: each with its number, by its ``id``, which is nobody else's while it is held here.
-        tables: large arrays and tensors, by where they stand.
+        fresh: digests of large arrays that a fresh environment has too, by path.
+        objects: numbers of the objects read, by ``id``, which is unique while they are referenced here.
+        arrays: large arrays and tensors, by path.
     """
 
     fresh: Mapping[str, str] = field(default_factory=dict)
     objects: dict[int, tuple[int, Any]] = field(default_factory=dict)
-    tables: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, Any] = field(default_factory=dict)
 
 
-class Filled:
-    """The objects that have been given their state, by the numbers reading gave them."""
+class Restored:
+    """The objects restored so far, in the order they were read."""
 
     def __init__(self) -> None:
         self.objects: list[Any] = []
         self.taken: dict[int, Any] = {}
 
     def take(self, value: Any, make: Callable[[], Any]) -> Any:
-        """Numbers ``value``; where that was another object's already, what ``make`` makes."""
+        """Adds ``value``, or what ``make`` makes where that is already another object's."""
         if id(value) in self.taken or value is None:
             value = make()
         self.taken[id(value)] = value
@@ -95,47 +95,47 @@ class Filled:
         return value
 
 
-def simulator_state(env: TransformedEnv, fresh: Mapping[str, str] | None = None) -> Saved:
-    """Everything below the transforms, as plain data: numbers, text, tensors and containers of them.
+def capture(env: TransformedEnv, fresh: Mapping[str, str] | None = None) -> Saved:
+    """Reads everything below the transforms as plain data: numbers, text, tensors and containers.
 
     Args:
         env: what is read.
-        fresh: of :func:`tables`, which are not kept where they are equal; those of what it is put back into
-            have to be.
+        fresh: digests of :func:`large_arrays`; equal ones are not saved, and have to be equal where they are
+            restored.
 
     Raises:
-        NotCapturedError: where something could not be read, as a Box2D world cannot; such an environment has
-            to start anew.
+        NotCapturedError: where something cannot be read, as a Box2D world; such an environment has to start
+            anew.
     """
-    return read(env.base_env, "env", Seen(fresh or {}))
+    return read(env.base_env, "env", Reading(fresh or {}))
 
 
-def load_simulator(env: TransformedEnv, state: Saved) -> None:
-    """Puts back what :func:`simulator_state` read from an environment built in the same way.
+def restore(env: TransformedEnv, state: Saved) -> None:
+    """Restores what :func:`capture` read from an environment built in the same way.
 
     Raises:
         Exception: if the state is of another environment.
     """
-    write(env.base_env, state, Filled())
+    write(env.base_env, state, Restored())
 
 
-def tables(env: TransformedEnv) -> dict[str, np.ndarray | torch.Tensor]:
-    """The large arrays of an environment, by where they stand."""
-    seen = Seen()
-    read(env.base_env, "env", seen)
-    return seen.tables
+def large_arrays(env: TransformedEnv) -> dict[str, np.ndarray | torch.Tensor]:
+    """The large arrays of an environment, by path."""
+    reading = Reading()
+    read(env.base_env, "env", reading)
+    return reading.arrays
 
 
-def digest(table: np.ndarray | torch.Tensor) -> str:
+def digest(array: np.ndarray | torch.Tensor) -> str:
     """SHA-256 of an array and its shape."""
-    data = np.ascontiguousarray(bits(table))
-    return hashlib.sha256(data.tobytes() + f"{table.dtype}{tuple(table.shape)}".encode()).hexdigest()
+    data = np.ascontiguousarray(bits(array))
+    return hashlib.sha256(data.tobytes() + f"{array.dtype}{tuple(array.shape)}".encode()).hexdigest()
 
 
-def read(value: Any, path: str, seen: Seen) -> Saved:
-    """One value as plain data; ``path`` is where it stands."""
+def read(value: Any, path: str, reading: Reading) -> Saved:
+    """Reads one value as plain data; ``path`` is where it is, for messages."""
     kind = type(value)
-    if holds_environment(value):  # maybe a secret: it stays as the environment was built with it
+    if holds_variable(value):  # maybe a secret: it stays as the environment was built with it
         return ("constant",)
     if kind in PLAIN:
         return ("plain", value)
@@ -144,243 +144,253 @@ def read(value: Any, path: str, seen: Seen) -> Saved:
     if isinstance(value, Enum) and value.name in kind.__members__:
         return ("enum", name_of(kind), value.name)
     if isinstance(value, types.MethodType) and isinstance(value.__self__, gymnasium.Env):
-        return ("method", read(value.__self__, path, seen), read(value.__func__, path, seen))
+        return ("method", read(value.__self__, path, reading), read(value.__func__, path, reading))
     if is_constant(value):
         return ("constant",)
     if isinstance(value, tuple | frozenset):
-        return read_container(value, path, seen)
-    if id(value) in seen.objects:
-        return ("same", seen.objects[id(value)][0])
-    seen.objects[id(value)] = len(seen.objects), value
+        return read_container(value, path, reading)
+    if id(value) in reading.objects:
+        return ("same", reading.objects[id(value)][0])
+    reading.objects[id(value)] = len(reading.objects), value
     if isinstance(value, np.ndarray | np.generic | torch.Tensor):
-        return read_array(value, path, seen)
+        return read_array(value, path, reading)
     if isinstance(value, tuple(CONTAINERS.values())):
-        return read_container(value, path, seen)
-    if ways := ways_of(value):
-        return ("state", read(ways[0](value), path, seen), label(value))
+        return read_container(value, path, reading)
+    if functions := accessors(value):
+        return ("state", read(functions[0](value), path, reading), label(value))
     if isinstance(value, types.FunctionType):
-        kept = [read(each.cell_contents, f"{path} {name}", seen) for name, each in cells(value)]
-        return ("function", kept, read(own(value), f"{path}()", seen), name_of(value))
-    if isinstance(value, HOLDERS) or is_game_s(kind):
-        held = {name: read(each, f"{path}.{name}", seen) for name, each in attributes(value).items()}
+        closure = [read(cell.cell_contents, f"{path} {name}", reading) for name, cell in cells(value)]
+        return ("function", closure, read(function_state(value), f"{path}()", reading), name_of(value))
+    if isinstance(value, HOLDERS) or is_game(kind):
+        own = {name: read(entry, f"{path}.{name}", reading) for name, entry in attributes(value).items()}
         module = nn.Module.state_dict(value) if isinstance(value, EnvBase) and not children(value) else {}
-        return ("holder", held, dict(module), name_of(value if isinstance(value, type) else kind))
+        return ("holder", own, dict(module), name_of(value if isinstance(value, type) else kind))
     raise NotCapturedError(f"{path} ({kind.__module__}.{kind.__name__})")
 
 
-def read_array(value: Any, path: str, seen: Seen) -> Saved:
-    """An array or a tensor; a large one that a fresh environment holds too as its digest."""
+def read_array(value: Any, path: str, reading: Reading) -> Saved:
+    """Reads an array or a tensor; of a large one that a fresh environment has too, its digest."""
     if isinstance(value, torch.Tensor):
-        kept: Saved = ("tensor", value.detach().clone())
+        saved: Saved = ("tensor", value.detach().clone())
     elif value.dtype.kind in "biufcSU":
         content = torch.from_numpy(bits(value).copy())
-        kept = ("array", content, value.dtype.str, value.shape, isinstance(value, np.generic))
+        saved = ("array", content, value.dtype.str, value.shape, isinstance(value, np.generic))
     else:
         raise NotCapturedError(f"{path} (numpy.{type(value).__name__} of {value.dtype})")
     if value.nbytes > LARGE:
-        seen.tables[path] = value
-        if path in seen.fresh and seen.fresh[path] == (now := digest(value)):
+        reading.arrays[path] = value
+        if path in reading.fresh and reading.fresh[path] == (now := digest(value)):
             return ("fresh", now)
-    return kept
+    return saved
 
 
-def read_container(value: Any, path: str, seen: Seen) -> Saved:
-    """A container of the standard library, or of a class made from one."""
+def read_container(value: Any, path: str, reading: Reading) -> Saved:
+    """Reads a container of the standard library, or of a subclass."""
     kind = type(value)
-    base = next(name for name, each in CONTAINERS.items() if isinstance(value, each))
-    about: dict[str, Any] = {}
-    kept: Any
+    base = next(name for name, base_kind in CONTAINERS.items() if isinstance(value, base_kind))
+    options: dict[str, Any] = {}
+    content: Any
     if isinstance(value, bytearray | array.array):
-        kept, about = bytes(value), {"typecode": getattr(value, "typecode", None)}
+        content, options = bytes(value), {"typecode": getattr(value, "typecode", None)}
     elif isinstance(value, dict):
-        kept = read_entries(value, path, seen)
+        content = read_entries(value, path, reading)
     else:
-        kept = [read(each, f"{path}[{k}]", seen) for k, each in enumerate(value)]
+        content = [read(element, f"{path}[{k}]", reading) for k, element in enumerate(value)]
     if isinstance(value, deque):
-        about = {"maxlen": value.maxlen}
+        options = {"maxlen": value.maxlen}
     if isinstance(value, defaultdict):
-        about = {"factory": getattr(value.default_factory, "__name__", None)}
-    if not about and kind is CONTAINERS[base]:
-        return (base, kept)
-    more = {name: read(each, f"{path}.{name}", seen) for name, each in attributes(value).items()}
-    return (base, kept, name_of(kind), about, more)
+        options = {"factory": getattr(value.default_factory, "__name__", None)}
+    if not options and kind is CONTAINERS[base]:
+        return (base, content)
+    more = {name: read(attribute, f"{path}.{name}", reading) for name, attribute in attributes(value).items()}
+    return (base, content, name_of(kind), options, more)
 
 
-def read_entries(value: dict[Any, Any], path: str, seen: Seen) -> Any:
-    """The entries of a dictionary: pairs, or by their keys where these are plain."""
-    if not all(type(key) in PLAIN and not holds_environment(key) for key in value):
+def read_entries(value: dict[Any, Any], path: str, reading: Reading) -> Any:
+    """Reads the entries of a dictionary: as pairs, or by key where all keys are plain."""
+    if not all(type(key) in PLAIN and not holds_variable(key) for key in value):
         pairs = [
-            (read(key, f"{path} key", seen), read(each, f"{path}[]", seen)) for key, each in value.items()
+            (read(key, f"{path} key", reading), read(entry, f"{path}[]", reading))
+            for key, entry in value.items()
         ]
         if unknown := [key for key, _ in pairs if key[0] not in KEYS]:
             raise NotCapturedError(f"{path} (a {unknown[0][0]} as a key)")
         return pairs
-    return {key: read(each, f"{path}[{key!r}]", seen) for key, each in value.items()}
+    return {key: read(entry, f"{path}[{key!r}]", reading) for key, entry in value.items()}
 
 
-def holds_environment(value: Any) -> bool:
-    """Whether a text holds the value of an environment variable, as one given by ``${oc.env:NAME}`` does."""
+def holds_variable(value: Any) -> bool:
+    """Whether a text contains the value of an environment variable, as ``${oc.env:NAME}`` gives it."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
-        return any(map(holds_environment, value.ravel().tolist()))
+        return any(map(holds_variable, value.ravel().tolist()))
     text = value.decode(errors="ignore") if isinstance(value, bytes | bytearray) else value
     if not isinstance(text, str) or len(text) < 8:
         return False
-    return any(len(each) >= 8 and each in text for each in os.environ.values())
+    return any(len(variable) >= 8 and variable in text for variable in os.environ.values())
 
 
-def write(value: Any, saved: Saved, filled: Filled) -> Any:
-    """What stands where ``value`` stands once ``saved`` is put back; what can be is filled in place."""
+def write(value: Any, saved: Saved, restored: Restored) -> Any:
+    """Restores ``saved``, in place if possible; returns what replaces ``value``."""
     match saved:
         case ("constant",):
             return value
-        case ("plain", kept):
-            return kept
-        case ("number", kind, kept):
-            return np.dtype(kind).type(kept)
+        case ("plain", content):
+            return content
+        case ("number", kind, content):
+            return np.dtype(kind).type(content)
         case ("enum", name, member):
-            return known(name, Enum, value).__members__[member]
+            return find_class(name, Enum, value).__members__[member]
         case ("same", number):
-            return filled.objects[number]
-        case ("method", of, function):
-            it = write(getattr(value, "__self__", None), of, filled)
-            does = write(getattr(value, "__func__", None), function, filled)
-            return value if value == types.MethodType(does, it) else types.MethodType(does, it)
+            return restored.objects[number]
+        case ("method", owner, function):
+            owner = write(getattr(value, "__self__", None), owner, restored)
+            method = types.MethodType(write(getattr(value, "__func__", None), function, restored), owner)
+            return value if value == method else method
         case ("array" | "tensor" | "fresh", *_):
-            return write_array(value, saved, filled)
-        case ("state", kept, *named):
-            there = value if not named or label(value) == named[0] else None
-            value = filled.take(there, NEW.get(named[0], refuse) if named else refuse)
-            _, put = ways_of(value) or refuse()
-            put(value, write(None, kept, filled))
-        case ("function", kept, more, *named):
-            if not isinstance(value, types.FunctionType) or (named and not alike(named[0], name_of(value))):
-                raise ValueError(f"the function {named} is not there")
-            filled.take(value, refuse)
-            for (_, cell), each in zip(cells(value), kept, strict=True):
-                cell.cell_contents = write(cell.cell_contents, each, filled)
-            write(own(value), more, filled)
-        case ("holder", held, module, *named):
-            return write_holder(value, held, module, *named, filled=filled)
-        case (base, kept, *more) if base in CONTAINERS:
-            return write_container(value, base, kept, *more, filled=filled)
+            return write_array(value, saved, restored)
+        case ("state", content, *names):
+            same_kind = value if not names or label(value) == names[0] else None
+            value = restored.take(same_kind, NEW.get(names[0], refuse) if names else refuse)
+            _, set_state = accessors(value) or refuse()
+            set_state(value, write(None, content, restored))
+        case ("function", closure, more, *names):
+            if not isinstance(value, types.FunctionType) or (names and not is_same(names[0], name_of(value))):
+                raise ValueError(f"the function {names} is not there")
+            restored.take(value, refuse)
+            for (_, cell), content in zip(cells(value), closure, strict=True):
+                cell.cell_contents = write(cell.cell_contents, content, restored)
+            write(function_state(value), more, restored)
+        case ("holder", own, module, *names):
+            return write_holder(value, own, module, *names, restored=restored)
+        case (base, content, *more) if base in CONTAINERS:
+            return write_container(value, base, content, *more, restored=restored)
         case _:
             raise ValueError("not a state of an environment")
     return value
 
 
-def write_array(value: Any, saved: Saved, filled: Filled) -> Any:
-    """An array or a tensor; an array is filled in place, for others may look into it."""
+def write_array(value: Any, saved: Saved, restored: Restored) -> Any:
+    """Restores an array or a tensor; an array is filled in place, because others may share its memory."""
     match saved:
-        case ("fresh", kept):
-            if not isinstance(value, np.ndarray | torch.Tensor) or digest(value) != kept:
+        case ("fresh", expected):
+            if not isinstance(value, np.ndarray | torch.Tensor) or digest(value) != expected:
                 raise ValueError("a table is not what it was in a fresh environment")
-            return filled.take(value, lambda: value)
-        case ("tensor", kept):
-            device = value.device if isinstance(value, torch.Tensor) else kept.device
-            return filled.take(None, lambda: kept.clone().to(device))
+            return restored.take(value, lambda: value)
+        case ("tensor", tensor):
+            device = value.device if isinstance(value, torch.Tensor) else tensor.device
+            return restored.take(None, lambda: tensor.clone().to(device))
         case (_, content, kind, shape, is_scalar):
-            made = content.clone().numpy().view(kind).reshape(shape)
-            if isinstance(value, np.ndarray) and (value.shape, value.dtype) == (made.shape, made.dtype):
+            new = content.clone().numpy().view(kind).reshape(shape)
+            if isinstance(value, np.ndarray) and (value.shape, value.dtype) == (new.shape, new.dtype):
                 if not value.flags.writeable:
-                    return filled.take(value if np.array_equal(bits(value), content) else None, lambda: made)
-                np.copyto(filled.take(value, lambda: made), made)
-                return filled.objects[-1]
-            return filled.take(None, lambda: made[()] if is_scalar else made)
+                    return restored.take(value if np.array_equal(bits(value), content) else None, lambda: new)
+                np.copyto(restored.take(value, lambda: new), new)
+                return restored.objects[-1]
+            return restored.take(None, lambda: new[()] if is_scalar else new)
 
 
 def write_container(
-    value: Any, base: str, kept: Any, name: str = "", about: Any = None, more: Any = None, *, filled: Filled
+    value: Any,
+    base: str,
+    content: Any,
+    name: str = "",
+    options: Any = None,
+    more: Any = None,
+    *,
+    restored: Restored,
 ) -> Any:
-    """A container, of the class it was."""
-    kind, about = CONTAINERS[base], about or {}
-    cls = known(name, kind, value) if name else kind
-    there = value if type(value) is cls and getattr(value, "maxlen", None) == about.get("maxlen") else None
+    """Restores a container, of the class it was."""
+    kind, options = CONTAINERS[base], options or {}
+    cls = find_class(name, kind, value) if name else kind
+    is_like = type(value) is cls and getattr(value, "maxlen", None) == options.get("maxlen")
+    old = value if is_like else None
     if kind in (tuple, frozenset):
-        before = [*(there if there and kind is tuple else ()), *[None] * len(kept)]
-        made = [write(old, each, filled) for old, each in zip(before, kept, strict=False)]
-        same = there is not None and len(there) == len(made) and all(map(operator.is_, there, made))
-        value = there if same else kind.__new__(cls, made)
+        before = [*(old if old and kind is tuple else ()), *[None] * len(content)]
+        new = [write(element, saved, restored) for element, saved in zip(before, content, strict=False)]
+        is_equal = old is not None and len(old) == len(new) and all(map(operator.is_, old, new))
+        value = old if is_equal else kind.__new__(cls, new)
     else:
-        value = filled.take(there, partial(empty, kind, cls, about))
-        fill(value, kind, kept, about, filled)
+        value = restored.take(old, partial(empty_container, kind, cls, options))
+        fill(value, kind, content, options, restored)
     if more:
-        write_attributes(value, more, filled)
+        write_attributes(value, more, restored)
     return value
 
 
-def fill(value: Any, kind: Any, kept: Any, about: Mapping[str, Any], filled: Filled) -> None:
-    """Gives a container what it held; of a class made from ``kind``, none of whose code runs."""
+def fill(value: Any, kind: Any, content: Any, options: Mapping[str, Any], restored: Restored) -> None:
+    """Fills a container of ``kind`` or a subclass, none of whose code runs."""
     if kind is bytearray:
-        value[:] = kept
+        value[:] = content
     elif kind is array.array:
-        value[:] = array.array(about["typecode"], kept)
+        value[:] = array.array(options["typecode"], content)
     elif issubclass(kind, dict):
-        pairs = [(("plain", key), each) for key, each in kept.items()] if isinstance(kept, Mapping) else kept
+        is_mapping = isinstance(content, Mapping)
+        pairs = [(("plain", key), entry) for key, entry in content.items()] if is_mapping else content
         entries = dict[Any, Any]()
-        for saved, each in pairs:
-            key = write(None, saved, filled)
-            entries[key] = write(kind.get(value, key), each, filled)
+        for saved_key, saved_entry in pairs:
+            key = write(None, saved_key, restored)
+            entries[key] = write(kind.get(value, key), saved_entry, restored)
         kind.clear(value)
-        for key, each in entries.items():
-            kind.__setitem__(value, key, each)
+        for key, entry in entries.items():
+            kind.__setitem__(value, key, entry)
     else:
-        before = [*(() if kind is set else value), *[None] * len(kept)]
-        made = [write(old, each, filled) for old, each in zip(before, kept, strict=False)]
+        before = [*(() if kind is set else value), *[None] * len(content)]
+        new = [write(old, saved, restored) for old, saved in zip(before, content, strict=False)]
         kind.clear(value)
-        (kind.update if kind is set else kind.extend)(value, made)
+        (kind.update if kind is set else kind.extend)(value, new)
 
 
-def empty(kind: Any, cls: type, about: Mapping[str, Any]) -> Any:
-    """A container of a class made from ``kind``; no code of that class runs."""
+def empty_container(kind: Any, cls: type, options: Mapping[str, Any]) -> Any:
+    """An empty container of ``cls``, a subclass of ``kind``, none of whose code runs."""
     if kind is array.array:
-        return kind.__new__(cls, about["typecode"])
-    made = kind.__new__(cls)
+        return kind.__new__(cls, options["typecode"])
+    container = kind.__new__(cls)
     if kind is deque:
-        deque.__init__(made, (), about.get("maxlen"))
-    if kind is defaultdict and about["factory"] is not None:
-        made.default_factory = FACTORIES[about["factory"]]
-    return made
+        deque.__init__(container, (), options.get("maxlen"))
+    if kind is defaultdict and options["factory"] is not None:
+        container.default_factory = FACTORIES[options["factory"]]
+    return container
 
 
-def write_holder(value: Any, held: Any, module: Any, name: str = "", *, filled: Filled) -> Any:
-    """What has attributes; what a game is made of may refer to more than one just made has yet."""
+def write_holder(value: Any, own: Any, module: Any, name: str = "", *, restored: Restored) -> Any:
+    """Restores an object with attributes; a game's may refer to objects that a new one does not have yet."""
     cls = type(value)
-    if name and not alike(name, name_of(value if isinstance(value, type) else cls)):
-        there, cls, value = cls.__name__, known(name, object, None), None
-        if cls not in OBJECTS and not is_game_s(cls):
-            raise ValueError(f"{there} stands where {name} stood")
-    new = object.__new__ if is_game_s(cls) else cls.__new__ if cls in OBJECTS else None
-    value = filled.take(value, partial(new, cls) if new else refuse)
-    write_attributes(value, held, filled)
+    if name and not is_same(name, name_of(value if isinstance(value, type) else cls)):
+        present, cls, value = cls.__name__, find_class(name, object, None), None
+        if cls not in OBJECTS and not is_game(cls):
+            raise ValueError(f"{present} stands where {name} stood")
+    new = object.__new__ if is_game(cls) else cls.__new__ if cls in OBJECTS else None
+    value = restored.take(value, partial(new, cls) if new else refuse)
+    write_attributes(value, own, restored)
     if module:
         nn.Module.load_state_dict(value, module)
     return value
 
 
-def write_attributes(value: Any, held: Mapping[str, Saved], filled: Filled) -> None:
-    """Gives a holder the attributes it had, and no others."""
-    there = attributes(value)
+def write_attributes(value: Any, saved: Mapping[str, Saved], restored: Restored) -> None:
+    """Gives an object the attributes it had, and no others."""
+    present = attributes(value)
     new_names = table()["attributes"].get(
-        current(name_of(value if isinstance(value, type) else type(value))), {}
+        current_name(name_of(value if isinstance(value, type) else type(value))), {}
     )
-    held = {new_names.get(name, name): each for name, each in held.items()}
-    for name, each in held.items():
-        if each == ("constant",):
+    saved = {new_names.get(name, name): content for name, content in saved.items()}
+    for name, content in saved.items():
+        if content == ("constant",):
             continue
-        now = write(there.get(name), each, filled)
-        if name in there and now is there[name]:
+        new = write(present.get(name), content, restored)
+        if name in present and new is present[name]:
             continue
         if isinstance(value, type):
-            type.__setattr__(value, name, now)
+            type.__setattr__(value, name, new)
         else:
-            vars(value)[name] = now
-    for name in there.keys() - held.keys():
+            vars(value)[name] = new
+    for name in present.keys() - saved.keys():
         if not isinstance(value, type):
             vars(value).pop(name, None)
 
 
 def refuse() -> Any:
-    """For what cannot be made.
+    """Raises for what cannot be made.
 
     Raises:
         ValueError: always.
@@ -388,100 +398,100 @@ def refuse() -> Any:
     raise ValueError("it refers to an object that one just made has not yet")
 
 
-def alike(name: str, other: str) -> bool:
-    """Whether ``name``, as a checkpoint has it, names the class or function ``other`` of today."""
-    return current(name) == other
+def is_same(name: str, other: str) -> bool:
+    """Whether ``name``, as a checkpoint has it, names the present class or function ``other``."""
+    return current_name(name) == other
 
 
-def current(name: str) -> str:
-    """The name of today of a class or function that a checkpoint names as ``module:qualified.name``."""
+def current_name(name: str) -> str:
+    """The present name of a class or function that a checkpoint names as ``module:qualified.name``."""
     module, colon, path = name.partition(":")
     return colon.join(new_class(module, path)) if colon else name
 
 
 def name_of(value: Any) -> str:
-    """Where a class or a function is defined."""
+    """The module and qualified name of a class or function, as ``module:qualified.name``."""
     return f"{value.__module__}:{value.__qualname__}"
 
 
-def known(name: str, base: type, there: Any) -> Any:
-    """A class by its name: that of what stands there, or one in a module that is loaded; nothing is imported.
+def find_class(name: str, base: type, present: Any) -> Any:
+    """Finds a class by name: that of the present object, or one of a loaded module; imports nothing.
 
     Raises:
         ValueError: if there is none, or it is not made from ``base``.
     """
-    name = current(name)
-    if name_of(type(there)) == name:
-        return type(there)
+    name = current_name(name)
+    if name_of(type(present)) == name:
+        return type(present)
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
+    cls: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = vars(found).get(part) if isinstance(found, type | types.ModuleType) else None
-    if not (isinstance(found, type) and issubclass(found, base)):
+        cls = vars(cls).get(part) if isinstance(cls, type | types.ModuleType) else None
+    if not (isinstance(cls, type) and issubclass(cls, base)):
         raise ValueError(f"the class {name} is not there")
-    return found
+    return cls
 
 
 def attributes(holder: Any) -> dict[str, Any]:
-    """What holds the state of an environment, a wrapper or a class; an object holds its classes."""
+    """The attributes with the state of an environment, wrapper or class; an object has its classes too."""
     if isinstance(holder, type):
-        own = {name: each for name, each in vars(holder).items() if not name.startswith(("__", "_abc_"))}
-        return {name: each for name, each in own.items() if not is_descriptor(each)}
+        own = {name: value for name, value in vars(holder).items() if not name.startswith(("__", "_abc_"))}
+        return {name: value for name, value in own.items() if not is_descriptor(value)}
     if isinstance(holder, gymnasium.Space):  # the rest of it is as it was built
-        return {name: each for name, each in vars(holder).items() if name in OF_SPACES}
+        return {name: value for name, value in vars(holder).items() if name in OF_SPACES}
     hidden = MODULE if isinstance(holder, EnvBase) else ()
-    own = {name: each for name, each in getattr(holder, "__dict__", {}).items() if name not in hidden}
-    if is_library_s(type(holder)):  # which samples none, and whose spaces nobody seeds
-        own = {name: each for name, each in own.items() if not isinstance(each, gymnasium.Space)}
-    # Classes first: what an attribute may refer to of them is then found again by its number.
-    classes = {f"class {each.__name__}": each for each in type(holder).__mro__ if not is_library_s(each)}
+    own = {name: value for name, value in getattr(holder, "__dict__", {}).items() if name not in hidden}
+    if is_stateless(type(holder)):  # whose spaces are neither sampled nor seeded
+        own = {name: value for name, value in own.items() if not isinstance(value, gymnasium.Space)}
+    # Classes first: attributes may refer to them, by number.
+    classes = {f"class {kind.__name__}": kind for kind in type(holder).__mro__ if not is_stateless(kind)}
     return children(holder) or classes | own
 
 
 def children(holder: Any) -> dict[str, Any]:
-    """What TorchRL's own wrappers and ours hold; they keep nothing else from one step to the next."""
+    """What TorchRL's wrappers and ours contain; they keep nothing else from one step to the next."""
     for kind, name in ((GymWrapper, "_env"), (TransformedEnv, "base_env"), (SerialEnv, "_envs")):
-        if isinstance(holder, kind) and (is_library_s(type(holder)) or type(holder) in OURS):
+        if isinstance(holder, kind) and (is_stateless(type(holder)) or type(holder) in OURS):
             return {name: getattr(holder, name)}
     return {}
 
 
 def is_descriptor(value: Any) -> bool:
-    """Whether a class's attribute is there for what its objects keep, as a property is."""
+    """Whether a class's attribute describes state of its objects, as a property does."""
     return hasattr(type(value), "__get__") and not isinstance(value, types.FunctionType)
 
 
-def is_library_s(kind: type) -> bool:
-    """Whether a class keeps no state of its own."""
+def is_stateless(kind: type) -> bool:
+    """Whether a class is a library's, which keeps no state in classes."""
     return package_of(kind) in LIBRARIES or issubclass(kind, Enum)
 
 
-def is_game_s(kind: type) -> bool:
-    """Whether a class is of a package of games, or a task of one's own by the API of PettingZoo."""
-    return any(package_of(each) in GAMES for each in kind.__mro__)
+def is_game(kind: type) -> bool:
+    """Whether a class is of a package of games, or the user's own with PettingZoo's API."""
+    return any(package_of(base) in GAMES for base in kind.__mro__)
 
 
 def package_of(kind: Any) -> str:
-    """The package that a class or a function is of."""
+    """The top-level package of a class or a function."""
     return str(kind.__module__).partition(".")[0]
 
 
 def is_constant(value: Any) -> bool:
-    """Whether an environment is made of it and does not change it."""
-    if isinstance(value, CONSTANT) or (isinstance(value, type) and is_library_s(value)):
+    """Whether an environment does not change a value."""
+    if isinstance(value, CONSTANT) or (isinstance(value, type) and is_stateless(value)):
         return True
-    # What PettingZoo draws with, and a choice of Atari's emulator.
+    # What PettingZoo renders with, and an action of Atari's emulator.
     return package_of(type(value)) == "pygame" or name_of(type(value)) == "ale_py._ale_py:Action"
 
 
 def cells(function: types.FunctionType) -> list[tuple[str, types.CellType]]:
-    """What a function keeps of the one it was made in, by name."""
-    named = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return [(name, cell) for name, cell in named if cell != types.CellType()]  # which is an empty one
+    """The closure of a function: names and cells."""
+    pairs = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return [(name, cell) for name, cell in pairs if cell != types.CellType()]  # which is an empty one
 
 
-def own(function: types.FunctionType) -> list[Any]:
-    """What a function keeps itself: its attributes, and defaults that may be changed in place."""
+def function_state(function: types.FunctionType) -> list[Any]:
+    """The state of a function: its attributes, and defaults that may be changed in place."""
     if package_of(function) in LIBRARIES:
         return []
     return [vars(function), list(function.__defaults__ or ()), function.__kwdefaults__ or {}]

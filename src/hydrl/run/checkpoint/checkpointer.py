@@ -1,0 +1,291 @@
+"""Saves everything that decides how a run continues, and puts it back."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torchrl.checkpoint import GlobalRNGState
+from torchrl.data import ReplayBuffer
+from torchrl.envs import TransformedEnv
+
+from hydrl.envs import normalizer_state
+from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
+from hydrl.experience.collectors import Collector
+from hydrl.run.checkpoint import archive
+from hydrl.run.checkpoint.env_state import RunningEpisodes
+from hydrl.run.checkpoint.fork import changed_states
+from hydrl.run.checkpoint.replay_buffer import BufferFiles, BufferSnapshot
+from hydrl.run.checkpoint.resume import ResumePoint, describe_changes
+from hydrl.run.run_folder import CONFIG, from_here
+from hydrl.training.progress import Progress
+
+AGE = 1.0  # seconds; a younger snapshot is near enough to the beginning of a batch
+SHARE = 20  # the next snapshot waits this many times what the last one took
+TIMES = "clock"  # of the counters; time goes on where a batch is taken back
+
+
+@dataclass
+class Snapshot:
+    """A moment between two batches, as a checkpoint will have it.
+
+    Attributes:
+        states: copies of all state dictionaries.
+        metadata: of the checkpoint, but for the replay buffer.
+        rows: of the replay buffer.
+    """
+
+    states: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    rows: BufferSnapshot | None = None
+
+
+class Checkpointer:
+    """Saves the parts of a run as checkpoints, and restores those of an earlier process.
+
+    Args:
+        run_dir: the run folder.
+        parts: what has a ``state_dict`` of tensors, by name: actor, loss with its target networks,
+            exploration, target updater, optimizer, update, minibatches, schedule; ``None`` is left out.
+        counters: what has a ``state_dict`` of plain data, by name, in the order it is restored: ``progress``,
+            ``metrics``, ``clock``, ``record`` (the logger) and ``looks`` (the evaluations). One with a method
+            ``rewind`` is put back by that within a process.
+        env: the training environment of this process, with its normalizers.
+        collector: with the running episodes, where it collects in this process.
+        buffer: with all it holds; ``None`` where nothing is kept.
+        make_env: makes environments as ``env`` is, in which its state is tried.
+        metadata: what each checkpoint says of the run: ``settings`` as they are saved, ``data``, ``classes``.
+        keep: how many of the newest checkpoints stay.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        parts: Mapping[str, Any],
+        counters: Mapping[str, Any],
+        env: TransformedEnv,
+        collector: Collector,
+        buffer: ReplayBuffer | None,
+        make_env: Callable[[], TransformedEnv],
+        metadata: Mapping[str, Any],
+        keep: int,
+        say: Callable[[str], object],
+    ) -> None:
+        self.run_dir, self.run_metadata, self.keep, self.say = run_dir, metadata, keep, say
+        self.env, self.collector = env, collector
+        self.buffer_files = BufferFiles(buffer, run_dir)
+        of_buffer = {"sampler": buffer.sampler, "writer": buffer.writer} if buffer is not None else {}
+        self.parts = {name: part for name, part in {**parts, **of_buffer}.items() if part is not None}
+        self.counters, self.progress = counters, counters["progress"]
+        self.episodes = RunningEpisodes(env, collector, make_env)
+        self.saved_at: int | None = None  # frames of the newest checkpoint
+        self.snapshot: Snapshot | None = None
+        self.taken_at = self.took = 0.0  # seconds, of the last snapshot
+
+    progress: Progress
+
+    @contextmanager
+    def saved_on_interrupt(self, finish: Callable[..., object]) -> Iterator[None]:
+        """Saves where the block is cut short; ``finish(status=...)`` says in the summary how it ended."""
+        try:
+            yield
+        except DivergedError as error:  # the present state is of no use
+            finish(status="diverged")
+            raise DivergedError(error.terms, error.frames or self.progress.frames, self.saved_at) from None
+        except (Interrupted, WorkerError) as error:
+            self.save_last_snapshot() if error.midway else self.save()
+            finish(status=error.status)
+            raise
+
+    def save_last_snapshot(self) -> None:
+        """Saves the last snapshot and counts from it, as if the batch that was broken off had not begun.
+
+        Without a snapshot, as while a checkpoint is loaded, the newest checkpoint stays what it is.
+        """
+        if self.snapshot is None:
+            return
+        frames, counters = self.snapshot.metadata["frames"], self.snapshot.states["books"]
+        self.write(self.snapshot)
+        again = "" if self.collector.steps_env or not self.collector.restart_reason else " collected and"
+        self.say(
+            f"broken off in a batch: saved as it stood after {frames:,} frames; those after it "
+            f"are{again} learned from again when the run is resumed"
+        )
+        resumed_at = [*self.progress.resumed_at]
+        for name, counter in self.counters.items():
+            if name != TIMES:
+                getattr(counter, "rewind", counter.load_state_dict)(counters[name])
+        self.progress.resumed_at = resumed_at
+
+    def save(self) -> None:
+        """Writes a checkpoint of this moment between two batches, if there is none yet.
+
+        Raises:
+            SaveError: where the disk is full or refuses.
+        """
+        if self.saved_at != self.progress.frames:
+            if reason := self.episodes.rehearse():
+                self.snapshot = None
+                self.say(f"where this run is resumed the environments start anew: {reason}")
+            self.write(self.take_snapshot())
+
+    def snapshot_if_old(self) -> None:
+        """Takes a snapshot before a batch where the last is old, compared with what taking one costs.
+
+        A batch of over a second therefore begins with one, and a stop that cannot wait for its end goes back
+        to it. Of shorter batches there is about one snapshot a second.
+        """
+        if self.snapshot is None or time.monotonic() - self.taken_at > max(AGE, SHARE * self.took):
+            self.take_snapshot()
+
+    def take_snapshot(self) -> Snapshot:
+        """Copies all that a checkpoint of this moment needs, if that is not done yet."""
+        if self.snapshot is not None and self.snapshot.metadata["frames"] == self.progress.frames:
+            return self.snapshot
+        began = time.monotonic()
+        collector, restart_reason = self.episodes.capture()
+        states = {name: part.state_dict() for name, part in self.parts.items()}
+        states |= {
+            "collector": collector,
+            "normaliser": normalizer_state(self.env),
+            "books": {name: counter.state_dict() for name, counter in self.counters.items()},
+            "rng": GlobalRNGState().state_dict(),
+        }
+        states = deepcopy(states)
+        states["books"]["rehearsal"] = self.episodes.rehearsed
+        self.snapshot = Snapshot(states, self.metadata(restart_reason), self.buffer_files.snapshot())
+        self.taken_at = time.monotonic()
+        self.took = self.taken_at - began
+        return self.snapshot
+
+    def metadata(self, restart_reason: str | None) -> dict[str, Any]:
+        """The metadata of a checkpoint of this moment, but for the replay buffer."""
+        progress = self.progress
+        metadata = {
+            "frames": progress.frames,
+            "updates": progress.updates,
+            "restarts": restart_reason,
+            "logger": self.counters["record"].run_ids,
+            **self.run_metadata,
+        }
+        if progress.evaluation_now:
+            metadata[archive.SCORE] = progress.score
+        return metadata
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Writes a checkpoint, and the rows of the replay buffer that are not yet on disk."""
+        if self.saved_at == snapshot.metadata["frames"]:
+            return
+        metadata = {**snapshot.metadata, "memory": self.buffer_files.save(snapshot.rows)}
+        # While an evaluation is pending none is removed, for its checkpoint may be the best.
+        pending = snapshot.states["books"]["looks"]["asked"]
+        archive.save(self.run_dir, snapshot.states, metadata, keep=None if pending else self.keep)
+        self.buffer_files.prune()
+        self.saved_at = snapshot.metadata["frames"]
+
+    def set_score(self, frames: int, score: float, is_last: bool) -> None:
+        """Enters a result in the checkpoint of its frames; after the last pending one old checkpoints go."""
+        archive.set_score(self.run_dir, frames, score, keep=self.keep if is_last else None)
+
+    def load(self, point: ResumePoint | None) -> None:
+        """Restores a checkpoint, where there is one; the random number generators come last.
+
+        Raises:
+            UserError: if the checkpoint does not fit what was built.
+            RunError: if something else, as a full disk, is in the way.
+        """
+        if point is None:
+            return
+        names = [*self.parts, "collector", "books", "rng", *["normaliser"] * point.is_fork]
+        if point.settings.get("schedule") is None and "schedule" in names:  # which a fork adds
+            names.remove("schedule")
+        states = archive.load(point.checkpoint, names)
+        try:
+            lost = self.restore(states, point)
+        except (UserError, RunError):
+            raise
+        except OSError as error:
+            where = error.filename or point.checkpoint
+            raise RunError(f"{where}: {error.strerror or error}; {point.checkpoint} is whole") from error
+        except Exception as error:  # a state of other parts, or whatever somebody else put into the file
+            reason = " ".join(str(error).split())[:200]
+            run = f"a fork with {describe_changes(point.changed)}" if point.changed else "this run"
+            if point.is_fork:  # which has not begun
+                (self.run_dir / CONFIG).unlink(missing_ok=True)
+            raise UserError(
+                f"{point.checkpoint} does not fit {run}: {type(error).__name__}: {reason}"
+            ) from error
+        self.saved_at = self.progress.frames
+        self.say_resumed(point, lost or point.restarts)
+
+    def say_resumed(self, point: ResumePoint, restart_reason: str | None) -> None:
+        """Prints what was resumed, and what continues differently."""
+        how = (
+            f"the environments start anew: {restart_reason}" if restart_reason else "all goes on as it stood"
+        )
+        if point.changed:
+            how = f"with {describe_changes(point.changed)}; {how.replace('all goes', 'all else goes')}"
+        verb = "forked" if point.is_fork else "resumed"
+        self.say(f"{verb} after {point.frames:,} frames from {from_here(point.checkpoint)}; {how}")
+        if point.changes("optim", "schedule"):
+            rate = self.parts["optimizer"].state_dict()["param_groups"][0]["lr"]
+            by = "; schedule=null keeps it constant" if self.run_metadata["settings"]["schedule"] else ""
+            self.say(f"the learning rate is now {rate:g}{by}")
+
+    def restore(self, states: Mapping[str, Any], point: ResumePoint) -> str | None:
+        """Gives every part its state; why the running episodes are lost, where they are."""
+        rows = point.checkpoint.parent if point.is_fork else None
+        # First, because a sampler is notified of what is written.
+        self.buffer_files.load(point.memory, self.env.device, rows)
+        if point.changed:
+            states = {**states, **changed_states(point, self.env, self.parts, states)}
+        self.restore_parts(states, point)
+        for name, counter in self.counters.items():
+            if name in states["books"] or name != "looks":  # which older runs lack
+                counter.load_state_dict(states["books"][name])
+        if point.is_fork:
+            states = self.begin_fork(states, point)
+        lost = self.episodes.restore(states["collector"], states["books"].get("rehearsal"))
+        self.collector.publish()
+        GlobalRNGState().load_state_dict(states["rng"])
+        return lost
+
+    def restore_parts(self, states: Mapping[str, Any], point: ResumePoint) -> None:
+        """Gives the parts their states; a schedule of another length is stepped to where it would be."""
+        is_rescheduled = point.settings["anneal_frames"] != self.run_metadata["settings"]["anneal_frames"]
+        is_rescheduled |= point.changes("optim", "schedule", "loss")
+        for name, part in self.parts.items():
+            if name == "schedule" and is_rescheduled:
+                fast_forward(part, self.parts["optimizer"], point.frames // self.progress.frames_per_batch)
+            else:
+                part.load_state_dict(states[name])
+
+    def begin_fork(self, states: Mapping[str, Any], point: ResumePoint) -> dict[str, Any]:
+        """Writes a fork's first checkpoint, from which it is a run by itself, and returns its states."""
+        parts = {name: part.state_dict() for name, part in self.parts.items()}
+        counters = {name: counter.state_dict() for name, counter in self.counters.items()}
+        collector = states["collector"]
+        if "own" in collector:  # with the policy, and so with the exploration as it was
+            now = self.collector.state(running=False)["own"]
+            policy = {name: value for name, value in now.items() if name == "policy_state_dict"}
+            collector = {**collector, "own": {**collector["own"], **policy}}
+        fork = {**states, **parts, "collector": collector, "books": {**states["books"], **counters}}
+        self.write(Snapshot(fork, self.metadata(point.restarts)))
+        return fork
+
+
+def fast_forward(schedule: LRScheduler, optimizer: Optimizer, batches: int) -> None:
+    """Steps a schedule of another length to where it would be after ``batches``."""
+    for group in optimizer.param_groups:
+        group["lr"] = group["initial_lr"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the optimizer should step first
+        for _ in range(batches):
+            schedule.step()
