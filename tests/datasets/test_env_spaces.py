@@ -106,7 +106,7 @@ def test_every_row_of_every_format_is_what_the_task_gave_and_took(kind, folder, 
         played.save_dataset(form, tmp_path / form, made, about)
         check(files.read_columns(form, tmp_path / form, "set"), kind, record)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    minari_sets.save_minari("kinds/set-v0", made, about, chosen)
+    minari_sets.save_minari("kinds/set-v0", made, about, chosen.env, chosen.build("env"))
     theirs = minari.load_dataset("kinds/set-v0")
     assert (theirs.observation_space, theirs.action_space) == KINDS[kind]
     for episode in theirs.iterate_episodes():
@@ -142,7 +142,7 @@ def test_what_was_written_is_learned_as_the_same_options_and_the_networks_see_th
     if form == "npz":
         played.save_dataset("npz", place, made, about)
     else:
-        minari_sets.save_minari(str(place), made, about, chosen)
+        minari_sets.save_minari(str(place), made, about, chosen.env, chosen.build("env"))
     data, env = read(chosen, place, form)
     own = GymIO(chosen.build("env"), env.base_env.action_spec_unbatched, "test")
     seen, acted = KINDS[kind]
