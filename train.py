@@ -91,7 +91,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     collect = partial(bind_accepted(build("collector"), data=data), env, make_worker_env, policy)
     player = partial(PolicyEvaluator, seed=settings.seed, max_steps=score.max_steps, play=family.evaluate)
     evaluate = player(make_env, actor, normaliser)
-    evaluate_final = partial(evaluate, episodes=score.final_episodes, drawn=SeedStream.CLOSING)
+    evaluate_final = partial(evaluate, episodes=score.final_episodes, seed_stream=SeedStream.FINAL)
     progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
     names, drawn_from = [extra.name for extra in extras], data if settings.from_data else None
     metrics = Metrics(learner.update, exploration, names, drawn_from)

@@ -116,7 +116,7 @@ def test_the_rebuilt_policy_repeats_the_closing_evaluation(algo, finished):
     folder, _ = finished(algo)
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
-        played = evaluator(frames, 2, SeedStream.CLOSING)
+        played = evaluator(frames, 2, SeedStream.FINAL)
     assert played.mean == json.loads((folder / "summary.json").read_text())["eval/return_mean"]
 
 
@@ -162,8 +162,8 @@ def test_a_film_is_of_the_policy_that_was_trained(algo, finished, tmp_path):
     folder, _ = finished(algo)
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
-        played = evaluator(frames, 1, SeedStream.CLOSING)
-        value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
+        played = evaluator(frames, 1, SeedStream.FINAL)
+        value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.FINAL)
     assert value == pytest.approx(played.mean, rel=1e-4)
     assert steps == played.lengths.item()
     assert (tmp_path / "film.mp4").stat().st_size > 1_000

@@ -25,7 +25,7 @@ def main(arguments: argparse.Namespace) -> None:
     env = VecNormalize(make_vec_env(arguments.id, seed=arguments.seed))
     model = PPO("MlpPolicy", env, seed=arguments.seed, device="cpu")
     model.learn(arguments.frames)
-    starts = episode_seed(arguments.seed, model.num_timesteps, SeedStream.CLOSING)
+    starts = episode_seed(arguments.seed, model.num_timesteps, SeedStream.FINAL)
     played = make_vec_env(arguments.id, n_envs=arguments.episodes, seed=starts)
     played.reset()  # as TorchRL does where it seeds; the evaluation's own reset then draws the same starts
     evaluation = VecNormalize(played, training=False, norm_reward=False)

@@ -113,6 +113,6 @@ def test_no_file_is_written_of_actions_in_a_dictionary(load, tmp_path):
 
 def test_a_film_is_of_the_policy_that_was_trained(folder, tmp_path):
     _, frames, evaluator = open_run(folder("grid"), checkpoint="last", device="cpu", trust=True)
-    wanted = evaluator(frames, 1, SeedStream.CLOSING)
-    value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
+    wanted = evaluator(frames, 1, SeedStream.FINAL)
+    value, steps, _ = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.FINAL)
     assert (value, steps) == (pytest.approx(wanted.mean, rel=1e-4), 5)

@@ -47,10 +47,10 @@ def test_each_group_has_its_own_columns_and_all_learn(folder):
 def test_predict_plays_pettingzoo_s_own_loop_as_an_evaluation_does(folder):
     settings, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
-        played = evaluator(frames, 1, SeedStream.CLOSING)
+        played = evaluator(frames, 1, SeedStream.FINAL)
     policy = hydrl.load(folder, "last")
     task = mpe2.simple_tag_v3.parallel_env()
-    seen, _ = task.reset(seed=episode_seed(settings.seed, frames, SeedStream.CLOSING))
+    seen, _ = task.reset(seed=episode_seed(settings.seed, frames, SeedStream.FINAL))
     total = []
     while task.agents:
         actions = policy.predict(seen)
@@ -100,8 +100,8 @@ def test_the_script_scores_sides_that_did_not_learn(folder):
 def test_a_film_is_of_the_episode_that_is_evaluated(folder, tmp_path):
     _, frames, evaluator = open_run(folder, checkpoint="last", device="cpu", trust=False)
     with closing(evaluator):
-        played = evaluator(frames, 1, SeedStream.CLOSING)
-        value, steps, cut = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.CLOSING)
+        played = evaluator(frames, 1, SeedStream.FINAL)
+        value, steps, cut = record_episode(evaluator, tmp_path / "film.mp4", frames, SeedStream.FINAL)
     assert (steps, cut) == (25, False)
     assert value == pytest.approx(played.mean, rel=1e-4)
     assert (tmp_path / "film.mp4").stat().st_size > 1_000

@@ -170,7 +170,7 @@ def test_seed_frames_and_the_set_drawn_from_fix_the_episodes():
 
     first = returns()
     assert first == returns()
-    others = [returns(frames=200), returns(drawn=SeedStream.CLOSING), returns(seed=1)]
+    others = [returns(frames=200), returns(drawn=SeedStream.FINAL), returns(seed=1)]
     assert len({tuple(each) for each in [first, *others]}) == 4
 
 

@@ -39,7 +39,7 @@ class CheckedEnv(gymnasium.Wrapper):
         self.dtypes: Any
         self.shapes: Any
         space = env.observation_space
-        # Tasks that work leave their bounds, too; those of pictures say how an encoder scales them.
+        # Environments that work leave their bounds, too; those of images say how an encoder scales them.
         if isinstance(space, Dict):
             self.dtypes = {name: subspace.dtype.type for name, subspace in space.items()}
             self.shapes = {name: subspace.shape for name, subspace in space.items()}

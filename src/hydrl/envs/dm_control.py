@@ -59,7 +59,7 @@ def make(
     if pixels is None:
         return task
     try:
-        task.picture(pixels, pixels)
+        task.draw(pixels, pixels)
     except Exception as error:  # whatever a simulator's graphics raise
         reason = " ".join(str(error).split())
         if "OpenGL" in reason:

@@ -251,8 +251,8 @@ def adapt_input(values: Tensor, space: Space) -> Tensor:
         if len(space.shape) == 2:
             return values[:, None]
         last = space.shape[-1] <= space.shape[-3]
-        picture = values if space.dtype in (np.uint8, np.bool_) else values.float()
-        return (picture.movedim(-1, -3) if last else picture).flatten(1, -3)
+        image = values if space.dtype in (np.uint8, np.bool_) else values.float()
+        return (image.movedim(-1, -3) if last else image).flatten(1, -3)
     if isinstance(space, Discrete):
         return nn.functional.one_hot(values - int(space.start), int(space.n)).float()
     flat = values.reshape(-1, math.prod(space.shape))

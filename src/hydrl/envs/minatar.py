@@ -11,7 +11,7 @@ from gymnasium.utils.seeding import np_random
 from hydrl.envs.optional import check_id, check_probability, require_package
 from hydrl.errors import UserError
 
-CELL_PIXELS = 32  # pixels of a cell's side in a film
+CELL_PIXELS = 32  # pixels of a cell's side in a video
 FPS = 20  # steps a second there, as in MinAtar's own window
 
 

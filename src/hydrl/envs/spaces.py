@@ -281,17 +281,17 @@ def channels_are_last(shape: tuple[int, ...]) -> bool:
     return shape[-1] <= shape[0]
 
 
-def channels_first(picture: np.ndarray) -> np.ndarray:
+def channels_first(image: np.ndarray) -> np.ndarray:
     """An image as ``[C, H, W]``, a view; the channels are the shorter side, or the last of equal sides.
 
     Stacks, ``[k, H, W, C]`` or ``[k, C, H, W]``, become ``k * C`` channels, the newest last.
     """
-    if picture.ndim == 2:
-        return picture[None]
-    if picture.ndim == 4:
-        stacked = np.stack([channels_first(frame) for frame in picture])
+    if image.ndim == 2:
+        return image[None]
+    if image.ndim == 4:
+        stacked = np.stack([channels_first(frame) for frame in image])
         return stacked.reshape(-1, *stacked.shape[2:])
-    return picture.transpose(2, 0, 1) if channels_are_last(picture.shape) else picture
+    return image.transpose(2, 0, 1) if channels_are_last(image.shape) else image
 
 
 def adapted_space(space: gymnasium.Space) -> Box:

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from hydrl.errors import UserError
 
-CELL_PIXELS = 16  # pixels of a bit's side in a film
+CELL_PIXELS = 16  # pixels of a bit's side in a video
 IMAGE_SIDE = 128  # pixels of the square in which a point moves
 
 

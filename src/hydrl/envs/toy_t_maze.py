@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-CELL_PIXELS = 16  # pixels of a cell's side in a film
+CELL_PIXELS = 16  # pixels of a cell's side in a video
 SIDES = (-1.0, 1.0)
 
 

@@ -30,9 +30,7 @@ READ_KEYS = {
     "value_network": ("action_value", "value"),
 }
 KL_KEYS = ("kl_approx", "kl")
-IMAGE_CHUNKS = (
-    8  # in which a batch of pictures is judged: whole, the system has to find new memory for it each time
-)
+IMAGE_CHUNKS = 8  # in which a batch of images is evaluated; whole, it needs new memory each time
 CHUNK_KEYWORDS = {"num_chunks", "num_chunk", "value_chunk_size"}  # keywords that say otherwise
 PROBABILISTIC_ACTOR = "torchrl.modules.ProbabilisticActor with return_log_prob=True"
 

@@ -171,14 +171,14 @@ def encoder(
     spec = env.observation_spec
     require_entries(spec, in_keys)
     names = ["_".join(key) if isinstance(key, tuple) else key for key in in_keys]
-    pictures = [name for name, key in zip(names, in_keys, strict=True) if is_image(spec, key)]
+    images = [name for name, key in zip(names, in_keys, strict=True) if is_image(spec, key)]
     if unknown := sorted(entries.keys() - {*names}):
         raise UserError(f"encoder.{unknown[0]}={entries[unknown[0]]}: entries are {', '.join(names)}")
-    if reader not in ("auto", "mlp") and not pictures:
+    if reader not in ("auto", "mlp") and not images:
         raise UserError(f"encoder={reader} reads pictures, and there are none in {', '.join(names)}")
-    for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in pictures):
+    for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in images):
         raise UserError(f"encoder.{name}={entries[name]} reads pictures, and {name} is a vector; use mlp")
-    if not pictures:
+    if not images:
         for key, value in (("features", features), ("channels", channels)):
             if value is not None:
                 line = f"encoder.{key}={value} is of pictures"
@@ -187,7 +187,7 @@ def encoder(
     networks = {}
     for name, key in zip(names, in_keys, strict=True):
         shape = spec[key].shape[spec.ndim :]
-        chosen = entries.get(name, reader) if name in pictures else "vector"
+        chosen = entries.get(name, reader) if name in images else "vector"
         option = f"encoder.{name}" if name in entries else "encoder"
         networks[name] = make_reader(
             option, spec[key], shape, chosen, scale, features=features, first=channels
@@ -231,10 +231,10 @@ def make_reader(
 def image_scaling(
     spec: TensorSpec, shape: Sequence[int], scale: Scale
 ) -> tuple[float | Tensor | None, float | Tensor | None]:
-    """What is subtracted from the pixels of a picture, and what they are divided by then.
+    """What is subtracted from an image's pixels, and what they are then divided by.
 
     Args:
-        spec: of the picture, with its bounds.
+        spec: of the image, with its bounds.
         shape: ``[C, H, W]``.
         scale: see :func:`encoder`.
 

@@ -40,9 +40,13 @@ ACTION_REPEATS = {
 
 @torch.no_grad()
 def record_episode(
-    evaluator: PolicyEvaluator, path: Path, frames: int, drawn: int, pause: Callable[[], None] = lambda: None
+    evaluator: PolicyEvaluator,
+    path: Path,
+    frames: int,
+    seed_stream: int,
+    pause: Callable[[], None] = lambda: None,
 ) -> tuple[float, int, bool]:
-    """Records one episode as an mp4 file; it begins as the first of ``evaluator(frames, ..., drawn)``.
+    """Records one episode as an mp4 file; the first of an evaluation.
 
     Played alone it may end differently, because MuJoCo's contacts magnify how a network rounds. Of an
     environment with more than 30 frames a second every second step is rendered, or every third and so on, at
@@ -52,7 +56,7 @@ def record_episode(
         evaluator: has the environment and the actor.
         path: of the file.
         frames: how long the policy was trained.
-        drawn: which episodes, see :class:`hydrl.training.evaluator.SeedStream`.
+        seed_stream: which episodes, see :class:`hydrl.training.evaluator.SeedStream`.
         pause: called before each video frame; if it raises there is no file.
 
     Returns:
@@ -65,7 +69,7 @@ def record_episode(
     """
     with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
         load_normalizer(env, evaluator.normaliser())
-        seed = episode_seed(evaluator.seed, frames, drawn)
+        seed = episode_seed(evaluator.seed, frames, seed_stream)
         env.set_seed(seed)
         seed_generators(seed)
         start, first = env.reset(), render_rgb(env)
@@ -111,9 +115,9 @@ def episode_result(episode: TensorDictBase) -> tuple[float, int, bool]:
 
 @torch.no_grad()
 def watch(
-    evaluator: PolicyEvaluator, frames: int, episodes: int, drawn: int
+    evaluator: PolicyEvaluator, frames: int, episodes: int, seed_stream: int
 ) -> Iterator[tuple[float, int, bool]]:
-    """Plays the episodes of ``evaluator(frames, episodes, drawn)`` in a window, at the environment's speed.
+    """Plays an evaluation's episodes in a window, at the environment's speed.
 
     Yields:
         What :func:`record_episode` returns, as each episode ends.
@@ -128,7 +132,7 @@ def watch(
         if "human" not in metadata.get("render_modes", ()):
             raise no_window(env, "it has no render mode human")
         for episode_number in range(episodes):
-            seed = episode_seed(evaluator.seed, frames, drawn) + episode_number
+            seed = episode_seed(evaluator.seed, frames, seed_stream) + episode_number
             try:
                 env.set_seed(seed)
             except Exception as error:  # whatever a simulator's graphics raise
@@ -196,16 +200,16 @@ class EpisodeVideo:
         """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`."""
         if self.every is not None:
             path = self.folder / "final.mp4"
-            self.record(path, "eval/final_video", SeedStream.CLOSING, pause, say, show)
+            self.record(path, "eval/final_video", SeedStream.FINAL, pause, say, show)
 
     def record(
-        self, path: Path, key: str, drawn: int, pause: Callable[[], None], say: Say, show: Show
+        self, path: Path, key: str, seed_stream: int, pause: Callable[[], None], say: Say, show: Show
     ) -> None:
         """Records a video and shows it under ``key``."""
         frames = self.progress.frames
         with timeit("time/video"):
             try:
-                _, steps, is_cut = record_episode(self.evaluator, path, frames, drawn, pause)
+                _, steps, is_cut = record_episode(self.evaluator, path, frames, seed_stream, pause)
                 if is_cut:
                     say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
                 show(key, path)
@@ -237,7 +241,7 @@ def render_rgb(env: EnvBase) -> np.ndarray:
 def env_name(env: EnvBase) -> str:
     """The id of a Gymnasium environment, or the class name of another."""
     base = env.base_env
-    return getattr(getattr(base, "spec", None), "id", getattr(base, "named", type(base).__name__))
+    return getattr(getattr(base, "spec", None), "id", getattr(base, "label", type(base).__name__))
 
 
 @contextmanager

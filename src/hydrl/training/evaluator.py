@@ -23,8 +23,8 @@ from hydrl.training.timers import timeit
 class SeedStream(IntEnum):
     """Which evaluation episodes to draw; with the run's seed and frames it fixes their seed."""
 
-    TRAINING = 0  # played while training
-    CLOSING = 1  # fresh ones, that confirm a solution and end a run
+    TRAINING = 0  # during training
+    FINAL = 1  # fresh episodes, which confirm a solution and end a run
     LATER = 2  # of `scripts/evaluate.py`; further numbers give further ones
 
 
@@ -58,7 +58,7 @@ class PolicyEvaluator:
         self.envs: dict[int, TransformedEnv] = {}
         self.last: tuple[tuple[int, int, int], Evaluation] | None = None
 
-    def __call__(self, frames: int, episodes: int, drawn: int = SeedStream.TRAINING) -> Evaluation:
+    def __call__(self, frames: int, episodes: int, seed_stream: int = SeedStream.TRAINING) -> Evaluation:
         """The first whole episode of each of ``episodes`` environments.
 
         Waiting for every environment's first episode is unbiased; the first episodes to finish would be short
@@ -67,14 +67,14 @@ class PolicyEvaluator:
         Args:
             frames: of training; another call with the same arguments returns the same evaluation.
             episodes: how many.
-            drawn: one of :class:`SeedStream`.
+            seed_stream: one of :class:`SeedStream`.
         """
-        request = frames, episodes, int(drawn)
+        request = frames, episodes, int(seed_stream)
         if self.last is None or self.last[0] != request:
             self.last = request, self.play(*request)
         return self.last[1]
 
-    def play(self, frames: int, episodes: int, drawn: int) -> Evaluation:
+    def play(self, frames: int, episodes: int, seed_stream: int) -> Evaluation:
         """Plays the episodes with seeded random generators, and restores these afterwards."""
         with timeit("time/evaluate"), preserve_rng():
             seed_generators(self.seed)
@@ -82,7 +82,7 @@ class PolicyEvaluator:
                 self.envs[episodes] = self.make_env(num_envs=episodes)
             env = self.envs[episodes]
             load_normalizer(env, self.normaliser())
-            seed = episode_seed(self.seed, frames, drawn)
+            seed = episode_seed(self.seed, frames, seed_stream)
             env.set_seed(seed)
             seed_generators(seed)
             try:
@@ -105,15 +105,15 @@ class PolicyEvaluator:
                 warn_once(f"an environment of the evaluation cannot be closed: {reason}")
 
 
-def episode_seed(seed: int, frames: int, drawn: int) -> int:
+def episode_seed(seed: int, frames: int, seed_stream: int) -> int:
     """The seed of an evaluation's first environment; each further one has the next.
 
     Args:
         seed: the run's.
         frames: of training.
-        drawn: one of :class:`SeedStream`.
+        seed_stream: one of :class:`SeedStream`.
     """
-    return int(np.random.SeedSequence([seed, frames, drawn]).generate_state(1)[0] % 2**31)
+    return int(np.random.SeedSequence([seed, frames, seed_stream]).generate_state(1)[0] % 2**31)
 
 
 @contextmanager
