@@ -176,7 +176,7 @@ def test_actions_it_cannot_take_are_told_in_a_line(algo, data):
         pytest.skip("it takes all that one agent can do")
     chosen = settings(*words, f"env={env_of(algo, fits=False)}")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders)
-    with pytest.raises(UserError, match=f"^algo={algo} acts in .* action spaces and env=.* use algo="):
+    with pytest.raises(UserError, match=f"^algo={algo}: acts in .* action spaces, and env=.* Use algo="):
         check_action_space(chosen, specs.action_kind(env))
 
 

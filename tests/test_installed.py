@@ -116,7 +116,7 @@ def test_results_need_a_checkout(call: Call):
 
 def test_the_installed_command_tells_a_mistake_in_a_line(call: Call):
     done = call("hydrl", "optim.lrr=1")
-    told = "error: optim.lrr=1: there is no such key; did you mean optim.lr?\n"
+    told = "error: optim.lrr=1: no such key. Write optim.lr=1.\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 
 
@@ -138,7 +138,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     ("word", "message"),
     [
         ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, record, data, "),
-        ("foo=1", "foo=1: there is no such key; hydrl --cfg job prints all"),
+        ("foo=1", "foo=1: no such key. hydrl --cfg job prints all"),
         ("search=ppo", "search=ppo: a search is made by hydrl search, as search=ppo"),
     ],
 )

@@ -45,10 +45,10 @@ def test_another_algorithm_names_those_that_can_before_the_first_reset(algo, tmp
     kind = "continuous" if algo == "sac" else "discrete"
     assert done.returncode == 2
     acts = (
-        f"error: algo={algo} acts in {kind} action spaces and env.id=tests.fakes.multi_discrete:Shown-v0 "
+        f"error: algo={algo}: acts in {kind} action spaces, and env.id=tests.fakes.multi_discrete:Shown-v0 "
         "has multi-discrete actions"
     )
-    assert f"{acts}; use algo={', '.join(ABLE[:-1])} or {ABLE[-1]}\n" in done.stderr
+    assert f"{acts}. Use algo={', '.join(ABLE[:-1])} or {ABLE[-1]}.\n" in done.stderr
 
 
 @pytest.mark.parametrize("actions", ["one_hot_several", "one_hot_stacked"])

@@ -170,34 +170,33 @@ def test_a_search_draws_from_ranges_of_one_s_own_and_its_runs_find_the_folder(pr
 
 # What is added to algo=my_ppo env=corridor, and what the answer holds.
 MISTAKES = {
-    "+loss.module.flatt=1": "loss.module.flatt=1: my_losses.FlatLoss takes no flatt; did you mean "
-    "loss.module.flat?",
-    "+loss.extra=1": "loss.extra=1: there is no such key",
-    "+loss.keys.my_key=a": "loss.keys.my_key=a: there is no such key",
-    "+loss.networks.other=actor": "my_losses.FlatLoss takes no other; loss.networks has actor_network, "
+    "+loss.module.flatt=1": "my_losses.FlatLoss takes no flatt. Write loss.module.flat=1.",
+    "+loss.extra=1": "loss.extra=1: no such key",
+    "+loss.keys.my_key=a": "loss.keys.my_key=a: no such key",
+    "+loss.networks.other=actor": "my_losses.FlatLoss takes no other. loss.networks has actor_network, "
     "critic_network",
-    "+actor.widthh=1": "actor.widthh=1: my_nets.actor takes no widthh; did you mean actor.width?",
-    "+actor.num_cells=[3]": "actor.num_cells=[3]: my_nets.actor takes no num_cells; actor has width",
+    "+actor.widthh=1": "actor.widthh=1: my_nets.actor takes no widthh. Write actor.width=1.",
+    "+actor.num_cells=[3]": "actor.num_cells=[3]: my_nets.actor takes no num_cells. actor has width",
     "+critic.init=null": "critic.init=null: my_nets.critic takes no init",
-    "+transforms.blind.shar=1": "transforms.blind.shar=1: my_transforms.Blind takes no shar; did you mean "
-    "transforms.blind.share?",
-    "+env.longer=3": "env.longer=3: my_envs:Corridor-v0 takes no longer; ",
-    "+extra=1": "extra=1: there is no such key",
+    "+transforms.blind.shar=1": "transforms.blind.shar=1: my_transforms.Blind takes no shar. Write "
+    "transforms.blind.share=1.",
+    "+env.longer=3": "env.longer=3: my_envs:Corridor-v0 takes no longer. ",
+    "+extra=1": "extra=1: no such key",
     "+compatible_with.actr=[net]": "compatible_with.actr=[net]: ",
     "action_spaces=[neither]": "action_spaces",
-    "critic=state_value": "critic=state_value does not fit algo=my_ppo; use critic=net",
-    "actor=stochastic": "actor=stochastic does not fit algo=my_ppo; use actor=net",
-    "actor._target_=my_nets.Net": "my_nets.Net is a class, but no TensorDictModuleBase; name one, or a "
+    "critic=state_value": "critic=state_value: does not go with algo=my_ppo. Use critic=net",
+    "actor=stochastic": "actor=stochastic: does not go with algo=my_ppo. Use actor=net",
+    "actor._target_=my_nets.Net": "my_nets.Net: this class is no TensorDictModuleBase. Name one, or a "
     "function that makes one when called as actor(env, …)",
-    "critic._target_=my_nets.actor": "as the run does it, critic(env, actor, …): too many positional",
-    "loss.module._target_=my_nets.Net": "my_nets.Net is a class, but no LossModule",
-    "transforms.blind._target_=my_nets.Net": "my_nets.Net is a class, but no Transform",
-    "+env.wrappers.slip._target_=my_envs.Slippery": "env.wrappers.slip cannot be built by my_envs.Slippery "
-    "as the run does it, wrapper(env, …): missing a required argument: 'share'",
+    "critic._target_=my_nets.actor": "the call critic(env, actor, …) fails: too many positional",
+    "loss.module._target_=my_nets.Net": "my_nets.Net: this class is no LossModule",
+    "transforms.blind._target_=my_nets.Net": "my_nets.Net: this class is no Transform",
+    "+env.wrappers.slip._target_=my_envs.Slippery": "env.wrappers.slip._target_=my_envs.Slippery: the call "
+    "wrapper(env, …) fails: missing a required argument: 'share'",
     "+env.wrappers.slip._target_=my_envs.Slippery +env.wrappers.slip.shares=1": "my_envs.Slippery takes no "
-    "shares; did you mean env.wrappers.slip.share?",
-    "+env.wrappers.slip._target_=my_envs.Corridor": "my_envs.Corridor is a class, but no Wrapper; name one",
-    "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor is a class, but no EnvBase; use env=gym "
+    "shares. Write env.wrappers.slip.share=",
+    "+env.wrappers.slip._target_=my_envs.Corridor": "my_envs.Corridor: this class is no Wrapper. Name one",
+    "env._target_=my_envs.Corridor ~env.id": "my_envs.Corridor: this class is no EnvBase. Use env=gym "
     "env.id=my_envs:Corridor-v0",
 }
 
@@ -230,10 +229,10 @@ def test_what_a_builder_gives_is_looked_at(project):
     line = settings(user_dirs.searchpath([project / "conf"]), "algo=my_ppo", "env=line")
     kind = action_kind(make_env(line.build("env"), []))
     with pytest.raises(
-        UserError, match=r"algo=my_ppo acts in discrete action spaces and env=line has contin"
+        UserError, match=r"algo=my_ppo: acts in discrete action spaces, and env=line has contin"
     ):
         check_action_space(line, kind)
-    with pytest.raises(UserError, match="actor is a Net; wrap it in a TensorDictModule"):
+    with pytest.raises(UserError, match=r"actor: is a Net\. Wrap it in a TensorDictModule"):
         network("actor", lambda env: my_nets.Net(2, 8), env)
-    with pytest.raises(UserError, match=r"actor writes .* but not action"):
+    with pytest.raises(UserError, match=r"actor: writes .* but not action"):
         network("actor", lambda env: my_nets.critic(env, None, width=8), env)

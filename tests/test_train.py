@@ -317,7 +317,7 @@ def test_a_sweep_runs_each_member_as_it_runs_alone_and_a_failed_one_ends_no_othe
     sweep = typed("-m", "minibatches.size=999,64", *words, f"hydra.sweep.dir={tmp_path / 'sweep'}")
     output = " ".join(sweep.stdout.split())
     assert sweep.returncode == 2, sweep.stderr
-    assert "minibatches.size=999 is more than collector.frames_per_batch=128" in output
+    assert "minibatches.size=999: is more than collector.frames_per_batch=128" in output
     (summary,) = (tmp_path / "sweep").rglob("summary.json")
     assert summary.parent.name.startswith("ppo-pendulum-")
     assert metrics(summary.parent) == metrics(run(*words))

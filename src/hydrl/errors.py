@@ -1,5 +1,6 @@
 """What a user can mend: told in a line or two, never with a traceback."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -23,6 +24,23 @@ class UserError(ValueError):
     """A mistake in the configuration; the message names the key, the value and what would do."""
 
     exit_code = 2
+
+
+class ConfigError(UserError):
+    """Unknown keys and wrong values, all of them at once.
+
+    Args:
+        lines: the message for each key.
+    """
+
+    def __init__(self, lines: Mapping[str, str]) -> None:
+        super().__init__(dict(lines))
+        self.lines = dict(lines)
+
+    def __str__(self) -> str:
+        """The message of one key, or how many there are and a line for each."""
+        messages = list(self.lines.values())
+        return messages[0] if len(messages) == 1 else "\n  ".join([f"{len(messages)} mistakes:", *messages])
 
 
 class RunError(Exception):

@@ -9,7 +9,7 @@ from hydrl.config.describe import chosen
 from hydrl.config.ranges import LIMITS, RANGES
 from hydrl.config.schema import ASKED, NETWORKS, Parts
 from hydrl.config.settings import algorithms
-from hydrl.config.suggestions import CALLED
+from hydrl.config.suggestions import aliases
 from hydrl.config.tree import choices, find, paths
 from hydrl.errors import UserError
 from tests.conftest import data_of, settings
@@ -29,7 +29,11 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
             content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{group}/{name}.yaml"))
             known |= {f"{network}.{where}{key}" for network in NETWORKS for key in paths(content)}
     known |= set(paths(OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml"))))
-    assert CALLED.keys() <= known | {each.name for each in CONFIGS.iterdir()}
+    words = [
+        word for ours in aliases()["keys"].values() for text in ours for word in text.split(" (")[0].split()
+    ]
+    typed = {word.partition("=")[0] for word in words if word[0] not in "+~"}
+    assert typed <= known | {each.name for each in CONFIGS.iterdir()} | {"hydra.run.dir", "logger.project"}
     ranges = [key.replace("NETWORK", "actor") for _, keys in RANGES for key in keys.split()]
     assert {key for each in ASKED.values() for key in each.split()} <= known
     assert {*ranges, *(key for pair in LIMITS for key in pair)} <= known
@@ -76,16 +80,16 @@ def test_what_is_needed_of_another_key_can_be_set():
     [
         (
             "algo=crossq env=pendulum compile=true",
-            "compile=true does not work with critic.norm, which counts its batches; use compile=false",
+            "compile=true: does not go with critic.norm, which counts its batches. Use compile=false",
         ),
         (
             "algo=rainbow env=cartpole compile=true",
-            "does not work with DistributionalDQNLoss, which computes its target of single steps, with",
+            "does not go with DistributionalDQNLoss, which computes its target of single steps, with",
         ),
         (
             "algo=ppo env=hopper actor=tanh_normal layers@actor=batch_renorm",
-            "actor.norm standardises by the minibatch, by which the probability of an action that was taken "
-            "changes; use layers@actor=mlp",
+            "actor.norm: normalises over the minibatch, which changes the probability of the actions taken. "
+            "Use layers@actor=mlp",
         ),
     ],
 )
@@ -108,5 +112,5 @@ def test_a_run_never_writes_over_another(tmp_path):
     (tmp_path / ".hydra").mkdir()
     settings("env=cartpole", run_dir=tmp_path)  # a run that never came to save anything
     (tmp_path / "checkpoints" / "checkpoint-000000000010").mkdir()
-    with pytest.raises(UserError, match=f"holds a run already; go on with it by resume={tmp_path}"):
+    with pytest.raises(UserError, match=f"holds a run already\\. Resume it by resume={tmp_path}"):
         settings("env=cartpole", run_dir=tmp_path)

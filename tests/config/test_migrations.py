@@ -3,6 +3,7 @@
 import pytest
 from hydra.utils import get_object
 
+from hydrl.config.call_checks import check_target
 from hydrl.config.migrations import (
     new_config,
     new_name,
@@ -13,7 +14,6 @@ from hydrl.config.migrations import (
     table,
     with_encoders,
 )
-from hydrl.config.signatures import imported
 from hydrl.config.user_dirs import use
 from hydrl.errors import UserError
 
@@ -246,5 +246,5 @@ def test_an_import_by_an_old_name_is_an_error_that_names_the_new(statement, old,
     monkeypatch.syspath_prepend(tmp_path)
     module = f"my_old_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(f"{statement}\n")
-    with pytest.raises(UserError, match=f"cannot be imported: hydrl.{old} is now hydrl.{new}$"):
-        imported("actor", f"{module}.net")
+    (message,) = dict(check_target("actor", {"_target_": f"{module}.net"}, {})).values()
+    assert message.endswith(f": cannot be imported: hydrl.{old} is now hydrl.{new}.")

@@ -28,7 +28,7 @@ def test_an_address_of_a_run_folder_needs_trust_unless_typed(group: str) -> None
 )
 def test_a_url_of_a_run_folder_needs_trust_wherever_it_stands(place: str) -> None:
     for values in ({"env": {"kwargs": {"a.b": place}}}, {"logger": {"wandb": {"tags": ["a", place]}}}):
-        with pytest.raises(UserError, match=r"resume=run: \S+=.*//.* reaches another machine; .*trust=true"):
+        with pytest.raises(UserError, match=r"resume=run: \S+=.*//.* reaches another machine\. .*trust=true"):
             check_addresses(values, "resume=run", ["seed=1"])
     check_addresses({"env": {"server": place}}, "resume=run", [f"env.server={place}"])
     check_addresses({"env": {"server": place}}, "resume=run", [f"env={{server:{place}}}"])
@@ -70,7 +70,7 @@ def test_going_on_with_a_folder_reaches_no_machine_that_it_names(
     assert done.returncode == 2, done.stdout
     key = words[-1].partition("=")[0].lstrip("+")
     assert f"{key}=" in done.stderr
-    assert "reaches another machine; type it yourself, or add trust=true" in done.stderr
+    assert "reaches another machine. Type it yourself, or add trust=true" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

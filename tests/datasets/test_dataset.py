@@ -222,12 +222,12 @@ def test_pictures_of_another_size_are_refused(kept, run):
     [
         (
             ["~data"],
-            "minibatches needs data; add data=replay_buffer data.path=DIR, or use minibatches=replay",
+            "minibatches needs a dataset. Add data=replay_buffer data.path=DIR, or use minibatches=replay",
         ),
         (["minibatches.share=0.01"], "minibatches.share=0.01 of minibatches.size=32 leaves one of both out"),
         (
             ["minibatches.n_steps=3"],
-            "n_steps=3 does not work with minibatches, which mixes rows of",
+            "n_steps=3: does not go with minibatches, which mixes rows of",
         ),
         (["minibatches.share=1.0"], "minibatches.share=1.0: should be less than 1"),
         (["buffer=prioritized"], "buffer=prioritized is for a memory alone; use buffer=replay"),
@@ -241,9 +241,14 @@ def test_what_cannot_be_mixed_is_told_before_anything_is_learned(kept, run, word
 
 
 def test_data_that_nothing_reads_is_told(kept):
-    with pytest.raises(UserError, match="data: nothing reads it; use minibatches=mixed, or data=null"):
+    with pytest.raises(
+        UserError, match=r"data: nothing reads the dataset\. Use minibatches=mixed, or data=null"
+    ):
         settings(*SAC, "data=replay_buffer", f"data.path={kept(*SAC)}")
-    with pytest.raises(UserError, match="data: nothing reads it; use algo=bc, or another that learns from"):
+    with pytest.raises(
+        UserError,
+        match=r"data: nothing reads the dataset\. Use algo=bc, or another algorithm that learns from",
+    ):
         settings("algo=ppo", "env=cartpole", "data=replay_buffer", "data.path=x")
 
 

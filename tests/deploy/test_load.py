@@ -211,9 +211,9 @@ def test_the_script_writes_a_file_for_other_programs(trained, tmp_path):
     [
         (["run=nowhere", "render=rgb_array"], "render=rgb_array: use human for a window, or video=true"),
         (["run=nowhere", "render=human", "video=true"], "leave one of them out"),
-        ([], "run has no value; give one, as run=outputs/… episodes=100"),
+        ([], "run=???: no value. Write run=VALUE, as run=outputs/… episodes=100."),
         (["run=nowhere"], "run=nowhere: no run lies there"),
-        (["run=nowhere", "episode=3"], "episode=3: there is no such key; did you mean episodes?"),
+        (["run=nowhere", "episode=3"], "episode=3: no such key. Write episodes=3."),
         (["run=nowhere", "episodes=many"], "'many'"),
         (["run=nowhere", "episodes=0"], "episodes=0: give 1 or more"),
         (["run=nowhere", "checkpoint=first"], "checkpoint=first: use last, best or a number of frames"),
@@ -222,7 +222,7 @@ def test_the_script_writes_a_file_for_other_programs(trained, tmp_path):
         (["run=nowhere", "stream=-1"], "stream=-1: give 0 or more"),
         (["run=nowhere", "video=maybe"], "'maybe' is not a valid bool"),
         (["run=${nothing}"], "'nothing' not found"),
-        (["nowhere"], "nowhere: write key=value"),
+        (["nowhere"], "nowhere: no value. Write KEY=VALUE"),
     ],
 )
 def test_mistakes_are_told_in_a_line(words, message):

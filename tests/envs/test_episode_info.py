@@ -212,13 +212,13 @@ def test_workers_hand_them_over(run):
 
 # What is added, and what the answer holds.
 MISTAKES = {
-    "+env.info_keys=distance": "env.info_keys=distance: should be a list of names of info, as [distance]",
+    "+env.info_keys=distance": "env.info_keys=distance: should be a list of names in info. Write [distance]",
     "env.info_keys=[1]": "env.info_keys=[1]: should be a list of names",
     "+env.info_keys={distance:max}": "env.info_keys.distance=max: should be last, mean or sum",
-    "+env.info_keys=[episodes]": "train/episodes and eval/episodes is a number of hydrl's own",
-    "env=custom env._target_=torchrl.envs.PendulumEnv +env.info_keys=[a] ~env.id": "env.info_keys=[a] is for "
-    "Gymnasium's tasks, which env._target_=torchrl.envs.PendulumEnv does not make",
-    "env.info_key=[a]": "env.info_key=[a]: there is no such key",
+    "+env.info_keys=[episodes]": "train/episodes and eval/episodes is a metric of hydrl's own",
+    "env=custom env._target_=torchrl.envs.PendulumEnv +env.info_keys=[a] ~env.id": "env.info_keys=[a]: this "
+    "key is for Gymnasium environments",
+    "env.info_key=[a]": "env.info_key=[a]: no such key",
 }
 
 

@@ -89,8 +89,8 @@ def test_groups_are_by_name_or_as_they_are_asked_for():
 def test_what_learns_one_group_refuses_several(algo, continuous):
     env = made(TAG, continuous_actions=continuous)
     chosen = settings(f"algo={algo}", "env=pettingzoo", f"env.id={TAG}")
-    told = f"^algo={algo} learns one group of agents, and env.id={TAG} has adversary and agent; "
-    with pytest.raises(UserError, match=f"{told}use algo=mappo or algo=ippo$"):
+    told = f"^algo={algo}: learns one group of agents, and env.id={TAG} has adversary and agent. "
+    with pytest.raises(UserError, match=f"{told}Use algo=mappo or algo=ippo.$"):
         check_groups(chosen, [*specs.agent_groups(env)], alike=specs.are_alike(env))
     with pytest.raises(UserError, match=r"in the groups adversary and agent, .* use actor=multi_agent"):
         chosen.build("critic")(env, chosen.build("actor")(env))
@@ -98,7 +98,7 @@ def test_what_learns_one_group_refuses_several(algo, continuous):
 
 def test_agents_that_are_alike_are_offered_one_group():
     env, chosen = made(SPREAD, group_map="one_group_per_agent"), settings("algo=qmix", "env=simple_spread")
-    with pytest.raises(UserError, match=r"algo=ippo, or env\.group_map=all_in_one_group$"):
+    with pytest.raises(UserError, match=r"algo=ippo, or env\.group_map=all_in_one_group\.$"):
         check_groups(chosen, [*specs.agent_groups(env)], alike=specs.are_alike(env))
     assert not specs.are_alike(made(TAG))
     check_groups(settings("algo=mappo", "env=simple_tag"), ["adversary", "agent"], alike=False)

@@ -37,13 +37,13 @@ def test_an_evaluation_leaves_the_training_s_draws_alone(run):
 
 
 def test_what_vmas_does_not_have_is_told(run):
-    with pytest.raises(UserError, match=r"env\.scenario=balanc: no such choice; try balance, "):
+    with pytest.raises(UserError, match=r"env\.scenario=balanc: no such option\. Try balance, "):
         run("algo=mappo", "env=vmas", "env.scenario=balanc")
     with pytest.raises(
         UserError, match=r"^env\.scenario_kwargs: \{'n_agent': 4\} passed but not used by the s"
     ):
         run("algo=mappo", "env=vmas", "env.scenario=balance", "+env.scenario_kwargs.n_agent=4")
-    with pytest.raises(UserError, match=r"continuous actions; add \+env\.continuous_actions=false, or use "):
+    with pytest.raises(UserError, match=r"continuous actions\. Add \+env\.continuous_actions=false\. Use "):
         run("algo=qmix", "env=vmas", "env.scenario=balance")
 
 

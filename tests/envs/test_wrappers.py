@@ -150,22 +150,21 @@ def test_predict_takes_what_the_wrapped_task_gives(unbroken):
 MISTAKES = {
     "+env.wrappers.x._target_=gymnasium.wrappers.NoSuch": "cannot be imported",
     "+env.wrappers.x._target_=gymnasium.wrappers.TimeLimit +env.wrappers.x.max_steps=3": "gymnasium.wrappers."
-    "TimeLimit takes no max_steps; did you mean env.wrappers.x.max_episode_steps?",
+    "TimeLimit takes no max_steps. Write env.wrappers.x.max_episode_steps=",
     "+env.wrappers.x._target_=gymnasium.wrappers.TimeLimit +env.wrappers.x.max_episode_steps=a": "should be "
     "an integer",
     "+env.wrappers.x._target_=gymnasium.wrappers.TimeLimit": "missing a required argument: "
     "'max_episode_steps'",
-    "+env.wrappers.x._target_=torch.nn.Identity": "torch.nn.Identity is a class, but no Wrapper; name one, "
+    "+env.wrappers.x._target_=torch.nn.Identity": "torch.nn.Identity: this class is no Wrapper. Name one, "
     "or a function that makes one when called as wrapper(env, …)",
-    "+env.wrappers.x._target_=gymnasium.wrappers.vector.ClipReward": "is a class, but no Wrapper",
+    "+env.wrappers.x._target_=gymnasium.wrappers.vector.ClipReward": "this class is no Wrapper",
     "+env.wrappers.x.min=3": "env.wrappers.x={min: 3}: should have _target_",
-    "+env.wrappers.x=null": "leave it out by ~env.wrappers.x",
+    "+env.wrappers.x=null": "Write ~env.wrappers.x.",
     "+env.wrappers=[{_target_:gymnasium.wrappers.TimeLimit}]": "should be wrappers by names of yours",
-    "+env.wrappers.x._target_=gymnasium.wrappers.NormalizeObservation": "use transforms=running_norm",
+    "+env.wrappers.x._target_=gymnasium.wrappers.NormalizeObservation": "Use transforms=running_norm",
     "+env.wrappers.x._target_=gymnasium.wrappers.ClipReward +env.wrappers.x.training_only=1": "env.wrappers."
     "x.training_only=1: should be true or false",
-    "+env.observe=[0]": f"env.observe=[0]: env.id={TASK} takes observe itself, and here it is a key of "
-    "hydrl's",
+    "+env.observe=[0]": f"env.observe=[0]: env.id={TASK} takes observe too, and here it is a key of hydrl's",
 }
 
 
@@ -181,7 +180,7 @@ def test_wrappers_are_for_gymnasium_s_tasks():
     target = "env._target_=torchrl.envs.PendulumEnv"
     wrapper = "+env.wrappers.x._target_=gymnasium.wrappers.ClipReward"
     for word, key in ((wrapper, "wrappers"), ("+env.observe=[0]", "observe")):
-        line = rf"env.{key}=.* is for Gymnasium's tasks, which {target} does not make"
+        line = rf"env.{key}=.*: this key is for Gymnasium environments, and {target} makes another"
         with pytest.raises(UserError, match=line):
             settings(*SMALL, "env=custom", target, word)
 

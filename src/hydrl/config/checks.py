@@ -9,18 +9,18 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hydrl.config.call_checks import check_signatures, check_value
 from hydrl.config.compatibility import incompatible, mislabelled, unheard, unmet_requirements
 from hydrl.config.networks import forgetful, from_one_or_another, ill_read, standardised
 from hydrl.config.overrides import choices_made, forks, key_of, words
 from hydrl.config.ranges import RANGES, too_large
 from hydrl.config.schema import ASKED, NETWORKS, Part, Values, asked
-from hydrl.config.signatures import check_signatures, hold_one
-from hydrl.config.suggestions import missing
+from hydrl.config.suggestions import missing, without_copies
 from hydrl.config.tasks import ill_named, ill_wrapped, lacking
 from hydrl.config.tree import content, find, show
 from hydrl.config.tuned import NOBODY_CHOSE, unnamed
 from hydrl.config.user_dirs import sources
-from hydrl.errors import UserError
+from hydrl.errors import ConfigError, UserError
 
 
 def check(values: Values) -> None:
@@ -29,11 +29,14 @@ def check(values: Values) -> None:
     Raises:
         UserError: naming the key, the value and what would do.
     """
+    mistakes: dict[str, str] = {}
     for kind, keys in RANGES:
         for key in dict.fromkeys(each.replace("NETWORK", net) for each in keys.split() for net in NETWORKS):
             part, _, name = key.rpartition(".")
             if isinstance(node := find(values, part), Mapping) and name in node:
-                hold_one(key, kind, values)
+                mistakes |= dict(check_value(key, kind, values))
+    if mistakes:
+        raise ConfigError(without_copies(mistakes, values))
     for each in ("frames", "envs"):  # train.py asks every collector for them
         if asked(values, each) is None:
             raise UserError(missing(ASKED[each]))
@@ -59,20 +62,20 @@ def begun_from(values: Values) -> Iterator[str]:
     run, parts, which = asks["run"], asks["parts"] or [], asks["checkpoint"]
     if run is None and (parts or which != "best"):
         said = f"init_from.parts={show(parts)}" if parts else f"init_from.checkpoint={which}"
-        yield f"{said}: no run is named; add init_from=DIR"
+        yield f"{said}: no run is named. Add init_from=DIR."
     if run is None:
         return
     if not run:
-        yield "init_from= names no run; write init_from=DIR, or init_from=null for none"
+        yield "init_from=: no run is named. Write init_from=DIR, or init_from=null for none."
     elif not Path(run).exists() and values["resume"] is None:  # a resumed run reads nothing of it
         none = ", or init_from=null for none" if run.lower() == "none" else ""
-        yield f"init_from={run}: there is no such folder; give a run's, or one of its checkpoints{none}"
+        yield f"init_from={run}: no such folder. Write a run's, or one of its checkpoints{none}."
     if run.endswith(".torchrl") and which != "best":
-        yield f"init_from.checkpoint={which}: init_from={run} is a checkpoint; leave one of them out"
+        yield f"init_from.checkpoint={which}: init_from={run} is a checkpoint. Leave one of them out."
     learned = set(values["loss"]["networks"].values())
     if lacking := [each for each in parts if each in NETWORKS and each not in learned]:
         there = ", ".join([each for each in NETWORKS if each in learned])
-        yield f"init_from.parts={show(parts)}: this run has no {lacking[0]}; its networks are {there}"
+        yield f"init_from.parts={show(parts)}: this run has no {lacking[0]}. Its networks are {there}."
 
 
 def at_odds(values: Values) -> Iterator[str]:
@@ -81,34 +84,36 @@ def at_odds(values: Values) -> Iterator[str]:
     started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
     fork = forks(values["resume"], folder)
     if (values["resume"] is None or fork) and started:  # a run never writes over another
-        there = f"hydra.run.dir={folder} holds a run already"
-        yield f"{there}; go on with it by {shlex.quote(f'resume={folder}')}, or choose another"
+        there = f"hydra.run.dir={folder}: holds a run already"
+        yield f"{there}. Resume it by {shlex.quote(f'resume={folder}')}, or choose another folder."
     module, workers = values["loss"]["module"], asked(values, "workers")
     if workers and any(map(running, values["transforms"].values())):
         yield (
-            "running statistics of observations or rewards would stay in the workers; "
-            "use collector=single, or transforms=normalized init_stats_frames=1_000, "
-            "which leaves rewards as they are"
+            "transforms: running statistics of observations or rewards would stay in the workers. "
+            "Use collector=single, or transforms=normalized init_stats_frames=1_000, "
+            "which leaves rewards as they are."
         )
     steps = find(values, "minibatches.n_steps") or 1
     if steps > 1 and from_one_or_another(values) and not asked(values, "sequence"):
         yield (
-            f"minibatches.n_steps={steps} sums rewards from batch to batch, and with collector.sync=false a "
-            "batch comes from one worker or another; use collector=multi_sync or minibatches.n_steps=1"
+            f"minibatches.n_steps={steps}: rewards are summed from batch to batch, and with "
+            "collector.sync=false a batch comes from one worker or another. Use collector=multi_sync or "
+            "minibatches.n_steps=1."
         )
     least, greatest = find(values, "actor.v_min"), find(values, "actor.v_max")
     if None not in (least, greatest) and least >= greatest:
-        yield f"actor.v_min={least} is not less than actor.v_max={greatest}, the greatest return"
+        yield f"actor.v_min={least}: should be less than actor.v_max={greatest}, the greatest return."
     if module.get("double_dqn") and not module.get("delay_value", True):
-        yield "loss.module.double_dqn=true needs a target network; use loss.module.delay_value=true"
+        yield "loss.module.double_dqn=true: needs a target network. Use loss.module.delay_value=true."
     if "gamma" in module and module["_target_"].startswith("torchrl."):
-        yield f"loss.module.gamma={module['gamma']}: set loss.value_estimator.gamma instead"
+        gamma = module["gamma"]
+        yield f"loss.module.gamma={gamma}: no such key. Write loss.value_estimator.gamma={gamma}."
     yield from of_no_use(values)
     yield from standardised(values)
     yield from unheard(values)
     yield from forgetful(values)
     if values["cudagraph"] and "Prioritized" in str(values["buffer"]):
-        yield "cudagraph=true keeps the priorities inside the graph; use buffer=replay or cudagraph=false"
+        yield "cudagraph=true: keeps the priorities inside the graph. Use buffer=replay or cudagraph=false."
     yield from passed_over()
     yield from unheeded()
     yield from lacking(values)
@@ -119,9 +124,9 @@ def of_no_use(values: Values) -> Iterator[str]:
     if (asked_for := find(values, "eval.target_return")) is not None and "target_return" not in values[
         "actor"
     ]:
-        yield f"eval.target_return={asked_for} is of algo=decision_transformer; use that, or leave it out"
+        yield f"eval.target_return={asked_for}: is of algo=decision_transformer. Use that, or leave it out."
     if (address := find(values, "eval.address")) is not None and find(values, "eval.backend") != "ray":
-        yield f"eval.address={address} is of eval.backend=ray; use that, or leave it out"
+        yield f"eval.address={address}: is of eval.backend=ray. Use that, or leave it out."
 
 
 def running(transform: Part) -> bool:
@@ -143,11 +148,11 @@ def passed_over() -> Iterator[str]:
         choice, target = made.get(group), own["_target_"]
         if content(f"/{group}/{choice}", sources()).get("_target_") != target:
             keys = " or ".join(f"{group}.{key}" for key in own if key != "_target_") or f"{group}._target_"
-            has = f"{group}={choice or 'null'} changes nothing: tuned={tuned} brings {target}"
-            yield f"{has}; set {keys}, or add tuned=null to leave out all its numbers"
+            has = f"{group}={choice or 'null'}: changes nothing, for tuned={tuned} sets {target}"
+            yield f"{has}. Set {keys}, or add tuned=null to leave out the preset."
 
 
 def unheeded() -> Iterator[str]:
     """Tuned numbers that are there and that nothing named, as in a sweep by a sweeper of others."""
     if file := unnamed(choices_made(), sources()):
-        yield f"tuned={NOBODY_CHOSE} chooses no numbers here; write tuned={file}, or tuned=null for none"
+        yield f"tuned={NOBODY_CHOSE}: chooses no preset here. Write tuned={file}, or tuned=null for none."

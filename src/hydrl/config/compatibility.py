@@ -7,6 +7,7 @@ from hydrl.config.describe import chosen, env_named, named, use
 from hydrl.config.overrides import choices_made
 from hydrl.config.schema import NETWORKS, RULES, Values
 from hydrl.config.signatures import targets
+from hydrl.config.suggestions import one_of
 from hydrl.config.tree import choices, choices_with, content, find, show
 
 RULES_HERE = {"compatible_with", "requires"}
@@ -40,7 +41,7 @@ def incompatible(values: Values) -> Iterator[str]:
             if names and not own and not set(names) & set(able):
                 unread = " data=null" if "mixed" in names and "replay" in able and values["data"] else ""
                 why = f", which {rules['because']}" if "because" in rules else ""
-                yield f"{group}={names[0]} does not fit {label}{why}; {use(group, able)}{unread}"
+                yield f"{group}={names[0]}: does not go with {label}{why}. {use(group, able)}{unread}."
 
 
 def mislabelled(values: Values) -> Iterator[str]:
@@ -56,8 +57,7 @@ def mislabelled(values: Values) -> Iterator[str]:
                 given, value = f"env.{key}={env.get(key)}", str(env.get(key))
                 able = choices_with(f"env.{key}", value) if key != "_target_" else []
                 able += [f"env={value}" if value in choices(CONFIGS / "env") else f"env={general} {given}"]
-                line = f"{given}: env={task} is {own.get(key)}, and its numbers too"
-                yield f"{line}; use {' or '.join(able)}"
+                yield f"{given}: env={task} is {own.get(key)}, with its hyperparameters. Use {one_of(able)}."
 
 
 def unmet_requirements(values: Values) -> Iterator[str]:
@@ -77,7 +77,7 @@ def unmet_requirements(values: Values) -> Iterator[str]:
                     }
                     typed = choices_made().get(key)
                     value = typed if typed in choices(CONFIGS / key) else own
-                yield f"{key}={show(value)} does not work with {what}{why}; use {key}={show(able[0])}"
+                yield f"{key}={show(value)}: does not go with {what}{why}. Use {key}={show(able[0])}."
 
 
 def unheard(values: Values) -> Iterator[str]:
@@ -94,8 +94,8 @@ def unheard(values: Values) -> Iterator[str]:
         algorithms = [] if able else algorithms_with(networks, values)
         reads = " and ".join(f"{part} as {argument}" for argument, part in networks.items())
         loss = named("loss", values["loss"]["module"])
-        line = f"{named(group, values[group])} does not fit {loss}, which reads {reads}"
-        yield f"{line}; {use('algo', algorithms) if algorithms else use(group, able or every)}"
+        line = f"{named(group, values[group])}: does not go with {loss}, which reads {reads}"
+        yield f"{line}. {use('algo', algorithms) if algorithms else use(group, able or every)}."
 
 
 def algorithms_with(networks: Values, values: Values) -> list[str]:

@@ -6,6 +6,7 @@ from hydrl.config.describe import named
 from hydrl.config.overrides import key_of, words
 from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, asked
 from hydrl.config.signatures import targets
+from hydrl.config.suggestions import one_of
 from hydrl.config.tree import find, show, target_of
 
 # Keys of an encoder that are no entries.
@@ -19,23 +20,23 @@ def ill_read(values: Values) -> Iterator[str]:
     for network, name in ((each, name) for each in NETWORKS for name in WITHIN):
         node = (values[network] or {}).get(name)
         if isinstance(node, Mapping) and "_target_" not in node:
-            line = f"{network}.{name}={show(node)}: should have _target_"
-            yield f"{line}; {name}.KEY=VALUE sets a key of the one there is" if name != "norm" else line
+            line = f"{network}.{name}={show(node)}: should have _target_."
+            yield f"{line} Write {name}.KEY=VALUE for a key of the one there is." if name != "norm" else line
     for path, node in targets(values):
         if node["_target_"] != target_of("encoder/auto"):
             continue
         network = path.partition(".")[0]
         if node.get("reader", "auto") not in READERS and path in map(key_of, words()):  # said in a word
             able = ["own", *["shared"] * (network != "actor" and may_share(values)), *READERS]
-            yield f"{path}={node['reader']}: should be {', '.join(able[:-1])} or {able[-1]}"
+            yield f"{path}={node['reader']}: should be {one_of(able)}."
         for key in (
             each
             for each in node
             if each not in ("reader", "features", "channels", "scale") and each[0] != "_"
         ):
             if node[key] not in READERS:
-                reads = f"what reads the entry {key}: {', '.join(READERS)}"
-                yield f"{path}.{key}={show(node[key])}: should be {reads}; pictures alone are pixels"
+                line = f"{path}.{key}={show(node[key])}: no such entry of an observation, or no such encoder"
+                yield f"{line}. Write {path}.ENTRY={one_of(READERS)}; a single image is the entry pixels."
 
 
 def judges(values: Values) -> bool:
@@ -53,16 +54,16 @@ def standardised(values: Values) -> Iterator[str]:
     """What standardises by a batch that is too small for it, or where probabilities are compared."""
     norms = [group for group in NETWORKS if by_batch((values[group] or {}).get("norm"))]
     if norms and asked(values, "size") == 1:  # one row has no deviation
-        yield f"minibatches.size=1: {norms[0]}.norm standardises by the minibatch; use minibatches.size=2"
+        yield f"minibatches.size=1: {norms[0]}.norm normalises over the minibatch. Use minibatches.size=2."
     if find(values, "loss.value_estimator.average_gae") and values["collector"]["frames_per_batch"] == 1:
         yield (
-            "collector.frames_per_batch=1: advantages are standardised by the batch; use "
-            "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false"
+            "collector.frames_per_batch=1: advantages are normalised over the batch. Use "
+            "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false."
         )
     if norms and asked(values, "epochs"):
         yield (
-            f"{norms[0]}.norm standardises by the minibatch, by which the probability of an action that was "
-            f"taken changes; use layers@{norms[0]}=mlp"
+            f"{norms[0]}.norm: normalises over the minibatch, which changes the probability of the "
+            f"actions taken. Use layers@{norms[0]}=mlp."
         )
 
 
@@ -75,14 +76,14 @@ def forgetful(values: Values) -> Iterator[str]:
     """What an RNN cannot do without."""
     rnn, critic = asked(values, "rnn"), values["critic"] or {}
     if values["actor"].get("encoder") == "shared":
-        yield "actor.encoder=shared is for the critic, which may read by the actor's; use actor.encoder=own"
+        yield "actor.encoder=shared: only the critic can share the actor's encoder. Use actor.encoder=own."
     for network in (each for each in NETWORKS if each != "actor"):
         node = values[network] or {}
         if node.get("rnn") and judges(values):
-            yield f"{network}.rnn: it has none of its own; use critic.encoder=shared, the actor's"
+            yield f"{network}.rnn: it has no RNN of its own. Use critic.encoder=shared, the actor's."
         if node.get("encoder") == "shared" and not may_share(values):
             told = "a critic that judges states, or SAC's without an RNN"
-            yield f"{network}.encoder=shared is for {told}; use {network}.encoder=own"
+            yield f"{network}.encoder=shared: is for {told}. Use {network}.encoder=own."
     if asked(values, "burn_in") is not None:
         yield from in_sequences(values)
     if not rnn:
@@ -90,13 +91,13 @@ def forgetful(values: Values) -> Iterator[str]:
     if not asked(values, "sequence"):
         able = "minibatches.sequence=32" if asked(values, "epochs") else "minibatches=sequences"
         sizes = {key: rnn[key] for key in ("cell", "hidden_size") if key in rnn}
-        yield f"actor.rnn={show(sizes or rnn)} learns from whole sequences; use {able}"
+        yield f"actor.rnn={show(sizes or rnn)}: an RNN learns from whole sequences. Use {able}."
     if asked(values, "sequence") == 1:
-        yield "minibatches.sequence=1: of single steps an RNN learns nothing; use 2 or more"
+        yield "minibatches.sequence=1: an RNN learns nothing from single steps. Use 2 or more."
     shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
     if shared and find(values, "loss.value_estimator.deactivate_vmap") is False:
         needs = "loss.value_estimator.deactivate_vmap=true"
-        yield f"critic.encoder=shared reads the actor's RNN; use {needs}, or leave it out"
+        yield f"critic.encoder=shared: reads the actor's RNN. Use {needs}, or leave it out."
 
 
 def in_sequences(values: Values) -> Iterator[str]:
@@ -106,15 +107,15 @@ def in_sequences(values: Values) -> Iterator[str]:
     if not asked(values, "rnn"):
         able = values["compatible_with"].get("minibatches", ["replay"])
         other = "minibatches=replay" if "replay" in able else "another algorithm"
-        yield f"minibatches=sequences is for an RNN; use rnn=lstm, or {other}"
+        yield f"minibatches=sequences: is for an RNN. Use rnn=lstm, or {other}."
     if not several and steps != 1:
-        yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step; use 1"
+        yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step. Use 1."
     if not several and asked(values, "sequence") == 1:
-        yield f"minibatches.sequence=1: {loss} bootstraps from the next step of a sequence; use 2 or more"
+        yield f"minibatches.sequence=1: {loss} bootstraps from the next step of a sequence. Use 2 or more."
     if from_one_or_another(values):
         yield (
             "collector.sync=false: a batch comes from one worker or another, and sequences go on from batch "
-            "to batch; use collector=multi_sync"
+            "to batch. Use collector=multi_sync."
         )
 
 

@@ -90,13 +90,13 @@ def too_large(values: Values) -> Iterator[str]:
         if large == ASKED["frames"] and asked(values, "warmup") is not None:
             continue  # drawn from all that is kept
         if None not in (least, most) and least > most:
-            advice = f"use {small}={most} or less, or {large}={least} or more"
-            yield f"{small}={least} is more than {large}={most}; {advice}"
+            advice = f"Use {small}={most} or less, or {large}={least} or more"
+            yield f"{small}={least}: is more than {large}={most}. {advice}."
     frames, envs = asked(values, "frames"), asked(values, "envs") * (asked(values, "workers") or 1)
     if over := frames % envs:
         yield (
-            f"collector.frames_per_batch={frames} is not a multiple of {envs}, the environments "
-            f"(collector.num_envs in each worker); use collector.frames_per_batch={frames - over + envs}"
+            f"collector.frames_per_batch={frames}: is not a multiple of {envs}, the environments "
+            f"(collector.num_envs in each worker). Use collector.frames_per_batch={frames - over + envs}."
         )
     sequence, burn_in = asked(values, "sequence"), asked(values, "burn_in")
     if sequence and burn_in is not None:
@@ -108,9 +108,9 @@ def too_large(values: Values) -> Iterator[str]:
             fitting = max(each for each in range(1, sequence) if both % each == 0)
             larger = f"minibatches.size={sequence} collector.frames_per_batch={envs * sequence}, or multiples"
             yield (
-                f"minibatches.sequence={sequence} does not divide both minibatches.size={size} and the "
-                f"{steps} steps of each environment in a batch; use "
-                f"{f'minibatches.sequence={fitting}' if fitting > 1 else larger}"
+                f"minibatches.sequence={sequence}: does not divide both minibatches.size={size} and the "
+                f"{steps} steps of each environment in a batch. Use "
+                f"{f'minibatches.sequence={fitting}' if fitting > 1 else larger}."
             )
 
 
@@ -118,9 +118,9 @@ def too_long(sequence: int, burn_in: int, size: int, envs: int, values: Values) 
     """Sequences in a replay buffer that do not fit what is drawn of them, or what they lie in."""
     line = f"minibatches.sequence={sequence}"
     if sequence <= burn_in:
-        yield f"{line} leaves nothing to learn from after minibatches.burn_in={burn_in}; use less of that"
+        yield f"{line}: minibatches.burn_in={burn_in} leaves nothing to learn from. Use fewer of those."
     if sequence > size:
-        yield f"{line} is more than minibatches.size={size}, the frames of a minibatch; use more of these"
+        yield f"{line}: is more than minibatches.size={size}, the frames of a minibatch. Use more."
     frames = find(values, "buffer.storage.max_size")
     if frames and frames < envs * sequence:
-        yield f"buffer.storage.max_size={frames} holds no {line} of each of {envs} environments; use more"
+        yield f"buffer.storage.max_size={frames}: holds no {line} of each of {envs} environments. Use more."

@@ -24,14 +24,16 @@ from pydantic import (
 from hydrl.config import CONFIGS, auto_values
 from hydrl.config.checks import check
 from hydrl.config.describe import chosen, env_named, named, use
+from hydrl.config.hydra_errors import every_mistake
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import choices_made, key_of, words
 from hydrl.config.schema import ASKED, NETWORKS, RULES, Loss, Part, Parts, asked, nullable
 from hydrl.config.signatures import targets
-from hydrl.config.suggestions import explain, unresolved
+from hydrl.config.suggestions import explain, one_of, unresolved
 from hydrl.config.tree import choices, content, find, target_of
 from hydrl.config.trust import check_addresses, check_trust
-from hydrl.errors import UserError
+from hydrl.config.user_dirs import searchpath, sources
+from hydrl.errors import ConfigError, UserError
 
 Builder = Callable[..., Any]
 # Networks that are of one group of agents.
@@ -318,9 +320,9 @@ def network(part: str, make: Builder, *handed: Any) -> Any:
     """
     made = make(*handed)
     if not hasattr(made, "in_keys"):
-        raise UserError(f"{part} is a {type(made).__name__}; wrap it in a TensorDictModule")
+        raise UserError(f"{part}: is a {type(made).__name__}. Wrap it in a TensorDictModule.")
     if part == "actor" and (lacking := set(handed[0].action_keys) - set(made.out_keys)):
-        raise UserError(f"actor writes {made.out_keys}, but not {', '.join(map(str, lacking))}, the action")
+        raise UserError(f"actor: writes {made.out_keys}, but not {', '.join(map(str, lacking))}, the action.")
     return made
 
 
@@ -334,7 +336,9 @@ def builder(node: Part) -> Builder:
         made = instantiate(plain(node), _partial_=True, _convert_="all")
     except InstantiationException as error:
         reason = str(error.__cause__ or error).split("full_key")[0]
-        raise UserError(f"_target_={node['_target_']} cannot be built: {' '.join(reason.split())}") from error
+        raise UserError(
+            f"_target_={node['_target_']}: cannot be built: {' '.join(reason.split())}"
+        ) from error
     return partial(made.func, *made.args, **{key: nested(key, value) for key, value in made.keywords.items()})
 
 
@@ -363,12 +367,16 @@ def load(cfg: DictConfig) -> Settings:
     try:
         return checked(cfg)
     except UserError as error:
+        if isinstance(error, ConfigError):
+            error = every_mistake(error, [*words(), searchpath(sources()[1:])], checked)
         chosen = choices_made()
         algo, slash, _ = (chosen.get("tuned") or "").partition("/")
         if slash and algo != chosen["algo"]:
-            told = f"tuned={chosen['tuned']} is for algo={algo}, not algo={chosen['algo']}"
-            raise UserError(f"{told}: {error}") from None
-        raise
+            wrong = next(iter(error.lines.values())) if isinstance(error, ConfigError) else error
+            raise UserError(
+                f"tuned={chosen['tuned']}: this preset is for algo={algo}, not algo={chosen['algo']}. {wrong}"
+            ) from None
+        raise error from None
 
 
 def checked(cfg: DictConfig) -> Settings:
@@ -380,7 +388,7 @@ def checked(cfg: DictConfig) -> Settings:
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
     except ValidationError as error:
-        raise UserError(explain(error, values, nullable=nullable)) from None
+        raise explain(error, values, nullable=nullable) from None
     if settings.resume not in (None, "auto") and not settings.trust:
         check_stranger(settings, typed_now())
     check(values)
@@ -389,7 +397,7 @@ def checked(cfg: DictConfig) -> Settings:
         try:
             make()
         except Exception as error:
-            raise UserError(f"transforms.{name} cannot be built: {' '.join(str(error).split())}") from error
+            raise UserError(f"transforms.{name}: cannot be built: {' '.join(str(error).split())}.") from error
     return settings
 
 
@@ -403,13 +411,11 @@ def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
     check_trust(values, told, typed)
     check_addresses(values, told, typed)
     if "${oc.env:" in str(settings.shown["logger"]):  # which sends it away
-        raise UserError(
-            f"{told}: its logger is given values of the environment; add trust=true if you trust it"
-        )
+        raise UserError(f"{told}: its logger is given environment variables. Add trust=true if you trust it.")
     scratch = find(values, "buffer.storage.scratch_dir")
     if scratch and Path(settings.run_dir).resolve() not in Path(scratch).resolve().parents:
         raise UserError(
-            f"{told}: buffer.storage.scratch_dir={scratch} is outside the run; add trust=true to write there"
+            f"{told}: buffer.storage.scratch_dir={scratch} is outside the run. Add trust=true to write there."
         )
 
 
@@ -463,16 +469,16 @@ def check_action_space(settings: Settings, kind: str) -> None:
     if kind not in settings.action_spaces:
         given = fits_data(settings.algo)
         able = [name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == given]
-        advice = use("algo", able) if able else f"no algorithm here can{' from data' * given}"
+        advice = use("algo", able) if able else f"No algorithm here can{' from a dataset' * given}"
         if settings.env["_target_"] == VMAS and "multi-agent discrete" in settings.action_spaces:
-            advice = f"add +env.continuous_actions=false, or {advice}"
+            advice = f"Add +env.continuous_actions=false. {advice}"
         if "one-hot" in kind:
-            advice = "let each choice be an integer, as torchrl.data.MultiCategorical has it"
-        spaces = " and ".join(settings.action_spaces)
-        raise UserError(f"algo={settings.algo} acts in {spaces} action spaces and {has}; {advice}")
+            advice = "Let each action be an integer, as in torchrl.data.MultiCategorical"
+        spaces = one_of(settings.action_spaces)
+        raise UserError(f"algo={settings.algo}: acts in {spaces} action spaces, and {has}. {advice}.")
     if kind not in (only := settings.actor.get("requires", {}).get("action_spaces", [kind])):
         actor = named("actor", settings.actor)
-        raise UserError(f"{actor} acts in {' and '.join(only)} action spaces and {has}; use actor=stochastic")
+        raise UserError(f"{actor}: acts in {one_of(only)} action spaces, and {has}. Use actor=stochastic.")
 
 
 def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> None:
@@ -488,8 +494,8 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
         env = env_named(settings.task, settings.env)
         joined = ", or env.group_map=all_in_one_group" * (alike and "group_map" in settings.env)
         raise UserError(
-            f"algo={settings.algo} learns one group of agents, and {env} has {' and '.join(groups)}; use "
-            f"algo=mappo or algo=ippo{joined}"
+            f"algo={settings.algo}: learns one group of agents, and {env} has {' and '.join(groups)}. "
+            f"Use algo=mappo or algo=ippo{joined}."
         )
 
 

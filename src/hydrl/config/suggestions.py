@@ -1,335 +1,373 @@
-"""How a user's mistake is told: the key, the value, and what would do, nearest first."""
+"""Answers to mistakes: ``<key>=<value>: <what is wrong>. <What to write instead>.``
+
+``aliases.yaml`` has the words of Stable-Baselines3, CleanRL and TorchRL, and what to write here.
+"""
 
 import difflib
-import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.utils import get_object
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from hydrl.config import CONFIGS
-from hydrl.config.overrides import choices_made
+from hydrl.config.overrides import choices_made, key_of, words
+from hydrl.config.schema import RULES
+from hydrl.config.signatures import accepted_parameters
 from hydrl.config.tree import choices, choices_with, find, paths, show
+from hydrl.errors import ConfigError
 
-# What pydantic says in the terms of Python.
-SHOULD = {
-    "int_type": "be an integer",
-    "int_from_float": "be an integer",
-    "bool_type": "be true or false",
-    "list_type": "be a list",
-    "dict_type": "be a group of keys",
-    "model_type": "be a group of keys",
-    "model_attributes_type": "be a group of keys",
-    "device": "be auto, cpu, cuda or cuda:N",
-    **dict.fromkeys(
-        ["collector.address", "eval.address", "hydra.launcher.address"],
-        "be HOST:PORT of a Ray cluster, or auto for one that runs here",
-    ),
-    "env.scenario": "be a scenario of VMAS, such as balance",
-    "data.path": "be the folder of a run that kept its replay buffer, or what data=minari, h5 or npz reads",
-}
+NETWORKS = ("critic", "value", "mixer", "discriminator")  # that not every algorithm has
+FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # the option of env for ids that begin so
+REQUIRED_GROUPS = ("algo", "env", "loss", "collector", "optim")
+NULLS = ("None", "NONE", "Null", "false", "False")
 
-# An `env.id` of each choice of `env` that is of many tasks.
-IDS = {
-    "gym": "CartPole-v1",
-    "atari": "ALE/Pong-v5",
-    "dm_control": "walker-walk",
-    "minatar": "MinAtar/Breakout-v1",
-    "pettingzoo": "mpe2/simple_spread_v3",
-    "self_play": "classic/tictactoe_v3",
-}
 
-# What other libraries, and newcomers, call a key that is here.
-CALLED = {
-    "algo": "algorithm agent",
-    "env": "environment env_id env_name",
-    "seed": "random_seed",
-    "total_frames": "total_timesteps timesteps total_steps num_timesteps",
-    "device": "gpu cuda",
-    "hydra.run.dir": "save_dir output_dir log_dir",
-    "logger": "wandb tensorboard track",
-    "checkpoint_every_frames": "save_freq",
-    "log_every_frames": "log_interval log_freq",
-    "resume": "load load_path load_model trained_agent",
-    "init_from": "pretrained pretrained_path warm_start finetune",
-    "eval.every_frames": "eval_freq",
-    "eval.episodes": "n_eval_episodes",
-    "eval.video": "render render_mode capture_video",
-    "actor": "model",
-    "actor.num_cells": "net_arch hidden_sizes",
-    "actor.activation": "activation_fn",
-    "collector": "num_workers",
-    "collector.num_envs": "n_envs num_envs",
-    "collector.frames_per_batch": "n_steps num_steps train_freq",
-    "collector.init_random_frames": "learning_starts",
-    "minibatches.size": "batch_size minibatch_size num_minibatches",
-    "minibatches.epochs": "n_epochs num_epochs update_epochs",
-    "minibatches.updates": "gradient_steps",
-    "minibatches.n_steps": "n_steps",
-    "minibatches.warmup_frames": "learning_starts",
-    "buffer.storage.max_size": "buffer_size",
-    "optim.lr": "learning_rate lr policy_lr q_lr",
-    "loss.value_estimator.gamma": "gamma discount",
-    "loss.value_estimator.lmbda": "gae_lambda",
-    "loss.module.entropy_coeff": "ent_coef entropy_coef",
-    "loss.module.alpha_init": "ent_coef alpha",
-    "loss.module.critic_coeff": "vf_coef",
-    "loss.module.num_qvalue_nets": "n_critics",
-    "loss.module.normalize_advantage": "norm_adv adv_norm",
-    "loss.module.clip_epsilon": "clip_range clip_coef",
-    "target.tau": "tau polyak",
-    "target.value_network_update_interval": "target_update_interval target_network_frequency",
-    "exploration.eps_init": "exploration_initial_eps start_e eps_start",
-    "exploration.eps_end": "exploration_final_eps end_e",
-    "exploration.annealing_num_steps": "exploration_fraction",
-    "exploration": "action_noise",
-    "exploration.sigma_init": "exploration_noise noise_std",
-    "schedule": "anneal_lr lr_schedule",
-}
-# What the same number means here.
-MEANS = {"collector.frames_per_batch": "the steps of all environments together"}
+@cache
+def aliases() -> dict[str, dict[str, Any]]:
+    """The tables of ``aliases.yaml``."""
+    return yaml.safe_load(Path(__file__).with_name("aliases.yaml").read_text(encoding="utf-8"))
 
-# Keys of Stable-Baselines3 and CleanRL that no key here stands for, and what does it here.
-NETWORKS = "networks are the choices of actor and critic, and actor.num_cells=[64,64] sets their widths"
-SHOWN = "a run always shows a bar, or a line an evaluation where the output is no terminal"
-INSTEAD = {
-    "verbose": SHOWN,
-    "progress_bar": SHOWN,
-    "policy": NETWORKS,
-    "policy_kwargs": f"{NETWORKS}, actor.activation=ReLU what lies between them",
-    "features_extractor_class": "pictures are read by encoder=cnn, impala, minatar or one of your own",
-    "CnnPolicy": "pictures are read by convolutions without a word; encoder=impala chooses others",
-    "reader": "hidden layers are mounted by /layers@_here_: mlp now, and encoder is what reads observations",
-    "tensorboard_log": "write logger=tensorboard; it writes into the run folder",
-    "callback": "eval, checkpoint_every_frames and logger say what happens on the way",
-    "torch_deterministic": "leave it out; runs on the CPU with the same seed are equal to the last bit",
-    "exp_name": "a run is named by its folder; write hydra.run.dir=outputs/NAME",
-    "wandb_project_name": "write logger=wandb logger.project=NAME",
-    "normalize": "write transforms=normalized; the transforms of a run are listed by --cfg job",
-    "VecNormalize": "write transforms=normalized; the transforms of a run are listed by --cfg job",
-    "frame_stack": "write env.wrappers.s={_target_:gymnasium.wrappers.FrameStackObservation,stack_size:4}",
-    "use_sde": "exploration and actor.scale say how actions vary; not by a noise that depends on the state",
-    "policy_delay": "write +loss.every.loss_actor=2; the actor then learns at every second update",
-    "policy_frequency": "write +loss.every.loss_actor=2; the actor then learns at every second update",
-    "clip_range_vf": "write +loss.module.clip_value=0.2",
-    "clip_vloss": "write +loss.module.clip_value=0.2",
-}
-# What TorchRL has and goes wrong there; docs/upstream.md has where.
-REFUSED = {
-    "collector=distributed": "torch.distributed's tells nothing of what ended a worker but a time-out after "
-    "16 seconds; use collector=ray",
-    "collector=rpc": "TorchRL's joins its workers along time, so that advantages cross from one into the "
-    "next, and never ends once a worker was killed; use collector=ray",
-}
-LEFT_OUT = ("critic", "value", "mixer", "discriminator")  # what not every algorithm has
-FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # which env makes ids that begin so
-NEEDED_GROUPS = ("algo", "env", "loss", "collector", "optim")
+
+# ----- wrong values
 
 
 def explain(
     error: ValidationError, values: Any, node: str = "", nullable: Callable[[str], bool] = lambda key: False
-) -> str:
-    """What is wrong with the first wrong key, as one line in the user's terms.
+) -> ConfigError:
+    """The error with a line for each wrong key.
 
     Args:
         error: pydantic's.
         values: the whole configuration.
-        node: the dotted path of what of it pydantic was given.
+        node: the dotted path of the part of it that pydantic validated.
         nullable: whether a dotted key may be null.
     """
+    complaints: dict[str, dict[str, str]] = {}
+    for detail in error.errors():
+        key = wrong_key([*[node] * bool(node), *map(str, detail["loc"])], values)
+        complaints.setdefault(key, {})[detail["type"]] = detail["msg"]
+    lines = {
+        key: wrong_value(key, by_type, values, nullable=nullable(key))
+        for key, by_type in complaints.items()
+        if not any(other.startswith(f"{key}.") for other in complaints)
+    }
+    return ConfigError(without_copies(lines, values))
 
-    def key_of(complaint: Mapping[str, Any]) -> str:
-        """Its dotted path, without the union member or list index that pydantic adds."""
-        path = [node] * bool(node) + [str(part) for part in complaint["loc"]]
-        while path[1:] and not isinstance(find(values, ".".join(path[:-1])), Mapping):
-            path.pop()
-        return ".".join(path)
 
-    key = key_of(error.errors()[0])
-    value = find(values, key)
-    complaints = {each["type"]: each["msg"] for each in error.errors() if key_of(each) == key}
+def wrong_key(path: list[str], values: Any) -> str:
+    """The dotted key, without the union member or list index that pydantic adds."""
+    while path[1:] and not isinstance(find(values, ".".join(path[:-1])), Mapping):
+        path.pop()
+    key = ".".join(path)
     if key == "task":  # env=gym and env=custom take it from these
-        given = values.get("env") or {}
-        key = next((f"env.{each}" for each in ("id", "_target_") if given.get(each, key) == value), key)
+        env = values.get("env") or {}
+        key = next((f"env.{name}" for name in ("id", "_target_") if env.get(name, key) == values[key]), key)
+    return key
+
+
+def without_copies(lines: Mapping[str, str], values: Any) -> dict[str, str]:
+    """Leaves out keys that copy a wrong value, as ``anneal_frames`` copies ``total_frames``."""
+    typed, wrong = set(map(key_of, words())), list(lines)
+    return {
+        key: lines[key]
+        for place, key in enumerate(wrong)
+        if key in typed or find(values, key) not in [find(values, earlier) for earlier in wrong[:place]]
+    }
+
+
+def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullable: bool) -> str:
+    """The message for a key of which pydantic has ``complaints``, by their types."""
+    value = find(values, key)
     if "extra_forbidden" in complaints:
         return no_such_key(key, show(value), values)
     if "missing" in complaints:
         return missing(key)
-    should = [
-        should_of(key) or SHOULD.get(kind) or text.partition("should ")[2]
-        for kind, text in complaints.items()
-    ]
-    line = f"{key}={show(value)}: should " + " or ".join(dict.fromkeys(should)).replace(" or be ", " or ")
-    if value is None:
-        return f"{line}; leave it out by ~{key}" if key.startswith("transforms.") else line
-    if meant := number_meant(value, whole=bool(complaints.keys() & {"int_type", "int_from_float"})):
-        return f"{line}; write {key}={meant}"
-    if str(value).lower() == "none" and nullable(key):
-        return f"{line}; write {key}=null"
-    if "part" in complaints and (able := find(values, f"compatible_with.{key}") or choices(CONFIGS / key)):
-        # What the algorithm says of one may be there alone.
+    line = f"{key}={shown(key, value)}"
+    options = [option or "null" for option in compatible(values, key) or choices(CONFIGS / key)]
+    if "part" in complaints and options:
         if "_target_" not in value and key in (find(values, "loss.networks") or {}).values():
-            line = f"algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
-        return f"{line}; use " + " or ".join(f"{key}={each or 'null'}" for each in able)
-    return f"{line}{listed(key, value)}" if "list_type" in complaints else line
+            line = f"{key}=null: algo={values['algo']} needs {'an' if key == 'actor' else 'a'} {key}"
+        else:
+            line += f": should {only_reason(complaints)}"
+        return f"{line}. Use {one_of(f'{key}={option}' for option in options)}."
+    expected = [
+        expected_of(key) or aliases()["expected"].get(kind) or message.partition("should ")[2]
+        for kind, message in complaints.items()
+    ]
+    line += ": should " + " or ".join(dict.fromkeys(expected)).replace(" or be ", " or ")
+    whole = bool(complaints.keys() & {"int_type", "int_from_float"})
+    if value is None and key.startswith("transforms.") and key.count(".") == 1:
+        return f"{line}. Write ~{key}."
+    if number := number_meant(value, whole=whole):
+        return f"{line}. Write {key}={number}."
+    if str(value).lower() == "none" and nullable:
+        return f"{line}. Write {key}=null."
+    if "list_type" in complaints and not isinstance(value, Mapping) and value is not None:
+        return f"{line}{list_meant(key, value)}"
+    return f"{line}."
 
 
-def listed(key: str, value: Any) -> str:
-    """How a value that should be a list is written as one; nothing for a group of keys."""
-    if isinstance(value, Mapping):
-        return ""
+def only_reason(complaints: Mapping[str, str]) -> str:
+    """What the value should be by the one complaint there is."""
+    return next(iter(complaints.values())).partition("should ")[2]
+
+
+def shown(key: str, value: Any) -> str:
+    """A value as it was typed, and as YAML reads it where it was not."""
+    typed = [word.partition("=")[2] for word in words() if key_of(word) == key]
+    return typed[-1] if typed and len(typed[-1]) <= 60 and not isinstance(value, Mapping) else show(value)
+
+
+def list_meant(key: str, value: Any) -> str:
+    """The end of a line about a value that should be a list."""
     numbers = re.findall(r"\d+", value) if str(value)[:1].isdigit() and isinstance(value, str) else []
     if isinstance(value, str) and not numbers and key.endswith("_cells"):
-        return f" of integers, as {key}=[64,64]"
-    return f"; write {key}=[{','.join(numbers) or show(value)}]"
-
-
-def should_of(key: str) -> str:
-    """What a value of a key should be, where the terms of Python do not say it; empty where they do."""
-    if key == "env.id":
-        return f"be a name, such as {IDS.get(choices_made().get('env', ''), IDS['gym'])}"
-    return SHOULD.get(key, "")
+        return f" of integers. Write {key}=[64,64]."
+    return f". Write {key}=[{','.join(numbers) or show(value)}]."
 
 
 def number_meant(value: Any, *, whole: bool) -> str:
     """A number as it is written here, for ``1M`` and, where it should be ``whole``, for ``1e6``."""
     if short := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", str(value)):
         return f"{round(float(short[1]) * {'k': 1_000, 'm': 1_000_000}[short[2].lower()]):_}"
-    return str(int(value)) if whole and isinstance(value, float) and value.is_integer() else ""
+    return f"{int(value):_}" if whole and isinstance(value, float) and value.is_integer() else ""
+
+
+def expected_of(key: str) -> str:
+    """What a value of a key should be, ``be a name``; empty where pydantic says it well."""
+    if key == "env.id":
+        expected = aliases()["expected"]
+        return expected.get(f"env={choices_made().get('env')}", expected["env=gym"])
+    return aliases()["expected"].get(key, "")
 
 
 def missing(key: str) -> str:
-    """What a key that must be there is told with."""
-    where = "; the file of env=… says it, as `task: NAME` at the top level" if key == "task" else ""
-    return f"{key} is missing and cannot be left out{where}"
+    """The message for a key that is required and was left out."""
+    how = "Add `task: NAME` to the file of env=…, at the top level" if key == "task" else f"Write {key}=VALUE"
+    return f"{key}: this key is required. {how}."
 
 
 def unresolved(error: OmegaConfBaseException) -> str:
-    """What an interpolation or a mandatory key lacks."""
+    """The message for an interpolation without its key, or a key without its value."""
     text = str(error.msg or error).splitlines()[0]
-    _, lacking, key = text.partition("Missing mandatory value: ")
-    if lacking:
+    _, marker, key = text.partition("Missing mandatory value: ")
+    if marker:
         key = key if "." in key else error.full_key or key
-        advice = f", which should {should}" if (should := should_of(key)) else ""
-        return f"{key} has no value; write {key}=VALUE{advice}"
+        advice = f", which should {expected}" if (expected := expected_of(key)) else ""
+        return f"{key}=???: no value. Write {key}=VALUE{advice}."
     group = re.search(r"Interpolation key '(\w+)' not found", text)
     if group and group[1] == "task":
         return missing("task")
-    if group and (able := choices(CONFIGS / group[1])):
-        return f"{missing(group[1])}; use {group[1]}={able[0]}"
-    return f"{error.full_key}: {text}" if error.full_key else text
+    if group and (options := choices(CONFIGS / group[1])):
+        return missing(group[1]).replace("VALUE", options[0])
+    if group and error.full_key:
+        return f"{error.full_key}=${{{group[1]}}}: no such key. Write ${{KEY}} with a dotted key, or a value."
+    return f"{error.full_key}: {text}." if error.full_key else text
+
+
+# ----- unknown keys
 
 
 def no_such_key(key: str, value: str, values: Mapping[str, Any]) -> str:
-    """Names a wrong key and the right ones.
+    """The message for an unknown key.
 
     Args:
         key: dotted.
-        value: what it was given, as shown.
-        values: the configuration it is looked for in.
+        value: its value, as shown.
+        values: the configuration that has no such key.
     """
-    if (said := INSTEAD.get(key)) and key not in values:
-        return f"{key}={value}: there is no such key; {said}"
-    line = f"{key}={value}: there is no such key"
+    return f"{key}={value}: no such key. {key_advice(key, value, values)}."
+
+
+def key_advice(key: str, value: str, values: Mapping[str, Any]) -> str:
+    """What to write instead of an unknown key, without the full stop."""
+    if key not in values and (text := advice(key, value)):
+        return text
     group, _, name = key.rpartition(".")
-    part, argument = [*key.split("."), ""][:2]
-    if (
-        part in LEFT_OUT
-        and values.get(part, ...) is None
-        and set(find(values, f"compatible_with.{part}") or ()) <= {None}
-    ):
-        return f"{line}; algo={values['algo']} has no {part}"
-    known = [each for each in paths(values) if each != key]
-    do = instead(key, known)
-    elsewhere = part == "env" and do.endswith(" it")  # another choice has it, and this may take it
-    target = find(values, f"{part if elsewhere else group}._target_")
-    takes = arguments_of(target) if target else ()
-    if takes and (find(values, group) or {}).keys() == {"_target_"}:  # whose other keys are in no file
-        handed = {"self", "args", "kwargs", *(find(values, f"{group.rpartition('.')[0]}.networks") or ())}
-        able = [each for each in takes if each not in handed]
-        near = difflib.get_close_matches(name, able, 1)
-        do = f"; did you mean +{group}.{near[0]}={value}?" if near else f"; {target} takes {', '.join(able)}"
-        return f"{line}; write +{key}={value}" if name in able else line + do
-    if elsewhere and argument in takes:
-        return f"{line}; write +{key}={value}"
-    if f"; {group} has " in do and name in takes:
-        do += f". For another argument of {target} write +{key}={value}"
-    elif f"; {group} has " in do and group == "env" and takes:
-        of = "env.scenario_kwargs" if "scenario_kwargs" in takes else "env"
-        do += f". For a keyword of the task's own write +{of}.{name}={value}" * ("kwargs" in takes)
-    return line + do
+    known = [path for path in paths(values) if path != key]
+    target = find(values, f"{group}._target_")
+    is_bare = target and find(values, group).keys() == {"_target_"}  # its keys are in no file
+    if text := advice_on_options(key, value, known, values):
+        is_env_key = key.startswith("env.") and takes(find(values, "env._target_"), key.split(".")[1])
+        return f"Write +{key}={value}" if is_env_key or (is_bare and takes(target, name)) else text
+    if near := near_words(key, value, known):
+        return f"Write {one_of(near)}"
+    if target and takes(target, name):
+        return f"Write +{key}={value}"
+    if is_bare:
+        run_fills = {"self", *(find(values, f"{group.rpartition('.')[0]}.networks") or ())}
+        parameters = [parameter for parameter in parameters_of(target) if parameter not in run_fills]
+        close = difflib.get_close_matches(name, parameters, 1)
+        return f"Write +{group}.{close[0]}={value}" if close else f"{target} takes {', '.join(parameters)}"
+    if group == "env" and target:
+        kwargs = accepted_parameters(get_object(target))
+        if "scenario_kwargs" in kwargs[0] or kwargs[1]:
+            within = "env.scenario_kwargs" if "scenario_kwargs" in kwargs[0] else "env"
+            advice_on_kwargs = f"For a keyword argument of the environment write +{within}.{name}={value}"
+            return f"{keys_there(key, known)}. {advice_on_kwargs}"
+    return keys_there(key, known)
 
 
-def arguments_of(target: str) -> Collection[str]:
-    """What a ``_target_`` takes by name, where it can be imported."""
+def instead(key: str, value: str, known: Sequence[str]) -> str:
+    """What to write instead of a wrong ``key``, of the dotted paths that are known, without the full stop."""
+    near = near_words(key, value, known)
+    return f"Write {one_of(near)}" if near else keys_there(key, known)
+
+
+def advice(key: str, value: str) -> str:
+    """What ``aliases.yaml`` says of a key that nothing here stands for."""
+    return aliases()["advice"].get(f"{key}={value}") or aliases()["advice"].get(key, "")
+
+
+def aliased(key: str, value: str) -> list[tuple[str, str]]:
+    """What stands for another library's key: dotted keys, and each as it is to be typed."""
+    table, name = aliases()["keys"], key.replace("/", ".").rpartition(".")[2]
+    near = difflib.get_close_matches(name, [alias for alias in table if "=" not in alias], 1, 0.85)
+    ours = table.get(f"{name}={value.lower()}") or (table[near[0]] if near else [])
+    translations = []
+    for text in ours:
+        typed, space, remark = text.partition(" (")
+        typed = typed.replace("VALUE", value) if "=" in typed else f"{typed}={value}"
+        own = [word for word in typed.split() if word[0] != "+"] or typed.split()
+        translations.append((key_of(own[-1]), typed + space + remark))
+    return translations
+
+
+def advice_on_options(key: str, value: str, known: Sequence[str], values: Mapping[str, Any]) -> str:
+    """What to write where another option has the key, or the key that stands for it."""
+    group = key.rpartition(".")[0]
+    ours = aliased(key, value)
+    if any(is_known(own, typed, known) and own != group for own, typed in ours):
+        return ""
+    for own in [key] if group else [own for own, _ in ours]:
+        head, owners = own.partition(".")[0], choices_with(own)
+        options = compatible(values, head)
+        empty = values.get(head, ...) is None
+        if empty and (set(options) <= {None} if options is not None else head in NETWORKS):
+            return f"Leave it out: algo={values['algo']} has no {head}"
+        if not owners:
+            continue
+        fitting = [owner for owner in owners if options is None or owner.partition("=")[2] in options]
+        if fitting:
+            return f"Add {one_of(fitting)}, which has {own}"
+        return f"Leave it out: only {one_of(owners)} has {own}, which algo={values['algo']} does not take"
+    return ""
+
+
+def is_known(key: str, typed: str, known: Sequence[str]) -> bool:
+    """Whether the run has a key, or the part that ``+`` adds it to."""
+    return key in known or (f"+{key}=" in typed and key.rpartition(".")[0] in known)
+
+
+def near_words(key: str, value: str, known: Sequence[str]) -> list[str]:
+    """What may be meant by a wrong key, as words to type."""
+    if key.lower() in known:
+        return [f"{key.lower()}={value}"]
+    group, _, name = key.replace("/", ".").rpartition(".")
+    ours = [typed for own, typed in aliased(key, value) if is_known(own, typed, known) and own != group]
+    if ours:
+        return ours
+    siblings = {path.rpartition(".")[2]: path for path in known if path.rpartition(".")[0] == group}
+    names = [sibling for sibling in siblings if sibling[0] != "_" or "target" in name]
+    near = [siblings[close] for close in difflib.get_close_matches(name, names)]
+    near = near or [path for path in known if path.rpartition(".")[2] == name][:4]
+    if not near and not (group and siblings):
+        near = difflib.get_close_matches(key, known, cutoff=0.7)
+    if not near and group and not siblings:
+        return near_words(group, value, known)
+    return [f"{path}={value}" for path in near]
+
+
+def keys_there(key: str, known: Sequence[str]) -> str:
+    """The keys beside a wrong one."""
+    group = key.replace("/", ".").rpartition(".")[0]
+    siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == group]
+    if group and not siblings:
+        return keys_there(group, known)
+    if not group and len(known) > 30:
+        return "python train.py --cfg job prints all keys"
+    names = [name for name in siblings if name[0] != "_" and name not in RULES]
+    return f"{group or 'The top level'} has {', '.join(names)}"
+
+
+def takes(target: str | None, name: str) -> bool:
+    """Whether a ``_target_`` has a parameter."""
+    return target is not None and name in parameters_of(target)
+
+
+def parameters_of(target: str) -> list[str]:
+    """The parameters of a ``_target_``; none where it cannot be imported."""
     try:
-        built = get_object(target)
-        return inspect.signature(built.__init__ if inspect.isclass(built) else built).parameters
-    except Exception:  # it is told of when it is built
-        return ()
+        return list(accepted_parameters(get_object(target))[0])
+    except Exception:  # it has a message of its own when it is built
+        return []
 
 
-def instead(key: str, known: list[str], *, elsewhere: bool = True) -> str:
-    """What could stand in place of a wrong ``key``, for the end of a sentence.
+# ----- unknown options
+
+
+def compatible(values: Mapping[str, Any], group: str) -> list[str | None] | None:
+    """The options of a group that the algorithm and its loss can learn with; ``None`` where any may do."""
+    rules = [
+        rule
+        for path in ("compatible_with", "loss.compatible_with")
+        if (rule := (find(values, path) or {}).get(group))
+    ]
+    return [option for option in rules[0] if all(option in rule for rule in rules)] if rules else None
+
+
+def no_such_choice(
+    group: str, option: str, offered: Sequence[str], values: Mapping[str, Any] | None = None
+) -> str:
+    """The message for an unknown option of a group.
 
     Args:
-        key: dotted.
-        known: the dotted paths that there are.
-        elsewhere: whether other choices than those made count too.
+        group: as it is typed.
+        option: as it is typed.
+        offered: the names of its options.
+        values: of the run without it, by which those are named that the algorithm can learn with.
     """
-    if key.lower() in known:
-        return f"; did you mean {key.lower()}?"
-    group, _, name = key.replace("/", ".").rpartition(".")
-    alike = difflib.get_close_matches(name, " ".join(CALLED.values()).split(), 1, 0.85)
-    called = [each for each, names in CALLED.items() if {*alike} & {*names.split()}]
-    meant = [each for each in called if each in known and each != group]
-    if not meant and elsewhere:
-        for each in [key] if group else called:
-            if able := choices_with(each):
-                has = "has" if len(able) == 1 else "have"
-                return f"; {' and '.join(able)} {has} {'it' if each == key else each}"
-    beside = {each.rpartition(".")[2]: each for each in known if each.rpartition(".")[0] == group}
-    own = [each for each in beside if each[0] != "_" or "target" in name]
-    near = meant or [beside[each] for each in difflib.get_close_matches(name, own)]
-    near = near or [each for each in known if each.rpartition(".")[2] == name][:4]
-    if not near and not (group and beside):
-        near = difflib.get_close_matches(key, known, cutoff=0.7)
-    if near:
-        asked = [f"{each} ({MEANS[each]})" if each in meant and each in MEANS else each for each in near]
-        return f"; did you mean {' or '.join(asked)}?"
-    if group and not beside:
-        return instead(group, known)
-    if not group and len(known) > 30:
-        return "; python train.py --cfg job prints all"
-    return f"; {group or 'the top level'} has {', '.join(each for each in beside if each[0] != '_')}"
+    word = f"{group}={option}"
+    return f"{word}: no such option. {option_advice(group, option, offered, values or {})}."
 
 
-def no_such_choice(group: str, choice: str, offered: list[str]) -> str:
-    """Lists what a group offers, nearest first."""
-    if told := REFUSED.get(f"{group}={choice}"):
-        return f"{group}={choice}: {told}"
-    if group == "env" and (known := gymnasium_id(choice)):
-        by = FAMILIES.get(known.partition("/")[0], "gym")
-        able = [*choices_with("env.id", known), f"env={by} env.id={known}"]
-        return f"{group}={choice}: no such choice; use {' or '.join(able)}"
-    if group in ("actor", "critic") and (kind := re.search("cnn|conv|resnet|mlp", choice.lower())):
-        told = NETWORKS if kind[0] == "mlp" else INSTEAD["features_extractor_class"]
-        return f"{group}={choice}: no such choice; {told}; here are {', '.join(offered)}"
-    if (
-        choice in ("None", "NONE", "Null", "false", "False")
-        and group not in NEEDED_GROUPS
-        and "/" not in group
-    ):
-        return f"{group}={choice}: no such choice; write {group}=null, or try {', '.join(offered)}"
-    near = difflib.get_close_matches(choice.lower(), offered, n=3, cutoff=0.5)
-    rest = [each for each in offered if each not in near]
-    return f"{group}={choice}: no such choice; try {', '.join([*near, *rest])}"
+def option_advice(group: str, option: str, offered: Sequence[str], values: Mapping[str, Any]) -> str:
+    """What to write instead of an unknown option, without the full stop."""
+    word = f"{group}={option}"
+    if text := aliases()["advice"].get(word):
+        return text
+    if ours := aliases()["keys"].get(word):
+        return f"Write {one_of(ours)}"
+    if folder := next((name for name in ("conf", ".") if Path(name, group, f"{option}.yaml").is_file()), ""):
+        return f"Add --config-dir={folder}, which has it"
+    if group == "env" and (id := gymnasium_id(option)):
+        family = FAMILIES.get(id.partition("/")[0], "gym")
+        return f"Use {one_of([*choices_with('env.id', id), f'env={family} env.id={id}'])}"
+    if group in ("actor", "critic") and (kind := re.search("cnn|conv|resnet|mlp", option.lower())):
+        return f"{aliases()['advice'][kind[0]]}. The options are {', '.join(offered)}"
+    fitting = compatible(values, group)
+    if fitting is not None:
+        own = [name for name in offered if not (CONFIGS / group / f"{name}.yaml").exists()]
+        offered = [*(name or "null" for name in fitting), *own]
+    elif option in NULLS and group not in REQUIRED_GROUPS and "/" not in group:
+        return f"Write {group}=null, or try {', '.join(offered)}"
+    near = difflib.get_close_matches(option.lower(), offered, n=3, cutoff=0.5)
+    return f"Try {', '.join([*near, *(name for name in offered if name not in near)])}"
 
 
 def gymnasium_id(name: str) -> str | None:
     """The nearest id that is installed, or ``name`` where it looks like one; imports Gymnasium."""
     near = difflib.get_close_matches(name, get_object("gymnasium.registry"), 1, 0.8)
     return near[0] if near else name if re.search(r"-v\d+$", name) else None
+
+
+def one_of(names: Any) -> str:
+    """Names with commas and "or" between."""
+    *others, last = list(names)
+    return f"{', '.join(others)} or {last}" if others else last

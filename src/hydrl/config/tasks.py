@@ -23,12 +23,12 @@ OWN_NUMBERS = {
 
 # Wrappers of Gymnasium's that go wrong here, and what does it.
 INSTEAD_OF = {
-    "gymnasium.wrappers.NormalizeObservation": "keeps statistics that evaluation and a saved policy would "
-    "not have; use transforms=running_norm, or transforms=normalized",
-    "gymnasium.wrappers.NormalizeReward": "would make returns those of scaled rewards; use "
+    "gymnasium.wrappers.NormalizeObservation": "its statistics would be missing in evaluation "
+    "and a saved policy. Use transforms=running_norm, or transforms=normalized",
+    "gymnasium.wrappers.NormalizeReward": "returns would be those of scaled rewards. Use "
     "transforms=normalized_rewards",
-    "gymnasium.wrappers.Autoreset": "resets inside of step, where a run loses how an episode ends; leave it "
-    "out, episodes begin anew without it",
+    "gymnasium.wrappers.Autoreset": "resets inside of step, where a run loses how an episode ends. Leave it "
+    "out: episodes begin anew without it",
 }
 
 
@@ -39,16 +39,16 @@ def ill_wrapped(values: Values) -> Iterator[str]:
         return
     if not isinstance(wrappers, Mapping):
         like = "env.wrappers.time_limit={_target_:gymnasium.wrappers.TimeLimit,max_episode_steps:200}"
-        yield f"env.wrappers={show(wrappers)}: should be wrappers by names of yours, as {like}"
+        yield f"env.wrappers={show(wrappers)}: should be wrappers by names of yours. Write {like}."
         return
     for name, node in wrappers.items():
         line = f"env.wrappers.{name}={show(node)}"
         if node is None:
-            yield f"{line}: should be a wrapper; leave it out by ~env.wrappers.{name}"
+            yield f"{line}: should be a wrapper. Write ~env.wrappers.{name}."
         elif not (isinstance(node, Mapping) and isinstance(node.get("_target_"), str)):
-            yield f"{line}: should have _target_, the path of a wrapper, as gymnasium.wrappers.TimeLimit"
+            yield f"{line}: should have _target_, such as gymnasium.wrappers.TimeLimit."
         elif (target := node["_target_"]) in INSTEAD_OF:
-            yield f"env.wrappers.{name}._target_={target} {INSTEAD_OF[target]}"
+            yield f"env.wrappers.{name}._target_={target}: {INSTEAD_OF[target]}."
 
 
 def ill_named(values: Values) -> Iterator[str]:
@@ -60,15 +60,15 @@ def ill_named(values: Values) -> Iterator[str]:
     names = list(given) if whole else list(each)
     if not (whole or each) or not all(isinstance(name, str) and name for name in names):
         like = "[distance], or {distance: mean} for its mean or sum over an episode"
-        yield f"env.info_keys={show(given)}: should be a list of names of info, as {like}"
+        yield f"env.info_keys={show(given)}: should be a list of names in info. Write {like}."
     for name, how in each.items():
         if how not in FOLLOWED:
-            yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum"
+            yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum."
     for name in names:
         if taken := [f"{room}/{name}" for room in OWN_NUMBERS if name in OWN_NUMBERS[room].split()]:
             yield (
-                f"env.info_keys={show(given)}: {' and '.join(taken)} is a number of hydrl's own; let the "
-                f"task, or a wrapper, give {name} under another name"
+                f"env.info_keys={show(given)}: {' and '.join(taken)} is a metric of hydrl's own. Let the "
+                f"environment, or a wrapper, give {name} under another name."
             )
 
 
@@ -83,7 +83,7 @@ def lacking(values: Values) -> Iterator[str]:
             asked = re.sub(r"^(\w+)\.(\w+)$", r"\1=\2", asked)  # logger.wandb
             asked = asked if "=" in asked else named(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
-            yield f"{asked} needs a package that is not installed; pip install 'hydrl{extra}'"
+            yield f"{asked}: needs a package that is not installed. Run pip install 'hydrl{extra}'."
         elif package == "vmas":
             offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:

@@ -39,8 +39,8 @@ def check_addresses(values: Mapping[str, Any], told: str, typed: Sequence[str] =
         within = [word for word in typed if key.startswith(f"{key_of(word)}.") and str(address) in word]
         if key not in map(key_of, typed) and not within and str(address) not in texts():
             raise UserError(
-                f"{told}: {key}={show(address)} reaches another machine; type it yourself, or add trust=true "
-                "if you trust it"
+                f"{told}: {key}={show(address)} reaches another machine. Type it yourself, or add trust=true "
+                "if you trust it."
             )
 
 
@@ -66,8 +66,8 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
     own = named_in_files() | {each.partition("=")[2] for each in typed}
     if found := sorted(set(foreign(values, own))):
         raise UserError(
-            f"{told}: its configuration names {', '.join(found)}, which is not one of hydrl's parts; "
-            "add trust=true if you trust that code"
+            f"{told}: its configuration names {', '.join(found)}, which is not one of hydrl's parts. "
+            "Add trust=true if you trust that code."
         )
 
 

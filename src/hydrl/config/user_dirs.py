@@ -63,20 +63,20 @@ def use(own: Iterable[Path]) -> None:
     groups = ["hydra", *(each.name for each in CONFIGS.iterdir() if each.is_dir())]
     for folder in own:
         if not folder.is_dir():
-            raise UserError(
-                f"{folder}: there is no such folder; name one that holds actor/, env/ or the like"
-            )
+            raise UserError(f"{folder}: no such folder. Name one that holds actor/, env/ or the like.")
         if not any((folder / each).is_dir() for each in groups):
-            raise UserError(f"{folder} holds no group of choices, as actor/ or env/; name the one that does")
+            raise UserError(
+                f"{folder}: holds no group of options, as actor/ or env/. Name the folder that does."
+            )
         files = sorted(folder.rglob("*.yaml"))
         for file in files:
             if (CONFIGS / file.relative_to(folder)).exists():
-                raise UserError(f"{file} is never read, as hydrl has one of that name; give it another")
+                raise UserError(f"{file}: is never read, as hydrl has one of that name. Rename it.")
             check_package(file, file.relative_to(folder).parts[0])
         for file in files:
             check_file(file, file.relative_to(folder).parts[0], package_of(file))
         for file in (each for group in groups for each in folder.glob(f"{group}/**/*.yml")):
-            raise UserError(f"{file} is never read; give it the ending .yaml")
+            raise UserError(f"{file}: is never read. Give it the ending .yaml.")
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
 
@@ -95,16 +95,16 @@ def check_package(file: Path, group: str) -> None:
     package = package_of(file)
     if all(theirs) and package != "_global_" and package.startswith("_"):
         raise UserError(
-            f"{file} does not begin with the line `{WHOLE}`, as every file of {group}/ does; write it above "
-            f"all else, for without it `KEY:` is read as {group}.KEY"
+            f"{file}: does not begin with the line `{WHOLE}`, as every file of {group}/ does. Write it "
+            f"above all else, for without it `KEY:` is read as {group}.KEY."
         )
     if not any(theirs) and package == "_global_":
         with suppress(YAMLError):  # which Hydra tells of
             known = {*content("/train"), *(each.name for each in CONFIGS.iterdir()), "hydra", "defaults"}
             if lost := [str(each) for each in OmegaConf.load(file) if each not in known]:
                 raise UserError(
-                    f"{file}: {lost[0]} is no key at the top level; leave out the line `{WHOLE}`, as the "
-                    f"files of {group}/ do"
+                    f"{file}: {lost[0]} is no key at the top level. Leave out the line `{WHOLE}`, as the "
+                    f"files of {group}/ do."
                 )
 
 
@@ -117,7 +117,7 @@ def package_of(file: Path) -> str:
     try:
         header = re.match(r"(?:\s*#\s*@\w+.*\n)*?\s*#\s*@package\s+(\S+)", file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from None
+        raise UserError(f"{file}: cannot be read: {error}.") from None
     return header[1] if header else "_group_"  # as Hydra has it
 
 

@@ -17,7 +17,7 @@ from optuna.distributions import (
 )
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
-from hydrl.config.command_line import translate
+from hydrl.config.hydra_errors import translate
 from hydrl.config.migrations import new_words, old_word
 from hydrl.config.overrides import key_of, spelled_out, with_paths
 from hydrl.config.schema import Built, Role, Strict, keys
@@ -92,12 +92,12 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
         cfg = composed([*adding, *chosen])
     except (HydraException, OmegaConfBaseException) as error:
         message = translate(error, chosen)
-        if (lacking := re.match(r"search=(\w+):", message)) and "search" not in parsed:
-            message = (
-                f"there are no ranges for algo={lacking[1]}; add search=base and ranges, as {RANGE_EXAMPLE}, "
+        if (lacking := re.match(r"search=(\w+):", str(message))) and "search" not in parsed:
+            message = UserError(
+                f"search={lacking[1]}: no ranges for algo={lacking[1]}. Add search=base and ranges, as "
+                f"{RANGE_EXAMPLE}, or write conf/search/{lacking[1]}.yaml and add --config-dir=conf."
             )
-            message += f"or write conf/search/{lacking[1]}.yaml and add --config-dir=conf"
-        raise UserError(message) from None
+        raise message from None
     try:
         search = cast(dict[str, Any], OmegaConf.to_container(cfg.search, resolve=True))
     except OmegaConfBaseException as error:  # a range names a key of another algorithm
@@ -119,7 +119,7 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     try:
         return SearchPlan.model_validate(search | more)
     except ValidationError as error:
-        raise UserError(explain(error, {"search": search}, "search")) from None
+        raise explain(error, {"search": search}, "search") from None
 
 
 def as_search_override(word: str) -> str:
@@ -139,7 +139,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Override]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(words))
     except HydraException as error:
-        raise UserError(translate(error, words)) from None
+        raise translate(error, words) from None
     return {key_of(override.get_key_element()): override for override in parsed}
 
 

@@ -44,7 +44,7 @@ class RecurrentDQNLoss(DQNLoss):
         self.n_steps, self.rescale = n_steps, rescale
 
     def forward(self, minibatch: TensorDictBase) -> TensorDictBase:
-        """Over sequences ``[size, time]`` of :func:`hydrl.experience.sequences.unrolled`.
+        """Over sequences ``[size, time]`` of :func:`hydrl.experience.sequences.prepare_sequences`.
 
         Writes the absolute errors, ``[size, time, 1]``, as priorities.
         """

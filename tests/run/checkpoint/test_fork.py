@@ -176,7 +176,7 @@ def test_a_finished_run_and_a_folder_that_holds_one_are_refused(ppo, tmp_path):
     before = files(there)
     done = typed(f"resume={at(ppo)}", f"hydra.run.dir={there}")
     assert done.returncode == 2
-    assert f"hydra.run.dir={there} holds a run already" in done.stderr
+    assert f"hydra.run.dir={there}: holds a run already" in done.stderr
     assert files(there) == before
 
 

@@ -85,7 +85,7 @@ def test_a_replay_memory_outside_the_run_is_not_written_unless_trusted(tmp_path,
         f"buffer.storage.scratch_dir={place}",
         "resume=x",
     ]
-    with pytest.raises(UserError, match=r"scratch_dir=.*/c is outside the run; add trust=true"):
+    with pytest.raises(UserError, match=r"scratch_dir=.*/c is outside the run\. Add trust=true"):
         settings(*overrides, run_dir=tmp_path / "run")
     assert settings(*overrides, "trust=true", run_dir=tmp_path / "run").trust
 
@@ -93,7 +93,7 @@ def test_a_replay_memory_outside_the_run_is_not_written_unless_trusted(tmp_path,
 @pytest.mark.parametrize("given", ["${oc.env:HOME}", "of ${task}"])
 def test_a_folder_of_others_does_not_hand_the_environment_to_its_logger(tmp_path, given):
     overrides = ["task=${oc.env:HOME}", "logger=wandb", f"logger.wandb.project={given}", "resume=x"]
-    with pytest.raises(UserError, match="its logger is given values of the environment; add trust=true"):
+    with pytest.raises(UserError, match="its logger is given environment variables\. Add trust=true"):
         settings(*overrides, run_dir=tmp_path)
     assert settings(*overrides, "trust=true", run_dir=tmp_path).trust
 

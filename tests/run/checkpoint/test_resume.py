@@ -65,7 +65,7 @@ def test_the_command_line_goes_on_with_the_run_s_own_configuration(half, tmp_pat
         (["actor.num_cells=[3]"], "actor.num_cells=[3] would make it another run"),
         (["-m", "seed=0,1"], "goes on with one run; go on with a sweep by resume=auto"),
         (["total_frames=64"], "total_frames=64 is less than the 128 that"),
-        (["optim.lrr=1"], "optim.lrr=1: there is no such key; did you mean optim.lr?"),
+        (["optim.lrr=1"], "optim.lrr=1: no such key. Write optim.lr=1."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

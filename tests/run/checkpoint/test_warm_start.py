@@ -210,14 +210,14 @@ def test_a_run_begun_so_is_resumed_exactly_without_the_other(ppo, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["init_from=nowhere"], "init_from=nowhere: there is no such folder; give a run's, or one of its"),
-        (["init_from="], "init_from= names no run; write init_from=DIR, or init_from=null for none"),
+        (["init_from=nowhere"], "init_from=nowhere: no such folder. Write a run's, or one of its"),
+        (["init_from="], "init_from=: no run is named. Write init_from=DIR, or init_from=null for none"),
         (["init_from=tests"], "init_from=tests: no run with a checkpoint lies there"),
-        (["init_from.parts=[actor]"], "init_from.parts=[actor]: no run is named; add init_from=DIR"),
+        (["init_from.parts=[actor]"], "init_from.parts=[actor]: no run is named. Add init_from=DIR"),
         (["init_from=RUN", "init_from.parts=[actr]"], "init_from.parts"),
         (
             ["init_from=RUN", "init_from.parts=[value]"],
-            "this run has no value; its networks are actor, critic",
+            "this run has no value. Its networks are actor, critic",
         ),
         (
             ["init_from=RUN", "init_from.parts=[targets]"],

@@ -368,8 +368,8 @@ def test_a_dashboard_is_saved_and_its_address_printed(
     ("words", "answer"),
     [
         ([], "needs a W&B account: wandb login; dry=true shows it"),
-        (["entity"], "entity: write key=value"),
-        (["user=x"], "user=x: there is no such key; the top level has entity, project, name, dry"),
+        (["entity"], "entity: no value. Write KEY=VALUE"),
+        (["user=x"], "user=x: no such key. The top level has entity, project, name, dry"),
         (["dry=3x"], "'3x' is not a valid bool"),
     ],
 )

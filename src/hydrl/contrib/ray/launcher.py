@@ -149,7 +149,7 @@ def connect(options: Mapping[str, Any]) -> AbstractContextManager[Remote]:
     try:
         checked = LauncherOptions.model_validate(options)
     except ValidationError as error:
-        raise UserError(explain(error, {"hydra": {"launcher": options}}, "hydra.launcher")) from None
+        raise explain(error, {"hydra": {"launcher": options}}, "hydra.launcher") from None
     return on_cluster(checked)
 
 

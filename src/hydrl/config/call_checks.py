@@ -1,0 +1,318 @@
+"""The check of signatures: what a configuration builds takes every key that is there and lacks none.
+
+TorchRL's own signatures are the list of what may be set.
+"""
+
+import difflib
+import inspect
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any, Literal
+
+from hydra.utils import get_object
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from hydrl.config.migrations import explain_import
+from hydrl.config.overrides import key_of, words
+from hydrl.config.schema import RULES, WRAPPERS, Part, Values, row_of
+from hydrl.config.signatures import accepted_parameters, gymnasium_parameters, required_keywords, targets
+from hydrl.config.suggestions import explain, instead, without_copies
+from hydrl.config.tree import content, find, paths, show, target_of
+from hydrl.config.user_dirs import setter
+from hydrl.errors import ConfigError, UserError
+
+logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it logs, it raises as well
+
+Mistakes = Iterator[tuple[str, str]]  # keys with their messages
+
+
+def check_signatures(values: Values) -> None:
+    """Every part can be called as the run will call it.
+
+    Raises:
+        ConfigError: for keys that no signature has, and wrong values.
+        UserError: for data that nothing reads, or that is missing.
+    """
+    mistakes: dict[str, str] = {}
+    for path, node in targets(values):
+        mistakes |= dict(check_target(path, node, values))
+    if not mistakes:  # every target can be imported
+        for prefix in ("", *(f"extra_learners.{name}." for name in values.get("extra_learners", {}))):
+            mistakes |= dict(check_loss(prefix, values))
+    if mistakes:
+        raise ConfigError(without_copies(mistakes, values))
+    check_data(values)
+
+
+def check_data(values: Values) -> None:
+    """A dataset is there where a collector or minibatches read it, and is read where it is there."""
+    readers = [
+        path
+        for path, node in targets(values)
+        if re.search(r"(^|\.)(minibatches|collector)$", path)
+        and "data" in accepted_parameters(get_object(node["_target_"]))[0]
+    ]
+    if values["data"] is not None and not readers:
+        mixed = "mixed" in values["compatible_with"].get("minibatches", ["mixed"])
+        use = "minibatches=mixed" if mixed else "algo=bc, or another algorithm that learns from a dataset"
+        raise UserError(f"data: nothing reads the dataset. Use {use}, or data=null.")
+    if values["data"] is None and readers:
+        other = "single" if readers[0] == "collector" else "replay"
+        raise UserError(
+            f"data=null: {readers[0]} needs a dataset. Add data=replay_buffer data.path=DIR, or use "
+            f"{readers[0]}={other}."
+        )
+
+
+def check_loss(prefix: str, values: Values) -> Mistakes:
+    """What the loss takes besides its own arguments; ``prefix`` leads to a loss that learns before."""
+    # ``make_value_estimator`` hands its keywords to the loss's own estimator.
+    loss = get_object(find(values, f"{prefix}loss.module._target_"))
+    kind = getattr(loss, "default_value_estimator", None)
+    options = find(values, f"{prefix}loss.value_estimator")
+    if kind is not None and options is not None:
+        if "value_type" in options:
+            names = tuple(estimator.name.lower() for estimator in loss.SUPPORTED_VALUE_ESTIMATORS)
+            path = f"{prefix}loss.value_estimator.value_type"
+            if mistakes := dict(check_value(path, Literal.__getitem__(names), values)):
+                yield from mistakes.items()
+                return
+            kind = options["value_type"]
+        estimator = get_object("torchrl.objectives.utils.get_value_estimator_entry")(kind).cls
+        parameters, open_ended = accepted_parameters(estimator)
+        parameters = parameters | {"value_type": Any}
+        for network in ("value_network", "actor_network"):
+            parameters.pop(network, None)
+        yield from check_keys(f"{prefix}loss.value_estimator", parameters, values, open_ended=open_ended)
+    if (accepted_keys := getattr(loss, "default_keys", None)) is not None:
+        yield from check_keys(f"{prefix}loss.keys", dict.fromkeys(vars(accepted_keys()), Any), values)
+    options, _ = accepted_parameters(get_object(find(values, f"{prefix}optim._target_")))
+    for network in find(values, f"{prefix}loss.param_groups") or {}:
+        yield from check_keys(f"{prefix}loss.param_groups.{network}", options, values)
+
+
+def check_target(path: str, node: Part, values: Values) -> Mistakes:
+    """The target can be imported, and the call it is configured for takes every key and lacks none."""
+    name = node["_target_"]
+    line = f"{path}._target_={name}"
+    target, reason = imported(path, name)
+    if reason:
+        yield f"{path}._target_", f"{line}: {reason}."
+        return
+    own_sampler = find(content("/buffer/prioritized"), "sampler._target_")
+    if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
+        yield f"{path}._target_", f"{line}: its priorities cannot be saved. Use buffer=prioritized."
+        return
+    try:
+        call = inspect.signature(target.__init__ if inspect.isclass(target) else target)
+    except (TypeError, ValueError):  # written in C
+        return
+    parameters, open_ended = accepted_parameters(target)
+    positions, keywords = run_arguments(path, parameters, values)
+    is_wrapper = WRAPPERS.fullmatch(path) is not None
+    shown = ", ".join([*positions, *(f"{keyword}=…" for keyword in sorted(keywords)), "…"])
+    way = f"{'wrapper' if is_wrapper else path.partition('.')[0]}({shown})"
+    if mistakes := dict(check_class(path, name, target, way)):
+        yield from mistakes.items()
+        return
+    own = {key for key in node if not key.startswith("_") and key not in RULES}
+    if path.endswith("loss.module"):
+        loss = path.removesuffix(".module")
+        networks = {key: Any for key in parameters if "network" in key or key in keywords}
+        mistakes |= dict(check_keys(f"{loss}.networks", networks, values, open_ended=open_ended, taker=name))
+    if path == "env":
+        mistakes |= dict(check_env_keys(node, own, parameters, open_ended=open_ended))
+    if is_wrapper and "training_only" in parameters:
+        mistakes[path] = f"{line}: it takes training_only, a key of hydrl's. Rename that argument."
+    positional = [None] * (len(positions) + inspect.isclass(target))
+    try:
+        filled = {*keywords, *call.bind_partial(*positional, **dict.fromkeys(keywords)).arguments}
+        for key in sorted(own & filled):
+            mistakes[f"{path}.{key}"] = (
+                f"{path}.{key}={show(node[key])}: the run fills this in. Leave it out."
+            )
+        if not mistakes:
+            taker = name
+            if path == "env" and open_ended and "id" in node and own - parameters.keys():
+                taker, make = node["id"], node.get("make")
+                env_parameters, open_ended = (
+                    accepted_parameters(get_object(make["_target_"])) if make else gymnasium_parameters(taker)
+                )
+                parameters |= env_parameters | accepted_parameters(get_object("gymnasium.make"))[0]
+            free = {key: kind for key, kind in parameters.items() if key not in filled}
+            if is_wrapper:
+                free["training_only"] = bool
+                own -= {"training_only"}
+            mistakes = dict(check_keys(path, free, values, open_ended=open_ended, taker=taker))
+        if not mistakes:
+            # What is called later has its other arguments from there.
+            is_partial = (
+                path.startswith(("env.wrappers.", "env.make")) and not is_wrapper and node.get("_partial_")
+            )
+            (call.bind_partial if is_partial else call.bind)(*positional, **dict.fromkeys(own | keywords))
+            if lacking := sorted(required_keywords(target) - own):
+                raise TypeError(f"missing a required argument: '{lacking[0]}'")
+    except TypeError as error:
+        mistakes[path] = f"{line}: the call {way} fails: {error}."
+    yield from mistakes.items()
+
+
+def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[str], set[str]]:
+    """The positional arguments and keywords that the run itself calls a part with."""
+    row = row_of(path)
+    keywords, optional = set(row.keywords), set(row.asked)
+    if path.endswith("loss.module"):
+        keywords = {*find(values, path.removesuffix(".module"))["networks"]}
+        optional = {"action_spec", "action_space", "num_actions"}
+    return row.handed.split(), keywords | optional & parameters.keys()
+
+
+def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
+    """The keys that hydrl has for Gymnasium environments stand only where they mean what they say.
+
+    Args:
+        node: of ``env``.
+        own: its keys.
+        parameters: of its target.
+        open_ended: whether that takes any other.
+    """
+    if node["_target_"] != (gymnasium_env := target_of("env/gym")):
+        ours = accepted_parameters(get_object(gymnasium_env))[0].keys() - {"num_envs", "device"}
+        for key in sorted(ours & own - parameters.keys()) if not open_ended else ():
+            advice = "Write a transform instead" if key == "wrappers" else "Leave it out"
+            yield (
+                f"env.{key}",
+                f"env.{key}={show(node[key])}: this key is for Gymnasium environments, and env._target_="
+                f"{node['_target_']} makes another. {advice}.",
+            )
+    elif shared := sorted(parameters.keys() & own - {"id"}):
+        env_parameters, _ = gymnasium_parameters(node["id"])
+        for key in (key for key in shared if key in env_parameters):
+            yield (
+                f"env.{key}",
+                f"env.{key}={show(node[key])}: env.id={node['id']} takes {key} too, and here it is a key of "
+                f"hydrl's. Register it with gymnasium.register(ID, CLASS, kwargs={{'{key}': ...}}), or "
+                "rename the parameter.",
+            )
+
+
+def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
+    """A class in the place of a part is one of what that part is, as a network alone is no actor.
+
+    Args:
+        path: dotted.
+        name: of the target.
+        target: what it is.
+        way: how a function that makes one is called.
+    """
+    kind = row_of(path).gives
+    if kind is None or not inspect.isclass(target) or issubclass(target, get_object(kind)):
+        return
+    advice = f"Name one, or a function that makes one when called as {way}"
+    if path == "env" and issubclass(target, get_object("gymnasium.Env")):
+        module, places = name.rpartition(".")[0], (f"{target.__module__}:{target.__name__}", target)
+        ids = [id for id, spec in get_object("gymnasium.registry").items() if spec.entry_point in places]
+        use = f"env=gym env.id={'' if name.startswith('gymnasium.') else f'{module}:'}"
+        use += (ids or [f"{target.__name__}-v0"])[-1]
+        advice = f"Use {use}" if ids else f"Register it in {module} with Gymnasium, and use {use}"
+    yield (
+        f"{path}._target_",
+        f"{path}._target_={name}: this class is no {kind.rpartition('.')[2]}. {advice}.",
+    )
+
+
+def imported(path: str, name: str) -> tuple[Any, str]:
+    """What a ``_target_`` names, or why it cannot be had and what to write, without the full stop."""
+    try:
+        target = get_object(name)
+    except Exception as error:
+        cause = error.__cause__ or error
+        reason = explain_import(cause) or str(cause).splitlines()[0] + near_names(path, name, cause)
+        return None, f"cannot be imported: {reason}"
+    return target, "" if callable(target) else "no class or function. Write the dotted path of one"
+
+
+def near_names(path: str, name: str, cause: BaseException) -> str:
+    """What may be meant by a dotted name that cannot be imported, as a sentence after another."""
+    if not isinstance(cause, ImportError | AttributeError):  # an error within the module
+        return ""
+    module, _, attribute = name.rpartition(".")
+    try:
+        names = [name for name in vars(get_object(module)) if name[0] != "_"]
+    except Exception:
+        names = []
+    if near := difflib.get_close_matches(attribute, names, 1):
+        return f". Write {path}._target_={module}.{near[0]}"
+    first, _, rest = name.partition(".")
+    modules = [file.stem for file in Path().glob("*.py")]
+    modules += [file.parent.name for file in Path().glob("*/__init__.py")]
+    is_unknown = isinstance(cause, ModuleNotFoundError) and cause.name == first
+    if is_unknown and (near := difflib.get_close_matches(first, modules, 1, 0.8)):
+        start = "Write" if {"", os.getcwd()} & set(sys.path) else "Start with PYTHONPATH=. and write"
+        return f". {start} {path}._target_={near[0]}.{rest}"
+    if isinstance(cause, ModuleNotFoundError) and name.startswith(f"{cause.name}."):
+        return ". Put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
+    return ""
+
+
+def check_keys(
+    path: str, kinds: Values, values: Values, *, open_ended: bool = False, taker: str = ""
+) -> Mistakes:
+    """The keys at ``path`` are those of ``kinds``; a nested part is checked by its own signature.
+
+    Args:
+        path: dotted.
+        kinds: annotations by their keys.
+        values: the whole configuration.
+        open_ended: whether there may be other keys.
+        taker: what takes them, for messages.
+    """
+    unknown = []
+    for key, value in (find(values, path) or {}).items():
+        if key in kinds and not isinstance(value, Mapping):
+            yield from check_value(f"{path}.{key}", kinds[key], values)
+        elif key not in kinds and not open_ended and not key.startswith("_") and key not in RULES:
+            unknown.append(f"{path}.{key}")
+    typed = set(map(key_of, words()))
+    leftover = [key for key in unknown if key not in typed and (setter(key) or f"{path}._target_" in typed)]
+    known = [f"{path}.{name}" for name in kinds] or list(paths(values))
+    for key in (key for key in unknown if key not in leftover[1:]):  # which one line names all
+        value = show(find(values, key))
+        takes = f"{taker} takes no {key.rpartition('.')[2]}" if taker else "no such key"
+        advice = leave_out(leftover, values) if key in leftover else f". {instead(key, value, known)}"
+        yield key, f"{key}={value}: {takes}{advice}."
+
+
+def leave_out(keys: Sequence[str], values: Values) -> str:
+    """What leaves out keys that came with another choice, as the end of a sentence and another one."""
+    source = setter(keys[0])
+    drop = [f"~{key}" for key in keys]
+    if source and None in (find(values, key) for key in keys):  # which Hydra does not delete
+        drop = [f"{source.partition('=')[0]}=none", *(f"~{key}" for key in keys if setter(key, ["algo"]))]
+    return f", which {source} sets" * bool(source) + f". Add {' '.join(drop)}"
+
+
+def check_value(path: str, kind: Any, values: Values) -> Mistakes:
+    """The value is of its annotation, as JSON is of a schema: an integer may be a float."""
+    try:
+        adapter = TypeAdapter(kind, config=ConfigDict(strict=True))
+    except Exception:  # a tensor, a spec and the like, which YAML cannot say
+        return
+    try:
+        adapter.validate_json(json.dumps(find(values, path)))
+    except ValidationError as error:
+        yield from explain(error, values, path, lambda _: takes_null(adapter)).lines.items()
+
+
+def takes_null(adapter: TypeAdapter[Any]) -> bool:
+    """Whether null is of the kind."""
+    try:
+        adapter.validate_python(None)
+    except ValidationError:
+        return False
+    return True
