@@ -71,7 +71,7 @@ def main(arguments: Arguments) -> None:
         )
     about = record.describe_dataset(settings, rows, run, arguments.checkpoint, trained, **how)
     if kind == "minari":
-        minari.save_minari(str(out), rows, about, settings)
+        minari.save_minari(str(out), rows, about, settings.env, settings.build("env"))
     else:
         record.save_dataset(kind, out, rows, about)
     score = f"return {about['return_mean']:,.1f} ± {about['return_std']:,.1f}" if about["episodes"] else ""

@@ -1,4 +1,4 @@
-"""Dotted names in pages and docstrings exist."""
+"""Dotted names in pages and docstrings exist, and hydrl's in strings of source, YAML and tests."""
 
 import ast
 import importlib
@@ -89,4 +89,26 @@ def test_dotted_names_in_docstrings_exist():
         for path in modules()
         if (wrong := [name for text in docstrings(path) for name in sorted(names(text)) if not exists(name)])
     }
+    assert missing == {}
+
+
+# Names of earlier versions stand here.
+OF_EARLIER = {"migrations.py", "migrations.yaml", "test_migrations.py", "test_compare_checkouts.py"}
+OF_EARLIER |= {"test_dotted_names.py", "test_capture.py", "make.py"}
+A_FILE = re.compile(r"\.db$")
+STRING = re.compile(r"""["'](hydrl(?:\.\w+)+)(?::\w[\w-]*)?["']""")
+TARGET = re.compile(r"(?:_target_|id): *(hydrl(?:\.\w+)+)")
+
+
+def test_dotted_names_in_strings_exist():
+    folders = (ROOT / folder for folder in ("src", "configs", "tests", "scripts", "docs/my_project"))
+    files = [ROOT / "train.py", *(file for folder in folders for file in folder.rglob("*.*"))]
+    files = [file for file in files if file.suffix in (".py", ".yaml") and file.name not in OF_EARLIER]
+    assert len(files) > 400
+    missing = {}
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        found = {name for pattern in (STRING, TARGET) for name in pattern.findall(text)}
+        if wrong := [name for name in sorted(found) if not A_FILE.search(name) and not exists(name)]:
+            missing[str(file.relative_to(ROOT))] = wrong
     assert missing == {}

@@ -108,7 +108,7 @@ def test_every_row_of_every_format_is_what_the_task_gave_and_took(kind, folder, 
         played.save_dataset(form, tmp_path / form, columns, about)
         check(files.read_columns(form, tmp_path / form, "set"), kind, record)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    minari_sets.save_minari("kinds/set-v0", columns, about, chosen)
+    minari_sets.save_minari("kinds/set-v0", columns, about, chosen.env, chosen.build("env"))
     theirs = minari.load_dataset("kinds/set-v0")
     assert (theirs.observation_space, theirs.action_space) == KINDS[kind]
     for episode in theirs.iterate_episodes():
@@ -146,7 +146,7 @@ def test_what_was_written_is_learned_as_the_same_options_and_the_networks_see_th
     if form == "npz":
         played.save_dataset("npz", place, columns, about)
     else:
-        minari_sets.save_minari(str(place), columns, about, chosen)
+        minari_sets.save_minari(str(place), columns, about, chosen.env, chosen.build("env"))
     data, env = read(chosen, place, form)
     own = GymIO(chosen.build("env"), env.base_env.action_spec_unbatched, "test")
     observation_space, acted = KINDS[kind]

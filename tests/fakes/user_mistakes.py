@@ -385,11 +385,11 @@ MISTAKES: dict[str, list[str]] = {
     ],
     # Goals that cannot be relabelled.
     "algo=dqn env=bit_flip minibatches.n_steps=3": [
-        "minibatches.n_steps=3: does not go with buffer, which relabels single steps, as",
+        "minibatches.n_steps=3: does not go with buffer=hindsight, which relabels single steps, as",
         "Use minibatches.n_steps=1.\n",
     ],
     "algo=dqn env=bit_flip rnn=lstm": [
-        "minibatches.sequence=32: does not go with buffer, which relabels single steps, as",
+        "minibatches.sequence=32: does not go with buffer=hindsight, which relabels single steps, as",
         "Use minibatches.sequence=null.\n",
     ],
     "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
@@ -622,7 +622,7 @@ MISTAKES: dict[str, list[str]] = {
         "compile=true: does not go with critic.norm, which counts its batches. Use compile=false.\n"
     ],
     "algo=recurrent_ppo compile=true": [
-        "compile=true: does not go with rnn, which is cut where episodes end. Use compile=false.\n"
+        "compile=true: does not go with rnn=lstm, which is cut where episodes end. Use compile=false.\n"
     ],
     "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],
     # Deleting.

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import choices_made, key_of, words
+from hydrl.config.schema import RULES
 from hydrl.config.signatures import accepted_parameters
 from hydrl.config.tree import choices, choices_with, find, paths, show
 from hydrl.errors import ConfigError
@@ -291,7 +292,8 @@ def keys_there(key: str, known: Sequence[str]) -> str:
         return keys_there(group, known)
     if not group and len(known) > 30:
         return "python train.py --cfg job prints all keys"
-    return f"{group or 'The top level'} has {', '.join(name for name in siblings if name[0] != '_')}"
+    names = [name for name in siblings if name[0] != "_" and name not in RULES]
+    return f"{group or 'The top level'} has {', '.join(names)}"
 
 
 def takes(target: str | None, name: str) -> bool:
