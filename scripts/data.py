@@ -1,10 +1,9 @@
-"""Shows what is in a set of data: python scripts/data.py DIR
+"""Summarises an offline dataset: python scripts/data.py DIR
 
-The set is the folder of a run that kept its replay memory, a folder of record, a file .npz, .h5 or .hdf5, or
-the name or folder of a set of Minari's. Shows sizes, ranges, how episodes end and what they return.
+The dataset is a run folder with a replay buffer, a folder of `record`, a file .npz, .h5 or .hdf5, or the name
+or folder of a Minari dataset. Prints sizes, ranges, how episodes end and their returns.
 
-Keys: picture (FILE.png; how often which return was reached. returns.png beside the set, where that is a
-folder or a file; false draws none).
+Keys: picture (FILE.png; a histogram of returns. Default: returns.png beside the dataset; false draws none).
 """
 
 import sys
@@ -25,10 +24,10 @@ class Arguments:
 
 
 def main(words: list[str]) -> None:
-    """Reads the set and shows it.
+    """Reads the dataset and prints its summary.
 
     Raises:
-        UserError: for words that do not fit, and where no set lies.
+        UserError: for wrong arguments, and if there is no dataset.
     """
     places = [word for word in words if Path(plain(word)).exists() or "=" not in word]
     arguments = read(Arguments, [word for word in words if word not in places], "picture=FILE.png")

@@ -1,11 +1,11 @@
-"""Scores a finished run, films and shows it: python scripts/evaluate.py run=outputs/… episodes=100 video=true
+"""Evaluates a run: python scripts/evaluate.py run=outputs/… episodes=100 video=true
 
-Keys: run (a run folder), episodes, checkpoint (last, best or a number of frames), stream (another number,
-other episodes), untrained (groups of agents that act as before the run, against the others: agent, or
-adversary,agent), video (true films one that begins as the first of them, at most eval.max_steps steps, as
-video-CHECKPOINT.mp4 in the run folder), render (human shows episodes in a window, 5 of them, and scores
-none), export (FILE.onnx or FILE.pt2, to which the policy is written for other programs), device, trust (true
-allows environments that are not hydrl's own).
+Keys: run (a run folder), episodes, checkpoint (last, best or a number of frames), stream (another number
+gives other episodes), untrained (agent groups that act with their initial weights: agent, or
+adversary,agent), video (true records the first episode, at most eval.max_steps steps, as
+video-CHECKPOINT.mp4 in the run folder), render (human shows 5 episodes in a window, without scores), export
+(FILE.onnx or FILE.pt2; writes the policy for other programs), device, trust (true allows environments that
+are not hydrl's own).
 """
 
 import json
@@ -42,10 +42,10 @@ class Arguments:
 
 
 def main(arguments: Arguments) -> None:
-    """Rebuilds the policy with its normaliser, plays it, prints the scores and writes ``evaluation.json``.
+    """Loads the policy with its normalizer, evaluates it, prints scores and writes ``evaluation.json``.
 
     Raises:
-        UserError: for a value out of range, or a folder that is not a run's; before PyTorch's seconds.
+        UserError: for a wrong value or no run folder; before PyTorch is imported.
     """
     check(arguments)
     run, which, episodes = Path(arguments.run), arguments.checkpoint, arguments.episodes or 100

@@ -1,14 +1,14 @@
-"""Keeps as data what a finished run plays: python scripts/record.py run=outputs/… frames=100_000 out=DIR
+"""Records a run's policy as an offline dataset: python scripts/record.py run=outputs/… frames=100_000 out=DIR
 
-Observations, actions and rewards are in the task's own units, whatever the run's transforms make of them, and
-algo=bc data=npz data.path=DIR learns from them.
+Observations, actions and rewards are in the environment's own units, without the run's transforms.
+algo=bc data=npz data.path=DIR trains on the dataset.
 
-Keys: run (a run folder), out (the new folder to write to; with format=minari the set's name, as
-pendulum/expert-v0), frames (100,000; whole episodes of so many steps or a few more), checkpoint (last, best
-or a number of frames), sampled (true draws each action from the policy's distribution), random (0; the share
-of the frames, in episodes after the policy's, whose actions are all drawn at random), format (npz, h5 or
-minari; the last two need pip install 'hydrl[minari]'), stream (another number, other episodes), device, trust
-(true allows environments that are not hydrl's own).
+Keys: run (a run folder), out (a new folder; with format=minari the dataset's name, such as
+pendulum/expert-v0), frames (100,000; complete episodes with at least so many steps), checkpoint (last, best
+or a number of frames), sampled (true samples actions from the policy's distribution), random (0; the share
+of the frames with random actions, in episodes after the policy's), format (npz, h5 or minari; the last two
+need pip install 'hydrl[minari]'), stream (another number gives other episodes), device, trust (true allows
+environments that are not hydrl's own).
 """
 
 import re
@@ -44,11 +44,11 @@ class Arguments:
 
 
 def main(arguments: Arguments) -> None:
-    """Plays the policy and writes what happened.
+    """Plays the policy and writes the dataset.
 
     Raises:
-        UserError: for a value out of range, a folder that is not a run's or where something lies, and a
-            missing extra; before PyTorch's seconds.
+        UserError: for a wrong value, no run folder, an output folder that is not empty, and a missing extra;
+            before PyTorch is imported.
     """
     run, out, kind = Path(arguments.run), Path(arguments.out), arguments.format
     check(arguments)
@@ -71,7 +71,7 @@ def main(arguments: Arguments) -> None:
         )
     about = record.describe_dataset(settings, rows, run, arguments.checkpoint, trained, **how)
     if kind == "minari":
-        minari.save_minari(str(out), rows, about, settings)
+        minari.save_minari(str(out), rows, about, settings.env, settings.build("env"))
     else:
         record.save_dataset(kind, out, rows, about)
     score = f"return {about['return_mean']:,.1f} ± {about['return_std']:,.1f}" if about["episodes"] else ""
@@ -79,7 +79,7 @@ def main(arguments: Arguments) -> None:
 
 
 def check(arguments: Arguments) -> None:
-    """What can be said before anything is loaded.
+    """Checks the arguments before anything is loaded.
 
     Raises:
         UserError: see :func:`main`.

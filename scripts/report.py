@@ -1,12 +1,12 @@
 """Compares runs: python scripts/report.py outputs/… outputs/… out=DIR
 
-Takes run folders, and folders that hold some at any depth, as a sweep's. Writes learning curves, scores and
-comparisons as report.md, and as report.html for a browser, and each picture as PNG and SVG.
+Takes run folders and folders that contain some at any depth, such as a sweep's. Writes learning curves,
+scores and comparisons as report.md and report.html, and each figure as PNG and SVG.
 
-Keys: out (the folder to write to, outputs/report-DATE), title (of the page, its tasks), seconds (true;
-false leaves out what depends on the machine), published (false; true draws beside the curves what others
-published of the tasks, published=sac,crossq some methods of it, and published=FILE.csv figures of your own,
-in the columns of docs/published). Needs pip install 'hydrl[report]'.
+Keys: out (output folder, outputs/report-DATE), title (the page's title), seconds (true; false leaves out
+what depends on the machine), published (false; true adds published baselines of the tasks,
+published=sac,crossq those of some methods, published=FILE.csv your own, with the columns of docs/published).
+Needs pip install 'hydrl[report]'.
 """
 
 import os
@@ -37,7 +37,7 @@ def main(words: list[str]) -> None:
     """Reads the runs and writes the report.
 
     Raises:
-        UserError: for words that do not fit, folders without a run that counts, and a missing extra.
+        UserError: for wrong arguments, folders without a finished run, and a missing extra.
     """
     from hydrl.experiments import baselines, report, runs  # need the extra
 
@@ -74,10 +74,10 @@ def main(words: list[str]) -> None:
 
 
 def sort(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Folders and ``key=value``; a folder that is there is one, whatever its name holds.
+    """Separates folders from ``key=value``; an existing folder's name may contain ``=``.
 
     Raises:
-        UserError: for a word that is neither, and where there is no folder.
+        UserError: for an argument that is neither, and without any folder.
     """
     keys = [field.name for field in fields(Arguments)]
     places, typed = [], []

@@ -1,11 +1,11 @@
-"""Runs the table of scripts/results.yaml and rewrites docs/results.md, and algorithms.md beside it:
+"""Runs the table of scripts/results.yaml and rewrites docs/results.md and docs/algorithms.md:
 
     python scripts/results.py rows=ppo-hopper
 
-Keys: rows (names of rows, as ppo-hopper,dqn-cartpole; all), jobs (runs at a time; all cores), out (where the
-runs lie, outputs/results), page (the Markdown file, docs/results.md). Each run is kept as it ends, as a line
-of docs/results/ROW.jsonl, and is not made again while that line is there. Stopped, it goes on where it was;
-the page is written then and at the end. Needs pip install 'hydrl[report]'.
+Keys: rows (names of rows, as ppo-hopper,dqn-cartpole; default: all), jobs (runs at a time; default: all
+cores), out (folder of the runs, outputs/results), page (the Markdown file, docs/results.md). Each finished
+run is stored as a line of docs/results/ROW.jsonl and not repeated while that line is there. The same command
+resumes a stopped table; the page is written then and at the end. Needs pip install 'hydrl[report]'.
 """
 
 import os

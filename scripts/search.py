@@ -1,11 +1,10 @@
-"""Searches for better numbers with Optuna: python scripts/search.py algo=ppo env=cartpole trials=40
+"""Searches hyperparameters with Optuna: python scripts/search.py algo=ppo env=cartpole trials=40
 
-Keys: trials (in all), seeds (of each trial, as 0,1,2), jobs (runs side by side), search (a file in
-configs/search, the algorithm's unless named), maximise (eval/return_mean, or what the task tells of its
-episodes, as eval/is_success), out (outputs/searches/ALGO-ENV), storage (a database's URL, with which several
-machines search together) and study (its name there, ALGO-ENV). All else is train.py's:
-'optim.lr=tag(log,interval(1e-4,1e-2))' adds a range to the search or changes one, and a single value takes
-its key out. The same command goes on with a search that was stopped.
+Keys: trials (in total), seeds (of each trial, as 0,1,2), jobs (runs at a time), search (a file in
+configs/search; default: the algorithm's), maximise (eval/return_mean, or another metric such as
+eval/is_success), out (outputs/searches/ALGO-ENV), storage (URL of a database, for several machines) and study
+(its name there, ALGO-ENV). All other arguments are train.py's: 'optim.lr=tag(log,interval(1e-4,1e-2))' adds
+or changes a range, and a single value removes its key from the search. The same command resumes a search.
 Needs pip install 'hydrl[search]'.
 """
 
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def main(words: list[str]) -> None:
-    """Searches, says what was best, and leaves ``study.db``, ``experiment.yaml`` and pictures.
+    """Searches, prints the best trial and writes ``study.db``, ``experiment.yaml`` and plots.
 
     Raises:
-        UserError: for words that do not fit, another search in the folder, and a missing extra.
-        RunError: if no trial came to its end.
+        UserError: for wrong arguments, another search in the folder, and a missing extra.
+        RunError: if no trial completed.
     """
     if importlib.util.find_spec("optuna") is None:
         raise UserError("a search needs an extra: pip install 'hydrl[search]'")
@@ -42,10 +41,10 @@ def main(words: list[str]) -> None:
 
 
 def run_search(search: "Search") -> None:
-    """Makes a search's trials and says what was best.
+    """Runs a search's trials and prints the best.
 
     Raises:
-        RunError: if no trial came to its end.
+        RunError: if no trial completed.
     """
     plan, say = search.plan, search.say
     runs = f"{plan.trials} trials of {len(plan.seeds)} runs"

@@ -481,7 +481,7 @@ def test_a_wrong_choice_of_a_nested_group_or_of_hydra_s_own_is_told_the_nearest(
 
 def test_each_kind_of_end_has_its_exit_code(told: Told, monkeypatch: pytest.MonkeyPatch):
     def ends_with(error: BaseException | None) -> tuple[int, str]:
-        def end(settings: Settings, origin: object) -> None:
+        def end(settings: Settings, *_: object) -> None:
             if error:
                 raise error
 

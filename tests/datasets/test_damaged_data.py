@@ -34,7 +34,7 @@ def minari_set(folder: Path, monkeypatch) -> Path:
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(folder))
-    made = [
+    arrays = [
         EpisodeBuffer(
             id=number,
             observations=np.ones((11, 3), np.float32) * number,
@@ -48,7 +48,7 @@ def minari_set(folder: Path, monkeypatch) -> Path:
     ]
     minari.create_dataset_from_buffers(
         dataset_id="whole-v0",
-        buffer=made,
+        buffer=arrays,
         observation_space=Box(-9, 9, (3,)),
         action_space=Box(-1, 1, (1,)),
     )
@@ -75,13 +75,17 @@ def check_damaged(kind: str, count: int, folder: Path, monkeypatch) -> list[str]
         else:
             files.append(folder / f"{number}.{kind}")
             files[-1].write_bytes(read_damaged_data.spoilt(whole.read_bytes(), rng))
-    found = read_damaged_data.outcomes(kind, [whole, *files])
-    assert found[0] == "read"
-    assert len(found) == count + 1
-    assert not [each for each in found if each.startswith("raised")]
-    assert not [each for each in found if "crashed: 1 " in each or len(each) > read_damaged_data.MESSAGE]
-    assert sum(each.startswith("refused: data.path=FILE") for each in found) > count / 4
-    return [each for each in found if each.startswith("crashed")]
+    outcomes = read_damaged_data.outcomes(kind, [whole, *files])
+    assert outcomes[0] == "read"
+    assert len(outcomes) == count + 1
+    assert not [outcome for outcome in outcomes if outcome.startswith("raised")]
+    assert not [
+        outcome
+        for outcome in outcomes
+        if "crashed: 1 " in outcome or len(outcome) > read_damaged_data.MESSAGE
+    ]
+    assert sum(outcome.startswith("refused: data.path=FILE") for outcome in outcomes) > count / 4
+    return [outcome for outcome in outcomes if outcome.startswith("crashed")]
 
 
 @pytest.mark.parametrize("kind", OPTIONAL)
@@ -158,8 +162,8 @@ def test_an_archive_that_unpacks_to_more_than_the_memory_is_refused_by_what_it_d
 ):
     (tmp_path / "odd.npz").write_bytes(archived(of_absurd_size))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=2e9))
-    told = r"timeouts declares 4.3 GB, all columns 4.3 GB, and this machine has 2.0 GB of memory$"
-    with pytest.raises(UserError, match=told):
+    message = r"timeouts declares 4.3 GB, all columns 4.3 GB, and this machine has 2.0 GB of memory$"
+    with pytest.raises(UserError, match=message):
         columns.read_columns("npz", tmp_path / "odd.npz", "data.path=FILE")
 
 
@@ -249,8 +253,8 @@ def test_a_group_that_holds_itself_is_passed_once(tmp_path):
     columns.write_columns("h5", tmp_path / "odd.h5", SMALL)
     with h5py.File(tmp_path / "odd.h5", "a") as file:
         file.create_group("infos")["again"] = file["/"]
-    made = columns.read_columns("h5", tmp_path / "odd.h5", "data.path=FILE")
-    assert made["rewards"].tolist() == SMALL["rewards"].tolist()
+    read = columns.read_columns("h5", tmp_path / "odd.h5", "data.path=FILE")
+    assert read["rewards"].tolist() == SMALL["rewards"].tolist()
 
 
 @pytest.mark.parametrize("change", [external, virtual, linked])
@@ -284,15 +288,15 @@ def test_a_minari_set_whose_metadata_is_wrong_is_refused(change, message, tmp_pa
 
 @pytest.mark.parametrize("kind", ["npz", "h5"])
 @pytest.mark.parametrize(
-    ("name", "values", "told"),
+    ("name", "values", "message"),
     [
         ("rewards", np.where(np.arange(ROWS) == 7, -1e300, 0.0), "rewards has -1e.300 in row 7"),
         ("observations", np.full((ROWS, 3), 2**64 - 1, np.uint64), "observations has 1.8.*e.19 in row 0"),
         ("actions", np.full((ROWS, 1), -(2**63), np.int64), "actions has -9.2.*e.18 in row 0"),
     ],
 )
-def test_a_number_that_no_loss_can_square_is_refused_with_its_row(kind, name, values, told, tmp_path):
+def test_a_number_that_no_loss_can_square_is_refused_with_its_row(kind, name, values, message, tmp_path):
     pytest.importorskip(OPTIONAL[kind])
     columns.write_columns(kind, tmp_path / f"set.{kind}", {**SMALL, name: values})
-    with pytest.raises(UserError, match=rf"^data.path=FILE: {told}, and numbers up to 1e\+18 are read$"):
+    with pytest.raises(UserError, match=rf"^data.path=FILE: {message}, and numbers up to 1e\+18 are read$"):
         columns.read_columns(kind, tmp_path / f"set.{kind}", "data.path=FILE")

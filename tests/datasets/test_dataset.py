@@ -19,7 +19,7 @@ IQL = ["algo=iql", *SMALL, "env=pendulum"]
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory):
+def replay_runs(tmp_path_factory):
     """The folder of a short run, made when it is first asked for."""
     from train import train
 
@@ -27,7 +27,7 @@ def kept(tmp_path_factory):
 
     def of(*words: str) -> Path:
         if str(words) not in folders:
-            folders[str(words)] = tmp_path_factory.mktemp("kept") / "run"
+            folders[str(words)] = tmp_path_factory.mktemp("replay_runs") / "run"
             train(settings(*words, run_dir=folders[str(words)]))
         return folders[str(words)]
 
@@ -38,7 +38,7 @@ SAC = ("algo=sac", "env=pendulum", *REPLAY)
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def minibatches(monkeypatch):
     """Batches that were learned from."""
     import hydrl.training.metrics
 
@@ -53,60 +53,62 @@ def seen(monkeypatch):
     return batches
 
 
-def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(kept, run, monkeypatch, seen):
+def test_batches_are_rows_of_the_data_and_no_environment_is_stepped_for_them(
+    replay_runs, run, monkeypatch, minibatches
+):
     import hydrl.run.logging.run_logger
 
-    data = kept(*SAC)
-    seen.clear()
+    data = replay_runs(*SAC)
+    minibatches.clear()
     drawn_as = []
     save = hydrl.run.logging.run_logger.save_curves
     monkeypatch.setattr(
         hydrl.run.logging.run_logger, "save_curves", lambda *a, **k: (drawn_as.append(k), save(*a, **k))
     )
     run(*IQL, f"data.path={data}")
-    assert [each["frames_are"] for each in drawn_as] == ["transitions drawn from data"]
-    assert [each["training"] for each in drawn_as] == ["the data's episodes, mean"]
+    assert [drawn["frames_are"] for drawn in drawn_as] == ["transitions drawn from data"]
+    assert [drawn["training"] for drawn in drawn_as] == ["the data's episodes, mean"]
     rows = saved(data, "buffer")
-    there = {tuple(row.tolist()) for row in torch.cat([rows["observation"], rows["action"]], -1)}
-    acted = torch.cat([each["action"] for each in seen])
+    stored = {tuple(row.tolist()) for row in torch.cat([rows["observation"], rows["action"]], -1)}
+    acted = torch.cat([minibatch["action"] for minibatch in minibatches])
     assert rows["action"].abs().max() > 1.9  # of 2, the task's own unit
     assert 0.9 < acted.abs().max() <= 1
-    drawn = torch.cat([torch.cat([each["observation"] for each in seen]), 2 * acted], -1)
-    assert len(seen) == 4
+    drawn = torch.cat([torch.cat([minibatch["observation"] for minibatch in minibatches]), 2 * acted], -1)
+    assert len(minibatches) == 4
     assert drawn.shape == (512, 4)
-    assert {tuple(row.tolist()) for row in drawn} <= there
+    assert {tuple(row.tolist()) for row in drawn} <= stored
     assert len(drawn.unique(dim=0)) > 250  # with replacement, of 512
 
 
 def scaled(target: str, *numbers: str) -> list[str]:
     place = "+transforms.reward_scaling"
-    return [f"{place}._target_=torchrl.envs.{target}", *(f"{place}.{each}" for each in numbers)]
+    return [f"{place}._target_=torchrl.envs.{target}", *(f"{place}.{number}" for number in numbers)]
 
 
-def test_rewards_that_were_scaled_are_in_the_tasks_unit_again(kept, run, seen):
-    data = kept(*SAC, *scaled("RewardScaling", "loc=0.0", "scale=0.1"))
+def test_rewards_that_were_scaled_are_in_the_tasks_unit_again(replay_runs, run, minibatches):
+    data = replay_runs(*SAC, *scaled("RewardScaling", "loc=0.0", "scale=0.1"))
     rows = saved(data, "buffer")["next"]["reward"]
     assert -1.7 < rows.min() < -0.4  # of -16.3 at the least
-    seen.clear()
+    minibatches.clear()
     run(*IQL, f"data.path={data}")
-    whole = torch.cat([each["next", "reward"] for each in seen])
+    whole = torch.cat([minibatch["next", "reward"] for minibatch in minibatches])
     assert torch.isin((whole * 100).round(), (rows * 1000).round()).float().mean() > 0.99
-    seen.clear()
+    minibatches.clear()
     run(*IQL, f"data.path={data}", *scaled("RewardScaling", "loc=0.0", "scale=0.5"), folder="halved")
-    halves = torch.cat([each["next", "reward"] for each in seen])
+    halves = torch.cat([minibatch["next", "reward"] for minibatch in minibatches])
     assert torch.allclose(2 * halves, whole, atol=1e-5)  # drawn alike
 
 
-def test_rewards_that_were_clipped_are_said_to_be(kept, run, capsys, monkeypatch):
+def test_rewards_that_were_clipped_are_said_to_be(replay_runs, run, capsys, monkeypatch):
     monkeypatch.setattr(library_setup, "WARNED", set())
-    data = kept(*SAC, *scaled("RewardClipping", "clamp_min=-1.0", "clamp_max=1.0"))
+    data = replay_runs(*SAC, *scaled("RewardClipping", "clamp_min=-1.0", "clamp_max=1.0"))
     run(*IQL, f"data.path={data}")
-    told = f"data.path={data}: its rewards are as transforms.reward_scaling of that run left them"
-    assert told in capsys.readouterr().err
+    message = f"data.path={data}: its rewards are as transforms.reward_scaling of that run left them"
+    assert message in capsys.readouterr().err
 
 
-def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):
-    (archive,) = (kept(*SAC) / "checkpoints").glob("*.torchrl")
+def test_a_checkpoint_may_be_named_instead_of_a_run(replay_runs, run):
+    (archive,) = (replay_runs(*SAC) / "checkpoints").glob("*.torchrl")
     assert (run(*IQL, f"data.path={archive}") / "summary.json").exists()
 
 
@@ -123,8 +125,8 @@ def test_a_checkpoint_may_be_named_instead_of_a_run(kept, run):
         (["algo=ppo", "env=pendulum", "transforms=plain", *SMALL], "the run kept no replay memory; use"),
     ],
 )  # fmt: skip
-def test_data_that_does_not_fit_is_told_in_a_line(words, message, kept, run, tmp_path):
-    path = tmp_path / "nothing" if words is None else kept(*words)
+def test_data_that_does_not_fit_is_told_in_a_line(words, message, replay_runs, run, tmp_path):
+    path = tmp_path / "nothing" if words is None else replay_runs(*words)
     with pytest.raises(UserError, match=f"^data.path={path}: .*{message}|^data.path={path} {message}"):
         run(*IQL, f"data.path={path}")
 
@@ -139,31 +141,33 @@ MIXED = [
 ]
 
 
-def test_a_minibatch_is_of_the_memory_and_of_the_data_in_the_share_asked_for(kept, run, monkeypatch):
+def test_a_minibatch_is_of_the_memory_and_of_the_data_in_the_share_asked_for(replay_runs, run, monkeypatch):
     from hydrl.training.update import Update
 
-    seen = []
+    minibatches = []
     update = Update.__call__
 
     def spy(self, minibatch):
-        seen.append(minibatch.select("observation", "action", ("next", "reward")).clone())
+        minibatches.append(minibatch.select("observation", "action", ("next", "reward")).clone())
         return update(self, minibatch)
 
-    data = kept(*SAC)
+    data = replay_runs(*SAC)
     monkeypatch.setattr(Update, "__call__", spy)
     folder = run(*MIXED, f"data.path={data}", "seed=1", "minibatches.updates=2")
 
     def rows(which):
-        there = saved(which, "buffer")
-        return {tuple(row) for row in torch.cat([there["observation"], there["next"]["reward"]], -1).tolist()}
+        stored = saved(which, "buffer")
+        return {
+            tuple(row) for row in torch.cat([stored["observation"], stored["next"]["reward"]], -1).tolist()
+        }
 
-    given, own = rows(data), rows(folder)
-    assert len(seen) == 8
-    for each in seen:
-        drawn = torch.cat([each["observation"], each["next", "reward"]], -1).tolist()
+    offline, own = rows(data), rows(folder)
+    assert len(minibatches) == 8
+    for minibatch in minibatches:
+        drawn = torch.cat([minibatch["observation"], minibatch["next", "reward"]], -1).tolist()
         assert [tuple(row) in own for row in drawn] == [True] * 24 + [False] * 8
-        assert [tuple(row) in given for row in drawn] == [False] * 24 + [True] * 8
-        assert each["action"].abs().max() <= 1  # scaled, of both
+        assert [tuple(row) in offline for row in drawn] == [False] * 24 + [True] * 8
+        assert minibatch["action"].abs().max() <= 1  # scaled, of both
 
 
 DOT = [
@@ -179,17 +183,17 @@ DOT += ["+env.wrappers.stack.stack_size=2"]
 OF_PICTURES = ["minibatches=mixed", "data=replay_buffer", "minibatches.share=0.25", "seed=100"]
 
 
-def test_pictures_of_data_are_those_that_its_run_was_shown(kept, run, monkeypatch):
+def test_pictures_of_data_are_those_that_its_run_was_shown(replay_runs, run, monkeypatch):
     from hydrl.training.update import Update
 
-    seen = []
+    minibatches = []
     update = Update.__call__
 
     def spy(self, minibatch):
-        seen.append(minibatch.select("pixels", ("next", "pixels")).clone())
+        minibatches.append(minibatch.select("pixels", ("next", "pixels")).clone())
         return update(self, minibatch)
 
-    data = kept(*DOT)
+    data = replay_runs(*DOT)
     monkeypatch.setattr(Update, "__call__", spy)
     folder = run(*DOT, *OF_PICTURES, f"data.path={data}")
 
@@ -197,28 +201,32 @@ def test_pictures_of_data_are_those_that_its_run_was_shown(kept, run, monkeypatc
         """Pairs of stacks, made by hand of the files of rows and of frames."""
         rows, frames = saved(which, "buffer"), saved(which, "frames")["rows"]["pixels"]
         assert not {"features", "action_value"} & {*rows}  # which losses make anew
-        pairs = [frames[each][:, :, 0] for each in (rows["pixels"], rows["next"]["pixels"])]
+        pairs = [frames[images][:, :, 0] for images in (rows["pixels"], rows["next"]["pixels"])]
         assert pairs[0].shape == (512, 2, 12, 12)
         return {row.numpy().tobytes() for row in torch.cat(pairs, 1)}
 
-    given, own = shown(data), shown(folder)
-    assert len(given - own) > 400
-    for each in seen:
-        drawn = [row.numpy().tobytes() for row in torch.cat([each["pixels"], each["next", "pixels"]], 1)]
+    offline, own = shown(data), shown(folder)
+    assert len(offline - own) > 400
+    for minibatch in minibatches:
+        drawn = [
+            row.numpy().tobytes() for row in torch.cat([minibatch["pixels"], minibatch["next", "pixels"]], 1)
+        ]
         assert all(row in own for row in drawn[:24])
-        assert all(row in given for row in drawn[24:])
-    assert len(seen) == 4
+        assert all(row in offline for row in drawn[24:])
+    assert len(minibatches) == 4
 
 
-def test_pictures_of_another_size_are_refused(kept, run):
-    data = kept(*DOT)
-    told = r"pixels should be torch.uint8 of shape \[2, 14, 14\]; there is torch.uint8 of shape \[2, 12, 12\]"
-    with pytest.raises(UserError, match=f"data.path={data}: {told}"):
+def test_pictures_of_another_size_are_refused(replay_runs, run):
+    data = replay_runs(*DOT)
+    message = (
+        r"pixels should be torch.uint8 of shape \[2, 14, 14\]; there is torch.uint8 of shape \[2, 12, 12\]"
+    )
+    with pytest.raises(UserError, match=f"data.path={data}: {message}"):
         run(*DOT, *OF_PICTURES, "+env.size=14", f"data.path={data}")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["~data"],
@@ -234,17 +242,17 @@ def test_pictures_of_another_size_are_refused(kept, run):
         (["data.path=nowhere"], "data.path=nowhere: there is no such folder"),
     ],
 )
-def test_what_cannot_be_mixed_is_told_before_anything_is_learned(kept, run, words, told):
-    path = [] if "~data" in words or "data.path=nowhere" in words else [f"data.path={kept(*SAC)}"]
-    with pytest.raises(UserError, match=told):
+def test_what_cannot_be_mixed_is_told_before_anything_is_learned(replay_runs, run, words, message):
+    path = [] if "~data" in words or "data.path=nowhere" in words else [f"data.path={replay_runs(*SAC)}"]
+    with pytest.raises(UserError, match=message):
         run(*MIXED, *path, *words)
 
 
-def test_data_that_nothing_reads_is_told(kept):
+def test_data_that_nothing_reads_is_told(replay_runs):
     with pytest.raises(
         UserError, match=r"data: nothing reads the dataset\. Use minibatches=mixed, or data=null"
     ):
-        settings(*SAC, "data=replay_buffer", f"data.path={kept(*SAC)}")
+        settings(*SAC, "data=replay_buffer", f"data.path={replay_runs(*SAC)}")
     with pytest.raises(
         UserError,
         match=r"data: nothing reads the dataset\. Use algo=bc, or another algorithm that learns from",
@@ -257,24 +265,26 @@ def test_a_folder_that_is_no_runs_is_told(run, tmp_path):
         run(*IQL, f"data.path={tmp_path}")
 
 
-def test_a_run_goes_on_from_data_that_was_moved(kept, run, tmp_path, capsys):
-    data, words = kept(*SAC), [*IQL, "anneal_frames=1_024"]
+def test_a_run_goes_on_from_data_that_was_moved(replay_runs, run, tmp_path, capsys):
+    data, words = replay_runs(*SAC), [*IQL, "anneal_frames=1_024"]
     folder = run(*words, f"data.path={data}")
     shutil.copytree(data, tmp_path / "moved")
     run(*words, f"data.path={tmp_path / 'moved'}", "total_frames=1_024", "resume=auto")
-    told = capsys.readouterr()
-    assert "warning" not in told.err
-    assert "data.path" not in told.out
+    printed = capsys.readouterr()
+    assert "warning" not in printed.err
+    assert "data.path" not in printed.out
     assert json.loads((folder / "summary.json").read_text())["frames"] == 1_024
 
 
 def files_of(folder):
-    return {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_goes_on_from_no_other_rows_than_it_began_with_and_a_fork_may(kept, run, tmp_path, capsys):
+def test_a_run_goes_on_from_no_other_rows_than_it_began_with_and_a_fork_may(
+    replay_runs, run, tmp_path, capsys
+):
     data = tmp_path / "data"
-    shutil.copytree(kept(*SAC), data)
+    shutil.copytree(replay_runs(*SAC), data)
     words = [*IQL, "anneal_frames=1_024", f"data.path={data}"]
     folder = run(*words)
     began = json.loads((folder / "summary.json").read_text())["data"]
@@ -282,10 +292,12 @@ def test_a_run_goes_on_from_no_other_rows_than_it_began_with_and_a_fork_may(kept
     assert began["rows"] == 512
     shutil.copytree(folder, tmp_path / "as_it_was")
     shutil.rmtree(data)
-    shutil.copytree(kept(*SAC, "seed=1"), data)
+    shutil.copytree(replay_runs(*SAC, "seed=1"), data)
     before = files_of(folder)
-    told = rf"^data.path={data} has other rows than the run began with: 512 .* digest {began['digest']}, "
-    with pytest.raises(UserError, match=f"{told}and now 512 rows of .* fork the run with these$") as refused:
+    message = rf"^data.path={data} has other rows than the run began with: 512 .* digest {began['digest']}, "
+    with pytest.raises(
+        UserError, match=f"{message}and now 512 rows of .* fork the run with these$"
+    ) as refused:
         run(*words, "total_frames=1_024", "resume=auto")
     assert files_of(folder) == before
     fork = run(*words, "total_frames=1_024", f"resume={tmp_path / 'as_it_was'}", folder="fork")
@@ -298,37 +310,44 @@ def test_a_run_goes_on_from_no_other_rows_than_it_began_with_and_a_fork_may(kept
 def test_the_same_rows_are_the_same_in_another_form(run, tmp_path):
     """Written over with other compression and in another order of columns, and then with one other reward."""
     rng = np.random.default_rng(0)
-    made = {
+    columns = {
         "observations": rng.uniform(-1, 1, (300, 3)).astype(np.float32),
         "actions": rng.uniform(-2, 2, (300, 1)).astype(np.float32),
         "rewards": rng.uniform(-1, 0, 300),
         "terminals": np.zeros(300, bool),
         "timeouts": np.arange(300) % 30 == 29,
     }
-    np.savez(tmp_path / "set.npz", **made)
+    np.savez(tmp_path / "set.npz", **columns)
     words = [*IQL, "anneal_frames=2_048", "data=npz", f"data.path={tmp_path / 'set.npz'}"]
     folder = run(*words)
-    np.savez_compressed(tmp_path / "set.npz", **dict(reversed(made.items())))
+    np.savez_compressed(tmp_path / "set.npz", **dict(reversed(columns.items())))
     run(*words, "total_frames=1_024", "resume=auto")
     assert json.loads((folder / "summary.json").read_text())["data"]["checkpoint"] is None
-    made["rewards"][123] += 0.5
-    np.savez(tmp_path / "set.npz", **made)
+    columns["rewards"][123] += 0.5
+    np.savez(tmp_path / "set.npz", **columns)
     with pytest.raises(UserError, match=r"other rows than the run began with: .* restore the first, or add"):
         run(*words, "total_frames=2_048", "resume=auto")
 
 
-def test_a_checkpoint_from_before_digests_goes_on_and_says_that_it_has_none(kept, run, monkeypatch, capsys):
+def test_a_checkpoint_from_before_digests_goes_on_and_says_that_it_has_none(
+    replay_runs, run, monkeypatch, capsys
+):
     import hydrl.run.checkpoint.archive
 
-    save, words = hydrl.run.checkpoint.archive.save, [*IQL, "anneal_frames=1_024", f"data.path={kept(*SAC)}"]
+    save, words = (
+        hydrl.run.checkpoint.archive.save,
+        [*IQL, "anneal_frames=1_024", f"data.path={replay_runs(*SAC)}"],
+    )
 
     def save_as_before(run, states, metadata, *, keep):
-        return save(run, states, {name: each for name, each in metadata.items() if name != "data"}, keep=keep)
+        return save(
+            run, states, {name: value for name, value in metadata.items() if name != "data"}, keep=keep
+        )
 
     monkeypatch.setattr(hydrl.run.checkpoint.archive, "save", save_as_before)
     run(*words)
     monkeypatch.undo()
     monkeypatch.setattr(library_setup, "WARNED", set())
     run(*words, "total_frames=1_024", "resume=auto")
-    said = capsys.readouterr().err
-    assert said.count("does not record which rows of data.path the run began with") == 1
+    printed = capsys.readouterr().err
+    assert printed.count("does not record which rows of data.path the run began with") == 1

@@ -28,9 +28,9 @@ def folder(tmp_path_factory):
     """The folder of a run whose memory has wrapped."""
     from train import train
 
-    made = tmp_path_factory.mktemp("kept") / "run"
-    train(settings(*SAC, run_dir=made))
-    return made
+    run = tmp_path_factory.mktemp("stored") / "run"
+    train(settings(*SAC, run_dir=run))
+    return run
 
 
 def drawn(folder, sequence):
@@ -42,9 +42,9 @@ def drawn(folder, sequence):
 
 
 def test_returns_are_told_of_a_memory_that_has_wrapped(folder):
-    kept = saved(folder, "buffer")
-    assert len(kept["episode"]) == 100
-    assert len(kept["episode"].unique()) >= 6
+    stored = saved(folder, "buffer")
+    assert len(stored["episode"]) == 100
+    assert len(stored["episode"].unique()) >= 6
     rows = drawn(folder, 5).storage[:]
     assert 20 < len(rows) < 100  # those of the running ones are left out
     for number in rows["episode"].unique():

@@ -55,21 +55,23 @@ def recorded(run: Path, monkeypatch):
     """What a run played: its settings, the columns, what is said of them, and what the tasks have kept."""
     chosen, trained, evaluator = open_run(run, checkpoint="last", device=torch.device("cpu"), trust=True)
     monkeypatch.setattr(AnyTask, "record", record := [])
-    made = played.record_episodes(chosen, evaluator, trained, frames=16, sampled=False, stream=3, random=0.5)
+    columns = played.record_episodes(
+        chosen, evaluator, trained, frames=16, sampled=False, stream=3, random=0.5
+    )
     return (
         chosen,
-        made,
-        played.describe_dataset(chosen, made, run, "last", trained, sampled=False, random=0.5),
+        columns,
+        played.describe_dataset(chosen, columns, run, "last", trained, sampled=False, random=0.5),
         record,
     )
 
 
-def rows(made, column: str, space, entries) -> list:
+def rows(columns, column: str, space, entries) -> list:
     """The values of a space, row by row."""
-    there = files.column_entries(made, column)
-    arrays = {path: there.get("", there.get(name)) for name, (path, _) in entries.items()}
+    found_columns = files.column_entries(columns, column)
+    arrays = {path: found_columns.get("", found_columns.get(name)) for name, (path, _) in entries.items()}
     nested = nest_arrays(space, arrays)
-    return [*iterate(batch_space(space, len(made["rewards"])), nested)]
+    return [*iterate(batch_space(space, len(columns["rewards"])), nested)]
 
 
 def same(a, b) -> bool:
@@ -81,17 +83,17 @@ def same(a, b) -> bool:
     return np.array_equal(a, b)
 
 
-def check(made, kind: str, record) -> None:
+def check(columns, kind: str, record) -> None:
     """Each row is what a task gave and took, in its spaces."""
-    seen, acted = KINDS[kind]
+    observation_space, acted = KINDS[kind]
     values = [
-        rows(made, "observations", seen, entry_paths(seen)),
-        rows(made, "actions", acted, action_entries(acted)),
-        rows(made, files.NEXT_OBSERVATIONS, seen, entry_paths(seen)),
+        rows(columns, "observations", observation_space, entry_paths(observation_space)),
+        rows(columns, "actions", acted, action_entries(acted)),
+        rows(columns, files.NEXT_OBSERVATIONS, observation_space, entry_paths(observation_space)),
     ]
     assert len(values[0]) == 16
-    for space, column in zip((seen, acted, seen), values, strict=True):
-        assert all(space.contains(each) for each in column)
+    for space, column in zip((observation_space, acted, observation_space), values, strict=True):
+        assert all(space.contains(sample) for sample in column)
     for row in zip(*values, strict=True):
         assert any(all(map(same, row, taken)) for taken in record)
 
@@ -99,14 +101,14 @@ def check(made, kind: str, record) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_of_every_format_is_what_the_task_gave_and_took(kind, folder, monkeypatch, tmp_path):
     minari = pytest.importorskip("minari")
-    chosen, made, about, record = recorded(folder(kind), monkeypatch)
+    chosen, columns, about, record = recorded(folder(kind), monkeypatch)
     assert about["format"] == 2
-    check(made, kind, record)
+    check(columns, kind, record)
     for form in ("npz", "h5"):
-        played.save_dataset(form, tmp_path / form, made, about)
+        played.save_dataset(form, tmp_path / form, columns, about)
         check(files.read_columns(form, tmp_path / form, "set"), kind, record)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    minari_sets.save_minari("kinds/set-v0", made, about, chosen)
+    minari_sets.save_minari("kinds/set-v0", columns, about, chosen.env, chosen.build("env"))
     theirs = minari.load_dataset("kinds/set-v0")
     assert (theirs.observation_space, theirs.action_space) == KINDS[kind]
     for episode in theirs.iterate_episodes():
@@ -114,7 +116,7 @@ def test_every_row_of_every_format_is_what_the_task_gave_and_took(kind, folder, 
             (theirs.observation_space, episode.observations, 5),
             (theirs.action_space, episode.actions, 4),
         ):
-            assert all(space.contains(each) for each in iterate(batch_space(space, count), values))
+            assert all(space.contains(sample) for sample in iterate(batch_space(space, count), values))
     assert json.loads((tmp_path / "kinds" / "set-v0" / "about.json").read_text()) == about
     with_names = files.read_columns("minari", Path("kinds/set-v0"), "set")
     assert len(with_names["rewards"]) == 16
@@ -122,10 +124,12 @@ def test_every_row_of_every_format_is_what_the_task_gave_and_took(kind, folder, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_predict_gives_actions_of_the_task_s_own_space(kind, folder):
-    seen, acted = KINDS[kind]
+    observation_space, acted = KINDS[kind]
     policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
     for drawn in (True, False):
-        assert all(acted.contains(policy.predict(seen.sample(), deterministic=drawn)) for _ in range(8))
+        assert all(
+            acted.contains(policy.predict(observation_space.sample(), deterministic=drawn)) for _ in range(8)
+        )
 
 
 @pytest.mark.parametrize("form", ["npz", "minari"])
@@ -136,22 +140,26 @@ def test_what_was_written_is_learned_as_the_same_options_and_the_networks_see_th
     """By hand: each row as the environment itself turns it into what networks read."""
     if form == "minari":
         pytest.importorskip("minari")
-    chosen, made, about, _ = recorded(folder(kind), monkeypatch)
+    chosen, columns, about, _ = recorded(folder(kind), monkeypatch)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     place = tmp_path / "set" if form == "npz" else Path("kinds/set-v0")
     if form == "npz":
-        played.save_dataset("npz", place, made, about)
+        played.save_dataset("npz", place, columns, about)
     else:
-        minari_sets.save_minari(str(place), made, about, chosen)
+        minari_sets.save_minari(str(place), columns, about, chosen.env, chosen.build("env"))
     data, env = read(chosen, place, form)
     own = GymIO(chosen.build("env"), env.base_env.action_spec_unbatched, "test")
-    seen, acted = KINDS[kind]
-    for place, each in enumerate(rows(made, "observations", seen, entry_paths(seen))):
-        for name, value in own.read(each).items():
+    observation_space, acted = KINDS[kind]
+    for place, observation in enumerate(
+        rows(columns, "observations", observation_space, entry_paths(observation_space))
+    ):
+        for name, value in own.read(observation).items():
             assert torch.equal(data[name][place].float(), value.float()), name
-    for place, each in enumerate(rows(made, "actions", acted, action_entries(acted))):
+    for place, action in enumerate(rows(columns, "actions", acted, action_entries(acted))):
         written = own.write(data["action"][place])
-        assert np.allclose(flatten(acted, written), flatten(acted, each), rtol=1e-6)  # rows: single precision
+        assert np.allclose(
+            flatten(acted, written), flatten(acted, action), rtol=1e-6
+        )  # rows: single precision
 
 
 def read(chosen, place: Path, form: str = "npz"):
@@ -165,8 +173,8 @@ def read(chosen, place: Path, form: str = "npz"):
 
 def of_others(actions) -> files.Columns:
     """A set of a task of two numbers that is not said to be anybody's."""
-    made = {"observations": np.zeros((3, 2), np.float32), "actions": np.array(actions)}
-    return made | {"rewards": np.ones(3), "terminals": np.array([0, 0, 1]), "timeouts": np.zeros(3)}
+    columns = {"observations": np.zeros((3, 2), np.float32), "actions": np.array(actions)}
+    return columns | {"rewards": np.ones(3), "terminals": np.array([0, 0, 1]), "timeouts": np.zeros(3)}
 
 
 def test_what_a_replay_buffer_has_is_shown_with_how_its_choices_are_counted(run):
@@ -181,8 +189,8 @@ def test_what_a_replay_buffer_has_is_shown_with_how_its_choices_are_counted(run)
     folder = run(
         *words, "total_frames=128", "minibatches.warmup_frames=64", "exploration.annealing_num_steps=128"
     )
-    _, made, *_, units = summary.open_dataset(folder, "set")
-    assert {*made["actions"].tolist()} == {0, 1, 2}
+    _, columns, *_, units = summary.open_dataset(folder, "set")
+    assert {*columns["actions"].tolist()} == {0, 1, 2}
     assert units == "choices are counted from 0, as networks have them"
 
 
@@ -206,7 +214,10 @@ def test_a_minari_set_from_before_is_counted_from_0(monkeypatch, tmp_path):
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     chosen = settings("algo=ppo", *SHORT, "+env.kind=start")
-    for name, told, start in (("before-v0", "3 steps of Any, played by /x/run", 0), ("others-v0", "mine", 5)):
+    for name, description, start in (
+        ("before-v0", "3 steps of Any, played by /x/run", 0),
+        ("others-v0", "mine", 5),
+    ):
         minari.create_dataset_from_buffers(
             dataset_id=name,
             buffer=[
@@ -221,7 +232,7 @@ def test_a_minari_set_from_before_is_counted_from_0(monkeypatch, tmp_path):
             ],
             observation_space=KINDS["start"][0],
             action_space=Discrete(3, start=start),
-            description=told,
+            description=description,
         )
         assert read(chosen, Path(name), "minari")[0]["action"].argmax(-1).tolist() == [0, 2, 1]
 
@@ -231,49 +242,54 @@ def test_a_minari_set_from_before_is_counted_from_0(monkeypatch, tmp_path):
 )
 def test_a_run_learns_from_an_expert_s_numbers_what_the_expert_played(kind, played_there, run, tmp_path):
     """By `train.py` itself, whose environment is one of the task's."""
-    seen, made = KINDS[kind][0].sample(), of_others([played_there] * 3)
-    files.write_columns("npz", tmp_path / "others.npz", made | {"observations": np.stack([seen] * 3)})
+    observation, columns = KINDS[kind][0].sample(), of_others([played_there] * 3)
+    files.write_columns(
+        "npz", tmp_path / "others.npz", columns | {"observations": np.stack([observation] * 3)}
+    )
     words = ["algo=bc", "~tuned", "total_frames=2048", "collector.frames_per_batch=256"]
     words += ["minibatches.size=64", "eval.every_frames=2048", "eval.episodes=1", "eval.final_episodes=1"]
     words += ["env=gym", "env.id=tests.fakes.any_space_env:Any-v0", f"+env.kind={kind}", "transforms=plain"]
     folder = run(*words, "data=npz", f"data.path={tmp_path / 'others.npz'}", "optim.lr=0.01")
     policy = hydrl.load(folder, checkpoint="last", trust=True)
-    assert np.array_equal(policy.predict(seen), played_there)
+    assert np.array_equal(policy.predict(observation), played_there)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_video_plays_what_predict_gives_in_the_task_s_own_space(kind, folder, monkeypatch, tmp_path):
-    seen, acted = KINDS[kind]
+    observation_space, acted = KINDS[kind]
     _, trained, evaluator = open_run(folder(kind), checkpoint="last", device=torch.device("cpu"), trust=True)
     monkeypatch.setattr(AnyTask, "record", record := [])
     record_episode(evaluator, tmp_path / "video.mp4", trained, 2)
     policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
     assert len(record) == 4
     for before, action, _ in record:
-        assert seen.contains(before)
+        assert observation_space.contains(before)
         assert acted.contains(action)
         assert np.allclose(flatten(acted, action), flatten(acted, policy.predict(before)), atol=1e-5)
 
 
-EXPORTED = [each for each in KINDS if not isinstance(KINDS[each][1], Dict)]
+EXPORTED = [name for name in KINDS if not isinstance(KINDS[name][1], Dict)]
 
 
 @pytest.mark.parametrize("suffix", ["pt2", pytest.param("onnx", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", EXPORTED)
 def test_a_file_gives_actions_of_the_task_s_own_space_as_predict_does(kind, suffix, folder, tmp_path):
-    seen, acted = KINDS[kind]
+    observation_space, acted = KINDS[kind]
     policy = hydrl.load(folder(kind), checkpoint="last", trust=True)
     play = runner(policy.export(tmp_path / f"policy.{suffix}"))
-    entries, drawn = [space for _, space in entry_paths(seen).values()], [seen.sample() for _ in range(8)]
-    rows = concatenate(seen, drawn, create_empty_array(seen, 8))
-    given = [*flat_arrays(rows, seen).values()]
-    action, *_ = play(
-        *(each.astype(export.input_dtype(space)) for each, space in zip(given, entries, strict=True))
+    entries, drawn = (
+        [space for _, space in entry_paths(observation_space).values()],
+        [observation_space.sample() for _ in range(8)],
     )
-    expected = np.stack([policy.predict(each) for each in drawn])
+    rows = concatenate(observation_space, drawn, create_empty_array(observation_space, 8))
+    inputs = [*flat_arrays(rows, observation_space).values()]
+    action, *_ = play(
+        *(values.astype(export.input_dtype(space)) for values, space in zip(inputs, entries, strict=True))
+    )
+    expected = np.stack([policy.predict(minibatch) for minibatch in drawn])
     assert action.shape == (8, *acted.shape)
     assert np.allclose(action, expected, atol=1e-5)
     if not isinstance(acted, Box):
         assert action.dtype == np.int64
         assert np.array_equal(action, expected)
-    assert all(acted.contains(each) for each in action.astype(acted.dtype))
+    assert all(acted.contains(sample) for sample in action.astype(acted.dtype))

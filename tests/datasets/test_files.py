@@ -22,14 +22,14 @@ TIMEOUTS = [0, 0, 0, 0, 1, 0, 0]
 
 
 def small(**changes) -> files.Columns:
-    made = {
+    columns = {
         "observations": np.arange(21, dtype=np.float64).reshape(7, 3),
         "actions": np.linspace(-2, 2, 7, dtype=np.float32).reshape(7, 1),
         "rewards": np.array(REWARDS),
         "terminals": np.array(TERMINALS, bool),
         "timeouts": np.array(TIMEOUTS, np.uint8),
     }
-    return {name: each for name, each in {**made, **changes}.items() if each is not None}
+    return {name: values for name, values in {**columns, **changes}.items() if values is not None}
 
 
 @pytest.fixture(scope="module")
@@ -48,36 +48,36 @@ def cartpole():
     env.close()
 
 
-def written(made: files.Columns, tmp_path, kind: str = "npz"):
+def written(columns: files.Columns, tmp_path, kind: str = "npz"):
     if kind == "h5":
         pytest.importorskip("h5py")
-    files.write_columns(kind, tmp_path / f"data.{kind}", made)
+    files.write_columns(kind, tmp_path / f"data.{kind}", columns)
     return files.read_columns(kind, tmp_path / f"data.{kind}", "data.path=FILE")
 
 
 @pytest.mark.parametrize("kind", ["npz", "h5"])
 def test_a_row_is_followed_by_the_next_of_its_episode_and_by_no_other(kind, tmp_path, pendulum):
-    made = convert.to_env_rows(files.transitions(written(small(), tmp_path, kind)), pendulum, "FILE")
+    rows = convert.to_env_rows(files.transitions(written(small(), tmp_path, kind)), pendulum, "FILE")
     # Row 4 runs into its time limit and row 6 is the last: what came after them nobody knows.
-    assert made["observation"][:, 0].tolist() == [0, 3, 6, 9, 15]
+    assert rows["observation"][:, 0].tolist() == [0, 3, 6, 9, 15]
     # Row 1 ended by itself, and nothing is bootstrapped from it: what stands there is not the next episode's.
-    assert made["next", "observation"][:, 0].tolist() == [3, 3, 9, 12, 18]
-    assert made["next", "reward"].flatten().tolist() == [1, 2, 4, 8, 32]
-    assert made["next", "terminated"].flatten().tolist() == [False, True, False, False, False]
-    assert not made["next", "truncated"].any()
-    assert made["next", "episode_reward"].flatten().tolist() == [1, 3, 4, 12, 32]
-    assert made["episode_reward"].flatten().tolist() == [0, 1, 0, 4, 0]
-    assert made["next", "step_count"].flatten().tolist() == [1, 2, 1, 2, 1]
-    assert made["observation"].dtype == torch.float32
+    assert rows["next", "observation"][:, 0].tolist() == [3, 3, 9, 12, 18]
+    assert rows["next", "reward"].flatten().tolist() == [1, 2, 4, 8, 32]
+    assert rows["next", "terminated"].flatten().tolist() == [False, True, False, False, False]
+    assert not rows["next", "truncated"].any()
+    assert rows["next", "episode_reward"].flatten().tolist() == [1, 3, 4, 12, 32]
+    assert rows["episode_reward"].flatten().tolist() == [0, 1, 0, 4, 0]
+    assert rows["next", "step_count"].flatten().tolist() == [1, 2, 1, 2, 1]
+    assert rows["observation"].dtype == torch.float32
 
 
 def test_where_it_is_known_what_followed_all_rows_stay_and_a_limit_is_no_end_of_the_tasks_own(pendulum):
     after = np.arange(100, 121, dtype=np.float32).reshape(7, 3)
-    made = convert.to_env_rows(files.transitions(small(next_observations=after)), pendulum, "FILE")
-    assert torch.equal(made["next", "observation"], torch.as_tensor(after))
-    assert made["next", "terminated"].flatten().tolist() == [bool(each) for each in TERMINALS]
-    assert made["next", "truncated"].flatten().tolist() == [bool(each) for each in TIMEOUTS]
-    assert made["next", "done"].flatten().nonzero().flatten().tolist() == [1, 4]
+    rows = convert.to_env_rows(files.transitions(small(next_observations=after)), pendulum, "FILE")
+    assert torch.equal(rows["next", "observation"], torch.as_tensor(after))
+    assert rows["next", "terminated"].flatten().tolist() == [bool(flag) for flag in TERMINALS]
+    assert rows["next", "truncated"].flatten().tolist() == [bool(flag) for flag in TIMEOUTS]
+    assert rows["next", "done"].flatten().nonzero().flatten().tolist() == [1, 4]
 
 
 AFTER = np.arange(100, 121, dtype=np.float32).reshape(7, 3)
@@ -89,43 +89,43 @@ AFTER = np.arange(100, 121, dtype=np.float32).reshape(7, 3)
 def test_episodes_are_counted_whole_whatever_is_known_of_what_followed(kind, after, both, tmp_path):
     limits = np.array([0, both, 0, 0, 1, 0, 0])  # a row may end by itself as its time limit comes
     written(small(next_observations=after, timeouts=limits), tmp_path, kind)
-    found = summary.open_dataset(tmp_path / f"data.{kind}", "FILE")
-    assert found[0] == kind
-    assert found[2].tolist() == [1 + 2, 4 + 8 + 16]  # the last two rows are of one that has no end
-    assert found[3].tolist() == [2, 3]
-    made, returns = found[1:3]
-    assert summary.describe_ends(made, len(returns)) == "2 ended: 1 by themselves, 1 at a time limit"
-    assert summary.describe_open_end(made) == "; the last 2 rows have no end"
-    assert summary.describe_open_end({**made, "terminals": np.eye(7)[6]}) == ""
+    opened = summary.open_dataset(tmp_path / f"data.{kind}", "FILE")
+    assert opened[0] == kind
+    assert opened[2].tolist() == [1 + 2, 4 + 8 + 16]  # the last two rows are of one that has no end
+    assert opened[3].tolist() == [2, 3]
+    columns, returns = opened[1:3]
+    assert summary.describe_ends(columns, len(returns)) == "2 ended: 1 by themselves, 1 at a time limit"
+    assert summary.describe_open_end(columns) == "; the last 2 rows have no end"
+    assert summary.describe_open_end({**columns, "terminals": np.eye(7)[6]}) == ""
 
 
 @pytest.mark.parametrize("after", [None, AFTER])
 def test_rows_know_what_their_whole_episode_returns(after, pendulum):
-    made = files.transitions(small(next_observations=after))
-    told = convert.to_env_rows(made, pendulum, "FILE")
+    columns = files.transitions(small(next_observations=after))
+    rows = convert.to_env_rows(columns, pendulum, "FILE")
     to_go = {0: 3, 1: 2, 2: 28, 3: 24, 4: 16}  # the time limit's own reward, 16, among them
-    kept = [0, 1, 2, 3] + ([4] if after is not None else [])
-    ended = told["return_to_go"].isfinite().flatten()
-    assert told["return_to_go"][ended].flatten().tolist() == [to_go[row] for row in kept]
-    data = ReplayBuffer(storage=LazyTensorStorage(len(told)))
-    data.extend(told)
+    known = [0, 1, 2, 3] + ([4] if after is not None else [])
+    ended = rows["return_to_go"].isfinite().flatten()
+    assert rows["return_to_go"][ended].flatten().tolist() == [to_go[row] for row in known]
+    data = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
+    data.extend(rows)
     metrics = Metrics(SimpleNamespace(learning_rate=0.5), None, data=data)
-    metrics.learned(told[:1], [])
+    metrics.learned(rows[:1], [])
     wanted = {"train/return": 15.5, "train/episodes": 2, "train/episode_length": 2.5, "train/reward": 1.0}
     assert metrics.row() == wanted | {"train/learning_rate": 0.5}
 
 
 def test_what_a_task_does_not_show_is_said_to_be_left_out(pendulum, capsys, monkeypatch):
     monkeypatch.setattr(library_setup, "WARNED", set())
-    seen = {"observations": None, "observations/observation": np.zeros((7, 3))}
-    made = files.transitions(small(**seen, **{"observations/action_mask": np.ones((7, 5), bool)}))
-    assert convert.to_env_rows(made, pendulum, "FILE").get("action_mask", None) is None
-    told = "warning: FILE: the task does not show observations/action_mask, which is left out\n"
-    assert capsys.readouterr().err == told
+    observations = {"observations": None, "observations/observation": np.zeros((7, 3))}
+    columns = files.transitions(small(**observations, **{"observations/action_mask": np.ones((7, 5), bool)}))
+    assert convert.to_env_rows(columns, pendulum, "FILE").get("action_mask", None) is None
+    message = "warning: FILE: the task does not show observations/action_mask, which is left out\n"
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "text"),
     [
         ([15.0, 411.0], "15 to 411"),
         ([9.5, 500.0], "9.5 to 500.0"),
@@ -134,8 +134,8 @@ def test_what_a_task_does_not_show_is_said_to_be_left_out(pendulum, capsys, monk
         ([1e38, 2e38], "1e+38 to 2e+38"),
     ],
 )
-def test_both_ends_of_a_range_have_one_form(values, told):
-    assert summary.describe_range(np.array(values)) == told
+def test_both_ends_of_a_range_have_one_form(values, text):
+    assert summary.describe_range(np.array(values)) == text
 
 
 def test_only_what_minari_could_call_a_set_is_fetched(tmp_path):
@@ -148,7 +148,7 @@ def test_only_what_minari_could_call_a_set_is_fetched(tmp_path):
 
 
 def test_choices_are_one_hot_as_the_task_takes_them(cartpole):
-    made = files.transitions(
+    columns = files.transitions(
         {
             "observations": np.zeros((3, 4), np.float32),
             "actions": np.array([[1], [0], [1]], np.int32),
@@ -157,10 +157,10 @@ def test_choices_are_one_hot_as_the_task_takes_them(cartpole):
             "timeouts": np.zeros(3),
         }
     )
-    made = {name: each.reshape(3) if name == "rewards" else each for name, each in made.items()}
-    assert convert.to_env_rows(made, cartpole, "FILE")["action"].tolist() == [[0, 1], [1, 0], [0, 1]]
+    columns = {name: values.reshape(3) if name == "rewards" else values for name, values in columns.items()}
+    assert convert.to_env_rows(columns, cartpole, "FILE")["action"].tolist() == [[0, 1], [1, 0], [0, 1]]
     with pytest.raises(UserError, match="FILE: actions has 2, and there are the choices 0 to 1"):
-        convert.to_env_rows(made | {"actions": np.array([0, 2, 1])}, cartpole, "FILE")
+        convert.to_env_rows(columns | {"actions": np.array([0, 2, 1])}, cartpole, "FILE")
 
 
 NAN = np.arange(21.0).reshape(7, 3).copy()
@@ -177,7 +177,7 @@ REFUSED = {
     "observations has a NaN or an infinity in row 5": {"observations": NAN},
     "actions has 6 rows and rewards 7": {"actions": np.zeros((6, 1))},
     "terminals should be true or false": {"terminals": np.full(7, 2)},
-    "it has no rows": {name: each[:0] for name, each in small().items()},
+    "it has no rows": {name: values[:0] for name, values in small().items()},
     "actions holds <U1, and numbers are read": {"actions": np.array(list("abcdefg"))},
 }
 

@@ -45,39 +45,39 @@ def recorded(normalised, tmp_path_factory):
 
 
 def test_what_is_kept_is_in_the_tasks_own_units_and_in_whole_episodes(recorded, normalised):
-    out, said = recorded
-    made = files.read_columns("npz", out, "out")
-    cosine, sine, speed = made["observations"].T
+    out, printed = recorded
+    columns = files.read_columns("npz", out, "out")
+    cosine, sine, speed = columns["observations"].T
     assert np.allclose(cosine**2 + sine**2, 1, atol=1e-5)
     # Pendulum's own equations, action and reward as Gymnasium has them: nothing was scaled.
-    angle, torque = np.arctan2(sine, cosine), made["actions"][:, 0]
-    assert np.allclose(made["rewards"], -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-4)
+    angle, torque = np.arctan2(sine, cosine), columns["actions"][:, 0]
+    assert np.allclose(columns["rewards"], -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-4)
     turned = np.clip(speed + (15 * sine + 3 * torque) * 0.05, -8, 8)
-    assert np.allclose(made["next_observations"][:, 2], turned, atol=1e-4)
+    assert np.allclose(columns["next_observations"][:, 2], turned, atol=1e-4)
     assert abs(torque).max() > 1e-3
     # Whole episodes of 30, of 500 frames together.
     assert len(torque) == 17 * 30
-    assert not made["terminals"].any()
-    assert np.flatnonzero(made["timeouts"]).tolist() == [*range(29, 510, 30)]
-    same = ~made["timeouts"][:-1]
-    assert np.array_equal(made["next_observations"][:-1][same], made["observations"][1:][same])
+    assert not columns["terminals"].any()
+    assert np.flatnonzero(columns["timeouts"]).tolist() == [*range(29, 510, 30)]
+    same = ~columns["timeouts"][:-1]
+    assert np.array_equal(columns["next_observations"][:-1][same], columns["observations"][1:][same])
     about = json.loads((out / "about.json").read_text())
     assert (about["task"], about["rows"], about["episodes"]) == ("pendulum", 510, 17)
-    assert about["return_mean"] == pytest.approx(made["rewards"].sum() / 17, rel=1e-5)
+    assert about["return_mean"] == pytest.approx(columns["rewards"].sum() / 17, rel=1e-5)
     bounds = {"low": [-1.0, -1.0, -8.0], "high": [1.0, 1.0, 8.0]}
     assert about["specs"]["observations/observation"] == {"shape": [3], "dtype": "float32", **bounds}
     assert about["specs"]["actions"] == {"shape": [1], "dtype": "float32", "low": [-2.0], "high": [2.0]}
     assert about["made_by"]["frames"] == archive.frames_of(archive.find(normalised, "last"))
-    assert f"510 frames of 17 episodes, return {about['return_mean']:,.1f}" in said
+    assert f"510 frames of 17 episodes, return {about['return_mean']:,.1f}" in printed
 
 
 def test_the_policy_of_the_run_acts_and_what_is_sampled_differs(recorded, normalised, tmp_path):
     import hydrl
 
-    made = files.read_columns("npz", recorded[0], "out")
+    columns = files.read_columns("npz", recorded[0], "out")
     policy = hydrl.load(normalised)
-    told = policy.predict(made["observations"][:20])
-    assert np.allclose(made["actions"][:20], told, atol=1e-5)
+    actions = policy.predict(columns["observations"][:20])
+    assert np.allclose(columns["actions"][:20], actions, atol=1e-5)
     sampled = tmp_path / "sampled"
     words = [f"run={normalised}", f"out={sampled}", "frames=30", "sampled=true"]
     assert typed(*words, script="scripts/record.py").returncode == 0
@@ -96,15 +96,15 @@ def test_a_share_is_played_at_random_in_episodes_after_the_policys(recorded, nor
     words = [f"run={normalised}", f"out={tmp_path / 'set'}", "frames=1_440", "random=0.5"]
     done = typed(*words, script="scripts/record.py")
     assert done.returncode == 0, done.stderr
-    made, alone = (files.read_columns("npz", each, "out") for each in (tmp_path / "set", recorded[0]))
-    assert all(np.array_equal(made[name][:510], alone[name]) for name in alone)  # 720 frames of its policy's
-    torque, starts = made["actions"][720:, 0], made["observations"][720::30]
-    assert np.flatnonzero(made["timeouts"][720:]).tolist() == [*range(29, 720, 30)]
+    mixed, alone = (files.read_columns("npz", folder, "out") for folder in (tmp_path / "set", recorded[0]))
+    assert all(np.array_equal(mixed[name][:510], alone[name]) for name in alone)  # 720 frames of its policy's
+    torque, starts = mixed["actions"][720:, 0], mixed["observations"][720::30]
+    assert np.flatnonzero(mixed["timeouts"][720:]).tolist() == [*range(29, 720, 30)]
     # Evenly from -2 to 2, in the task's unit: a mean of 0 and a deviation of 4 / sqrt(12), within 4 errors.
     assert abs(torque.mean()) < 4 * 1.155 / 720**0.5
     assert torque.std() == pytest.approx(1.155, abs=0.09)
     assert abs(np.corrcoef(torque[:-1], torque[1:])[0, 1]) < 0.15
-    assert not np.isclose(starts[:, 2], made["observations"][:720:30, 2]).any()
+    assert not np.isclose(starts[:, 2], mixed["observations"][:720:30, 2]).any()
     about = json.loads((tmp_path / "set" / "about.json").read_text())
     assert (about["rows"], about["episodes"], about["made_by"]["random"]) == (1_440, 48, 0.5)
 
@@ -112,11 +112,11 @@ def test_a_share_is_played_at_random_in_episodes_after_the_policys(recorded, nor
 def test_what_was_recorded_is_learned_from_and_standardised_by_its_own_statistics(recorded, run, monkeypatch):
     import hydrl.training.metrics
 
-    seen = []
+    minibatches = []
     learned = hydrl.training.metrics.Metrics.learned
 
     def spy(self, batch, losses):
-        seen.append(batch.clone())
+        minibatches.append(batch.clone())
         learned(self, batch, losses)
 
     monkeypatch.setattr(hydrl.training.metrics.Metrics, "learned", spy)
@@ -124,30 +124,30 @@ def test_what_was_recorded_is_learned_from_and_standardised_by_its_own_statistic
     words += ["transforms=normalized", "+transforms.reward_scaling._target_=torchrl.envs.RewardScaling"]
     words += ["+transforms.reward_scaling.loc=0.0", "+transforms.reward_scaling.scale=0.5"]
     folder = run(*words, "collector.frames_per_batch=10_000", "total_frames=10_000")
-    made = files.read_columns("npz", recorded[0], "out")
-    mean, deviation = made["observations"].mean(0), made["observations"].std(0, ddof=1)
+    columns = files.read_columns("npz", recorded[0], "out")
+    mean, deviation = columns["observations"].mean(0), columns["observations"].std(0, ddof=1)
     statistics = saved(folder, "normaliser")["0"]
     assert np.allclose(-statistics["loc"] / statistics["scale"], mean, atol=1e-4)
     assert np.allclose(1 / statistics["scale"], deviation, rtol=1e-4)
-    (batch,) = seen
-    returned = made["rewards"].reshape(17, 30).sum(1).mean()  # by its episodes, whichever rows were drawn
+    (batch,) = minibatches
+    returned = columns["rewards"].reshape(17, 30).sum(1).mean()  # by its episodes, whichever rows were drawn
     (row,) = logged(folder)
     assert float(row["train/return"]) == pytest.approx(returned, rel=1e-5)
     assert (float(row["train/episodes"]), float(row["train/episode_length"])) == (17, 30)
     raw = batch["observation"].numpy() * deviation + mean
     after = batch["next", "observation"].numpy() * deviation + mean
-    place = [int(np.abs(made["observations"] - each).sum(1).argmin()) for each in raw[:50]]
-    assert np.allclose(after[:50], made["next_observations"][place], atol=1e-3)
-    assert np.allclose(batch["next", "reward"][:50, 0], 0.5 * made["rewards"][place], atol=1e-4)
-    assert np.allclose(2 * batch["action"][:50], made["actions"][place], atol=1e-4)
+    place = [int(np.abs(columns["observations"] - row).sum(1).argmin()) for row in raw[:50]]
+    assert np.allclose(after[:50], columns["next_observations"][place], atol=1e-3)
+    assert np.allclose(batch["next", "reward"][:50, 0], 0.5 * columns["rewards"][place], atol=1e-4)
+    assert np.allclose(2 * batch["action"][:50], columns["actions"][place], atol=1e-4)
 
     import hydrl
 
     policy = hydrl.load(folder)  # with those statistics
-    shown = torch.as_tensor((made["observations"][:5] - mean) / deviation, dtype=torch.float32)
+    shown = torch.as_tensor((columns["observations"][:5] - mean) / deviation, dtype=torch.float32)
     with set_exploration_type(ExplorationType.DETERMINISTIC):
         acted = policy.actor(TensorDict(observation=shown, batch_size=[5]))["action"]
-    assert np.allclose(policy.predict(made["observations"][:5]), 2 * acted, atol=1e-4)
+    assert np.allclose(policy.predict(columns["observations"][:5]), 2 * acted, atol=1e-4)
 
 
 def test_an_episode_that_never_ends_is_cut_as_by_a_time_limit(normalised, tmp_path, monkeypatch):
@@ -156,9 +156,9 @@ def test_an_episode_that_never_ends_is_cut_as_by_a_time_limit(normalised, tmp_pa
     monkeypatch.setattr(hydrl.datasets.record, "episode_limit", lambda env: 7)
     words = [f"run={normalised}", f"out={tmp_path / 'set'}", "frames=50"]
     assert typed(*words, script="scripts/record.py").returncode == 0
-    made = files.read_columns("npz", tmp_path / "set", "out")
-    assert np.flatnonzero(made["timeouts"]).tolist() == [*range(6, 56, 7)]
-    assert not made["terminals"].any()
+    columns = files.read_columns("npz", tmp_path / "set", "out")
+    assert np.flatnonzero(columns["timeouts"]).tolist() == [*range(6, 56, 7)]
+    assert not columns["terminals"].any()
 
 
 def test_what_cannot_be_recorded_is_told_in_a_line(normalised, recorded, tmp_path):
@@ -227,14 +227,14 @@ def test_a_set_of_minaris_is_written_that_its_own_reader_and_a_run_read(
     assert episode.observations.shape == (31, 3)
     assert episode.truncations.tolist() == [False] * 29 + [True]
     assert not episode.terminations.any()
-    made = files.read_columns("minari", Path("pendulum/played-v0"), "told")
-    assert np.array_equal(made["observations"][:30], episode.observations[:-1])
-    assert np.array_equal(made["next_observations"][:30], episode.observations[1:])
-    angle = np.arctan2(made["observations"][:, 1], made["observations"][:, 0])
-    torque, speed = made["actions"][:, 0], made["observations"][:, 2]
-    assert np.allclose(made["rewards"], -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-4)
+    columns = files.read_columns("minari", Path("pendulum/played-v0"), "told")
+    assert np.array_equal(columns["observations"][:30], episode.observations[:-1])
+    assert np.array_equal(columns["next_observations"][:30], episode.observations[1:])
+    angle = np.arctan2(columns["observations"][:, 1], columns["observations"][:, 0])
+    torque, speed = columns["actions"][:, 0], columns["observations"][:, 2]
+    assert np.allclose(columns["rewards"], -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-4)
     by_folder = files.read_columns("minari", tmp_path / "pendulum" / "played-v0", "told")
-    assert np.array_equal(by_folder["rewards"], made["rewards"])
+    assert np.array_equal(by_folder["rewards"], columns["rewards"])
     assert "pendulum/played-v0: Minari has such a set" in typed(*words, script="scripts/record.py").stderr
     folder = run("algo=bc", "env=pendulum", *SMALL, "data=minari", "data.path=pendulum/played-v0")
     assert (folder / "summary.json").exists()
@@ -251,9 +251,9 @@ def test_of_a_memory_each_episode_counts_once_however_many_steps_a_row_has():
     after["episode_reward"] = torch.tensor([2.0, 3.0, 3.0, 2.0, 3.0, 7.0])[:, None]
     rows = TensorDict({"next": after, "episode": torch.tensor([4, 4, 4, 5, 7, 6])}, [6])
     rows["episode_reward"], rows["action"] = torch.zeros(6, 1), torch.eye(3, dtype=torch.int64)[[0, 1, 2] * 2]
-    made = summary.buffer_columns(rows)
-    assert made["actions"].tolist() == [0, 1, 2] * 2
-    assert summary.describe_ends(made, 2) == "2 ended: 1 by themselves, 1 at a time limit"
+    columns = summary.buffer_columns(rows)
+    assert columns["actions"].tolist() == [0, 1, 2] * 2
+    assert summary.describe_ends(columns, 2) == "2 ended: 1 by themselves, 1 at a time limit"
     assert sorted(episodes_of(rows)["episode_reward"].flatten().tolist()) == [3.0, 7.0]
     rows["next", "cut_short"] = (torch.arange(6) == 5)[:, None]  # which is no whole episode
     assert (
@@ -266,9 +266,9 @@ def test_of_a_memory_each_episode_counts_once_however_many_steps_a_row_has():
 def test_units_say_what_a_run_made_of_its_rows():
     plain = {"transforms": {"double": {"_target_": "torchrl.envs.DoubleToFloat"}}}
     assert summary.describe_units(plain, [], several=False) == "the task's own"
-    told = summary.describe_units(plain, ["clipping"], several=True)
+    units = summary.describe_units(plain, ["clipping"], several=True)
     assert (
-        told
+        units
         == "rewards are the discounted sum of minibatches.n_steps, rewards as transforms.clipping left them"
     )
 

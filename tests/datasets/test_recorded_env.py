@@ -29,7 +29,7 @@ def wrapped(tmp_path_factory):
     return folder
 
 
-def said(run, capsys, monkeypatch, *words):
+def warning_of(run, capsys, monkeypatch, *words):
     monkeypatch.setattr(library_setup, "WARNED", set())
     capsys.readouterr()
     run("algo=bc", *SMALL, *words, folder=token_hex(4))
@@ -41,14 +41,14 @@ def test_other_wrappers_and_keywords_are_named_in_one_warning(wrapped, run, caps
     done = typed(f"run={wrapped}", f"out={out}", "frames=200", script="scripts/record.py")
     assert done.returncode == 0, done.stderr
     for words in (["data=npz", f"data.path={out}"], [f"data.path={wrapped}"]):
-        told = said(run, capsys, monkeypatch, *words)
-        assert told.count(TOLD) == 1
-        assert "env.wrappers.unit._target_=gymnasium.wrappers.RescaleAction (this run: null)" in told
-        assert "env.wrappers.unit.min_action=-1 (this run: null)" in told
-        assert "env.g=12.0 (this run: null)" in told
-        assert "info_keys" not in told
+        warning = warning_of(run, capsys, monkeypatch, *words)
+        assert warning.count(TOLD) == 1
+        assert "env.wrappers.unit._target_=gymnasium.wrappers.RescaleAction (this run: null)" in warning
+        assert "env.wrappers.unit.min_action=-1 (this run: null)" in warning
+        assert "env.g=12.0 (this run: null)" in warning
+        assert "info_keys" not in warning
         same = [*words, *RESCALED, "+env.g=12.0", "+env.info_keys=[]"]
-        assert TOLD not in said(run, capsys, monkeypatch, *same)
+        assert TOLD not in warning_of(run, capsys, monkeypatch, *same)
 
 
 def test_nothing_is_said_of_a_set_of_which_nothing_is_known(run, capsys, monkeypatch, tmp_path):
@@ -60,8 +60,8 @@ def test_nothing_is_said_of_a_set_of_which_nothing_is_known(run, capsys, monkeyp
     for about in (None, {}, {"env": None}, {"env": ["x"]}, {"env": {"wrappers": ["x"], "id": "Pendulum-v1"}}):
         if about is not None:
             (tmp_path / "about.json").write_text(json.dumps(about))
-        told = said(run, capsys, monkeypatch, *words)
-        assert (TOLD in told) == isinstance((about or {}).get("env"), dict)
+        warning = warning_of(run, capsys, monkeypatch, *words)
+        assert (TOLD in warning) == isinstance((about or {}).get("env"), dict)
 
 
 WRAPPERS = {"a": {"_target_": "A"}, "b": {"_target_": "B"}}

@@ -73,7 +73,7 @@ def test_the_rebuilt_policy_plays_the_run_s_own_episodes_to_the_last_bit(finishe
 
 def test_the_rebuilt_policy_repeats_an_evaluation_of_the_training_to_the_last_bit(finished):
     with (finished / "metrics.csv").open() as file:
-        rows = [each for each in csv.DictReader(file) if each["eval/return_mean"]]
+        rows = [row for row in csv.DictReader(file) if row["eval/return_mean"]]
     assert [row["frames"] for row in rows] == ["128", "256"]
     for row in rows:
         _, frames, evaluator = open_run(finished, checkpoint=row["frames"], device="cpu", trust=False)
@@ -132,11 +132,11 @@ def test_the_script_films_the_first_episode_without_a_display(
     for name in ("DISPLAY", "MUJOCO_GL", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     folder = shutil.copytree(trained(words), tmp_path / "run")
-    before = {each.name for each in folder.iterdir()}
+    before = {path.name for path in folder.iterdir()}
     done = call(f"run={folder}", "episodes=3", "video=true", script=SCRIPT)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert {each.name for each in folder.iterdir()} - before == {"evaluation.json", "video-last.mp4"}
+    assert {path.name for path in folder.iterdir()} - before == {"evaluation.json", "video-last.mp4"}
     scores = json.loads((folder / "evaluation.json").read_text())
     filmed = scores["video"]
     assert filmed["file"] == "video-last.mp4"

@@ -29,7 +29,9 @@ def scales(settings: dict[str, Any]) -> set[str]:
 def without_scale(values: Any) -> Any:
     """Nested settings as they were written before there was the key."""
     if isinstance(values, dict):
-        return {key: without_scale(each) for key, each in values.items() if (key, each) != ("scale", "bytes")}
+        return {
+            key: without_scale(value) for key, value in values.items() if (key, value) != ("scale", "bytes")
+        }
     return values
 
 
@@ -56,12 +58,12 @@ def test_a_run_from_before_predicts_and_goes_on_by_the_same_numbers(tmp_path):
         done = typed(*words, f"total_frames={frames}", f"hydra.run.dir='{tmp_path / name}'")
         assert done.returncode == 0, done.stderr
     half = tmp_path / "half"
-    seen = np.stack([KINDS["floats"][0].sample() for _ in range(8)])
-    expected = hydrl.load(half, checkpoint="last", trust=True).predict(seen)
+    observations = np.stack([KINDS["floats"][0].sample() for _ in range(8)])
+    expected = hydrl.load(half, checkpoint="last", trust=True).predict(observations)
     before = shutil.copytree(half, tmp_path / "before")
     as_before(before)
     assert "scale: b" not in (before / "config_resolved.yaml").read_text()
-    assert np.array_equal(hydrl.load(before, checkpoint="last", trust=True).predict(seen), expected)
+    assert np.array_equal(hydrl.load(before, checkpoint="last", trust=True).predict(observations), expected)
     done = typed(f"resume={before}", "encoder.scale=bounds", "trust=true")
     assert done.returncode == 2
     assert "encoder.scale=bounds would make it another run: it was started with actor" in done.stderr

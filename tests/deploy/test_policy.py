@@ -23,7 +23,7 @@ from hydrl.training.evaluator import SeedStream, episode_seed
 from tests.conftest import ROOT, resume_point, settings
 from train import train
 
-FRAMES = [f"+transforms.stack.{each}" for each in ("N=3", "dim=-1", "in_keys=[observation]")]
+FRAMES = [f"+transforms.stack.{override}" for override in ("N=3", "dim=-1", "in_keys=[observation]")]
 RUNS = {
     "ppo": ["env=inverted_double_pendulum"],
     "dqn": ["env=cartpole", "algo=dqn"],
@@ -97,9 +97,9 @@ def exported(trained, tmp_path_factory):
 def draw(policy, *shape: int) -> np.ndarray:
     """Observations, ``[*shape, ...]``."""
     with gymnasium.make(policy.settings.env["id"]) as task:
-        seen = task.observation_space
-    seen.seed(0)
-    return np.stack([seen.sample() for _ in range(int(np.prod(shape)))]).reshape(*shape, *seen.shape)
+        space = task.observation_space
+    space.seed(0)
+    return np.stack([space.sample() for _ in range(int(np.prod(shape)))]).reshape(*shape, *space.shape)
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,15 @@ def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last
     tasks = [gymnasium.make(policy.settings.env["id"]) for _ in range(many)]
     for place, task in enumerate(tasks):
         task.reset(seed=seed + place)
-    seen = np.stack([task.reset()[0] for task in tasks])  # as TorchRL, which seeds by a reset of its own
+    observations = np.stack(
+        [task.reset()[0] for task in tasks]
+    )  # as TorchRL, which seeds by a reset of its own
     returns, lengths = np.zeros(many, np.float32), np.zeros(many, int)
     running = np.ones(many, bool)
     for _ in range(policy.settings.eval.max_steps):
-        actions = policy.predict(seen) if many > 1 else [policy.predict(seen[0])]
+        actions = policy.predict(observations) if many > 1 else [policy.predict(observations[0])]
         for place in np.flatnonzero(running):
-            seen[place], reward, terminated, truncated, _ = tasks[place].step(actions[place])
+            observations[place], reward, terminated, truncated, _ = tasks[place].step(actions[place])
             returns[place] += np.float32(reward)
             lengths[place] += 1
             running[place] = not (terminated or truncated)
@@ -139,26 +141,26 @@ def test_episodes_begin_where_reset_says_and_nowhere_else(name, load):
         state = "recurrent_state" if "gru" in name else "recurrent_state_h"
         return policy.now["observation" if name == "frames" else ("next", state)].clone()
 
-    seen = draw(policy, 5, 3)
-    once = [(policy.predict(each), remembered())[1] for each in seen]
+    observations = draw(policy, 5, 3)
+    once = [(policy.predict(observation), remembered())[1] for observation in observations]
     policy.reset()
-    for each in seen[:3]:
-        policy.predict(each)
+    for observation in observations[:3]:
+        policy.predict(observation)
     policy.reset([False, True, False])
-    policy.predict(seen[3])
-    policy.predict(seen[4])
+    policy.predict(observations[3])
+    policy.predict(observations[4])
     begun = remembered()
     policy.reset(np.array([1]))
     policy.reset()
-    for each in seen[3:]:
-        policy.predict(each)
+    for observation in observations[3:]:
+        policy.predict(observation)
     assert torch.equal(begun[[0, 2]], once[4][[0, 2]])
     assert torch.equal(begun[1], remembered()[1])
     assert not torch.equal(begun[1], once[4][1])
     with pytest.raises(UserError, match=r"came as \[3\] environments and now as \[2\]; call reset\(\)"):
-        policy.predict(seen[0, :2])
+        policy.predict(observations[0, :2])
     policy.reset()
-    assert len(policy.predict(seen[0, :2])) == 2
+    assert len(policy.predict(observations[0, :2])) == 2
 
 
 def test_actions_have_the_environment_s_own_form_and_are_drawn_only_where_asked(load):
@@ -167,13 +169,16 @@ def test_actions_have_the_environment_s_own_form_and_are_drawn_only_where_asked(
     assert repr(dqn) == "<Policy of dqn on cartpole, seed 0, after 256 frames>"
     assert dqn.predict(draw(dqn, 4)).dtype == np.int64
     assert dqn.predict([0, 0, 0, 0]) in (0, 1)  # lists and integers are numbers too
-    seen = draw(ppo, 1)[0]
-    likely, drawn = ppo.predict(seen), [ppo.predict(seen, deterministic=False) for _ in range(20)]
+    observation = draw(ppo, 1)[0]
+    likely, drawn = (
+        ppo.predict(observation),
+        [ppo.predict(observation, deterministic=False) for _ in range(20)],
+    )
     assert (likely.shape, likely.dtype) == ((1,), np.float32)
     assert np.std(drawn) > 0.1
     assert np.abs(drawn).max() <= 1
-    assert ppo.predict(seen) == likely
-    acted = ppo.act(TensorDict({"observation": torch.as_tensor(seen)}))
+    assert ppo.predict(observation) == likely
+    acted = ppo.act(TensorDict({"observation": torch.as_tensor(observation)}))
     assert set(acted.keys()) == {"observation", "action"}
     assert acted["action"].numpy() == likely
 
@@ -200,44 +205,46 @@ def test_pictures_and_other_actions_are_taken_as_the_task_has_them(load, tmp_pat
 def test_torchrl_s_environment_rolls_out_frozen(load):
     policy = load("ppo")
     env = policy.env(num_envs=2)
-    before = {key: each.clone() for key, each in policy.evaluator.normaliser()["0"].items()}
+    before = {key: statistic.clone() for key, statistic in policy.evaluator.normaliser()["0"].items()}
     rollout = env.rollout(30, policy.actor, break_when_any_done=False)
     assert rollout.shape == (2, 30)
     assert not rollout["action"].requires_grad
-    for key, each in env.transform[1].get_extra_state().items():
-        assert torch.equal(torch.as_tensor(each), before[key]), key
+    for key, statistic in env.transform[1].get_extra_state().items():
+        assert torch.equal(torch.as_tensor(statistic), before[key]), key
 
 
 def play(policy, steps: int, many: int = 3) -> np.ndarray:
     """What ``many`` episodes of a policy that acts by ``predict`` show, ``[steps, many, *shape]``."""
-    keywords = {key: each for key, each in policy.settings.env.items() if key not in ("_target_", "observe")}
+    keywords = {
+        key: value for key, value in policy.settings.env.items() if key not in ("_target_", "observe")
+    }
     tasks = [gymnasium.make(**keywords) for _ in range(many)]
-    seen = [[task.reset(seed=place)[0] for place, task in enumerate(tasks)]]
+    observations = [[task.reset(seed=place)[0] for place, task in enumerate(tasks)]]
     for step in range(1, steps):
-        acts = policy.predict(np.array(seen[-1]))
+        acts = policy.predict(np.array(observations[-1]))
         after = [task.step(act) for task, act in zip(tasks, acts, strict=True)]
-        ends = [each[2] or each[3] for each in after]
-        seen.append(
+        ends = [step[2] or step[3] for step in after]
+        observations.append(
             [
-                task.reset(seed=step)[0] if end else each[0]
-                for task, end, each in zip(tasks, ends, after, strict=True)
+                task.reset(seed=step)[0] if end else result[0]
+                for task, end, result in zip(tasks, ends, after, strict=True)
             ]
         )
     policy.reset()
-    return np.array(seen)
+    return np.array(observations)
 
 
 def runner(path: Path):
     """A file's inputs to its outputs, as lists of arrays."""
     if path.suffix == ".onnx":
         session = onnxruntime.InferenceSession(path)
-        names = [each.name for each in session.get_inputs()]
-        return lambda *given: session.run(None, dict(zip(names, given, strict=True)))
+        names = [entry.name for entry in session.get_inputs()]
+        return lambda *inputs: session.run(None, dict(zip(names, inputs, strict=True)))
     network = torch.export.load(path).module()
 
-    def run(*given):
-        out = network(*map(torch.as_tensor, given))
-        return [each.numpy() for each in (out if isinstance(out, tuple) else (out,))]
+    def run(*inputs):
+        out = network(*map(torch.as_tensor, inputs))
+        return [output.numpy() for output in (out if isinstance(out, tuple) else (out,))]
 
     return run
 
@@ -257,15 +264,15 @@ def runner(path: Path):
 )
 def test_an_exported_file_acts_as_predict_does(name, suffix, load, exported):
     policy, path = load(name, checkpoint="last"), exported(name, suffix)
-    seen = play(policy, 100)
+    observations = play(policy, 100)
     assert [*path.parent.iterdir()] == [path]  # one file, no weights beside it
     run, kind = runner(path), np.int64 if name == "choice" else np.float32
-    wanted = np.stack([policy.predict(each) for each in seen])
-    acted = [run(each.astype(kind))[0] for each in seen]
+    wanted = np.stack([policy.predict(observation) for observation in observations])
+    acted = [run(observation.astype(kind))[0] for observation in observations]
     assert name == "choice" or len(np.unique(wanted)) > 1
     assert acted[0].dtype == wanted.dtype
     np.testing.assert_allclose(acted, wanted, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(run(seen[0, :1].astype(kind))[0], wanted[0, :1], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run(observations[0, :1].astype(kind))[0], wanted[0, :1], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -278,20 +285,20 @@ def test_an_exported_file_acts_as_predict_does(name, suffix, load, exported):
 )
 def test_an_exported_memory_is_handed_on_and_begins_with_zeros(name, suffix, states, load, exported):
     policy, path = load(name, checkpoint="last"), exported(name, suffix)
-    seen = play(policy, 24).astype(np.float32)
+    observations = play(policy, 24).astype(np.float32)
     run, logits = runner(path), []
     if suffix == "onnx":
         session = onnxruntime.InferenceSession(path)
-        assert [each.name for each in session.get_inputs()] == ["observation", *states]
-        assert [each.name for each in session.get_outputs()] == ["action", *(f"next_{n}" for n in states)]
+        assert [entry.name for entry in session.get_inputs()] == ["observation", *states]
+        assert [entry.name for entry in session.get_outputs()] == ["action", *(f"next_{n}" for n in states)]
     memory = [np.zeros((3, 1, 64), np.float32) for _ in states]
-    for step, each in enumerate(seen):
+    for step, observation in enumerate(observations):
         if step == 10:  # of one of them another episode begins
             policy.reset([1])
             for state in memory:
                 state[1] = 0
-        action, *memory = (np.array(out) for out in run(each, *memory))
-        assert action.tolist() == policy.predict(each).tolist()
+        action, *memory = (np.array(out) for out in run(observation, *memory))
+        assert action.tolist() == policy.predict(observation).tolist()
         now = [policy.now["next", f"recurrent_{n}"].numpy() for n in states]
         np.testing.assert_allclose(memory, now, rtol=1e-5, atol=1e-5)
         logits.append(memory[0])
@@ -305,28 +312,33 @@ def test_a_file_says_what_it_takes_and_whose_it_is(load, exported, tmp_path, cap
     line = "observation float32 [batch, 3] -> action float32 [batch, 1]"
     assert capsys.readouterr().out == f"{path}: {line}\n"
     session = onnxruntime.InferenceSession(path)
-    assert [each.shape for each in session.get_inputs()] == [["batch", 3]]
-    assert [each.shape for each in session.get_outputs()] == [["batch", 1]]
-    told = session.get_modelmeta()
-    assert told.description == f"td3 on pendulum after 256 frames: {line}"
-    said = told.custom_metadata_map
-    assert (said["algo"], said["task"], said["frames"], said["seed"]) == ("td3", "pendulum", "256", "0")
-    assert said["hydrl"] == version("hydrl")
-    assert json.loads(said["env"])["id"] == "Pendulum-v1"
-    assert json.loads(said["inside"]) == ["FixedNorm", "actor", "ActionScaling"]
+    assert [entry.shape for entry in session.get_inputs()] == [["batch", 3]]
+    assert [entry.shape for entry in session.get_outputs()] == [["batch", 1]]
+    metadata = session.get_modelmeta()
+    assert metadata.description == f"td3 on pendulum after 256 frames: {line}"
+    description = metadata.custom_metadata_map
+    assert (description["algo"], description["task"], description["frames"], description["seed"]) == (
+        "td3",
+        "pendulum",
+        "256",
+        "0",
+    )
+    assert description["hydrl"] == version("hydrl")
+    assert json.loads(description["env"])["id"] == "Pendulum-v1"
+    assert json.loads(description["inside"]) == ["FixedNorm", "actor", "ActionScaling"]
     bounds = {"low": [-1, -1, -8], "high": [1, 1, 8]}
     entry = {"name": "observation", "dtype": "float32", "shape": ["batch", 3]}
-    assert json.loads(said["inputs"]) == [entry | bounds]
+    assert json.loads(description["inputs"]) == [entry | bounds]
     entry = {"name": "action", "dtype": "float32", "shape": ["batch", 1]}
-    assert json.loads(said["outputs"]) == [entry | {"low": -2, "high": 2}]
+    assert json.loads(description["outputs"]) == [entry | {"low": -2, "high": 2}]
     files = {"policy.json": ""}
     torch.export.load(exported("lstm", "pt2"), extra_files=files)
-    said = json.loads(files["policy.json"])
+    description = json.loads(files["policy.json"])
     state = {"name": "state_c", "dtype": "float32", "shape": ["batch", 1, 64], "begins": 0.0}
-    assert said["inputs"][2] == state
-    assert said["outputs"][2] | {"begins": 0.0} == state | {"name": "next_state_c"}
-    assert said["inputs"][0]["high"][1] is None  # a velocity
-    assert said["inside"][0] == "observe [0, 2]"
+    assert description["inputs"][2] == state
+    assert description["outputs"][2] | {"begins": 0.0} == state | {"name": "next_state_c"}
+    assert description["inputs"][0]["high"][1] is None  # a velocity
+    assert description["inside"][0] == "observe [0, 2]"
 
 
 @pytest.mark.parametrize("name", [pytest.param("cartpole", marks=pytest.mark.slow), "lstm"])
@@ -335,7 +347,7 @@ def test_the_page_s_script_plays_an_episode_without_hydrl_and_pytorch(name, load
     shutil.copy(exported(name, "onnx"), tmp_path)
     page = (ROOT / "docs" / "acting.md").read_text()
     (script,) = (
-        each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "onnxruntime" in each
+        block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "onnxruntime" in block
     )
     absent = "import sys; sys.modules.update(dict.fromkeys(['torch', 'hydrl', 'torchrl', 'tensordict']))\n"
     done = subprocess.run(
@@ -462,7 +474,7 @@ def test_the_first_lines_in_readme_run(trained, tmp_path, monkeypatch):
     shutil.copytree(trained("dqn"), tmp_path / "outputs" / "…")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (block,) = (each for each in blocks if "hydrl.load" in each)
+    (block,) = (block for block in blocks if "hydrl.load" in block)
     names: dict = {}
     exec(block, names)
     assert names["action"] in (0, 1)

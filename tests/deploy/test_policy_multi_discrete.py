@@ -53,7 +53,7 @@ def task(space: str) -> gymnasium.Env:
 
 
 @pytest.mark.parametrize(
-    "space", [pytest.param(each, marks=[] if each in FEW else pytest.mark.slow) for each in SPACES]
+    "space", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in SPACES]
 )
 def test_predict_returns_what_the_plain_task_takes_and_earns_what_the_evaluation_says(space, load):
     """One observation or many; the task itself refuses an action of another shape, kind or range."""
@@ -61,30 +61,32 @@ def test_predict_returns_what_the_plain_task_takes_and_earns_what_the_evaluation
     seed = episode_seed(policy.evaluator.seed, policy.frames, SeedStream.LATER)
     wanted = policy.evaluator(policy.frames, 1, SeedStream.LATER)
     plain.reset(seed=seed)
-    seen, earned, ended = plain.reset()[0], np.float32(0), False
+    observations, earned, ended = plain.reset()[0], np.float32(0), False
     while not ended:
-        seen, reward, ended, _, _ = plain.step(policy.predict(seen))
+        observations, reward, ended, _, _ = plain.step(policy.predict(observations))
         earned += np.float32(reward)
     assert [earned] == wanted.returns.tolist()
 
     envs = SyncVectorEnv([lambda: task(space)] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
-    seen, _ = envs.reset(seed=1)
-    many = policy.predict(seen)
+    observations, _ = envs.reset(seed=1)
+    many = policy.predict(observations)
     envs.step(many)
     own, kind = plain.action_space, envs.single_action_space
-    for place, each in enumerate(gymnasium.vector.utils.iterate(envs.action_space, many)):
-        alone = policy.predict(seen[place])
+    for place, action in enumerate(gymnasium.vector.utils.iterate(envs.action_space, many)):
+        alone = policy.predict(observations[place])
         assert own.contains(alone)
-        np.testing.assert_allclose(flatten(kind, each), flatten(kind, alone), rtol=1e-5)
+        np.testing.assert_allclose(flatten(kind, action), flatten(kind, alone), rtol=1e-5)
 
 
 def test_drawn_actions_are_of_every_option(load):
     policy = load("grid")
-    seen = np.zeros((4_000, *task("grid").observation_space.shape), np.float32)
-    drawn = policy.predict(seen, deterministic=False)
+    observations = np.zeros((4_000, *task("grid").observation_space.shape), np.float32)
+    drawn = policy.predict(observations, deterministic=False)
     assert drawn.dtype == np.int32
     nvec = SPACES["grid"].nvec
-    assert [len(np.unique(each)) for each in drawn.reshape(len(seen), -1).T] == nvec.ravel().tolist()
+    assert [
+        len(np.unique(column)) for column in drawn.reshape(len(observations), -1).T
+    ] == nvec.ravel().tolist()
 
 
 @pytest.mark.parametrize(("space", "suffix"), [("grid", "onnx"), ("grid of bits", "pt2"), ("one", "pt2")])
@@ -94,13 +96,13 @@ def test_a_file_gives_what_predict_gives(space, suffix, load, tmp_path, capsys):
     shape = ", ".join(map(str, ("batch", *plain.action_space.shape)))
     assert f" -> action int64 [{shape}]\n" in capsys.readouterr().out
     envs = SyncVectorEnv([lambda: task(space)] * 64)
-    seen, _ = envs.reset(seed=1)
-    (given,) = runner(path)(seen)
-    assert np.array_equal(given, policy.predict(seen))
+    observations, _ = envs.reset(seed=1)
+    (actions,) = runner(path)(observations)
+    assert np.array_equal(actions, policy.predict(observations))
     if suffix == "pt2":
-        said = {"policy.json": ""}
-        torch.export.load(path, extra_files=said)
-        (output,) = json.loads(said["policy.json"])["outputs"]
+        files = {"policy.json": ""}
+        torch.export.load(path, extra_files=files)
+        (output,) = json.loads(files["policy.json"])["outputs"]
         assert (output["low"], output["high"]) == ((0, 1) if space == "grid of bits" else (1, 3))
 
 

@@ -69,7 +69,7 @@ def played(policy: Policy, name: str, steps: int) -> tuple[list, np.ndarray]:
 def one_of(observation, place: int):
     """That of one of several tasks."""
     if isinstance(observation, dict):
-        return {name: each[place] for name, each in observation.items()}
+        return {name: values[place] for name, values in observation.items()}
     return observation[place]
 
 
@@ -81,7 +81,7 @@ def test_what_it_does_on_the_plain_task_is_what_it_does_in_the_run_s_own_environ
     env.set_seed(7)
     with set_exploration_type(ExplorationType.DETERMINISTIC):
         rollout = env.rollout(12, policy.actor, break_when_any_done=False)
-    expected = [policy.io.write(each) for each in rollout["action"].unbind(1)]
+    expected = [policy.io.write(part) for part in rollout["action"].unbind(1)]
     assert np.array_equal(acted, expected)
     assert len(np.unique(acted)) > 1
     alone = [policy.predict(one_of(shown[3], place)) for place in range(3)]
@@ -106,15 +106,17 @@ def test_a_file_takes_what_the_task_shows_and_acts_as_predict_does(name, suffix,
     assert f"{path}: {took}\n" in capsys.readouterr().out
     run = runner(path)
     shown, acted = played(policy, name, 12)
-    for seen, expected in zip(shown, acted, strict=True):
-        given = [*seen.values()] if isinstance(seen, dict) else [seen]
-        given = [each.astype(np.float32) if each.dtype == np.float64 else each for each in given]
-        np.testing.assert_allclose(run(*given)[0], expected, rtol=1e-5, atol=1e-5)
+    for observation, expected in zip(shown, acted, strict=True):
+        observed = [*observation.values()] if isinstance(observation, dict) else [observation]
+        observed = [
+            values.astype(np.float32) if values.dtype == np.float64 else values for values in observed
+        ]
+        np.testing.assert_allclose(run(*observed)[0], expected, rtol=1e-5, atol=1e-5)
     if suffix == "pt2":
-        said = {"policy.json": ""}
-        torch.export.load(path, extra_files=said)
-        inputs = json.loads(said["policy.json"])["inputs"]
-        bounds = {each["name"]: (each["low"], each["high"]) for each in inputs}
+        files = {"policy.json": ""}
+        torch.export.load(path, extra_files=files)
+        inputs = json.loads(files["policy.json"])["inputs"]
+        bounds = {input["name"]: (input["low"], input["high"]) for input in inputs}
         goal = {"camera": (0, 255), "goal": (1, 2), "speed": (-1.0, 1.0)}
         assert bounds == (goal if name == "Scene-v0" else {"observation": (0, 255)})
 
@@ -140,13 +142,13 @@ def test_an_input_of_a_file_is_read_as_in_a_run(space):
     env = Dot()
     env.observation_space, drawn = space, [space.sample() for _ in range(4)]
     adapted, expected = spaces.adapt_spaces(env), []
-    for each in drawn:
-        env.show = lambda each=each: each
+    for sample in drawn:
+        env.show = lambda sample=sample: sample
         observation = adapted.reset()[0]
         expected.append(observation["pixels"] if isinstance(observation, dict) else observation)
-    given = torch.as_tensor(np.stack(drawn).astype(export.input_dtype(space)))
-    np.testing.assert_allclose(export.adapt_input(given, space), np.stack(expected))
-    said = export.describe_entry("observation", space)
-    assert (np.array(said["low"]) <= np.stack(drawn)).all()
-    assert (np.stack(drawn) <= np.array(said["high"])).all()
-    json.dumps(said)
+    inputs = torch.as_tensor(np.stack(drawn).astype(export.input_dtype(space)))
+    np.testing.assert_allclose(export.adapt_input(inputs, space), np.stack(expected))
+    description = export.describe_entry("observation", space)
+    assert (np.array(description["low"]) <= np.stack(drawn)).all()
+    assert (np.stack(drawn) <= np.array(description["high"])).all()
+    json.dumps(description)

@@ -33,18 +33,18 @@ def test_rows_are_what_the_task_was_given_and_minibatches_what_was_acted(words, 
     watch(monkeypatch, lambda loss, minibatch: learned.append(minibatch.clone()))
     rows = saved(run(*TOY, *words), "buffer")
 
-    def given(rows):
+    def store_rows(rows):
         """What the task says it was given, where the next observation is the one after."""
         steps = rows.get("steps_to_next_obs", torch.ones(len(rows["action"]), dtype=torch.int64))
         after = steps.reshape(-1) == 1
         return rows["action"][after], rows["next"]["observation"][after, 2:]
 
-    kept, taken = given(rows)
-    assert len(kept) > 10
-    assert torch.equal(kept, taken)
-    assert (kept.min() < -1.1) & (kept.max() > 1.1)
+    stored, taken = store_rows(rows)
+    assert len(stored) > 10
+    assert torch.equal(stored, taken)
+    assert (stored.min() < -1.1) & (stored.max() > 1.1)
     minibatches = torch.cat(learned)
-    acted, taken = given(minibatches)
+    acted, taken = store_rows(minibatches)
     if "~transforms.action_scaling" in words:
         assert torch.equal(acted, taken)
     else:

@@ -75,10 +75,10 @@ def collect(kind: str, num_envs: int, **spoilt: object) -> None:
 def test_what_is_no_number_is_named_by_entry_environment_and_frame(
     kind, num_envs, what, at, entry, env, frames, value
 ):
-    with pytest.raises(DivergedError) as told:
+    with pytest.raises(DivergedError) as caught:
         collect(kind, num_envs, what=what, at=at, value=value)
-    assert told.value.terms == f"{entry} of environment {env} is NaN or infinite"
-    assert told.value.frames == frames
+    assert caught.value.terms == f"{entry} of environment {env} is NaN or infinite"
+    assert caught.value.frames == frames
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_the_run_ends_with_3_and_goes_on_from_before_it(algo, actions, what, run
     overrides += ["minibatches.warmup_frames=64"] if algo == "dqn" else []
     with pytest.raises(
         DivergedError, match=f"{what} of environment 0 is NaN or infinite; .*saved at 256"
-    ) as told:
+    ) as caught:
         run(*overrides)
-    assert told.value.exit_code == 3
-    assert 256 <= told.value.frames <= 300  # check_env_specs took some of the steps
+    assert caught.value.exit_code == 3
+    assert 256 <= caught.value.frames <= 300  # check_env_specs took some of the steps
     assert summary(tmp_path / "run")["status"] == "diverged"
 
     monkeypatch.delenv("SPOILT")

@@ -45,7 +45,7 @@ def seeded(make: Callable[..., TransformedEnv], num_envs: int) -> TransformedEnv
 
 def always(actor: nn.Module, loc: float) -> None:
     """Changes the weights so that every action is the mean ``loc``, nearly without noise."""
-    last = [each for each in actor.modules() if isinstance(each, nn.Linear)][-1]
+    last = [module for module in actor.modules() if isinstance(module, nn.Linear)][-1]
     with torch.no_grad():
         last.weight.zero_()
         last.bias.copy_(torch.tensor([loc, -20.0]))
@@ -98,7 +98,7 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
         workers = workers_of(psutil.Process())
         assert len(workers) == 2
         collector.shutdown()
-    return Collected(env, batches, changed, [each for each in workers if each.is_running()])
+    return Collected(env, batches, changed, [worker for worker in workers if worker.is_running()])
 
 
 def senders_of(collector: BaseCollector) -> list[int]:
@@ -206,8 +206,8 @@ def test_noise_that_remembers_is_told_where_episodes_begin():
 
 def test_noise_that_remembers_pushes_one_way_for_some_steps():
     torch.manual_seed(0)
-    asked = settings("algo=ddpg", "env=gym", "env.id=Pendulum-v1", "exploration=ornstein_uhlenbeck")
-    noise = asked.build("exploration")(spec=Bounded(-5, 5, (1,)))
+    chosen = settings("algo=ddpg", "env=gym", "env.id=Pendulum-v1", "exploration=ornstein_uhlenbeck")
+    noise = chosen.build("exploration")(spec=Bounded(-5, 5, (1,)))
     noise.train()
     state = TensorDict({"is_init": torch.ones(500, 1, dtype=torch.bool)}, 500)
     pushed = []
@@ -306,7 +306,7 @@ def test_what_goes_to_a_worker_survives_pickling():
 def starts_of_workers(*, sync: bool) -> list[torch.Tensor]:
     """The first eight starts of each of two workers, ``[8, generators]``."""
     make = partial(envs.make_env, drawing, (DoubleToFloat,))
-    made = collectors.make_collector(
+    built = collectors.make_collector(
         make(seed=3),
         make,
         actors.q_value(make(seed=3), **NETWORK),
@@ -318,8 +318,8 @@ def starts_of_workers(*, sync: bool) -> list[torch.Tensor]:
         device="cpu",
         sync=sync,
     )
-    senders, starts = senders_of(made), dict[int, torch.Tensor]()
-    with collectors.shut_down_after(made) as collector:
+    senders, starts = senders_of(built), dict[int, torch.Tensor]()
+    with collectors.shut_down_after(built) as collector:
         for batch in collector:
             if sync:
                 return [*batch["observation"].reshape(2, 8, 3)]

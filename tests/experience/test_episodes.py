@@ -17,11 +17,11 @@ from hydrl.experience.episodes import (
 
 def stepped(*lines: list[tuple[float, bool]]) -> TensorDict:
     """A batch ``[envs, time]``; of each step what is seen and whether it ends its episode."""
-    seen = torch.tensor([[each for each, _ in line] for line in lines]).unsqueeze(-1)
-    done = torch.tensor([[each for _, each in line] for line in lines]).unsqueeze(-1)
-    following = {"observation": seen + 1, "done": done, "reward": torch.ones_like(seen)}
-    root = {"observation": seen, "done": torch.zeros_like(done)}
-    return TensorDict({**root, "next": TensorDict(following, seen.shape[:2])}, seen.shape[:2])
+    observations = torch.tensor([[value for value, _ in line] for line in lines]).unsqueeze(-1)
+    done = torch.tensor([[end for _, end in line] for line in lines]).unsqueeze(-1)
+    following = {"observation": observations + 1, "done": done, "reward": torch.ones_like(observations)}
+    root = {"observation": observations, "done": torch.zeros_like(done)}
+    return TensorDict({**root, "next": TensorDict(following, observations.shape[:2])}, observations.shape[:2])
 
 
 def test_an_episode_has_one_number_from_batch_to_batch_and_each_environment_its_own():
@@ -68,7 +68,7 @@ def test_rows_of_older_runs_have_none():
     assert not has_episodes(buffer)
 
 
-def kept() -> TensorDict:
+def stored_rows() -> TensorDict:
     """Rows as a memory has them after it has wrapped: two environments, two steps a batch."""
     episode = torch.tensor([4, 4, 7, 7, 4, 9, 7, 7, 9, 9], dtype=torch.int32)
     before = torch.tensor([2.0, 3, 0, 1, 4, 0, 2, 3, 1, 2]).unsqueeze(-1)
@@ -78,7 +78,7 @@ def kept() -> TensorDict:
 
 
 def test_whole_episodes_stand_together_with_what_they_returned_from_each_row_on():
-    rows = complete_episodes(kept())
+    rows = complete_episodes(stored_rows())
     assert rows[EPISODE].tolist() == [4, 4, 4, 7, 7, 7, 7]  # the ninth is under way
     assert rows[RETURN_TO_GO].flatten().tolist() == [
         3,
@@ -93,7 +93,7 @@ def test_whole_episodes_stand_together_with_what_they_returned_from_each_row_on(
 
 
 def test_an_episode_that_was_cut_short_has_no_known_return():
-    rows = kept()
+    rows = stored_rows()
     rows["next", "cut_short"] = torch.zeros(10, 1, dtype=torch.bool)
     rows["next", "cut_short"][4] = True
     assert complete_episodes(rows)[EPISODE].unique().tolist() == [7]
@@ -108,10 +108,10 @@ def test_pieces_lie_within_an_episode_and_are_drawn_alike():
     torch.manual_seed(0)
     drawn = buffer.sample(3 * 6_000)
     pieces, mask = drawn["row"].view(-1, 3), drawn["collector", "mask"].view(-1, 3)
-    found = {tuple(each) for each in pieces.tolist()}
+    windows = {tuple(value) for value in pieces.tolist()}
     # An episode of two has its last row again, which does not count.
-    assert found == {(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 5), (6, 7, 7), (8, 9, 10)}
-    assert {tuple(each) for each in mask[pieces[:, 0] == 6].tolist()} == {(True, True, False)}
+    assert windows == {(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 5), (6, 7, 7), (8, 9, 10)}
+    assert {tuple(value) for value in mask[pieces[:, 0] == 6].tolist()} == {(True, True, False)}
     assert mask[pieces[:, 0] != 6].all()
     for first in (0, 6, 8):
         assert (pieces[:, 0] == first).float().mean().item() == pytest.approx(1 / 6, abs=0.02)

@@ -60,7 +60,7 @@ class Film:
         self.stack = [*self.stack[1:], self.frame()]
         ended = self.left == 0
         flags = {"terminated": ended and self.episodes % 3 > 0, "truncated": ended and not self.episodes % 3}
-        flags = {name: torch.tensor([each]) for name, each in {**flags, "done": ended}.items()}
+        flags = {name: torch.tensor([flag]) for name, flag in {**flags, "done": ended}.items()}
         reward = torch.tensor([float(self.number(0, 9))])
         row = {"pixels": before, "next": {"pixels": torch.cat(self.stack), "reward": reward, **flags}}
         if ended:
@@ -72,7 +72,7 @@ def batches(count, envs=3, time=7, workers=0, **film):
     """Batches ``[envs, time]``, ``[workers, envs of each, time]``, or ``[time]`` of no environments."""
     films = [Film(seed, **film) for seed in range(envs or 1)]
     for _ in range(count):
-        batch = torch.stack([torch.stack([each.step() for _ in range(time)]) for each in films])
+        batch = torch.stack([torch.stack([film.step() for _ in range(time)]) for film in films])
         batch = batch.unflatten(0, (workers, envs // workers)) if workers else batch
         yield batch if envs else batch[0]
 
@@ -80,8 +80,8 @@ def batches(count, envs=3, time=7, workers=0, **film):
 def kept_in(storage, buffer=ReplayBuffer, keys=("pixels",), stacked=4):
     """A replay memory that keeps each frame once; whole stacks where no ``keys`` are pictures."""
     sampler = {} if buffer is ReplayBuffer else {"sampler": PrioritizedSampler(storage.max_size, 0.6, 0.4)}
-    made = buffer(storage=storage, **sampler)
-    return made.append_transform(FrameDedup(made.storage, keys, stacked)) if keys else made
+    built = buffer(storage=storage, **sampler)
+    return built.append_transform(FrameDedup(built.storage, keys, stacked)) if keys else built
 
 
 def replay(buffer, **numbers):
@@ -93,11 +93,11 @@ def drawn(minibatches, batch, seed):
     """Minibatches that a batch leads to, with priorities after each."""
     torch.manual_seed(seed)
     np.random.seed(seed)
-    found = []
+    minibatch_list = []
     for minibatch in minibatches(batch):
-        found.append(minibatch.clone())
+        minibatch_list.append(minibatch.clone())
         minibatch["td_error"] = minibatch["next", "reward"][:, 0] + 0.1
-    return found
+    return minibatch_list
 
 
 def same(some, others):
@@ -146,7 +146,7 @@ def test_what_is_drawn_and_held_is_what_whole_stacks_give(film, numbers):
 def test_priorities_are_those_of_whole_stacks():
     numbers = {"draw": "minibatch", "n_steps": 3}
     pair = [kept_in(LazyTensorStorage(60), TensorDictReplayBuffer, keys) for keys in ((), ("pixels",))]
-    compare(*(replay(each, **numbers) for each in pair), batches(20))
+    compare(*(replay(stored, **numbers) for stored in pair), batches(20))
 
 
 def test_on_disk_it_is_the_same_and_one_memory_of_frames_stays_when_it_grows(tmp_path):
@@ -157,18 +157,18 @@ def test_on_disk_it_is_the_same_and_one_memory_of_frames_stays_when_it_grows(tmp
     compare(*map(replay, pair), batches(20, longest=2))
     capacity = find_frame_dedup(pair[1]).buffer.storage.max_size
     assert capacity > 80
-    assert [each.name for each in (tmp_path / "once").glob("frames-*")] == [f"frames-{capacity}"]
+    assert [path.name for path in (tmp_path / "once").glob("frames-*")] == [f"frames-{capacity}"]
 
 
 def test_each_frame_is_kept_once():
-    memory, seen = replay(kept_in(LazyTensorStorage(1_000))), set()
+    memory, shown_stacks = replay(kept_in(LazyTensorStorage(1_000))), set()
     for batch in batches(20):
         drawn(memory, batch, 0)
         for stacks in (batch["pixels"], batch["next", "pixels"]):
-            seen |= {tuple(frame) for frame in stacks.reshape(-1, 9).tolist()}
+            shown_stacks |= {tuple(frame) for frame in stacks.reshape(-1, 9).tolist()}
     frames = find_frame_dedup(memory.buffer).buffer
-    assert frames.write_count == len(seen) > 420
-    assert frames.storage.get(slice(None))["pixels"].shape == (len(seen), 1, 3, 3)
+    assert frames.write_count == len(shown_stacks) > 420
+    assert frames.storage.get(slice(None))["pixels"].shape == (len(shown_stacks), 1, 3, 3)
     assert memory.buffer.storage.get(0)["pixels"].dtype == torch.int64
 
 
@@ -190,12 +190,12 @@ def test_frames_that_no_row_needs_make_room_and_none_else():
 def test_pictures_of_any_name_and_size_are_kept_together(keys):
     def shown():
         for batch in batches(20):
-            for each in (batch, batch["next"]):
-                each[keys[1]] = torch.stack([each["pixels"].flip(-1)] * 2, -1).flatten(-2)
-                each["position"] = each["pixels"].sum((-1, -2)).float()
+            for rows in (batch, batch["next"]):
+                rows[keys[1]] = torch.stack([rows["pixels"].flip(-1)] * 2, -1).flatten(-2)
+                rows["position"] = rows["pixels"].sum((-1, -2)).float()
             yield batch
 
-    pair = [kept_in(LazyTensorStorage(60), keys=each) for each in ((), keys)]
+    pair = [kept_in(LazyTensorStorage(60), keys=image_keys) for image_keys in ((), keys)]
     compare(*map(replay, pair), shown())
     assert pair[1].storage.get(0)[keys[1]].shape == (4,)
 
@@ -209,23 +209,23 @@ def test_a_stack_that_no_step_leads_to_is_stored_anew():
             batch["next", "pixels"][:, 5] = batch["pixels"][:, 5]
             yield batch
 
-    pair = [kept_in(LazyTensorStorage(60), keys=each) for each in ((), ("pixels",))]
-    compare(*(replay(each, n_steps=2) for each in pair), shown())
+    pair = [kept_in(LazyTensorStorage(60), keys=image_keys) for image_keys in ((), ("pixels",))]
+    compare(*(replay(stored, n_steps=2) for stored in pair), shown())
 
 
 def saved(memory, folder):
     """A checkpoint of what a memory keeps: what its metadata tell, as JSON, and the writer's state."""
     (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-    kept = memory.save()
-    archive.save(folder, {"part": {}}, {"frames": memory.buffer.write_count, "memory": kept}, keep=2)
+    state = memory.save()
+    archive.save(folder, {"part": {}}, {"frames": memory.buffer.write_count, "memory": state}, keep=2)
     memory.prune()
-    return json.loads(json.dumps(kept)), memory.buffer.writer.state_dict()
+    return json.loads(json.dumps(state)), memory.buffer.writer.state_dict()
 
 
 def gone_on(state, folder, minibatches, buffer):
     """Another process's memory and minibatches, from what was saved."""
-    memory, (told, writer) = BufferFiles(buffer, folder), state
-    memory.load(told, torch.device("cpu"))
+    memory, (rows_state, writer) = BufferFiles(buffer, folder), state
+    memory.load(rows_state, torch.device("cpu"))
     buffer.writer.load_state_dict(writer)
     again = replay(buffer, n_steps=2)
     again.load_state_dict(minibatches.state_dict())
@@ -250,7 +250,7 @@ def test_what_goes_on_from_a_checkpoint_is_what_was_never_stopped(longest, kind,
         if at % 4 == 3:
             state = saved(memory, tmp_path)
             memory, stopped = gone_on(state, tmp_path, stopped, empty())
-    ours, theirs = (find_frame_dedup(each.buffer) for each in (unbroken, stopped))
+    ours, theirs = (find_frame_dedup(run.buffer) for run in (unbroken, stopped))
     assert ours.state() == theirs.state()
     assert same(ours.buffer.storage.get(slice(None)), theirs.buffer.storage.get(slice(None)))
     assert 105 < ours.buffer.storage.max_size < ours.buffer.write_count / 2
@@ -259,20 +259,22 @@ def test_what_goes_on_from_a_checkpoint_is_what_was_never_stopped(longest, kind,
 def test_frames_are_written_once_and_those_that_no_checkpoint_needs_go(tmp_path, monkeypatch):
     monkeypatch.setattr(hydrl.run.checkpoint.replay_buffer, "SMALL", 0)
     minibatches = replay(kept_in(LazyTensorStorage(200)))
-    memory, seen = BufferFiles(minibatches.buffer, tmp_path), set()
+    memory, all_files = BufferFiles(minibatches.buffer, tmp_path), set()
     for batch in batches(30, longest=40):
         drawn(minibatches, batch, 0)
-        told, _ = saved(memory, tmp_path)
-        files = told["frames"]["files"]
+        saved_state, _ = saved(memory, tmp_path)
+        files = saved_state["frames"]["files"]
         spans = [archive.span(name) for name in files]
         assert all(end == begin for (_, end), (begin, _) in pairwise(spans))
-        assert spans[-1][1] == told["frames"]["rows"][1] == memory.image_files.buffer.write_count
-        there = [each for each in (tmp_path / "checkpoints").iterdir() if each.name.startswith("frames-")]
-        assert {*files} <= {each.name for each in there}
-        held = sum(end - begin for begin, end in (archive.span(each.name) for each in there))
+        assert spans[-1][1] == saved_state["frames"]["rows"][1] == memory.image_files.buffer.write_count
+        frame_files = [
+            path for path in (tmp_path / "checkpoints").iterdir() if path.name.startswith("frames-")
+        ]
+        assert {*files} <= {file.name for file in frame_files}
+        held = sum(end - begin for begin, end in (archive.span(file.name) for file in frame_files))
         assert held <= 2.5 * len(memory.image_files.buffer)
-        seen |= {*files}
-    assert len(seen) > 20
+        all_files |= {*files}
+    assert len(all_files) > 20
     begun = tmp_path / "checkpoints" / sorted(files)[0]
     begun.write_bytes(begun.read_bytes()[:-3])
     newest = archive.archives(tmp_path)[0]
@@ -306,18 +308,18 @@ def test_a_fork_writes_all_that_it_goes_on_from_into_a_folder_of_its_own(tmp_pat
     minibatches = replay(kept_in(LazyTensorStorage(100)), n_steps=2)
     for at, batch in enumerate(batches(20)):
         drawn(minibatches, batch, at)
-    (told, _) = state = saved(BufferFiles(minibatches.buffer, tmp_path / "run"), tmp_path / "run")
+    (rows_state, _) = state = saved(BufferFiles(minibatches.buffer, tmp_path / "run"), tmp_path / "run")
     fork = kept_in(LazyTensorStorage(100))
     memory = BufferFiles(fork, tmp_path / "fork")
-    memory.load(told, torch.device("cpu"), tmp_path / "run" / "checkpoints")
+    memory.load(rows_state, torch.device("cpu"), tmp_path / "run" / "checkpoints")
     fork.writer.load_state_dict(state[1])
     assert same(minibatches.buffer[:], fork[:])
     again, _ = saved(memory, tmp_path / "fork")
-    assert again["frames"]["rows"] == told["frames"]["rows"]
-    assert {*again["frames"]["files"]} < {each.name for each in (tmp_path / "fork" / "checkpoints").iterdir()}
+    assert again["frames"]["rows"] == rows_state["frames"]["rows"]
+    assert {*again["frames"]["files"]} < {path.name for path in (tmp_path / "fork" / "checkpoints").iterdir()}
     with pytest.raises(UserError, match="has pictures beside its rows, and here rows show none"):
         BufferFiles(kept_in(LazyTensorStorage(100), keys=()), tmp_path / "run").load(
-            told, torch.device("cpu")
+            rows_state, torch.device("cpu")
         )
 
 
@@ -359,7 +361,7 @@ def test_the_room_that_is_asked_for_counts_each_frame_once():
     buffer = prepare_buffer(ReplayBuffer(storage=LazyTensorStorage(1_000)), env)
     size = 84 * 84
     whole, once = (
-        hydrl.run.checkpoint.replay_buffer.row_bytes(env, each) for each in (None, find_frame_dedup(buffer))
+        hydrl.run.checkpoint.replay_buffer.row_bytes(env, dedup) for dedup in (None, find_frame_dedup(buffer))
     )
     assert whole - once == pytest.approx(6 * size - 1.05 * size - 2 * 3 * 8)
     assert once < 1.07 * size

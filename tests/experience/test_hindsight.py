@@ -38,15 +38,15 @@ class Numbered(gymnasium.Env):
         super().reset(seed=seed)
         self.mark = self.mark or int(self.np_random.integers(1, 1_000_000))
         self.length, self.steps, self.episode = self.np_random.integers(1, 20), 0, self.episode + 1
-        return self.seen(), {}
+        return self.observation(), {}
 
     def step(self, action):
         self.steps += 1
         ended = self.steps == self.length
         cut = bool(ended and self.episode % 3 == 0)
-        return self.seen(), -1.0, bool(ended and not cut), cut, {}
+        return self.observation(), -1.0, bool(ended and not cut), cut, {}
 
-    def seen(self):
+    def observation(self):
         now = np.float32([self.mark, self.episode, self.steps])
         return {"observation": now, "achieved_goal": now, "desired_goal": np.zeros(3, np.float32)}
 
@@ -61,7 +61,7 @@ class Numbered(gymnasium.Env):
 gymnasium.register("Numbered-v0", Numbered)
 
 
-def made(*transforms, id="Numbered-v0", envs=ENVS, seed=0, **kwargs):
+def make_goal_env(*transforms, id="Numbered-v0", envs=ENVS, seed=0, **kwargs):
     stack = [*transforms, DoubleToFloat, StepCounter]
     return make_env(partial(gymnasium_env, id, **kwargs), stack, num_envs=envs, seed=seed)
 
@@ -97,14 +97,14 @@ def filled(env, fresh, size=10_000, ratio=0.8, strategy="future", storage=LazyTe
 def collected(envs):
     """Some 400 rows, and the environment that they are of."""
     torch.manual_seed(0)
-    env = made(envs=envs)
+    env = make_goal_env(envs=envs)
     return env, [*batches(env, 60 // envs)]
 
 
 def last_steps(buffer):
     """Of each episode in memory, (mark, episode), the last step there."""
-    kept = buffer.storage.get(slice(None))["next", "achieved_goal"].int().tolist()
-    return {(mark, episode): step for mark, episode, step in sorted(kept)}
+    achieved = buffer.storage.get(slice(None))["next", "achieved_goal"].int().tolist()
+    return {(mark, episode): step for mark, episode, step in sorted(achieved)}
 
 
 @pytest.mark.parametrize("strategy", ["future", "final"])
@@ -137,16 +137,16 @@ def test_no_goal_is_of_another_environment_or_episode_or_of_the_past(envs, size,
 def test_what_is_drawn_is_judged_anew_and_all_else_is_as_it_was():
     torch.manual_seed(0)
     buffer = filled(*collected(ENVS))
-    rows, kept = buffer.sample(1_000), buffer.storage.get(slice(None))
+    rows, stored = buffer.sample(1_000), buffer.storage.get(slice(None))
     reached = (rows["next", "achieved_goal"] == rows["desired_goal"]).all(-1, keepdim=True)
     assert 0.1 < reached.float().mean() < 0.7
     assert torch.equal(rows["next", "reward"], reached.float() - 1)
     assert torch.equal(rows["next", "desired_goal"], rows["desired_goal"])
-    assert not kept["desired_goal"].any()
-    assert (kept["next", "reward"] == -1).all()
+    assert not stored["desired_goal"].any()
+    assert (stored["next", "reward"] == -1).all()
     assert "hindsight" not in rows
-    place = {tuple(each): number for number, each in enumerate(kept["next", "achieved_goal"].tolist())}
-    own = kept[[place[tuple(each)] for each in rows["next", "achieved_goal"].tolist()]]
+    place = {tuple(goal): number for number, goal in enumerate(stored["next", "achieved_goal"].tolist())}
+    own = stored[[place[tuple(value)] for value in rows["next", "achieved_goal"].tolist()]]
     for key in ("observation", "action", ("next", "observation"), ("next", "terminated"), ("next", "done")):
         assert torch.equal(rows[key], own[key])
 
@@ -154,7 +154,7 @@ def test_what_is_drawn_is_judged_anew_and_all_else_is_as_it_was():
 def test_later_states_are_drawn_alike_and_the_one_that_a_step_leads_to_with_them():
     """By hand: an episode of four steps, the last two of them in another batch."""
     torch.manual_seed(0)
-    env = made(envs=1)
+    env = make_goal_env(envs=1)
     (episode,) = batches(env, 1, time=4)
     steps = torch.tensor([[1.0, 1.0, step] for step in range(5)])
     for key in ("observation", "achieved_goal"):
@@ -174,9 +174,9 @@ def test_later_states_are_drawn_alike_and_the_one_that_a_step_leads_to_with_them
 
 def test_of_two_workers_whose_batches_take_turns_no_goal_is_the_other_s():
     torch.manual_seed(0)
-    one, other = made(seed=0), made(seed=1_000)
+    one, other = make_goal_env(seed=0), make_goal_env(seed=1_000)
     turns = zip(batches(one, 8), batches(other, 8), strict=True)
-    buffer = filled(one, [each for both in turns for each in both])
+    buffer = filled(one, [batch for both in turns for batch in both])
     rows = buffer.sample(2_000)
     chosen = rows["desired_goal"].any(-1)
     assert torch.equal(rows["next", "achieved_goal"][chosen, :2], rows["desired_goal"][chosen, :2])
@@ -184,7 +184,7 @@ def test_of_two_workers_whose_batches_take_turns_no_goal_is_the_other_s():
 
 def test_batches_of_workers_joined_have_their_environments_apart():
     torch.manual_seed(0)
-    one, other = made(seed=0), made(seed=1_000)
+    one, other = make_goal_env(seed=0), make_goal_env(seed=1_000)
     joined = [torch.stack(both) for both in zip(batches(one, 8), batches(other, 8), strict=True)]
     buffer = filled(one, joined)
     rows, ends = buffer.sample(4_000), last_steps(buffer)
@@ -202,7 +202,7 @@ def test_batches_of_workers_joined_have_their_environments_apart():
 )
 def test_a_reward_that_is_judged_anew_is_scaled_as_others_are(transforms, reached, missed):
     torch.manual_seed(0)
-    env = made(RewardSum, *transforms)
+    env = make_goal_env(RewardSum, *transforms)
     rows = filled(env, batches(env, 4)).sample(500)
     success = (rows["next", "achieved_goal"] == rows["desired_goal"]).all(-1, keepdim=True)
     wanted = torch.where(success, float(reached), float(missed))
@@ -213,7 +213,7 @@ def test_a_reward_that_is_judged_anew_is_scaled_as_others_are(transforms, reache
 def test_an_episode_that_a_goal_ends_is_ended_by_the_relabelled_one():
     """Bits that are equal end an episode; with three bits it happens by chance, too."""
     torch.manual_seed(0)
-    env = made(id="hydrl.envs.toy_goals:BitFlip-v0", bits=3)
+    env = make_goal_env(id="hydrl.envs.toy_goals:BitFlip-v0", bits=3)
     buffer = filled(env, batches(env, 15))
     rows = buffer.sample(2_000)["next"]
     success = (rows["achieved_goal"] == rows["desired_goal"]).all(-1, keepdim=True)
@@ -224,32 +224,34 @@ def test_an_episode_that_a_goal_ends_is_ended_by_the_relabelled_one():
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "message"),
     [
-        (partial(made, judge="reads info"), "compute_reward reads info"),
-        (partial(made, judge="one by one"), r"gave \[\] numbers for goals of shape \[21, 3\]"),
-        (partial(made, judge="other"), "gave the reward -1 where its compute_reward .* says -2"),
-        (partial(made, id="CartPole-v1"), "this one does not; use buffer=replay"),
+        (partial(make_goal_env, judge="reads info"), "compute_reward reads info"),
+        (partial(make_goal_env, judge="one by one"), r"gave \[\] numbers for goals of shape \[21, 3\]"),
+        (partial(make_goal_env, judge="other"), "gave the reward -1 where its compute_reward .* says -2"),
+        (partial(make_goal_env, id="CartPole-v1"), "this one does not; use buffer=replay"),
         (
-            partial(made, partial(CatTensors, ["observation", "desired_goal"], "joined", del_keys=False)),
+            partial(
+                make_goal_env, partial(CatTensors, ["observation", "desired_goal"], "joined", del_keys=False)
+            ),
             "CatTensors changes goals",
         ),
         (
             partial(configured, "transforms=normalized"),
             r"FixedNorm changes goals.*use transforms=plain, or transforms.normalize.in_keys=\[observation\]",
         ),
-        (partial(made, RunningRewardScaling), "cannot be changed as by RunningRewardScaling"),
+        (partial(make_goal_env, RunningRewardScaling), "cannot be changed as by RunningRewardScaling"),
     ],
 )
-def test_what_cannot_be_relabelled_is_refused(env, said):
+def test_what_cannot_be_relabelled_is_refused(env, message):
     env = env()
-    with pytest.raises(UserError, match=f"^buffer=hindsight.*{said}"):
+    with pytest.raises(UserError, match=f"^buffer=hindsight.*{message}"):
         filled(env, batches(env, 1))
 
 
-@pytest.mark.parametrize(("task", "said"), [({"bits": 1}, "env.bits=1"), ({"radius": 0}, "env.radius=0")])
-def test_a_task_that_could_not_be_learned_is_refused(task, said):
-    with pytest.raises(UserError, match=f"^{said}: should be"):
+@pytest.mark.parametrize(("task", "message"), [({"bits": 1}, "env.bits=1"), ({"radius": 0}, "env.radius=0")])
+def test_a_task_that_could_not_be_learned_is_refused(task, message):
+    with pytest.raises(UserError, match=f"^{message}: should be"):
         (BitFlip if "bits" in task else PointReach)(**task)
 
 
@@ -264,23 +266,23 @@ def test_networks_read_the_goal_and_not_what_is_achieved_where_nobody_says_other
 
 def test_bits_end_when_they_are_the_goal_s_and_a_point_goes_on():
     bits, point = BitFlip(4), PointReach()
-    seen, _ = bits.reset(seed=0)
-    wrong = np.flatnonzero(seen["achieved_goal"] != seen["desired_goal"])
+    observation, _ = bits.reset(seed=0)
+    wrong = np.flatnonzero(observation["achieved_goal"] != observation["desired_goal"])
     assert len(wrong) > 1
-    steps = [bits.step(each) for each in wrong]
-    assert [each[1] for each in steps] == [-1.0] * (len(wrong) - 1) + [0.0]
-    assert [each[2] for each in steps] == [False] * (len(wrong) - 1) + [True]
+    steps = [bits.step(bit) for bit in wrong]
+    assert [step[1] for step in steps] == [-1.0] * (len(wrong) - 1) + [0.0]
+    assert [step[2] for step in steps] == [False] * (len(wrong) - 1) + [True]
     assert steps[-1][4] == {"is_success": True}
     bits.reset()
     bits.state, bits.goal = np.float32([0, 0, 0, 0]), np.float32([1, 1, 1, 1])
     assert [bits.step(0)[2:4] for _ in range(4)] == [*[(False, False)] * 3, (False, True)]
 
-    seen, _ = point.reset(seed=0)
+    observation, _ = point.reset(seed=0)
     for _ in range(40):
         way = np.clip((point.goal - point.state) / point.speed, -1, 1)
-        seen, reward, *ends, info = point.step(way)
+        observation, reward, *ends, info = point.step(way)
         assert not any(ends)
     assert (reward, info) == (0.0, {"is_success": True})
-    assert np.abs(seen["achieved_goal"] - seen["desired_goal"]).max() < 1e-6
+    assert np.abs(observation["achieved_goal"] - observation["desired_goal"]).max() < 1e-6
     many = point.compute_reward(np.float32([[0, 0], [0, 0]]), np.float32([[0.04, 0], [0.06, 0]]), {})
     assert many.tolist() == [0.0, -1.0]

@@ -110,18 +110,33 @@ def test_an_epoch_is_as_many_whole_minibatches_as_fit(size, an_epoch, draw):
 
 def test_drawing_by_epoch_leaves_nothing_over_for_the_next_and_by_minibatch_does():
     _, by_epoch = deal(epochs=3, size=16)
-    assert [each.numel() for each in by_epoch] == [16] * 9
+    assert [minibatch.numel() for minibatch in by_epoch] == [16] * 9
     for start in (0, 3, 6):
-        assert torch.cat([each["frame"] for each in by_epoch[start : start + 3]]).unique().numel() == 48
+        assert (
+            torch.cat([minibatch["frame"] for minibatch in by_epoch[start : start + 3]]).unique().numel()
+            == 48
+        )
     _, by_minibatch = deal(epochs=3, size=16, draw="minibatch")
-    assert [each.numel() for each in by_minibatch] == [16, 16, 16, 12, 16, 16, 16, 12, 16]  # as the tutorial
+    assert [minibatch.numel() for minibatch in by_minibatch] == [
+        16,
+        16,
+        16,
+        12,
+        16,
+        16,
+        16,
+        12,
+        16,
+    ]  # as the tutorial
 
 
 @pytest.mark.parametrize("draw", ["epoch", "minibatch"])
 @pytest.mark.parametrize("advantage", ["once", "each_epoch"])
 def test_every_frame_is_seen_exactly_once_an_epoch_in_another_order(advantage, draw):
     _, dealt = deal(epochs=3, size=20, advantage=advantage, draw=draw)
-    epochs = [torch.cat([each["frame"] for each in dealt[start : start + 3]]) for start in (0, 3, 6)]
+    epochs = [
+        torch.cat([minibatch["frame"] for minibatch in dealt[start : start + 3]]) for start in (0, 3, 6)
+    ]
     for frames in epochs:
         assert torch.equal(frames.sort().values, torch.arange(60))
     assert not torch.equal(epochs[0], epochs[1])
@@ -132,8 +147,8 @@ class OwnPPOLoss(ClipPPOLoss):
     """Somebody's own, which may read anything."""
 
 
-@pytest.mark.parametrize(("kind", "kept"), [(ClipPPOLoss, False), (OwnPPOLoss, True)])
-def test_pictures_that_come_next_are_not_dealt_once_they_are_judged(kind, kept):
+@pytest.mark.parametrize(("kind", "keeps_next"), [(ClipPPOLoss, False), (OwnPPOLoss, True)])
+def test_pictures_that_come_next_are_not_dealt_once_they_are_judged(kind, keeps_next):
     env = envs.make_env(
         partial(gymnasium_env, "tests.fakes.pixel_envs:Dot-v0"), [StepCounter], num_envs=3, seed=0
     )
@@ -151,7 +166,7 @@ def test_pictures_that_come_next_are_not_dealt_once_they_are_judged(kind, kept):
     for rows in minibatches(batch):
         whole = batch.reshape(-1)[rows["frame"]]
         left_out = {*whole.keys(True, True)} - {*rows.keys(True, True)}
-        assert left_out == ({"features"} if kept else {"features", ("next", "pixels")})
+        assert left_out == ({"features"} if keeps_next else {"features", ("next", "pixels")})
         learned, same = loss(rows), loss(whole)
         assert all(torch.equal(learned[key], same[key]) for key in same.keys())  # noqa: SIM118
     assert "features" in batch  # what is dealt is another
@@ -163,7 +178,7 @@ def test_a_second_batch_replaces_the_first():
     minibatches = Epochs(rollout_buffer(), loss, epochs=1, size=20, advantage="once", draw="epoch")
     assert len(list(minibatches(batch))) == 3
     batch["frame"] += 1_000
-    again = torch.cat([each["frame"] for each in minibatches(batch)])
+    again = torch.cat([minibatch["frame"] for minibatch in minibatches(batch)])
     assert torch.equal(again.sort().values, torch.arange(1_000, 1_060))
 
 
@@ -192,7 +207,7 @@ def test_only_each_epoch_sees_what_the_critic_learned_meanwhile(advantage, follo
             parameter.data += 0.1
 
     _, dealt = deal(epochs=2, size=60, advantage=advantage, on_minibatch=learn)
-    first, second = (each["value_target"][each["frame"].argsort()] for each in dealt)
+    first, second = (minibatch["value_target"][minibatch["frame"].argsort()] for minibatch in dealt)
     assert torch.equal(first, second) != follows
 
 
@@ -221,7 +236,10 @@ def test_replay_draws_nothing_until_the_warmup_is_in_and_then_as_many_as_asked()
 def test_replay_never_draws_a_minibatch_larger_than_what_is_there():
     buffer = ReplayBuffer(storage=LazyTensorStorage(100))
     drawn = [
-        [each.numel() for each in replay(buffer, updates=1, size=16, warmup_frames=0)(numbered(start, 10))]
+        [
+            minibatch.numel()
+            for minibatch in replay(buffer, updates=1, size=16, warmup_frames=0)(numbered(start, 10))
+        ]
         for start in (0, 10)
     ]
     assert drawn == [[], [16]]
@@ -232,8 +250,8 @@ def test_a_full_buffer_forgets_the_oldest_frames_first():
     for start in (0, 10, 20, 30):
         drawn = list(replay(buffer, updates=40, size=8, warmup_frames=0)(numbered(start, 10)))
         assert len(buffer) == min(start + 10, 20)
-    seen = torch.cat([each["frame"] for each in drawn])
-    assert set(seen.tolist()) == set(range(20, 40))
+    frames = torch.cat([minibatch["frame"] for minibatch in drawn])
+    assert set(frames.tolist()) == set(range(20, 40))
 
 
 def test_drawn_frames_are_flat_and_drawn_uniformly():
@@ -241,7 +259,7 @@ def test_drawn_frames_are_flat_and_drawn_uniformly():
     buffer = ReplayBuffer(storage=LazyTensorStorage(10))
     drawn = list(replay(buffer, updates=500, size=10, warmup_frames=10)(numbered(0, 10)))
     assert drawn[0].batch_size == (10,)
-    counts = torch.stack([each["frame"] for each in drawn]).flatten().bincount(minlength=10)
+    counts = torch.stack([minibatch["frame"] for minibatch in drawn]).flatten().bincount(minlength=10)
     assert counts.min() > 420  # 500 each
     assert counts.max() < 580
 
@@ -249,7 +267,10 @@ def test_drawn_frames_are_flat_and_drawn_uniformly():
 def test_one_draw_for_all_updates_takes_the_frames_that_a_draw_for_each_would_take():
     buffer = ReplayBuffer(storage=LazyTensorStorage(50))
     torch.manual_seed(0)
-    together = [each["frame"] for each in replay(buffer, updates=6, size=7, warmup_frames=0)(numbered(0, 50))]
+    together = [
+        minibatch["frame"]
+        for minibatch in replay(buffer, updates=6, size=7, warmup_frames=0)(numbered(0, 50))
+    ]
     torch.manual_seed(0)
     assert torch.equal(torch.stack(together), torch.stack([buffer.sample(7)["frame"] for _ in range(6)]))
 
@@ -296,7 +317,7 @@ def test_n_step_rows_are_those_of_a_hand_computation_at_before_and_across_ends_i
         list(minibatches(steps([r[part] for r in rewards], [list(e[part]) for e in ends], at)))
     rows = buffer[:]
     assert len(rows) == 2 * (10 - n)  # those of which too few follow wait
-    seen = set()
+    frames = set()
     for row in rows:
         first = int(row["observation"].item())
         (env,) = {
@@ -309,8 +330,8 @@ def test_n_step_rows_are_those_of_a_hand_computation_at_before_and_across_ends_i
         assert row["steps_to_next_obs"].item() == last - first + 1
         assert row["next", "terminated"].item() == (ends[env][last] == "t")
         assert row["next", "done"].item() == (ends[env][last] != ".")
-        seen.add((env, first))
-    assert seen == {(env, first) for env in (0, 1) for first in range(7)}
+        frames.add((env, first))
+    assert frames == {(env, first) for env in (0, 1) for first in range(7)}
 
 
 def test_what_waits_for_its_following_steps_goes_on_after_a_resume():
@@ -318,12 +339,12 @@ def test_what_waits_for_its_following_steps_goes_on_after_a_resume():
     loss = reading(value_estimator=SimpleNamespace(gamma=torch.tensor(0.9)))
     buffers = [ReplayBuffer(storage=LazyTensorStorage(100)) for _ in range(2)]
     whole, other = (
-        replay(each, loss=loss, updates=1, size=1, warmup_frames=0, n_steps=3) for each in buffers
+        replay(buffer, loss=loss, updates=1, size=1, warmup_frames=0, n_steps=3) for buffer in buffers
     )
     list(whole(steps([rewards[0][:4]], [ends[0][:4]], 0)))
     other.load_state_dict(whole.state_dict())
-    for each in (whole, other):
-        list(each(steps([rewards[0][4:]], [ends[0][4:]], 4)))
+    for kind in (whole, other):
+        list(kind(steps([rewards[0][4:]], [ends[0][4:]], 4)))
     assert len(buffers[0]) == 5
     assert torch.equal(buffers[0][:]["next", "reward"][1:], buffers[1][:]["next", "reward"])
 
@@ -370,15 +391,15 @@ def test_a_loss_that_writes_no_priorities_is_refused():
 
 def test_priorities_are_saved_as_tensors_and_draw_the_same_afterwards(tmp_path):
     one, other = prioritised(alpha=0.6, beta=0.4), prioritised(alpha=0.6, beta=0.4)
-    for each in (one, other):
-        each.extend(numbered(0, 100).reshape(-1))
+    for filled in (one, other):
+        filled.extend(numbered(0, 100).reshape(-1))
     one.update_priority(torch.arange(100), torch.rand(100))
     torch.save(one.sampler.state_dict(), tmp_path / "sampler.pt")
     other.sampler.load_state_dict(torch.load(tmp_path / "sampler.pt", weights_only=True))
     samples = []
-    for each in (one, other):
+    for filled in (one, other):
         np.random.seed(1)
-        samples.append(each.sample(50))
+        samples.append(filled.sample(50))
     assert torch.equal(samples[0]["frame"], samples[1]["frame"])
     assert torch.equal(samples[0]["priority_weight"], samples[1]["priority_weight"])
     assert samples[0]["priority_weight"].unique().numel() > 10

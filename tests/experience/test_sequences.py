@@ -37,8 +37,8 @@ def acted(kind="lstm", num_envs=3, time=90):
     actor = actors.q_value(
         make_env(num_envs=num_envs, seed=0), **NETWORK, rnn=partial(RecurrentLayer, cell=kind, hidden_size=7)
     )
-    for each in actor.parameters():
-        each.data.mul_(3)  # a memory that counts
+    for parameter in actor.parameters():
+        parameter.data.mul_(3)  # a memory that counts
     env = make_env(num_envs=num_envs, seed=0, policy=actor)
     with torch.no_grad():
         batch = env.rollout(time, actor, break_when_any_done=False)
@@ -50,16 +50,16 @@ def acted(kind="lstm", num_envs=3, time=90):
 @torch.no_grad()
 def stepped(actor, batch):
     """By hand, with PyTorch's own module: the values at each step and at the observation that follows it."""
-    (cell,) = (each for each in actor.modules() if isinstance(each, nn.LSTM | nn.GRU))
+    (cell,) = (module for module in actor.modules() if isinstance(module, nn.LSTM | nn.GRU))
     head = actor[0][-1].module
     now, following = [], []
     for env in range(batch.shape[0]):
         for t in range(batch.shape[1]):
             if batch["is_init"][env, t]:
                 state = None
-            seen, state = cell(batch["observation"][env, t, None], state)
+            output, state = cell(batch["observation"][env, t, None], state)
             after, _ = cell(batch["next", "observation"][env, t, None], state)
-            now.append(head(seen)[0]), following.append(head(after)[0])
+            now.append(head(output)[0]), following.append(head(after)[0])
     return torch.stack(now), torch.stack(following)
 
 
@@ -95,7 +95,7 @@ def test_a_piece_is_worth_what_the_whole_is_wherever_episodes_begin_in_it(kind):
     assert rows.shape == (3 * 21, 8)
     assert rows["is_init"].any(0).all()  # at every place, the first and the one after burn-in among them
     with set_recurrent_mode(True):
-        again, after = (actor(each.copy())["action_value"] for each in (rows, rows["next"]))
+        again, after = (actor(steps.copy())["action_value"] for steps in (rows, rows["next"]))
     frames = rows["frame"]
     assert (frames.diff() == 1).all()
     assert torch.allclose(again, now[frames], atol=1e-5)
@@ -110,11 +110,11 @@ def test_burn_in_and_what_an_end_cut_short_are_not_learned_from():
     cut = in_pieces(batch)
     rows = all_of(cut)
     learned = rows[LOSS_MASK][..., 0]
-    for row, told in zip(rows, learned, strict=True):
+    for row, is_learned in zip(rows, learned, strict=True):
         known = row["is_init"][:, 0].cumsum(0) > 0
         for t in range(8):
             truncated = row["next", "done"][t] & ~row["next", "terminated"][t]
-            assert told[t] == ((t >= 3 or known[t]) and not (truncated and t < 7))
+            assert is_learned[t] == ((t >= 3 or known[t]) and not (truncated and t < 7))
     assert set(rows["frame"][learned].tolist()) > {0}  # an episode's first step, though it is burn-in's place
 
 
@@ -190,8 +190,8 @@ def test_r2d2_regresses_on_what_is_worked_out_by_hand(n_steps):
     module = partial(RecurrentDQNLoss, n_steps=n_steps, loss_function="l2")
     networks = {"value_network": "actor"}
     loss = make_loss(module, {"actor": actor}, actor.spec["action"], networks, {}, {"gamma": GAMMA})
-    for each in loss.target_value_network_params.values(True, True):
-        each.data.mul_(0.8)
+    for parameter in loss.target_value_network_params.values(True, True):
+        parameter.data.mul_(0.8)
     batch["next", "reward"] = torch.randn_like(batch["next", "reward"])
     cut = sequences(loss, n_steps=n_steps)
     cut.store(batch)
@@ -199,20 +199,20 @@ def test_r2d2_regresses_on_what_is_worked_out_by_hand(n_steps):
 
     values = []
     for scale in (1.0, 0.8):
-        for each in actor.parameters():
-            each.data.mul_(scale)
-        now, following = (each[rows["frame"]] for each in stepped(actor, batch))
+        for parameter in actor.parameters():
+            parameter.data.mul_(scale)
+        now, following = (outputs[rows["frame"]] for outputs in stepped(actor, batch))
         values.append(torch.cat([now, following[:, -1:]], 1))
-    for each in actor.parameters():
-        each.data.div_(0.8)
+    for parameter in actor.parameters():
+        parameter.data.div_(0.8)
     targets = by_hand(rows, *values, n_steps)
-    said = (values[0][:, :-1] * rows["action"]).sum(-1)
+    chosen_values = (values[0][:, :-1] * rows["action"]).sum(-1)
     learned = rows[LOSS_MASK][..., 0]
     rows["priority_weight"] = torch.rand(rows.shape)
     weight = rows["priority_weight"] * learned
-    expected = ((said - targets).square() * weight).sum() / weight.sum()
+    expected = ((chosen_values - targets).square() * weight).sum() / weight.sum()
     assert loss(rows)["loss"].item() == pytest.approx(expected.item(), rel=1e-4)
-    errors = (said - targets).abs()
+    errors = (chosen_values - targets).abs()
     assert torch.allclose(rows["td_error"][..., 0][learned], errors[learned], atol=1e-4)
 
 
@@ -225,4 +225,4 @@ def test_rescaling_undoes_itself_and_leaves_ends_alone():
     zeros = torch.zeros(1, 4, 1, dtype=torch.bool)
     following = {"reward": torch.zeros(1, 4, 1), "terminated": zeros, "is_init": zeros}
     rows = TensorDict({"next": TensorDict(following, [1, 4])}, [1, 4])
-    assert torch.allclose(loss.targets(rows, scaled), scaled[:, 1:], rtol=1e-3, atol=1e-4)
+    assert torch.allclose(loss.compute_targets(rows, scaled), scaled[:, 1:], rtol=1e-3, atol=1e-4)

@@ -165,9 +165,9 @@ def test_a_worker_whose_environment_gives_no_number_says_which():
     with collectors.shut_down_after(make_collector("overlap", "infinite")) as collector:
         batches = iter(collector)
         assert next(batches)["next", "reward"].isfinite().all()
-        with pytest.raises(DivergedError) as told:
+        with pytest.raises(DivergedError) as caught:
             next(batches)
-    assert told.value.terms == "reward of environment 0 of worker 0 is NaN or infinite"
+    assert caught.value.terms == "reward of environment 0 of worker 0 is NaN or infinite"
 
 
 @pytest.mark.slow
@@ -202,19 +202,19 @@ def endless(seed: int) -> TransformedEnv:
 def test_what_workers_collect_while_the_run_learns_is_kept_for_it():
     policy = actors.tanh_normal(endless(0), **NETWORK)
     options = {"frames_per_batch": 20, "init_random_frames": 0, "num_envs": 1, "seed": 0, "device": "cpu"}
-    made = collectors.make_collector(endless(0), endless, policy, **options, **KINDS["multi_async"])
-    with collectors.shut_down_after(made) as collector:
+    built = collectors.make_collector(endless(0), endless, policy, **options, **KINDS["multi_async"])
+    with collectors.shut_down_after(built) as collector:
         batches, until = iter(collector), time.monotonic() + HANGING
         next(batches)
         while collector.queue_out.qsize() < 2:  # a batch of each, which TorchRL gives a second to be taken
             assert time.monotonic() < until
         collected = [next(batches) for _ in range(5)]
-    kept: dict[int, list[float]] = {}
+    counts: dict[int, list[float]] = {}
     for batch in collected:  # a worker has one episode, whose first 20 steps may have been taken before
         steps = batch["observation"][:, 0].tolist()
-        kept.setdefault(batch["collector", "traj_ids"][0].item(), []).extend(steps)
-    assert sorted(each[0] for each in kept.values()) == [0, 20]
-    assert all(each == [each[0] + n for n in range(len(each))] for each in kept.values())
+        counts.setdefault(batch["collector", "traj_ids"][0].item(), []).extend(steps)
+    assert sorted(steps[0] for steps in counts.values()) == [0, 20]
+    assert all(steps == [steps[0] + n for n in range(len(steps))] for steps in counts.values())
 
 
 def test_a_worker_that_is_killed_is_named():

@@ -19,21 +19,21 @@ pendulum-swingup quadruped-run reacher-easy walker-run walker-walk"""
 MINATAR = "Asterix Breakout Freeway Seaquest SpaceInvaders"
 
 
-def kept():
+def published_rows():
     return [row for file in sorted(baselines.FILES.glob("*.csv")) for row in baselines.read_baselines(file)]
 
 
 def test_each_published_row_names_a_task_and_a_source():
-    gym = {re.sub(r"-v\d+$", "", each) for each in gymnasium.registry}
-    known = gym | {f"dm_control/{each}" for each in DM_CONTROL.split()}
-    known |= {f"MinAtar/{each}" for each in MINATAR.split()}
-    rows = kept()
+    gym = {re.sub(r"-v\d+$", "", id) for id in gymnasium.registry}
+    known = gym | {f"dm_control/{word}" for word in DM_CONTROL.split()}
+    known |= {f"MinAtar/{word}" for word in MINATAR.split()}
+    rows = published_rows()
     assert len(rows) == 364
     assert {row.task for row in rows} <= known
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{7,40}:\S+", row.source) for row in rows)
     assert all(row.frames >= 10_000 for row in rows)
     count = Counter((row.task, row.version, row.method, row.source, row.frames) for row in rows)
-    assert [each for each, times in count.items() if times > 1] == []
+    assert [row for row, times in count.items() if times > 1] == []
     assert HEAD.strip().split(",") == baselines.COLUMNS
 
 
@@ -44,17 +44,17 @@ def beside(tmp_path, words, frames=3000, version="v4"):
         tmp_path / "run", env="cheetah", returns=returns, config={"env": {"id": f"HalfCheetah-{version}"}}
     )
     loaded, _ = runs.load_runs([run])
-    found = baselines.baseline_curves(baselines.select_baselines(words, loaded), loaded)
+    curves = baselines.baseline_curves(baselines.select_baselines(words, loaded), loaded)
     axes = Figure().subplots()
     axes.plot([1000, frames], [100, 100])
-    figures.draw_baselines(axes, found, frames)
-    drawn = {each.get_label(): each.lines[0].get_xydata() for each in axes.containers}
-    return found, drawn, axes
+    figures.draw_baselines(axes, curves, frames)
+    drawn = {container.get_label(): container.lines[0].get_xydata() for container in axes.containers}
+    return curves, drawn, axes
 
 
 def test_figures_are_drawn_up_to_the_frames_of_the_run(tmp_path):
-    found, drawn, axes = beside(tmp_path, "[sac,CROSSQ]", 300_000)
-    assert list(found) == ["CrossQ, SimbaV2 (10 seeds)", "SAC, SimbaV2 (10 seeds)"]
+    curves, drawn, axes = beside(tmp_path, "[sac,CROSSQ]", 300_000)
+    assert list(curves) == ["CrossQ, SimbaV2 (10 seeds)", "SAC, SimbaV2 (10 seeds)"]
     assert drawn["SAC, SimbaV2 (10 seeds)"][:, 1].tolist() == [6156, 7679, 8593]
     assert drawn["SAC, SimbaV2 (10 seeds)"][:, 0] == pytest.approx([100_000, 200_000, 300_000], abs=7_000)
     assert axes.get_xlim()[1] == pytest.approx(315_000)
@@ -94,7 +94,7 @@ def test_the_page_tells_what_was_drawn_and_where_it_is_from(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("task,frames\n", "its first line has to be task,version,method,frames,return,std,seeds,source"),
         (HEAD + "X,,sac,0,1,,1,us,last,\n", "line 2: frames=0: .*greater than 0"),
@@ -105,9 +105,9 @@ def test_the_page_tells_what_was_drawn_and_where_it_is_from(tmp_path):
         (HEAD + "X,,sac,5,1,,1,us,last,\n", "no such figure; of cartpole there is none; tasks are X"),
     ],
 )
-def test_a_wrong_file_is_told_in_a_line(tmp_path, text, said):
+def test_a_wrong_file_is_told_in_a_line(tmp_path, text, message):
     (tmp_path / "a.csv").write_text(text)
     loaded, _ = runs.load_runs([make_run(tmp_path / "run")])
-    with pytest.raises(UserError, match=said) as error:
+    with pytest.raises(UserError, match=message) as error:
         baselines.select_baselines(str(tmp_path / "a.csv"), loaded)
     assert "\n" not in str(error.value)

@@ -110,7 +110,7 @@ def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, member, caps
         assert stopped.process.wait() == 143
         signal.raise_signal(signal.SIGHUP)
     assert left.code == 143
-    assert all((each.folder / "saved").exists() for each in (stopped, left))
+    assert all((run.folder / "saved").exists() for run in (stopped, left))
     assert capsys.readouterr().out == "\nwaits for 1 to save and end; another Ctrl-C kills\n"
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 

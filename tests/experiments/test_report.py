@@ -40,7 +40,7 @@ def make_run(
     """
     (folder / ".hydra").mkdir(parents=True)
     frames = 1000 * (len(returns) + 1)
-    solved = next((1000 * (n + 1) for n, each in enumerate(returns) if each >= solved_at), None)
+    solved = next((1000 * (n + 1) for n, mean in enumerate(returns) if mean >= solved_at), None)
     summary = {"algo": algo, "env": env, "seed": seed, "status": status, "frames": frames}
     summary |= {
         "wall_seconds": 5 + frames / 1000 * seconds,
@@ -52,7 +52,7 @@ def make_run(
     summary |= {"solved_at_frames": solved, "solved_at_seconds": solved and 5 + solved / 1000 * seconds}
     (folder / "summary.json").write_text(json.dumps(summary))
     rows = ["frames,time/elapsed,train/return,eval/return_mean", f"500,{5 + seconds / 2},0.0,"]
-    rows += [f"{1000 * (n + 1)},{5 + seconds * (n + 1)},,{each}" for n, each in enumerate(returns)]
+    rows += [f"{1000 * (n + 1)},{5 + seconds * (n + 1)},,{mean}" for n, mean in enumerate(returns)]
     (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
     values = {"seed": seed, "task": env, "algo": algo, "run_dir": str(folder), "optim": {"lr": 1e-3}}
     values |= {"eval": {"solved_at": solved_at}} | (config or {})
@@ -65,10 +65,10 @@ def make_run(
 def members(place):
     """The folders of each group, and why others are left out, by the folders' names."""
     counted, left_out = runs.load_runs([place])
-    found = {}
+    groups = {}
     for run in counted:
-        found[run.group] = sorted([*found.get(run.group, []), run.folder.name])
-    return found, {folder.name: reason for folder, reason in left_out.items()}
+        groups[run.group] = sorted([*groups.get(run.group, []), run.folder.name])
+    return groups, {folder.name: reason for folder, reason in left_out.items()}
 
 
 def test_scores_by_hand():
@@ -84,8 +84,8 @@ def test_scores_are_those_of_rliable():
     # What rliable 1.2.0 makes of these scores, of shape (runs, tasks), with pandas 2.
     tasks = list(np.random.RandomState(0).rand(6, 3).T)
     assert iqm(np.concatenate(tasks)) == pytest.approx(0.580745007)
-    found = [probability_of_improvement(each, each[:4] + 0.1) for each in tasks[:2]]
-    assert sum(found) / 2 == pytest.approx(0.291666667)
+    probabilities = [probability_of_improvement(task, task[:4] + 0.1) for task in tasks[:2]]
+    assert sum(probabilities) / 2 == pytest.approx(0.291666667)
 
 
 def test_an_interval_narrows_with_more_runs_and_resamples_within_groups():
@@ -150,8 +150,8 @@ def test_groups_are_told_apart_by_what_was_typed_but_task_and_seed(tmp_path):
         make_run(tmp_path / f"c{seed}", 1, seed, **typed)
         make_run(tmp_path / f"e{seed}", 1, seed, env="acrobot", **typed)
     make_run(tmp_path / "g", 1, 1, overrides=["total_frames=20000", "log_every_frames=7"])
-    found, left_out = members(tmp_path)
-    assert found == {
+    runs_found, left_out = members(tmp_path)
+    assert runs_found == {
         "dqn": ["b0", "b1"],
         "ppo": ["a0", "a1", "d0", "d1", "f0", "f1"],
         "ppo +env.max_episode_steps=50 optim.lr=3e-4": ["c0", "c1", "e0", "e1"],
@@ -168,8 +168,8 @@ def test_unfit_runs_are_left_out_and_say_why(tmp_path):
     (make_run(tmp_path / "cut", 5) / "summary.json").write_text('{"algo":')
     make_run(tmp_path / "nan", float("nan"))
     (make_run(tmp_path / "binary", 5) / "config_resolved.yaml").write_bytes(b"\xff\xfe\x00:")
-    found, reasons = members(tmp_path)
-    assert found == {"ppo": ["diverged", "good"]}
+    runs_found, reasons = members(tmp_path)
+    assert runs_found == {"ppo": ["diverged", "good"]}
     assert reasons.pop("stopped") == "interrupted after 3000 frames, without a score"
     assert reasons.pop("early") == "diverged after 3000 frames, without a score"
     for name, start in {
@@ -194,7 +194,7 @@ def test_a_folder_is_read_as_text(tmp_path, monkeypatch, capsys):
     page = (tmp_path / "out" / "report.md").read_text()
     assert "hush" not in page + capsys.readouterr().out
     assert not (tmp_path / "harm").exists()
-    assert {each.parent for each in tmp_path.rglob("*.png")} == {tmp_path / "out"}
+    assert {path.parent for path in tmp_path.rglob("*.png")} == {tmp_path / "out"}
     commands = [shlex.split(line) for line in page.splitlines() if line.startswith("python train.py")]
     assert commands[0][2:] == ["algo=ppo", "env=../x", "seed=1", "+note='$(touch x) | `y`'"]
     assert commands[1][2:] == ["--config-dir=/home/me/mine/a conf", "algo=ppo", "env=cartpole", "seed=0"]
@@ -228,7 +228,7 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     assert page.count("| `dqn` | `ppo` | 1 [1, 1] |") == 2
     assert f"python scripts/report.py {tmp_path / 'runs'} out={out}\n" in page
     shown = re.findall(r"\]\((\S+)\)", page)
-    left = {each.name for each in out.iterdir()} - set(shown)
+    left = {path.name for path in out.iterdir()} - set(shown)
     assert left == {"report.md", "report.html"}
     browsed = (out / "report.html").read_text()
     (inside, *others) = re.findall(r'src="data:image/png;base64,(\S+)"', browsed)
@@ -272,7 +272,7 @@ def test_a_page_holds_no_picture_from_outside_its_folder(tmp_path):
         "http://a.b/c.png",
         str(tmp_path / "other.png"),
     ]
-    text = "\n\n".join(["# T", *(f"![picture {n}]({each})" for n, each in enumerate(pictures))])
+    text = "\n\n".join(["# T", *(f"![picture {n}]({picture})" for n, picture in enumerate(pictures))])
     write_page(text, tmp_path / "page" / "page.html")
     browsed = (tmp_path / "page" / "page.html").read_text()
     (inside,) = re.findall(r'<img src="data:image/png;base64,(\S+)" alt="picture 0" />', browsed)
@@ -289,7 +289,7 @@ def test_numbers_have_about_three_digits(value, shown):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "no folder was given"),
         (["{tmp}/none"], "there is no such folder"),
@@ -310,12 +310,12 @@ def test_numbers_have_about_three_digits(value, shown):
         (["{tmp}/stopped"], r"none of the runs there can be counted; .*/stopped: interrupted"),
     ],
 )
-def test_wrong_words_are_told_in_a_line(tmp_path, words, said):
+def test_wrong_words_are_told_in_a_line(tmp_path, words, message):
     (tmp_path / "empty").mkdir()
     make_run(tmp_path / "run", config={"env": {"id": "CartPole-v1"}})
     make_run(tmp_path / "stopped", status="interrupted")
-    with pytest.raises(UserError, match=said) as error:
-        report.main([each.format(tmp=tmp_path) for each in words])
+    with pytest.raises(UserError, match=message) as error:
+        report.main([word.format(tmp=tmp_path) for word in words])
     assert "\n" not in str(error.value)
     assert len(list((tmp_path / "run").iterdir())) == 4
 

@@ -47,7 +47,7 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "present", "found"),
+    ("word", "present", "expected"),
     [
         ("optim.lr=interval(0,1)", 3e-4, FloatDistribution(0.0, 1.0)),
         ("optim.lr=tag(log,interval(1e-4,1e-2))", 3e-4, FloatDistribution(1e-4, 1e-2, log=True)),
@@ -60,9 +60,9 @@ def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("actor.num_cells=choice([64,64],[256])", [64], CategoricalDistribution(["[64,64]", "[256]"])),
     ],
 )
-def test_each_form_of_a_range(word: str, present: Any, found: Any):
+def test_each_form_of_a_range(word: str, present: Any, expected: Any):
     (override,) = search_space.parse_overrides([word]).values()
-    assert search_space.distribution(override, present) == found
+    assert search_space.distribution(override, present) == expected
 
 
 @pytest.mark.parametrize("algo", TASKS)
@@ -72,9 +72,9 @@ def test_both_ends_of_every_range_of_the_search_files_can_be_trained(algo: str):
     assert plan.out == f"outputs/searches/{algo}-{TASKS[algo]}"
     assert (plan.seeds, plan.jobs) == ([0, 1, 2], 2)
     assert len(plan.space) >= 6
-    for key, each in plan.space.items():
-        discrete = isinstance(each, CategoricalDistribution)
-        for value in each.choices if discrete else (each.low, each.high):
+    for key, space in plan.space.items():
+        discrete = isinstance(space, CategoricalDistribution)
+        for value in space.choices if discrete else (space.low, space.high):
             taken = find(settings(*plan.overrides, f"{key}={value}").model_dump(), key)
             assert (taken, type(taken)) == (value, type(value))
 
@@ -94,7 +94,7 @@ NOW += [("ppo", "mountain_car_continuous tuned=none")]  # whose discount is none
 def test_a_search_begins_with_the_present_numbers_of_every_task(algo: str, env: str):
     plan = search_space.read_plan([f"algo={algo}", *f"env={env}".split()])
     values = plan.settings.model_dump()
-    assert {key: search.as_choice(each, find(values, key)) for key, each in plan.space.items()} == {
+    assert {key: search.as_choice(space, find(values, key)) for key, space in plan.space.items()} == {
         key: find(values, key) for key in plan.space
     }
 
@@ -126,8 +126,8 @@ def test_the_command_line_changes_adds_fixes_and_leaves_out():
     assert "loss.value_estimator.gamma" not in plan.space
     ours = ["loss.value_estimator.gamma=0.9", "~transforms.double_to_float"]
     assert plan.overrides == ["algo=dqn", "env=cartpole", *ours]
-    told = plan
-    assert (told.seeds, told.trials, told.jobs, told.out) == ([4, 5], 7, 1, "here")
+    message = plan
+    assert (message.seeds, message.trials, message.jobs, message.out) == ([4, 5], 7, 1, "here")
     assert search_space.read_plan(["algo=dqn", "env=cartpole", "seeds=3"]).seeds == [3]
     without = search_space.read_plan(
         ["algo=a2c", "env=cartpole", "search=base", "optim.lr=interval(1e-3,2e-3)"]
@@ -208,9 +208,9 @@ def searched(
 
     monkeypatch.setattr(processes, "TrainingProcess", start)
     plan = search_space.read_plan([*ALONE, f"out={out}", "optim.lr=interval(1e-3,9e-3)", *words])
-    with closing(search.Search(plan, lines.append)) as made:
-        made.run()
-    return made.study, started, lines
+    with closing(search.Search(plan, lines.append)) as built:
+        built.run()
+    return built.study, started, lines
 
 
 def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, tmp_path):
@@ -222,20 +222,20 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
     # The second seed's evaluation is averaged with the first seed's score, whatever its frames.
     assert study.trials[0].intermediate_values == {1: 40.0, 3: 70.0}
     assert study.trials[2].intermediate_values == {1: 49.0}  # the median is 50
-    assert [each.state.name for each in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "COMPLETE"]
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "COMPLETE"]
     assert started == ["0/0", "0/1", "1/0", "1/1", "2/0", "3/0", "3/1"]
     assert study.trials[0].params == {"optim.lr": 2e-3}  # the present number
     assert lines[0] == "#0  100.0  lr=0.002"
     assert lines[2].startswith("#2  49.0, cut short  lr=0.00")
     # Only the best trial can be gone on with.
-    assert {each.parts[-3] for each in tmp_path.glob("*/*/checkpoints")} == {"trial-0000"}
+    assert {path.parts[-3] for path in tmp_path.glob("*/*/checkpoints")} == {"trial-0000"}
 
 
 def test_a_search_takes_what_it_is_told_to_maximise(monkeypatch, tmp_path):
     read = lambda trial, seed: ({256: 40.0}, 50.0 + 10 * trial, 0)  # noqa: E731
     words = ["trials=2", "maximise=eval/is_success"]
     study, _, lines = searched(monkeypatch, tmp_path / "one", *words, outcome=read)
-    assert [each.value for each in study.trials] == [0.5, 0.6]
+    assert [trial.value for trial in study.trials] == [0.5, 0.6]
     assert study.trials[0].intermediate_values == {1: 0.4, 3: pytest.approx(0.45)}
     assert lines[0] == "#0  0.5  lr=0.002"
     with pytest.raises(
@@ -250,7 +250,7 @@ def test_failures_are_made_up_for_three_in_a_row_end_it_and_a_mistake_at_once(mo
     codes = {0: 0, 1: -9, 2: 0, 3: 3}
     read = lambda trial, seed: ({}, 5.0, codes[trial])  # noqa: E731
     study, _, lines = searched(monkeypatch, tmp_path / "a", "trials=3", outcome=read)
-    assert [each.state.name for each in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "PRUNED"]
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "FAIL", "COMPLETE", "PRUNED"]
     assert lines[1].startswith(f"#1  failed: it was killed; see {tmp_path / 'a'}/trial-0001/seed0.log")
     assert lines[3].startswith("#3  diverged")
     with pytest.raises(RunError, match="3 trials in a row failed"):
@@ -265,7 +265,7 @@ def test_the_present_numbers_are_tried_again_where_they_failed_and_told_where_th
     code = {0: -9, 1: 0, 2: 0}
     read = lambda trial, seed: ({}, 5.0, code[trial])  # noqa: E731
     study, *_ = searched(monkeypatch, tmp_path, "trials=1", outcome=read)
-    assert [each.state.name for each in study.trials] == ["FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
     assert study.trials[0].params == {"optim.lr": 2e-3}
     assert study.trials[1].params != {"optim.lr": 2e-3}
     study, started, lines = searched(monkeypatch, tmp_path, "trials=2", outcome=read)
@@ -316,16 +316,16 @@ def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monke
         "optim.eps=choice(1e-8)": "with nothing where this has 'optim.eps=choice(1e-8)';",
         "optim=adamw": "with nothing where this has optim=adamw;",
     }
-    for word, told in differs.items():
-        with pytest.raises(UserError, match=f"holds another search, .*{re.escape(told)} go on with it"):
+    for word, difference in differs.items():
+        with pytest.raises(UserError, match=f"holds another search, .*{re.escape(difference)} go on with it"):
             searched(monkeypatch, tmp_path, word, outcome=read)
 
 
 def test_the_best_is_left_as_a_command_and_as_an_experiment_which_are_the_same_run(
     tmp_path, monkeypatch, capsys
 ):
-    def run(made: search.Search) -> None:
-        made.study.tell(made.study.ask(made.plan.space), 9.0)
+    def run(built: search.Search) -> None:
+        built.study.tell(built.study.ask(built.plan.space), 9.0)
 
     monkeypatch.setattr(search.Search, "run", run)
     words = [
@@ -355,7 +355,7 @@ def test_a_search_that_was_killed_goes_on_with_its_trial(monkeypatch, tmp_path):
     with pytest.raises(SystemExit):
         searched(monkeypatch, tmp_path, "trials=1", outcome=killed)
     study, started, _ = searched(monkeypatch, tmp_path, "trials=1", outcome=lambda *_: ({}, 5.0, 0))
-    assert [each.state for each in study.trials] == [TrialState.FAIL, TrialState.COMPLETE]
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.COMPLETE]
     assert study.trials[1].params == study.trials[0].params
     assert started == ["0/0", "0/1"]  # where they were begun
 
@@ -374,11 +374,11 @@ def test_several_processes_make_the_trials_of_one_search_and_each_goes_on_with_i
     with pytest.raises(SystemExit):
         shared(monkeypatch, tmp_path, "one", "trials=2", outcome=killed)
     study, started, _ = shared(monkeypatch, tmp_path, "other", "trials=2", outcome=ends)
-    assert [each.state for each in study.trials] == [TrialState.RUNNING, TrialState.COMPLETE]
+    assert [trial.state for trial in study.trials] == [TrialState.RUNNING, TrialState.COMPLETE]
     assert started == ["1/0", "1/1"]  # the present numbers are the first one's to try, once
     assert study.trials[1].params != study.trials[0].params == {"optim.lr": 2e-3}
     study, started, _ = shared(monkeypatch, tmp_path, "one", "trials=2", outcome=ends)
-    assert [each.state.name for each in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
     assert study.trials[2].params == study.trials[0].params
     assert started == ["0/0", "0/1"]  # where they were begun
     assert study.study_name == "ours"
@@ -390,7 +390,7 @@ def test_what_a_machine_left_that_is_not_heard_of_is_made_by_another(monkeypatch
     with closing(sqlite3.connect(tmp_path / "shared.db")) as database, database:
         database.execute("UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00'")
     study, started, lines = shared(monkeypatch, tmp_path, "other", "trials=1", outcome=ends)
-    assert [each.state.name for each in study.trials] == ["FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
     assert study.trials[1].params == study.trials[0].params
     assert started == ["0/0", "0/1"]  # in its own folder
     assert lines == ["#1  5.0  lr=0.002"]
@@ -404,12 +404,12 @@ def test_what_another_machine_took_over_is_not_told_twice(monkeypatch, tmp_path)
         return {256: 5.0}, 5.0, 0
 
     study, _, lines = shared(monkeypatch, tmp_path, "one", "trials=1", outcome=outcome)
-    assert [each.state.name for each in study.trials] == ["FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
     assert lines[0] == "#0  is made elsewhere, as nothing was heard of it for 300 seconds  lr=0.002"
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("study.db", "storage=study.db is no database's URL; write storage=postgresql://USER@HOST/DATABASE"),
         ("nosuch://me:secret@host/d", "storage=nosuch://me:***@host/d is no database's URL; write storage="),
@@ -421,10 +421,10 @@ def test_what_another_machine_took_over_is_not_told_twice(monkeypatch, tmp_path)
         ("sqlite:////nosuch/folder/x.db", "storage=sqlite:////nosuch/folder/x.db: unable to open database"),
     ],
 )
-def test_a_storage_that_cannot_be_had_is_a_line_and_leaves_nothing(monkeypatch, tmp_path, url, told):
+def test_a_storage_that_cannot_be_had_is_a_line_and_leaves_nothing(monkeypatch, tmp_path, url, message):
     for driver in ("pymysql", "pymssql"):
         monkeypatch.setitem(sys.modules, driver, None)
-    with pytest.raises(UserError, match=re.escape(told)) as error:
+    with pytest.raises(UserError, match=re.escape(message)) as error:
         searched(monkeypatch, tmp_path / "out", f"storage={url}", outcome=ends)
     assert "\n" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
@@ -499,7 +499,9 @@ def test_a_search_that_was_stopped_goes_on_with_its_run_and_leaves_none(tmp_path
     assert "python train.py algo=dqn env=cartpole" in output
     assert (out / "experiment.yaml").exists()
     left = [
-        each for each in psutil.process_iter(["cmdline"]) if str(out) in " ".join(each.info["cmdline"] or [])
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(out) in " ".join(process.info["cmdline"] or [])
     ]
     assert left == []
 

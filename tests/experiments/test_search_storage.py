@@ -35,8 +35,8 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.url = f"postgresql://tester@127.0.0.1:{self.port}/postgres"
-        made = ["initdb", "-D", str(folder / "data"), "-U", "tester", "-A", "trust", "--no-sync"]
-        subprocess.run(made, check=True, capture_output=True, cwd=folder, **self.user)
+        command = ["initdb", "-D", str(folder / "data"), "-U", "tester", "-A", "trust", "--no-sync"]
+        subprocess.run(command, check=True, capture_output=True, cwd=folder, **self.user)
 
     def begin(self) -> None:
         """Starts it, and waits until it answers."""
@@ -63,10 +63,10 @@ def server() -> Iterator[Server]:
     if shutil.which("initdb") is None or shutil.which("postgres") is None:
         pytest.skip("needs a PostgreSQL server")
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # which another user may enter
-        made = Server(Path(folder))
-        made.begin()
-        yield made
-        made.end()
+        server = Server(Path(folder))
+        server.begin()
+        yield server
+        server.end()
 
 
 def searching(server: Server, out: Path, *words: str) -> subprocess.Popen[str]:
@@ -77,14 +77,14 @@ def searching(server: Server, out: Path, *words: str) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_two_processes_make_the_trials_of_one_search(server, tmp_path):
     both = [searching(server, tmp_path / name, "study=both", "trials=6") for name in ("one", "other")]
-    printed = [each.communicate()[0] for each in both]
-    assert [each.returncode for each in both] == [0, 0], printed
+    printed = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
     study = optuna.load_study(study_name="both", storage=server.url)
-    assert {each.state for each in study.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    assert {trial.state for trial in study.trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
     assert 6 <= len(study.trials) <= 7  # both may draw the last one
-    assert len({each.params["optim.lr"] for each in study.trials}) == len(study.trials)
-    assert sum("present" in each.user_attrs for each in study.trials) == 1
-    made_by = {out.name: {each.name for each in out.glob("trial-*[0-9]")} for out in tmp_path.iterdir()}
+    assert len({trial.params["optim.lr"] for trial in study.trials}) == len(study.trials)
+    assert sum("present" in trial.user_attrs for trial in study.trials) == 1
+    made_by = {out.name: {path.name for path in out.glob("trial-*[0-9]")} for out in tmp_path.iterdir()}
     assert all(made_by.values())
     assert not made_by["one"] & made_by["other"]
     assert made_by["one"] | made_by["other"] == {f"trial-{number:04}" for number in range(len(study.trials))}
@@ -100,7 +100,7 @@ def test_a_server_that_is_gone_ends_the_search_in_a_line_and_it_goes_on_once_it_
     server.end()
     printed = first.communicate()[0]
     assert first.returncode == 1, printed
-    (line,) = [each for each in printed.splitlines() if each.startswith("error: ")]
+    (line,) = [line for line in printed.splitlines() if line.startswith("error: ")]
     assert line.startswith(f"error: storage={server.url}: ")
     assert line.endswith("; what the runs saved is whole, and the same command goes on")
     assert "Traceback" not in printed

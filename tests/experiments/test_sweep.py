@@ -80,14 +80,14 @@ def swept(
 def rows(output: str) -> list[list[str]]:
     """The cells of the last table, by row, those over several lines put together."""
     table = output[output.rindex("┏") :] if "┏" in output else ""
-    found: list[list[str]] = []
+    lists: list[list[str]] = []
     for line in table.splitlines():
         cells = [cell.strip() for cell in line.split("│")[1:-1]]
         if cells and cells[0]:
-            found.append(cells)
+            lists.append(cells)
         elif cells:
-            found[-1] = [f"{above} {below}".strip() for above, below in zip(found[-1], cells, strict=True)]
-    return found
+            lists[-1] = [f"{above} {below}".strip() for above, below in zip(lists[-1], cells, strict=True)]
+    return lists
 
 
 @pytest.mark.parametrize(
@@ -136,19 +136,19 @@ class FakeRay(SimpleNamespace):
 
     def __init__(self) -> None:
         node = {"NodeID": "a" * 56, "Alive": True, "Resources": {"CPU": 2.0}}
-        told = SimpleNamespace(get_node_id=lambda: node["NodeID"])
+        context = SimpleNamespace(get_node_id=lambda: node["NodeID"])
         address = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
-        super().__init__(node=node, nodes=lambda: [node], get_runtime_context=lambda: told, util=address)
-        self.pool, self.asked, self.killed, self.ended = ThreadPoolExecutor(), dict[str, Any](), 0, 0
+        super().__init__(node=node, nodes=lambda: [node], get_runtime_context=lambda: context, util=address)
+        self.pool, self.options, self.killed, self.ended = ThreadPoolExecutor(), dict[str, Any](), 0, 0
 
     def remote(self, **options: Any) -> Any:
-        self.asked = options
-        return lambda kind: SimpleNamespace(remote=lambda *given: self.actor(kind(*given)))
+        self.options = options
+        return lambda kind: SimpleNamespace(remote=lambda *arguments: self.actor(kind(*arguments)))
 
-    def actor(self, made: Any) -> Any:
+    def actor(self, instance: Any) -> Any:
         def asks(name: str) -> Any:
             def begin() -> Any:
-                answer = self.pool.submit(getattr(made, name))
+                answer = self.pool.submit(getattr(instance, name))
                 return SimpleNamespace(future=lambda: answer)
 
             return SimpleNamespace(remote=begin)
@@ -165,9 +165,9 @@ class FakeRay(SimpleNamespace):
 @pytest.fixture
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
-    for each in (launcher, cluster):
-        monkeypatch.setattr(each, "ray", fake)
-    monkeypatch.setattr(launcher, "begin", lambda *given: vars(fake).update(given=given))
+    for module in (launcher, cluster):
+        monkeypatch.setattr(module, "ray", fake)
+    monkeypatch.setattr(launcher, "begin", lambda *arguments: vars(fake).update(arguments=arguments))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a member puts it there
     return fake
 
@@ -313,15 +313,15 @@ def test_ray_finds_members_a_machine_by_what_each_needs(swept, fake_ray):
         == 0
     )
     assert fake_ray.given[:3] == ("hydra.launcher.address", "h:1", None)
-    assert fake_ray.asked == {"max_concurrency": 2, "num_cpus": 2, "num_gpus": 0}
+    assert fake_ray.options == {"max_concurrency": 2, "num_cpus": 2, "num_gpus": 0}
     assert (fake_ray.killed, fake_ray.ended) == (2, 1)  # a member that has ended makes room
     words = "hydra.launcher.n_jobs=3 hydra.launcher.num_cpus=0.5 hydra.sweeper.max_batch_size=1"
     assert swept(f"-m seed=0,6 hydra/launcher=ray_processes {words}")[0] == 0  # a cluster for each batch
     assert fake_ray.given[1:3] == (None, {"CPU": 1.5, "GPU": 0})
     code, table, output = swept("-m seed=0 hydra/launcher=ray_processes hydra.launcher.num_gpus=1")
     assert (code, table) == (2, [])
-    told = "hydra.launcher.num_cpus=1, hydra.launcher.num_gpus=1: no machine of the cluster has as much"
-    assert f"error: {told}\n" in output
+    message = "hydra.launcher.num_cpus=1, hydra.launcher.num_gpus=1: no machine of the cluster has as much"
+    assert f"error: {message}\n" in output
     assert fake_ray.ended == 4
 
 
@@ -335,11 +335,11 @@ def test_a_sweep_on_ray_is_interrupted_as_any_other(swept, tmp_path, fake_ray):
 def test_a_machine_that_is_lost_ends_its_members_alone(swept, fake_ray):
     ended = fake_ray.actor
 
-    def lost(made: Any) -> Any:
-        if made.run.folder.name.endswith("seed0"):
-            made.wait = raises(ActorDiedError())
+    def lost(instance: Any) -> Any:
+        if instance.run.folder.name.endswith("seed0"):
+            instance.wait = raises(ActorDiedError())
             fake_ray.node["Alive"] = False
-        return ended(made)
+        return ended(instance)
 
     fake_ray.actor = lost
     code, table, _ = swept("-m seed=0,6 hydra/launcher=ray_processes")
@@ -362,12 +362,12 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
 
     def stop() -> None:
         deadline = time.monotonic() + HANGING
-        while not all(list(each.glob("checkpoints/checkpoint-*")) for each in running):
+        while not all(list(folder.glob("checkpoints/checkpoint-*")) for folder in running):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        for each in psutil.Process().children():
-            if str(tmp_path) in str(each.cmdline()):
-                members.extend([each, *each.children(recursive=True)])
+        for child in psutil.Process().children():
+            if str(tmp_path) in str(child.cmdline()):
+                members.extend([child, *child.children(recursive=True)])
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)  # the same one, as it reaches process and group
 
@@ -387,5 +387,5 @@ def test_ctrl_c_lets_all_members_save_and_another_list_goes_on_with_them(tmp_pat
     assert not psutil.wait_procs(members, timeout=HANGING)[1]
     assert "Traceback" not in output
     assert [row[1:3] for row in rows(output)] == [["seed=0", "interrupted"], ["seed=1", "interrupted"]]
-    frames = [json.loads((each / "summary.json").read_text())["frames"] for each in running]
+    frames = [json.loads((folder / "summary.json").read_text())["frames"] for folder in running]
     assert min(frames) >= 256

@@ -75,9 +75,13 @@ def test_loops_at_once_are_beside_what_the_slower_half_makes_possible():
 
 
 def test_a_slow_simulator_is_learned_from_once_a_frame():
-    chosen = [benchmark.settings(*benchmark.SLOWED, f"collector={each}") for each in benchmark.MEANWHILE]
-    assert {(each.frames_per_batch, each.minibatches["updates"]) for each in chosen} == {(64, 64)}
-    assert [each.collector.get("num_workers", 1) for each in chosen] == [*benchmark.MEANWHILE.values()]
+    chosen = [
+        benchmark.settings(*benchmark.SLOWED, f"collector={collector}") for collector in benchmark.MEANWHILE
+    ]
+    assert {(settings.frames_per_batch, settings.minibatches["updates"]) for settings in chosen} == {(64, 64)}
+    assert [settings.collector.get("num_workers", 1) for settings in chosen] == [
+        *benchmark.MEANWHILE.values()
+    ]
 
 
 ENVIRONMENTS = {"ppo": 10, "ppo_32": 32, "dqn": 16, "sac": 1, "td3": 1}
@@ -180,7 +184,7 @@ def test_plain_advantages_are_torchrls():
 
     ours = plain.gae(rewards, values, next_values, terminated, done)
 
-    columns = [each.T.unsqueeze(-1) for each in (values, next_values, rewards, done, terminated)]
+    columns = [part.T.unsqueeze(-1) for part in (values, next_values, rewards, done, terminated)]
     theirs, _ = generalized_advantage_estimate(0.99, 0.95, *columns)
     torch.testing.assert_close(ours, theirs.squeeze(-1).T)
 
@@ -225,7 +229,7 @@ def test_plain_sac_and_td3_update_once_a_frame_when_the_memory_is_filled():
 
     assert list(islice(loop, 17)) == [*[(64, 0)] * 15, (64, 64), (64, 64)]
     observations, actions, following, rewards, terminated = minibatches[-1]
-    assert [each.shape for each in minibatches[-1]] == [(256, width) for width in (17, 6, 17, 1, 1)]
+    assert [minibatch.shape for minibatch in minibatches[-1]] == [(256, width) for width in (17, 6, 17, 1, 1)]
     assert not torch.equal(observations, following)
     assert (actions == 0).all(-1).any()  # the last frames are the policy's
     assert rewards.std() > 0
@@ -243,7 +247,7 @@ def test_sb3_deals_out_whole_minibatches_only():
 
     dealt = [minibatch.observations[:, 0] for minibatch in buffer.get(64)]
 
-    assert [len(each) for each in dealt] == [64] * 15
+    assert [len(minibatch) for minibatch in dealt] == [64] * 15
     assert torch.cat(dealt).unique().numel() == 960
 
 
@@ -261,7 +265,7 @@ def test_sb3_makes_as_many_updates_as_the_others(loop, updates):
     pytest.importorskip("stable_baselines3")
     from scripts.benchmark import sb3
 
-    assert [made for _, made in islice(getattr(sb3, loop)(), len(updates))] == updates
+    assert [updates_made for _, updates_made in islice(getattr(sb3, loop)(), len(updates))] == updates
 
 
 def test_sb3_contrib_makes_as_many_updates(monkeypatch):
@@ -269,7 +273,7 @@ def test_sb3_contrib_makes_as_many_updates(monkeypatch):
     monkeypatch.syspath_prepend(Path(benchmark.__file__).parent)  # as of a script that lies there
     from scripts.benchmark import sb3_recurrent
 
-    assert [made for _, made in islice(sb3_recurrent.recurrent_ppo(), 2)] == [40, 40]
+    assert [updates_made for _, updates_made in islice(sb3_recurrent.recurrent_ppo(), 2)] == [40, 40]
 
 
 def test_a_loop_that_does_other_work_is_refused(monkeypatch, tmp_path):
@@ -351,11 +355,11 @@ def test_a_signal_leaves_no_child(number, code):
 
 
 def test_tasks_nobody_tuned_are_run_once_each_and_those_ahead_are_counted(tmp_path, monkeypatch):
-    asked = []
+    questions = []
 
     def trained(loop, at_pendulum):
         def train(id, seed):
-            asked.append((loop, id, seed))
+            questions.append((loop, id, seed))
             return {"return_mean": at_pendulum - seed if id == "Pendulum-v1" else 5.0, "frames": 300_032}
 
         return train
@@ -364,14 +368,14 @@ def test_tasks_nobody_tuned_are_run_once_each_and_those_ahead_are_counted(tmp_pa
     monkeypatch.setattr(benchmark, "untuned_hydrl", trained("hydrl", -50))
     monkeypatch.setattr(benchmark, "untuned_sb3", trained(benchmark.SB3, -900))
     (tmp_path / "docs" / "results").mkdir(parents=True)
-    kept = tmp_path / "docs" / "results" / "untuned.csv"
-    kept.write_text("task,loop,seed,frames,return_mean\nPendulum-v1,hydrl,100,300032,-149.00\n")
+    runs_file = tmp_path / "docs" / "results" / "untuned.csv"
+    runs_file.write_text("task,loop,seed,frames,return_mean\nPendulum-v1,hydrl,100,300032,-149.00\n")
 
     benchmark.untuned(["Pendulum-v1", "Reacher-v5"], [100, 102])
 
-    assert len(asked) == len(set(asked)) == 7
-    assert ("hydrl", "Pendulum-v1", 100) not in asked
-    page = kept.with_suffix(".md").read_text()
+    assert len(questions) == len(set(questions)) == 7
+    assert ("hydrl", "Pendulum-v1", 100) not in questions
+    page = runs_file.with_suffix(".md").read_text()
     assert f"| Pendulum-v1 | {benchmark.written(-150.5)} ± {benchmark.written(1.5)}, 2 seeds |" in page
     assert "| Pusher-v5 | - | - |" in page
     assert "hydrl is ahead on 1 of 2 and level on 1." in page
@@ -387,13 +391,15 @@ def test_the_default_s_threads_are_compared_within_a_round_and_a_load(monkeypatc
     order, written = [], {}
 
     def time_loop(task, words, total):
-        others = [each for each in psutil.Process().children() if "while True: pass" in each.cmdline()]
+        others = [child for child in psutil.Process().children() if "while True: pass" in child.cmdline()]
         load = "beside" if len(others) == 2 else "alone"
         order.append((load, words[-1]))
         assert "compile=false" in words
         rate = speeds[load, words[-1]].pop(0)
         return Times(
-            [64 * each for each in range(1, total + 1)], [64 * each / rate for each in range(total)], 0
+            [64 * number for number in range(1, total + 1)],
+            [64 * number / rate for number in range(total)],
+            0,
         )
 
     monkeypatch.setattr(benchmark, "time_loop", time_loop)
@@ -405,4 +411,4 @@ def test_the_default_s_threads_are_compared_within_a_round_and_a_load(monkeypatc
     assert (alone["to one thread"], alone["least"]) == pytest.approx((2.0, 1.5))
     assert (beside["to one thread"], beside["least"]) == pytest.approx((0.7, 0.5))
     assert order == 2 * [(load, word) for load in ("alone", "beside") for word in benchmark.CHOICES.values()]
-    assert not [each for each in psutil.Process().children() if "while True: pass" in each.cmdline()]
+    assert not [child for child in psutil.Process().children() if "while True: pass" in child.cmdline()]

@@ -36,7 +36,7 @@ def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
     assert "fonts.googleapis.com" not in index
     notebook = (tmp_path / "tutorial.html").read_text()
     shown = ("<video", "data:video/mp4;base64,", "data:image/png;base64,")
-    assert [notebook.count(each) for each in shown] == [1, 1, 4]
+    assert [notebook.count(text) for text in shown] == [1, 1, 4]
     assert 'href="acting.html"' in notebook
 
 
@@ -46,8 +46,8 @@ def test_every_extra_and_command_is_on_the_page_of_installing():
         "optional-dependencies"
     ]
     brought = re.search(r"hydrl\[(.*)\]", extras["dev"][0])[1].split(",")
-    told = dict(re.findall(r"^\| `([\w-]+)` \|.*\| (yes|no) \|$", page, re.M))
-    assert told == {name: "yes" if name in [*brought, "dev"] else "no" for name in extras}
+    listed = dict(re.findall(r"^\| `([\w-]+)` \|.*\| (yes|no) \|$", page, re.M))
+    assert listed == {name: "yes" if name in [*brought, "dev"] else "no" for name in extras}
     assert re.findall(r"^\| `hydrl (\w+) .*`python scripts/\1\.py", page, re.M) == list(SCRIPTS)
 
 

@@ -58,7 +58,9 @@ def test_every_declared_run_is_one_that_train_py_takes_and_has_published_figures
         assert f"env={chosen.task}" == others[0] or f"env.id={chosen.task}" in others  # of a family
     assert row.keys() == {"overrides", "minutes", "published"}
     assert row["published"].keys() <= DECLARED["sources"].keys()
-    assert all(re.fullmatch(r"-?[\d.]+( ± [\d.]+)? @ \d+[kM]", each) for each in row["published"].values())
+    assert all(
+        re.fullmatch(r"-?[\d.]+( ± [\d.]+)? @ \d+[kM]", figure) for figure in row["published"].values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,10 +110,10 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
         patch.setattr(ProcessPool, "start", stop_after_a_run)
         with pytest.raises(Interrupted):
             script.main(arguments)
-    told = capsys.readouterr().out
-    assert "0 of 4 runs are kept" in told
-    assert "the others take about 1.2 h" in told  # twice 6 and twice 30 minutes
-    assert "stopped; the same command goes on" in told
+    printed = capsys.readouterr().out
+    assert "0 of 4 runs are kept" in printed
+    assert "the others take about 1.2 h" in printed  # twice 6 and twice 30 minutes
+    assert "stopped; the same command goes on" in printed
     (first,) = out.glob("dqn-cartpole*/summary.json")
     score = json.loads(first.read_text())["eval/return_mean"]
     assert (
@@ -123,19 +125,19 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     monkeypatch.setattr(processes, "TrainingProcess", Ended)
     with pytest.raises(RunError, match="not all runs have finished"):
         script.main(arguments)
-    told = capsys.readouterr().out
-    assert "1 of 4 runs are kept" in told
-    assert "1 of 3 finished" in told
+    printed = capsys.readouterr().out
+    assert "1 of 4 runs are kept" in printed
+    assert "1 of 3 finished" in printed
     (file,) = page.with_suffix("").glob("*.jsonl")
-    kept = list(map(json.loads, file.read_text().splitlines()))
+    stored = list(map(json.loads, file.read_text().splitlines()))
     (second,) = out.glob("dqn-cartpole*/summary.json")
     assert json.loads(second.read_text())["eval/return_mean"] == 50
     scores = [score, 50.0]
-    assert [(each["seed"], each["eval/return_mean"]) for each in kept] == [
+    assert [(run["seed"], run["eval/return_mean"]) for run in stored] == [
         *zip([100, 101], scores, strict=True)
     ]
-    assert [point[0] for point in kept[0]["curve"]] == [256, 512]
-    assert kept[0]["versions"]["torchrl"] == "0.14.1"
+    assert [point[0] for point in stored[0]["curve"]] == [256, 512]
+    assert stored[0]["versions"]["torchrl"] == "0.14.1"
     mean = format_number(statistics.mean(scores))
     ours = f"**{mean} ± {format_number(statistics.stdev(scores))}**"
     text = page.read_text()
@@ -150,8 +152,8 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     assert (tmp_path / "page/curves-cartpole.png").read_bytes()[:4] == b"\x89PNG"
 
     results_page.make_page(tmp_path / "table.yaml", [file.stem], 1, out, page)
-    assert "2 of 2 runs are kept" in (told := capsys.readouterr().out)
-    assert "; nothing is left to run" in told
+    assert "2 of 2 runs are kept" in (printed := capsys.readouterr().out)
+    assert "; nothing is left to run" in printed
 
 
 def test_a_curve_is_kept_in_a_few_points_and_a_run_again_replaces_itself(tmp_path):
@@ -159,10 +161,10 @@ def test_a_curve_is_kept_in_a_few_points_and_a_run_again_replaces_itself(tmp_pat
     run = runs.read_run(make_run(tmp_path / "run", 5.0)).model_copy(update={"curve": curve})
     for score in (5.0, 6.0):
         results_page.add_run(tmp_path / "row.jsonl", run.model_copy(update={"score": score}))
-    (kept,) = results_page.read_runs(tmp_path / "row.jsonl")
-    assert kept.score == 6
-    assert len(kept.curve) == 20
-    assert kept.curve[[0, -1], 0].tolist() == [0, 99]
+    (run_stored,) = results_page.read_runs(tmp_path / "row.jsonl")
+    assert run_stored.score == 6
+    assert len(run_stored.curve) == 20
+    assert run_stored.curve[[0, -1], 0].tolist() == [0, 99]
     (tmp_path / "row.jsonl").write_text("{")
     with pytest.raises(UserError, match=r"row\.jsonl is damaged"):
         results_page.read_runs(tmp_path / "row.jsonl")
@@ -187,7 +189,7 @@ def test_the_algorithms_page_has_each_with_what_it_did(tmp_path):
         make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
     page = algorithms_page.make_page([[runs.read_run(tmp_path / "100"), runs.read_run(tmp_path / "101")], []])
     lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
-    assert lines.keys() == {f"algo={each}" for each in choices(CONFIGS / "algo")}
+    assert lines.keys() == {f"algo={choice}" for choice in choices(CONFIGS / "algo")}
     for name, line in lines.items():
         chosen = settings(name, *data_of(name.removeprefix("algo=")))
         assert chosen.loss.module["_target_"].rpartition(".")[2] in line

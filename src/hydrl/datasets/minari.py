@@ -2,15 +2,15 @@
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
+from torchrl.envs import EnvBase
 
-from hydrl.config.settings import Settings
 from hydrl.config.tree import target_of
 from hydrl.datasets.convert import ABOUT
 from hydrl.datasets.files import NEXT_OBSERVATIONS, Columns, column_entries, episode_ends, import_extra
@@ -32,17 +32,24 @@ def check_is_free(out: Path) -> None:
         raise UserError(f"out={out}: Minari has such a set already; give another name than {versions}")
 
 
-def save_minari(name: str, columns: Columns, about: Mapping[str, Any], settings: Settings) -> None:
+def save_minari(
+    name: str,
+    columns: Columns,
+    about: Mapping[str, Any],
+    env: Mapping[str, Any],
+    make_env: Callable[..., EnvBase],
+) -> None:
     """Writes a dataset to Minari's local folder.
 
     Args:
         name: Minari's id, such as ``pendulum/expert-v0``.
         columns: all columns, with ``next_observations``.
         about: description by :func:`hydrl.datasets.record.describe_dataset`.
-        settings: settings of the recorded run.
+        env: the run's settings of its environment.
+        make_env: makes that environment.
     """
     minari = import_extra("minari", "format=minari")
-    env, own = settings.env, env_spaces(settings)
+    own = env_spaces(make_env)
     task = (
         gymnasium.registry.get(env["id"].rpartition(":")[2])
         if env["_target_"] == target_of("env/gym")

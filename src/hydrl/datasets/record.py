@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -256,12 +256,12 @@ def unscale_actions(env: TransformedEnv, action: Tensor) -> Tensor:
     return action.argmax(-1) if one_hot else action
 
 
-def env_spaces(settings: Settings) -> tuple[Space, Space, str | None] | None:
+def env_spaces(make_env: Callable[..., EnvBase]) -> tuple[Space, Space, str | None] | None:
     """Observation space, action space and mask entry of a run's Gymnasium environment.
 
     ``None`` for other environments.
     """
-    env = envs.make_env(record_transitions(settings.build("env")), [])
+    env = envs.make_env(record_transitions(make_env), [])
     tasks = find_recorders(env.base_env)
     spaces = (*observation_space(env.base_env, tasks[0]), tasks[0].action_space) if tasks else None
     env.close()
@@ -280,9 +280,9 @@ def describe_space(space: Space) -> dict[str, Any]:
     return description
 
 
-def describe_specs(settings: Settings) -> dict[str, Any]:
+def describe_specs(make_env: Callable[..., EnvBase]) -> dict[str, Any]:
     """Plain descriptions of a run's observation and action columns."""
-    env = envs.make_env(record_transitions(settings.build("env")), [])
+    env = envs.make_env(record_transitions(make_env), [])
     try:
         if not (tasks := find_recorders(env.base_env)):
             return describe_torchrl_specs(env.base_env)
@@ -373,7 +373,7 @@ def describe_dataset(
 ) -> dict[str, Any]:
     """Contents of ``about.json``: environment, statistics and origin of a dataset."""
     returns, lengths = episode_returns(columns)
-    spec_descriptions = describe_specs(settings)
+    spec_descriptions = describe_specs(settings.build("env"))
     finite = [value for value in returns.tolist() if math.isfinite(value)]
     return {
         "format": FORMAT,

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,6 @@ from torchrl.envs import CatFrames, ObservationNorm
 from torchrl.modules import GRUModule, LSTMModule
 from torchrl.modules.utils import get_primers_from_module
 
-from hydrl.config.settings import Settings
 from hydrl.envs.external_env import GymIO, adapt_input
 from hydrl.envs.spaces import get_path, is_image
 from hydrl.envs.transforms import ActionScaling, detach_transform, transforms_read_by
@@ -50,7 +49,7 @@ class ExportedPolicy(nn.Module):
     It is on the CPU and in single precision.
 
     Args:
-        settings: settings of the run.
+        build_actor: builds the run's actor for an environment.
         evaluator: holds the policy and its normalizer.
         io: spaces of the environment.
 
@@ -64,7 +63,7 @@ class ExportedPolicy(nn.Module):
         UserError: for unsupported spaces and for stacked frames.
     """
 
-    def __init__(self, settings: Settings, evaluator: PolicyEvaluator, io: GymIO) -> None:
+    def __init__(self, build_actor: Callable[..., Any], evaluator: PolicyEvaluator, io: GymIO) -> None:
         super().__init__()
         self.io, self.action_space, self.observe = io, io.action_space, io.observe
         self.inputs = {name or "observation": space for name, (_, space) in io.entries.items()}
@@ -78,7 +77,7 @@ class ExportedPolicy(nn.Module):
             raise UserError(f"export writes no policy whose actions are a {self.action_space}; use predict")
         with preserve_rng():
             env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
-            actor = settings.build("actor")(env)
+            actor = build_actor(env)
             env.close()
         actor.load_state_dict(evaluator.actor.state_dict())
         if "episode_reward" in actor.in_keys:
@@ -223,17 +222,20 @@ def input_dtype(space: Space) -> str:
     return "int64" if isinstance(space, Discrete | MultiDiscrete) else "float32"
 
 
-def describe_policy(settings: Settings, frames: int, network: ExportedPolicy) -> dict[str, Any]:
-    """Metadata of an exported file: origin, inputs, outputs and inner steps of the policy."""
+def describe_policy(run: Mapping[str, Any], frames: int, network: ExportedPolicy) -> dict[str, Any]:
+    """Metadata of an exported file: origin, inputs, outputs and inner steps of the policy.
+
+    Args:
+        run: its settings as they are saved.
+        frames: how long it had trained.
+        network: what is exported.
+    """
     chosen = {} if isinstance(network.action_space, Box) else {"dtype": "int64"}
     state = [(str(key).removeprefix("recurrent_"), shape) for key, shape in network.state_shapes.items()]
     states = [{"name": name, "dtype": "float32", "shape": ["batch", *shape]} for name, shape in state]
     return {
         "hydrl": version("hydrl"),
-        "algo": settings.algo,
-        "task": settings.task,
-        "env": settings.shown["env"],
-        "seed": settings.seed,
+        **{key: run[key] for key in ("algo", "task", "env", "seed")},
         "frames": frames,
         "inside": network.steps,
         "inputs": [

@@ -209,10 +209,10 @@ class Policy:
                 ``Dict`` or ``Tuple`` actions, and spaces that are no arrays.
         """
         path, io = export.check_export_path(path), self.gym_io("export")
-        network = export.ExportedPolicy(self.settings, self.evaluator, io)
+        network = export.ExportedPolicy(self.settings.build("actor"), self.evaluator, io)
         acting = Policy(self.settings, self.frames, self.evaluator)
         episodes = io.sample_observations(2, 4, 8)
-        description = export.describe_policy(self.settings, self.frames, network)
+        description = export.describe_policy(self.settings.shown, self.frames, network)
         with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
             export.check_outputs(network, episodes, acting.predict, acting.reset)
             export.write_model(network, network.begin(*episodes[0][0]), description, path)

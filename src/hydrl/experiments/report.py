@@ -48,8 +48,8 @@ def write_report(
     left_out: Mapping[Path, str],
     page: Path,
     command: str,
-    more: str = "",
-    pictures: str = "",
+    sections: str = "",
+    figure_prefix: str = "",
     title: str = "",
     published: Sequence[PublishedReturn] = (),
     seconds: bool = True,
@@ -57,21 +57,21 @@ def write_report(
     """Writes and returns the report in Markdown, and its figures as PNG and SVG.
 
     Args:
-        runs: and
-        left_out: as :func:`hydrl.experiments.runs.load_runs` gives them.
-        page: the file, in a folder that exists.
-        command: what makes the page again.
-        more: sections of the page's own, before those of the tasks.
-        pictures: what their names begin with, seen from the page, as ``folder/``.
-        title: of the page; else it names the tasks.
-        published: what others published of the tasks.
-        seconds: whether to tell how long it took; of runs from several machines it says nothing.
+        runs: the runs that count, by :func:`hydrl.experiments.runs.load_runs`.
+        left_out: folders that do not count, with the reason.
+        page: the file to write, in an existing folder.
+        command: command that writes the page again.
+        sections: Markdown before the sections of the tasks.
+        figure_prefix: prefix of the figures' paths, relative to the page, such as ``folder/``.
+        title: title of the page; default: the names of the tasks.
+        published: published baselines of the tasks.
+        seconds: includes times, which mean nothing across different machines.
     """
     places = figures.assign_styles(runs)
     tasks = {env: [run for run in runs if run.env == env] for env in sorted({run.env for run in runs})}
-    parts = [f"# {as_text(title or 'Runs on ' + ', '.join(tasks))}", *header_parts(runs, left_out), more]
-    for (env, members), name in zip(tasks.items(), picture_names(tasks), strict=True):
-        picture = f"{pictures}curves-{name}"
+    parts = [f"# {as_text(title or 'Runs on ' + ', '.join(tasks))}", *header_parts(runs, left_out), sections]
+    for (env, members), name in zip(tasks.items(), figure_names(tasks), strict=True):
+        picture = f"{figure_prefix}curves-{name}"
         files = [page.parent / f"{picture}.{kind}" for kind in ("png", "svg")]
         figures.draw_curves(members, places, *files, published=published, seconds=seconds)
         parts += [f"## {as_text(env)}", f"![{picture}]({picture}.png)", f"As [SVG]({picture}.svg)."]
@@ -92,7 +92,7 @@ def write_report(
     return text
 
 
-def picture_names(tasks: Iterable[str]) -> list[str]:
+def figure_names(tasks: Iterable[str]) -> list[str]:
     """A unique file name for each task's figure, also on case-insensitive file systems."""
     names: list[str] = []
     for task in tasks:

@@ -29,7 +29,7 @@ DATA = "data.path"  # may have been moved, or be named from another folder
 LEARNING = keys(Role.LEARNING)
 FIXED = ("loss.networks", "loss.keys", "minibatches.n_steps", "minibatches.sequence")
 
-Settings = Mapping[str, Any]  # as they are saved
+SavedSettings = Mapping[str, Any]  # as they are saved
 Changes = dict[str, tuple[Any, Any]]  # by key: as it was and as it is
 
 
@@ -55,7 +55,7 @@ class ResumePoint:
 
     checkpoint: Path
     frames: int
-    settings: Settings
+    settings: SavedSettings
     run_ids: Mapping[str, str]
     restarts: str | None
     memory: Mapping[str, Any]
@@ -98,7 +98,7 @@ class ResumePoint:
 
 
 def find_resume_point(
-    settings: Settings, adopt: Callable[[Settings], object], lock: Callable[[Path], object]
+    settings: SavedSettings, adopt: Callable[[SavedSettings], object], lock: Callable[[Path], object]
 ) -> ResumePoint | None:
     """Finds and verifies the checkpoint that ``resume`` names; ``None`` where the run starts anew.
 
@@ -149,7 +149,7 @@ def find_resume_point(
     return point
 
 
-def start_over(settings: Settings, adopt: Callable[[Settings], object], run: Path) -> None:
+def start_over(settings: SavedSettings, adopt: Callable[[SavedSettings], object], run: Path) -> None:
     """Starts a run anew that was stopped before its first checkpoint, with the settings it was started with.
 
     Raises:
@@ -197,7 +197,7 @@ def resume_point(archive: Path, metadata: checkpoint.Metadata, folder: Path) -> 
 
 
 def fork_point(
-    settings: Settings, point: ResumePoint, changed: Changes, lock: Callable[[Path], object]
+    settings: SavedSettings, point: ResumePoint, changed: Changes, lock: Callable[[Path], object]
 ) -> ResumePoint:
     """The same point, resumed in the folder of ``settings`` as a run of its own for all loggers.
 
@@ -215,7 +215,10 @@ def fork_point(
 
 
 def check_same(
-    now: Settings, then: Settings, adopt: Callable[[Settings], object], fork_of: Path | None = None
+    now: SavedSettings,
+    then: SavedSettings,
+    adopt: Callable[[SavedSettings], object],
+    fork_of: Path | None = None,
 ) -> Changes:
     """Checks that everything that shapes what is learned is as it was, but for what a fork may change.
 
@@ -294,7 +297,7 @@ def describe_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
     return ", ".join(f"{key}={show(new)} (was {show(old)})" for key, (old, new) in changed.items())
 
 
-def needed_to_continue(settings: Settings, point: ResumePoint) -> str:
+def needed_to_continue(settings: SavedSettings, point: ResumePoint) -> str:
     """What a finished run needs to go on; empty where it is not finished."""
     ended = summary(point.folder)
     if not ended:
@@ -311,7 +314,7 @@ def needed_to_continue(settings: Settings, point: ResumePoint) -> str:
     return "a larger total_frames" if is_trained else "eval.stop_when_solved=false, for it was solved"
 
 
-def is_finished(settings: Settings, point: ResumePoint | None) -> bool:
+def is_finished(settings: SavedSettings, point: ResumePoint | None) -> bool:
     """Whether a resumed run is finished and has nothing left to do; prints it."""
     needed = needed_to_continue(settings, point) if point and not point.is_fork else ""
     if point and needed:
