@@ -12,7 +12,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 
 from hydrl.config import user_dirs
-from hydrl.config.schema import ROWS, WITHIN
+from hydrl.config.schema import CALL_SPECS, WITHIN
 from hydrl.config.settings import check_action_space, network
 from hydrl.deploy.load import open_run
 from hydrl.envs import gymnasium_env, make_env
@@ -70,13 +70,13 @@ def test_the_page_says_how_each_part_is_called():
     assert "| `env.wrappers.NAME` | `wrapper(env)` | `gymnasium.Wrapper` |" in PAGE
     calls, as_critic = 0, ("value", "discriminator")
     assert "| `critic`, `value`, `discriminator` | `critic(env, actor)` |" in PAGE
-    for part, row in (ROWS | WITHIN).items():
+    for part, row in (CALL_SPECS | WITHIN).items():
         call = ", ".join([*row.handed.split(), *(f"{each}=…" for each in sorted(row.keywords))])
         said = f"`{part.removesuffix('s') if part == 'transforms' else part}({call})`" in PAGE
         assert said or part in as_critic, part
         assert row.gives is None or row.gives in PAGE
         calls += said
-    assert calls == len(ROWS | WITHIN) - len(as_critic)
+    assert calls == len(CALL_SPECS | WITHIN) - len(as_critic)
 
 
 def test_the_page_lists_the_keys_that_no_task_is_given():

@@ -48,9 +48,6 @@ def code_blocks(path: Path) -> Iterator[tuple[int, str]]:
 FILES = [ROOT / "train.py", ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 FILES += [path for folder in ("src", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 FILES += [path for ending in ("md", "py", "ipynb") for path in sorted((ROOT / "docs").rglob(f"*.{ending}"))]
-# Rooms whose names are still to be looked through.
-LATER = ("src/hydrl/run", "src/hydrl/config", "src/hydrl/contrib", "src/hydrl/api", "train.py")
-FILES = [path for path in FILES if not str(path.relative_to(ROOT)).startswith(LATER)]
 
 
 def vague_names(path: Path) -> list[str]:

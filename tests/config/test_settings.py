@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from torchrl.envs import Transform
 
 from hydrl.config import CONFIGS, tree
-from hydrl.config.schema import RULES, Role, keys
+from hydrl.config.schema import RULES, KeyScope, keys
 from hydrl.config.settings import Settings, algorithms, check_action_space, load
 from hydrl.config.signatures import accepted_parameters, targets
 from hydrl.config.tree import find, paths
@@ -418,12 +418,12 @@ def test_a_reference_to_the_environment_is_used_and_saved_as_written(monkeypatch
 
 
 def test_each_top_level_key_has_at_most_one_role_and_what_makes_another_run_has_none():
-    of = {role: keys(role) for role in Role}
-    assert sum(map(len, of.values())) == len(keys(*Role))
-    assert of[Role.PROCESS] == {"run_dir", "resume", "trust"}
-    assert of[Role.LENGTH] == {"total_frames", "anneal_frames", "eval"}
-    assert not {"seed", "env", "collector", "actor", "buffer"} & keys(*Role)
-    assert {"optim", "loss", "max_grad_norm", "schedule"} <= of[Role.LEARNING]
+    of = {role: keys(role) for role in KeyScope}
+    assert sum(map(len, of.values())) == len(keys(*KeyScope))
+    assert of[KeyScope.PROCESS] == {"run_dir", "resume", "trust"}
+    assert of[KeyScope.LENGTH] == {"total_frames", "anneal_frames", "eval"}
+    assert not {"seed", "env", "collector", "actor", "buffer"} & keys(*KeyScope)
+    assert {"optim", "loss", "max_grad_norm", "schedule"} <= of[KeyScope.LEARNING]
 
 
 def test_a_logger_of_an_older_run_is_one_by_itself():

@@ -41,9 +41,9 @@ def compiling(loss: str, updates: int, least: int | None, *, recurrent: bool) ->
 
 def cores() -> int:
     """Cores that this process may use; ``OMP_NUM_THREADS`` says fewer to each of several runs at a time."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    said = os.environ.get("OMP_NUM_THREADS", "")  # a list for nested threads says nothing to us
-    return min(there, int(said)) if said.isdecimal() else there
+    cores_here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")  # a list for nested threads says nothing to us
+    return min(cores_here, int(limit)) if limit.isdecimal() else cores_here
 
 
 def threads(work: int, *, workers: bool) -> tuple[int, str]:
@@ -70,15 +70,15 @@ def sequence(*, _root_: DictConfig) -> int | None:
     """
     if not OmegaConf.select(_root_, "actor.rnn"):
         return None
-    said = (OmegaConf.select(_root_, f"collector.{each}") for each in ("frames_per_batch", "num_envs"))
+    sizes = (OmegaConf.select(_root_, f"collector.{name}") for name in ("frames_per_batch", "num_envs"))
     try:
-        frames, envs = (int(each) for each in said)
-        several = (OmegaConf.select(_root_, f"collector.num_{each}") for each in ("workers", "collectors"))
+        frames, envs = (int(size) for size in sizes)
+        several = (OmegaConf.select(_root_, f"collector.num_{kind}") for kind in ("workers", "collectors"))
         steps = frames // (envs * next(filter(None, several), 1))
         together = math.gcd(steps, OmegaConf.select(_root_, "minibatches.size"))
     except (TypeError, ValueError, ZeroDivisionError):  # which is told as the mistake it is
         return MOST
-    return max((each for each in range(1, MOST + 1) if together % each == 0), default=MOST)
+    return max((length for length in range(1, MOST + 1) if together % length == 0), default=MOST)
 
 
 def fraction_of_frames(fraction: float, *, _root_: DictConfig) -> int:

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, words
-from hydrl.config.schema import RULES, WRAPPERS, Part, Values, row_of
+from hydrl.config.schema import RULES, WRAPPERS, Part, Values, call_spec
 from hydrl.config.signatures import accepted_parameters, gymnasium_parameters, required_keywords, targets
 from hydrl.config.suggestions import explain, instead, without_copies
 from hydrl.config.tree import content, find, paths, show, target_of
@@ -164,12 +164,12 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
 
 def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[str], set[str]]:
     """The positional arguments and keywords that the run itself calls a part with."""
-    row = row_of(path)
-    keywords, optional = set(row.keywords), set(row.asked)
+    spec = call_spec(path)
+    keywords, optional = set(spec.keywords), set(spec.optional)
     if path.endswith("loss.module"):
         keywords = {*find(values, path.removesuffix(".module"))["networks"]}
         optional = {"action_spec", "action_space", "num_actions"}
-    return row.handed.split(), keywords | optional & parameters.keys()
+    return spec.handed.split(), keywords | optional & parameters.keys()
 
 
 def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
@@ -210,7 +210,7 @@ def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
         target: what it is.
         way: how a function that makes one is called.
     """
-    kind = row_of(path).gives
+    kind = call_spec(path).gives
     if kind is None or not inspect.isclass(target) or issubclass(target, get_object(kind)):
         return
     advice = f"Name one, or a function that makes one when called as {way}"

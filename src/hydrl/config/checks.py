@@ -14,7 +14,7 @@ from hydrl.config.compatibility import incompatible, mislabelled, unheard, unmet
 from hydrl.config.networks import forgetful, from_one_or_another, ill_read, standardised
 from hydrl.config.overrides import choices_made, forks, key_of, words
 from hydrl.config.ranges import RANGES, too_large
-from hydrl.config.schema import ASKED, NETWORKS, Part, Values, asked
+from hydrl.config.schema import NETWORKS, QUANTITIES, Part, Values, quantity
 from hydrl.config.suggestions import missing, without_copies
 from hydrl.config.tasks import ill_named, ill_wrapped, lacking
 from hydrl.config.tree import content, find, show
@@ -31,15 +31,17 @@ def check(values: Values) -> None:
     """
     mistakes: dict[str, str] = {}
     for kind, keys in RANGES:
-        for key in dict.fromkeys(each.replace("NETWORK", net) for each in keys.split() for net in NETWORKS):
+        for key in dict.fromkeys(
+            pattern.replace("NETWORK", net) for pattern in keys.split() for net in NETWORKS
+        ):
             part, _, name = key.rpartition(".")
             if isinstance(node := find(values, part), Mapping) and name in node:
                 mistakes |= dict(check_value(key, kind, values))
     if mistakes:
         raise ConfigError(without_copies(mistakes, values))
-    for each in ("frames", "envs"):  # train.py asks every collector for them
-        if asked(values, each) is None:
-            raise UserError(missing(ASKED[each]))
+    for name in ("frames", "envs"):  # train.py asks every collector for them
+        if quantity(values, name) is None:
+            raise UserError(missing(QUANTITIES[name]))
     for rule in (
         unmet_requirements,
         incompatible,
@@ -61,8 +63,8 @@ def begun_from(values: Values) -> Iterator[str]:
     asks = values["init_from"]
     run, parts, which = asks["run"], asks["parts"] or [], asks["checkpoint"]
     if run is None and (parts or which != "best"):
-        said = f"init_from.parts={show(parts)}" if parts else f"init_from.checkpoint={which}"
-        yield f"{said}: no run is named. Add init_from=DIR."
+        setting = f"init_from.parts={show(parts)}" if parts else f"init_from.checkpoint={which}"
+        yield f"{setting}: no run is named. Add init_from=DIR."
     if run is None:
         return
     if not run:
@@ -73,9 +75,9 @@ def begun_from(values: Values) -> Iterator[str]:
     if run.endswith(".torchrl") and which != "best":
         yield f"init_from.checkpoint={which}: init_from={run} is a checkpoint. Leave one of them out."
     learned = set(values["loss"]["networks"].values())
-    if lacking := [each for each in parts if each in NETWORKS and each not in learned]:
-        there = ", ".join([each for each in NETWORKS if each in learned])
-        yield f"init_from.parts={show(parts)}: this run has no {lacking[0]}. Its networks are {there}."
+    if lacking := [part for part in parts if part in NETWORKS and part not in learned]:
+        available = ", ".join([network for network in NETWORKS if network in learned])
+        yield f"init_from.parts={show(parts)}: this run has no {lacking[0]}. Its networks are {available}."
 
 
 def at_odds(values: Values) -> Iterator[str]:
@@ -84,9 +86,9 @@ def at_odds(values: Values) -> Iterator[str]:
     started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
     fork = forks(values["resume"], folder)
     if (values["resume"] is None or fork) and started:  # a run never writes over another
-        there = f"hydra.run.dir={folder}: holds a run already"
-        yield f"{there}. Resume it by {shlex.quote(f'resume={folder}')}, or choose another folder."
-    module, workers = values["loss"]["module"], asked(values, "workers")
+        problem = f"hydra.run.dir={folder}: holds a run already"
+        yield f"{problem}. Resume it by {shlex.quote(f'resume={folder}')}, or choose another folder."
+    module, workers = values["loss"]["module"], quantity(values, "workers")
     if workers and any(map(running, values["transforms"].values())):
         yield (
             "transforms: running statistics of observations or rewards would stay in the workers. "
@@ -94,7 +96,7 @@ def at_odds(values: Values) -> Iterator[str]:
             "which leaves rewards as they are."
         )
     steps = find(values, "minibatches.n_steps") or 1
-    if steps > 1 and from_one_or_another(values) and not asked(values, "sequence"):
+    if steps > 1 and from_one_or_another(values) and not quantity(values, "sequence"):
         yield (
             f"minibatches.n_steps={steps}: rewards are summed from batch to batch, and with "
             "collector.sync=false a batch comes from one worker or another. Use collector=multi_sync or "
@@ -140,12 +142,12 @@ def running(transform: Part) -> bool:
 
 def passed_over() -> Iterator[str]:
     """A choice that was typed, where tuned numbers, which Hydra reads later, bring a part of their own."""
-    made, typed = choices_made(), set(map(key_of, words()))
-    tuned = made.get("tuned")
+    options, typed = choices_made(), set(map(key_of, words()))
+    tuned = options.get("tuned")
     for group, own in content(f"/tuned/{tuned}", sources()).items():
         if group not in typed or not isinstance(own, dict) or "_target_" not in own:
             continue
-        choice, target = made.get(group), own["_target_"]
+        choice, target = options.get(group), own["_target_"]
         if content(f"/{group}/{choice}", sources()).get("_target_") != target:
             keys = " or ".join(f"{group}.{key}" for key in own if key != "_target_") or f"{group}._target_"
             has = f"{group}={choice or 'null'}: changes nothing, for tuned={tuned} sets {target}"

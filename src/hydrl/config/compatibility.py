@@ -54,10 +54,11 @@ def mislabelled(values: Values) -> Iterator[str]:
         of_id = "pettingzoo" if own["_target_"].endswith("pettingzoo_env") else "gym"
         for key, general in (("_target_", "custom"), ("id", of_id), ("scenario", "vmas")):
             if env.get(key) != own.get(key):
-                given, value = f"env.{key}={env.get(key)}", str(env.get(key))
+                setting, value = f"env.{key}={env.get(key)}", str(env.get(key))
                 able = choices_with(f"env.{key}", value) if key != "_target_" else []
-                able += [f"env={value}" if value in choices(CONFIGS / "env") else f"env={general} {given}"]
-                yield f"{given}: env={task} is {own.get(key)}, with its hyperparameters. Use {one_of(able)}."
+                able += [f"env={value}" if value in choices(CONFIGS / "env") else f"env={general} {setting}"]
+                problem = f"env={task} is {own.get(key)}, with its hyperparameters"
+                yield f"{setting}: {problem}. Use {one_of(able)}."
 
 
 def unmet_requirements(values: Values) -> Iterator[str]:
@@ -71,9 +72,9 @@ def unmet_requirements(values: Values) -> Iterator[str]:
             if (value := find(values, key)) not in able:
                 if isinstance(value, Mapping):  # a part, as it was chosen, or one's own by its keys
                     own = {
-                        name: each
-                        for name, each in value.items()
-                        if each is not None and name[0] != "_" and name not in RULES
+                        name: rule
+                        for name, rule in value.items()
+                        if rule is not None and name[0] != "_" and name not in RULES
                     }
                     typed = choices_made().get(key)
                     value = typed if typed in choices(CONFIGS / key) else own
@@ -83,14 +84,16 @@ def unmet_requirements(values: Values) -> Iterator[str]:
 def unheard(values: Values) -> Iterator[str]:
     """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
     networks = values["loss"]["networks"]
-    others = [each["loss"]["networks"] for each in values.get("extra_learners", {}).values()]
-    learned = {group for each in (networks, *others) for group in each.values()}
+    others = [extra["loss"]["networks"] for extra in values.get("extra_learners", {}).values()]
+    learned = {group for names in (networks, *others) for group in names.values()}
     for group in NETWORKS:
-        there = values[group] is not None
-        if there == (group in learned):
+        is_chosen = values[group] is not None
+        if is_chosen == (group in learned):
             continue
-        every: Sequence[str | None] = [None] if there else choices(CONFIGS / group)
-        able = [each for each in values["compatible_with"].get(group, every) if there == (each is None)]
+        every: Sequence[str | None] = [None] if is_chosen else choices(CONFIGS / group)
+        able = [
+            option for option in values["compatible_with"].get(group, every) if is_chosen == (option is None)
+        ]
         algorithms = [] if able else algorithms_with(networks, values)
         reads = " and ".join(f"{part} as {argument}" for argument, part in networks.items())
         loss = named("loss", values["loss"]["module"])
@@ -100,10 +103,11 @@ def unheard(values: Values) -> Iterator[str]:
 
 def algorithms_with(networks: Values, values: Values) -> list[str]:
     """The algorithms for the same kinds of actions whose losses read the same networks."""
-    said = {name: content(f"/algo/{name}") for name in choices(CONFIGS / "algo")}
+    contents = {name: content(f"/algo/{name}") for name in choices(CONFIGS / "algo")}
     return [
         name
-        for name, each in said.items()
-        if {*each["action_spaces"]} & {*values["action_spaces"]}
-        and networks in [content(f"/loss/{loss}").get("networks") for loss in each["compatible_with"]["loss"]]
+        for name, algorithm in contents.items()
+        if {*algorithm["action_spaces"]} & {*values["action_spaces"]}
+        and networks
+        in [content(f"/loss/{loss}").get("networks") for loss in algorithm["compatible_with"]["loss"]]
     ]

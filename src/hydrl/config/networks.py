@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from hydrl.config.describe import named
 from hydrl.config.overrides import key_of, words
-from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, asked
+from hydrl.config.schema import NETWORKS, WITHIN, Part, Values, quantity
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import one_of
 from hydrl.config.tree import find, show, target_of
@@ -17,7 +17,7 @@ READERS = ("auto", "mlp", "cnn", "impala", "minatar")
 
 def ill_read(values: Values) -> Iterator[str]:
     """Parts within a network that are none, and readers of an entry that are none."""
-    for network, name in ((each, name) for each in NETWORKS for name in WITHIN):
+    for network, name in ((kind, name) for kind in NETWORKS for name in WITHIN):
         node = (values[network] or {}).get(name)
         if isinstance(node, Mapping) and "_target_" not in node:
             line = f"{network}.{name}={show(node)}: should have _target_."
@@ -30,9 +30,7 @@ def ill_read(values: Values) -> Iterator[str]:
             able = ["own", *["shared"] * (network != "actor" and may_share(values)), *READERS]
             yield f"{path}={node['reader']}: should be {one_of(able)}."
         for key in (
-            each
-            for each in node
-            if each not in ("reader", "features", "channels", "scale") and each[0] != "_"
+            key for key in node if key not in ("reader", "features", "channels", "scale") and key[0] != "_"
         ):
             if node[key] not in READERS:
                 line = f"{path}.{key}={show(node[key])}: no such entry of an observation, or no such encoder"
@@ -47,20 +45,20 @@ def judges(values: Values) -> bool:
 def may_share(values: Values) -> bool:
     """Whether the critic may have the actor's encoder."""
     reads_once = values["loss"]["module"].get("_target_") == target_of("loss/sac")
-    return judges(values) or (reads_once and not asked(values, "rnn"))
+    return judges(values) or (reads_once and not quantity(values, "rnn"))
 
 
 def standardised(values: Values) -> Iterator[str]:
     """What standardises by a batch that is too small for it, or where probabilities are compared."""
     norms = [group for group in NETWORKS if by_batch((values[group] or {}).get("norm"))]
-    if norms and asked(values, "size") == 1:  # one row has no deviation
+    if norms and quantity(values, "size") == 1:  # one row has no deviation
         yield f"minibatches.size=1: {norms[0]}.norm normalises over the minibatch. Use minibatches.size=2."
     if find(values, "loss.value_estimator.average_gae") and values["collector"]["frames_per_batch"] == 1:
         yield (
             "collector.frames_per_batch=1: advantages are normalised over the batch. Use "
             "collector.frames_per_batch=2 or loss.value_estimator.average_gae=false."
         )
-    if norms and asked(values, "epochs"):
+    if norms and quantity(values, "epochs"):
         yield (
             f"{norms[0]}.norm: normalises over the minibatch, which changes the probability of the "
             f"actions taken. Use layers@{norms[0]}=mlp."
@@ -74,25 +72,25 @@ def by_batch(norm: Part | None) -> bool:
 
 def forgetful(values: Values) -> Iterator[str]:
     """What an RNN cannot do without."""
-    rnn, critic = asked(values, "rnn"), values["critic"] or {}
+    rnn, critic = quantity(values, "rnn"), values["critic"] or {}
     if values["actor"].get("encoder") == "shared":
         yield "actor.encoder=shared: only the critic can share the actor's encoder. Use actor.encoder=own."
-    for network in (each for each in NETWORKS if each != "actor"):
+    for network in (kind for kind in NETWORKS if kind != "actor"):
         node = values[network] or {}
         if node.get("rnn") and judges(values):
             yield f"{network}.rnn: it has no RNN of its own. Use critic.encoder=shared, the actor's."
         if node.get("encoder") == "shared" and not may_share(values):
-            told = "a critic that judges states, or SAC's without an RNN"
-            yield f"{network}.encoder=shared: is for {told}. Use {network}.encoder=own."
-    if asked(values, "burn_in") is not None:
+            takers = "a critic that judges states, or SAC's without an RNN"
+            yield f"{network}.encoder=shared: is for {takers}. Use {network}.encoder=own."
+    if quantity(values, "burn_in") is not None:
         yield from in_sequences(values)
     if not rnn:
         return
-    if not asked(values, "sequence"):
-        able = "minibatches.sequence=32" if asked(values, "epochs") else "minibatches=sequences"
+    if not quantity(values, "sequence"):
+        able = "minibatches.sequence=32" if quantity(values, "epochs") else "minibatches=sequences"
         sizes = {key: rnn[key] for key in ("cell", "hidden_size") if key in rnn}
         yield f"actor.rnn={show(sizes or rnn)}: an RNN learns from whole sequences. Use {able}."
-    if asked(values, "sequence") == 1:
+    if quantity(values, "sequence") == 1:
         yield "minibatches.sequence=1: an RNN learns nothing from single steps. Use 2 or more."
     shared = critic.get("encoder") == "shared" or "memory" in (critic.get("in_keys") or [])
     if shared and find(values, "loss.value_estimator.deactivate_vmap") is False:
@@ -104,13 +102,13 @@ def in_sequences(values: Values) -> Iterator[str]:
     """What goes wrong in silence where a replay buffer holds sequences."""
     steps, several = find(values, "minibatches.n_steps"), "n_steps" in values["loss"]["module"]
     loss = named("loss", values["loss"]["module"])
-    if not asked(values, "rnn"):
+    if not quantity(values, "rnn"):
         able = values["compatible_with"].get("minibatches", ["replay"])
         other = "minibatches=replay" if "replay" in able else "another algorithm"
         yield f"minibatches=sequences: is for an RNN. Use rnn=lstm, or {other}."
     if not several and steps != 1:
         yield f"minibatches.n_steps={steps}: over sequences {loss} bootstraps from the next step. Use 1."
-    if not several and asked(values, "sequence") == 1:
+    if not several and quantity(values, "sequence") == 1:
         yield f"minibatches.sequence=1: {loss} bootstraps from the next step of a sequence. Use 2 or more."
     if from_one_or_another(values):
         yield (
@@ -121,4 +119,4 @@ def in_sequences(values: Values) -> Iterator[str]:
 
 def from_one_or_another(values: Values) -> bool:
     """Whether a batch comes from one of several workers, whoever is done first."""
-    return find(values, "collector.sync") is False and (asked(values, "workers") or 1) > 1
+    return find(values, "collector.sync") is False and (quantity(values, "workers") or 1) > 1

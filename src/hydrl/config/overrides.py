@@ -62,9 +62,9 @@ def literal(value: Any, key: str) -> str:
         text = str(value)
         return text if as_hydra_reads(text) == text else quoted(text)
     if isinstance(value, list | tuple | range):
-        return f"[{','.join(literal(each, key) for each in value)}]"
+        return f"[{','.join(literal(part, key) for part in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{name}:{literal(each, key)}' for name, each in value.items())}}}"
+        return f"{{{','.join(f'{name}:{literal(part, key)}' for name, part in value.items())}}}"
     if hasattr(value, "tolist"):  # of NumPy or PyTorch, a number or an array of them
         return literal(value.tolist(), key)
     if isinstance(value, int | float):
@@ -126,14 +126,16 @@ def spelled_out(arguments: Sequence[str]) -> list[str]:
     ``init_from=DIR`` is ``init_from.run=DIR``, ``actor.rnn.KEY`` is ``rnn.KEY``; a new key of
     :data:`UNWRITTEN` is added.
     """
-    added = [re.sub(rf"^(?={UNWRITTEN})", "++", each) for each in arguments]
+    added = [re.sub(rf"^(?={UNWRITTEN})", "++", argument) for argument in arguments]
     added = [re.sub(r"^(\+*)actor\.rnn\.", r"\1rnn.", word) for word in added]
-    said = [re.sub("^init_from=", "init_from.run=", each).partition("=") for each in added]
-    logger = {key: value for key, _, value in said}.get("logger", "")
+    assignments = [re.sub("^init_from=", "init_from.run=", word).partition("=") for word in added]
+    logger = {key: value for key, _, value in assignments}.get("logger", "")
     if re.fullmatch(r"\w+", logger) and (CONFIGS / "logger" / f"{logger}.yaml").is_file():
         own = rf"(\+*logger)\.(?!{logger}\.)"
-        said = [(re.sub(own, rf"\1.{logger}.", key), equals, value) for key, equals, value in said]
+        assignments = [
+            (re.sub(own, rf"\1.{logger}.", key), equals, value) for key, equals, value in assignments
+        ]
     return [
         f"~{key}" if value in ("none", "null") and (CONFIGS / key).is_dir() else f"{key}{equals}{value}"
-        for key, equals, value in said
+        for key, equals, value in assignments
     ]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
 
-from hydrl.config.schema import ASKED, Part, Values, asked
+from hydrl.config.schema import QUANTITIES, Part, Values, quantity
 from hydrl.config.tree import find
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -87,25 +87,25 @@ def too_large(values: Values) -> Iterator[str]:
     """Numbers that do not fit each other."""
     for small, large in LIMITS:
         least, most = find(values, small), find(values, large)
-        if large == ASKED["frames"] and asked(values, "warmup") is not None:
+        if large == QUANTITIES["frames"] and quantity(values, "warmup") is not None:
             continue  # drawn from all that is kept
         if None not in (least, most) and least > most:
             advice = f"Use {small}={most} or less, or {large}={least} or more"
             yield f"{small}={least}: is more than {large}={most}. {advice}."
-    frames, envs = asked(values, "frames"), asked(values, "envs") * (asked(values, "workers") or 1)
+    frames, envs = quantity(values, "frames"), quantity(values, "envs") * (quantity(values, "workers") or 1)
     if over := frames % envs:
         yield (
             f"collector.frames_per_batch={frames}: is not a multiple of {envs}, the environments "
             f"(collector.num_envs in each worker). Use collector.frames_per_batch={frames - over + envs}."
         )
-    sequence, burn_in = asked(values, "sequence"), asked(values, "burn_in")
+    sequence, burn_in = quantity(values, "sequence"), quantity(values, "burn_in")
     if sequence and burn_in is not None:
-        yield from too_long(sequence, burn_in, asked(values, "size"), envs, values)
+        yield from too_long(sequence, burn_in, quantity(values, "size"), envs, values)
     elif sequence:
-        steps, size = frames // envs, asked(values, "size")
+        steps, size = frames // envs, quantity(values, "size")
         both = math.gcd(steps, size)
         if both % sequence:
-            fitting = max(each for each in range(1, sequence) if both % each == 0)
+            fitting = max(length for length in range(1, sequence) if both % length == 0)
             larger = f"minibatches.size={sequence} collector.frames_per_batch={envs * sequence}, or multiples"
             yield (
                 f"minibatches.sequence={sequence}: does not divide both minibatches.size={size} and the "

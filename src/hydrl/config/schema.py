@@ -47,7 +47,7 @@ def by_name(node: Any) -> Any:
 Built = Annotated[Part, AfterValidator(names_a_target)]
 
 
-class Role(Enum):
+class KeyScope(Enum):
     """What a key is for, where it shapes nothing that is learned from one batch to the next.
 
     A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``, and where its data lies; any other key
@@ -62,20 +62,20 @@ class Role(Enum):
 
 
 @dataclass(frozen=True)
-class Row:
+class CallSpec:
     """What train.py hands a part when it calls it, and what the part gives.
 
     Attributes:
         handed: positional arguments, by their names.
         keywords: keyword arguments.
-        asked: the same, where it has such arguments.
+        optional: the same, where it has such arguments.
         gives: the class of what is made; ``None`` where a call says nothing of it.
         network: whether the loss learns it.
     """
 
     handed: str = ""
     keywords: frozenset[str] = field(default_factory=frozenset)
-    asked: frozenset[str] = field(default_factory=frozenset)
+    optional: frozenset[str] = field(default_factory=frozenset)
     gives: str | None = None
     network: bool = False
 
@@ -102,22 +102,22 @@ class Eval(Strict):
     video_every_frames: PositiveInt = 50_000
 
 
-ENCODER = Row("env in_keys", gives=MODULE)
-RNN = Row("in_keys size", asked=frozenset({"state"}), gives=MODULE)
+ENCODER = CallSpec("env in_keys", gives=MODULE)
+RNN = CallSpec("in_keys size", optional=frozenset({"state"}), gives=MODULE)
 
 # What may lie within a network, and what it is handed.
 WITHIN = {
     "encoder": ENCODER,
     "rnn": RNN,
-    "norm": Row("features"),
+    "norm": CallSpec("features"),
 }
 
 # What may stand around a Gymnasium task, and what it is handed.
-WRAPPER = Row("env", gives="gymnasium.Wrapper")
+WRAPPER = CallSpec("env", gives="gymnasium.Wrapper")
 WRAPPERS = re.compile(r"env\.wrappers\.[^.]+")
 
 # Keys of parts that a run itself reads; a part of one's own that has none of them is taken at its word.
-ASKED = {
+QUANTITIES = {
     "rnn": "actor.rnn",
     "workers": "collector.num_workers collector.num_collectors",
     "frames": "collector.frames_per_batch",
@@ -131,32 +131,36 @@ ASKED = {
 }
 
 
-def asked(values: Values, what: str) -> Any:
-    """What a part says of ``what``; ``None`` where it says nothing."""
-    found = (find(values, key) for key in ASKED[what].split())
-    return next((each for each in found if each is not None), None)
+def quantity(values: Values, what: str) -> Any:
+    """The value of a quantity such as ``frames``, under any of its keys; ``None`` without one."""
+    candidates = (find(values, key) for key in QUANTITIES[what].split())
+    return next((candidate for candidate in candidates if candidate is not None), None)
 
 
-def row_of(path: str) -> Row:
+def call_spec(path: str) -> CallSpec:
     """What the part at a dotted path is handed; one that only others read is handed nothing by the run."""
     path = re.sub(r"^extra_learners\.\w+\.", "", path)
     head, _, below = path.partition(".")
     if WRAPPERS.fullmatch(path):
         return WRAPPER
     if path == "writes":
-        return Row("networks")
+        return CallSpec("networks")
     if path == "env.make":
-        return Row("id", gives="gymnasium.Env")
+        return CallSpec("id", gives="gymnasium.Env")
     if head in NETWORKS and below:
-        return WITHIN.get(below, Row())
+        return WITHIN.get(below, CallSpec())
     if head in ("transforms", "logger") and "." not in below:
-        return ROWS[head]
-    return Row(gives="torchrl.objectives.LossModule") if path == "loss.module" else ROWS.get(path, Row())
+        return CALL_SPECS[head]
+    return (
+        CallSpec(gives="torchrl.objectives.LossModule")
+        if path == "loss.module"
+        else CALL_SPECS.get(path, CallSpec())
+    )
 
 
 def is_a_part(name: str) -> str:
     """What may be chosen is a group."""
-    if name not in (groups := [*ROWS, "loss"]) and name != "because":
+    if name not in (groups := [*CALL_SPECS, "loss"]) and name != "because":
         raise PydanticCustomError("group", f"Input should be one of the groups {', '.join(groups)}")
     return name
 
@@ -201,7 +205,9 @@ class ExtraLearner(Strict):
     optim: Built
     minibatches: Built | None = None  # null: those of the run's own loss
     target: Built | None = None
-    writes: Annotated[Built | None, Row("networks")] = None  # called with the batch that was learned from
+    writes: Annotated[Built | None, CallSpec("networks")] = (
+        None  # called with the batch that was learned from
+    )
 
 
 class InitFrom(Strict):
@@ -216,77 +222,87 @@ class Keys(Strict):
     """What is no part."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)]
-    run_dir: Annotated[str, Role.PROCESS]
-    resume: Annotated[str | None, Role.PROCESS]
-    trust: Annotated[bool, Role.PROCESS]
+    run_dir: Annotated[str, KeyScope.PROCESS]
+    resume: Annotated[str | None, KeyScope.PROCESS]
+    trust: Annotated[bool, KeyScope.PROCESS]
     init_from: InitFrom = InitFrom()  # not in the files of older runs
-    total_frames: Annotated[PositiveInt, Role.LENGTH]
-    anneal_frames: Annotated[PositiveInt, Role.LENGTH]
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), Role.MACHINE]
-    torch_threads: Annotated[PositiveInt | Literal["auto"], Role.MACHINE]
-    compile: Annotated[bool | Literal["auto"], Role.MACHINE]
-    cudagraph: Annotated[bool, Role.MACHINE]
+    total_frames: Annotated[PositiveInt, KeyScope.LENGTH]
+    anneal_frames: Annotated[PositiveInt, KeyScope.LENGTH]
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), KeyScope.MACHINE]
+    torch_threads: Annotated[PositiveInt | Literal["auto"], KeyScope.MACHINE]
+    compile: Annotated[bool | Literal["auto"], KeyScope.MACHINE]
+    cudagraph: Annotated[bool, KeyScope.MACHINE]
     init_stats_frames: Annotated[int, Field(gt=1)] | None
-    max_grad_norm: Annotated[PositiveFloat | None, Role.LEARNING]
-    target_kl: Annotated[PositiveFloat | None, Role.LEARNING]
-    log_every_frames: Annotated[PositiveInt, Role.RECORD]
-    checkpoint_every_frames: Annotated[PositiveInt, Role.RECORD]
-    keep_checkpoints: Annotated[PositiveInt, Role.RECORD]
-    eval: Annotated[Eval, Role.LENGTH]
+    max_grad_norm: Annotated[PositiveFloat | None, KeyScope.LEARNING]
+    target_kl: Annotated[PositiveFloat | None, KeyScope.LEARNING]
+    log_every_frames: Annotated[PositiveInt, KeyScope.RECORD]
+    checkpoint_every_frames: Annotated[PositiveInt, KeyScope.RECORD]
+    keep_checkpoints: Annotated[PositiveInt, KeyScope.RECORD]
+    eval: Annotated[Eval, KeyScope.LENGTH]
     algo: str
     action_spaces: list[Actions]
     compatible_with: CompatibleWith
     extra_learners: dict[Annotated[str, Field(pattern=r"^[a-z_]+$")], ExtraLearner] = {}
     task: str
-    loss: Annotated[Loss, Role.LEARNING]
+    loss: Annotated[Loss, KeyScope.LEARNING]
 
 
 class Parts(Keys):
     """The whole configuration, resolved; of what is built a row each."""
 
-    env: Annotated[Built, Row("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")]
-    transforms: Annotated[dict[str, Built], Row(asked=frozenset({"env"}), gives="torchrl.envs.Transform")]
+    env: Annotated[
+        Built, CallSpec("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")
+    ]
+    transforms: Annotated[
+        dict[str, Built], CallSpec(optional=frozenset({"env"}), gives="torchrl.envs.Transform")
+    ]
     encoder: Annotated[Built | None, ENCODER] = None  # these two lie within networks, which name them
     rnn: Annotated[Built | None, RNN] = None
-    actor: Annotated[Built, Row("env", gives=MODULE, network=True)]
-    critic: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
-    value: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)]
-    mixer: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)] = None
-    discriminator: Annotated[Built | None, Row("env actor", gives=MODULE, network=True)] = None
+    actor: Annotated[Built, CallSpec("env", gives=MODULE, network=True)]
+    critic: Annotated[Built | None, CallSpec("env actor", gives=MODULE, network=True)]
+    value: Annotated[Built | None, CallSpec("env actor", gives=MODULE, network=True)]
+    mixer: Annotated[Built | None, CallSpec("env actor", gives=MODULE, network=True)] = None
+    discriminator: Annotated[Built | None, CallSpec("env actor", gives=MODULE, network=True)] = None
     exploration: Annotated[
         Built | None,
-        Role.LEARNING,
-        Row("action_spec", asked=frozenset({"action_mask_key", "action_key"}), gives=MODULE),
+        KeyScope.LEARNING,
+        CallSpec("action_spec", optional=frozenset({"action_mask_key", "action_key"}), gives=MODULE),
     ]
     collector: Annotated[
-        Built, Row("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))
+        Built, CallSpec("env make_env policy", frozenset({"seed", "device", "stop"}), frozenset({"data"}))
     ]
-    buffer: Annotated[Built | None, Row(gives="torchrl.data.ReplayBuffer")]
+    buffer: Annotated[Built | None, CallSpec(gives="torchrl.data.ReplayBuffer")]
     data: Annotated[
-        Built | None, Row("env actor", asked=frozenset({"make_env"}), gives="torchrl.data.ReplayBuffer")
+        Built | None,
+        CallSpec("env actor", optional=frozenset({"make_env"}), gives="torchrl.data.ReplayBuffer"),
     ] = None
-    minibatches: Annotated[Built, Role.LEARNING, Row("buffer loss", asked=frozenset({"data"}))]
-    target: Annotated[Built | None, Role.LEARNING, Row("loss", gives="torchrl.objectives.TargetNetUpdater")]
-    optim: Annotated[Built, Role.LEARNING, Row("parameters", gives="torch.optim.Optimizer")]
-    schedule: Annotated[Built | None, Role.LEARNING, Row("optimizer batches")]
+    minibatches: Annotated[Built, KeyScope.LEARNING, CallSpec("buffer loss", optional=frozenset({"data"}))]
+    target: Annotated[
+        Built | None, KeyScope.LEARNING, CallSpec("loss", gives="torchrl.objectives.TargetNetUpdater")
+    ]
+    optim: Annotated[Built, KeyScope.LEARNING, CallSpec("parameters", gives="torch.optim.Optimizer")]
+    schedule: Annotated[Built | None, KeyScope.LEARNING, CallSpec("optimizer batches")]
     logger: Annotated[
         dict[str, Built] | None,
         BeforeValidator(by_name),
-        Role.RECORD,
-        Row("", frozenset({"directory", "config", "name", "run_id"})),
+        KeyScope.RECORD,
+        CallSpec("", frozenset({"directory", "config", "name", "run_id"})),
     ]
 
 
-ROWS = {
-    name: row for name, info in Parts.model_fields.items() for row in info.metadata if isinstance(row, Row)
+CALL_SPECS = {
+    name: row
+    for name, info in Parts.model_fields.items()
+    for row in info.metadata
+    if isinstance(row, CallSpec)
 }
-NETWORKS = [name for name, row in ROWS.items() if row.network]
+NETWORKS = [name for name, row in CALL_SPECS.items() if row.network]
 
 
-def keys(*roles: Role) -> frozenset[str]:
+def keys(*roles: KeyScope) -> frozenset[str]:
     """The top-level keys that have one of ``roles``."""
     return frozenset(
-        name for name, info in Parts.model_fields.items() if any(each in roles for each in info.metadata)
+        name for name, info in Parts.model_fields.items() if any(role in roles for role in info.metadata)
     )
 
 

@@ -27,7 +27,7 @@ from hydrl.config.describe import chosen, env_named, named, use
 from hydrl.config.hydra_errors import every_mistake
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import ASKED, NETWORKS, RULES, Loss, Part, Parts, asked, nullable
+from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Part, Parts, nullable, quantity
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import explain, one_of, unresolved
 from hydrl.config.tree import choices, content, find, target_of
@@ -61,13 +61,13 @@ class Settings(Parts):
     def choose(self) -> None:
         """Puts in place of ``auto`` what it comes to here."""
         if self.compile == "auto":
-            loss, rnn = self.loss.module["_target_"].rpartition(".")[2], asked(vars(self), "rnn")
-            found = auto_values.compiling(
+            loss, rnn = self.loss.module["_target_"].rpartition(".")[2], quantity(vars(self), "rnn")
+            chosen = auto_values.compiling(
                 loss, self.updates, self.loss.compile_min_updates, recurrent=bool(rnn)
             )
-            self._put("compile", *(found if self.updates else (False, "")))
+            self._put("compile", *(chosen if self.updates else (False, "")))
         if self.torch_threads == "auto":
-            workers = asked(vars(self), "workers") is not None
+            workers = quantity(vars(self), "workers") is not None
             self._put("torch_threads", *auto_values.threads(self.work, workers=workers))
 
     def keep(self, then: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ class Settings(Parts):
             self._put(key, then.get(key), "as the run began")
         if any(key_of(word).endswith("encoder.scale") for word in words()):
             return
-        encoders = [each for each in targets(then) if each[1]["_target_"] == target_of("encoder/auto")]
+        encoders = [target for target in targets(then) if target[1]["_target_"] == target_of("encoder/auto")]
         for path, node in encoders:
             for values in (vars(self), self._shown):
                 if isinstance(encoder := find(values, path), dict):
@@ -111,12 +111,12 @@ class Settings(Parts):
     @property
     def frames_per_batch(self) -> int:
         """Frames the collector hands over at once."""
-        return asked(vars(self), "frames")
+        return quantity(vars(self), "frames")
 
     @property
     def num_envs(self) -> int:
         """Environments stepped together in a process."""
-        return asked(vars(self), "envs")
+        return quantity(vars(self), "envs")
 
     @property
     def from_data(self) -> bool:
@@ -136,7 +136,7 @@ class Settings(Parts):
     @property
     def updates(self) -> int:
         """Updates in the run, where its minibatches say how many a batch they are."""
-        epochs, size, updates = (asked(vars(self), each) for each in ("epochs", "size", "updates"))
+        epochs, size, updates = (quantity(vars(self), name) for name in ("epochs", "size", "updates"))
         awaiting = max(0, -(-self.awaited[1] // self.frames_per_batch) - 1)
         return max(0, self.batches - awaiting) * (
             updates or (epochs or 1) * (self.frames_per_batch // (size or self.frames_per_batch))
@@ -145,17 +145,17 @@ class Settings(Parts):
     @property
     def awaited(self) -> tuple[str, int]:
         """The key of how many frames a replay buffer has before the first update, and how many; else 0."""
-        if asked(vars(self), "warmup") is None:
+        if quantity(vars(self), "warmup") is None:
             return "", 0
-        awaited = ((ASKED[each], asked(vars(self), each) or 0) for each in ("warmup", "size"))
+        awaited = ((QUANTITIES[name], quantity(vars(self), name) or 0) for name in ("warmup", "size"))
         return max(awaited, key=itemgetter(1))
 
     @property
     def work(self) -> int:
         """Rows of a minibatch times the largest product of neighbouring hidden widths."""
         widths = [part.get("num_cells", []) for part in self.networks.values()]
-        largest = max((a * b for each in widths for a, b in pairwise(each)), default=0)
-        return (asked(vars(self), "size") or 0) * largest
+        largest = max((a * b for cells in widths for a, b in pairwise(cells)), default=0)
+        return (quantity(vars(self), "size") or 0) * largest
 
     @property
     def networks(self) -> dict[str, Part]:
@@ -181,7 +181,8 @@ class Settings(Parts):
         """What learns from each batch, in order; the run's own loss comes last."""
         own = {"max_grad_norm": self.max_grad_norm, "target_kl": self.target_kl, **self.compiling}
         before = {
-            name: Learning(partial(build, each), each.loss, {}) for name, each in self.extra_learners.items()
+            name: Learning(partial(build, extra), extra.loss, {})
+            for name, extra in self.extra_learners.items()
         }
         return before | {"": Learning(self.build, self.loss, own)}
 
@@ -247,22 +248,26 @@ def idle(settings: Settings) -> Iterator[str]:
     if not settings.updates:
         key, frames = settings.awaited
         yield f"no update will be made: {key}={frames} is more than total_frames={settings.total_frames}"
-    elif settings.awaited[0] == ASKED["size"] and settings.awaited[1] > asked(vars(settings), "warmup"):
+    elif settings.awaited[0] == QUANTITIES["size"] and settings.awaited[1] > quantity(
+        vars(settings), "warmup"
+    ):
         yield (
             f"no update is made before the replay buffer holds minibatches.size={settings.awaited[1]} "
-            f"frames, more than minibatches.warmup_frames={asked(vars(settings), 'warmup')}"
+            f"frames, more than minibatches.warmup_frames={quantity(vars(settings), 'warmup')}"
         )
 
 
 def on_sequences(settings: Settings) -> Iterator[str]:
     """Says of a loss of the user's own that it learns from sequences, where its file does not declare it."""
     loss = settings.loss
-    if asked(vars(settings), "burn_in") is None or "sequences" in loss.compatible_with.get("minibatches", ()):
+    if quantity(vars(settings), "burn_in") is None or "sequences" in loss.compatible_with.get(
+        "minibatches", ()
+    ):
         return
     if not {*chosen("loss", loss.module)} & {*choices(CONFIGS / "loss")}:
         yield (
             f"{named('loss', loss.module)} learns from sequences of "
-            f"minibatches.sequence={asked(vars(settings), 'sequence')} steps, as the policy is recurrent; "
+            f"minibatches.sequence={quantity(vars(settings), 'sequence')} steps, as the policy is recurrent; "
             "where it can, let its file say `compatible_with: {minibatches: [sequences]}`, else leave rnn out"
         )
 
@@ -275,12 +280,12 @@ class Learning(NamedTuple):
     options: dict[str, Any]
 
 
-def build(given: Any, part: str) -> Builder:
+def build(settings: Any, part: str) -> Builder:
     """See :meth:`Settings.build`; what ``given`` has no such part of is none."""
-    node = given.loss.module if part == "loss" else getattr(given, part, None)
+    node = settings.loss.module if part == "loss" else getattr(settings, part, None)
     if node is None:
         return nothing
-    if part == "buffer" and (steps := steps_of_a_row(given.minibatches)) > 1:
+    if part == "buffer" and (steps := steps_of_a_row(settings.minibatches)) > 1:
         node = of_sequences(node, steps)
     make = builder(with_wrappers(node) if part == "env" else node)
     return partial(network, part, make) if part in NETWORKS else make
@@ -290,7 +295,7 @@ def with_wrappers(env: Part) -> Part:
     """An environment's node; a Gymnasium task's wrappers are called with each task, and not before."""
     if not (wrappers := env.get("wrappers")) or env["_target_"] != target_of("env/gym"):
         return env
-    return env | {"wrappers": {name: each | {"_partial_": True} for name, each in wrappers.items()}}
+    return env | {"wrappers": {name: wrapper | {"_partial_": True} for name, wrapper in wrappers.items()}}
 
 
 def steps_of_a_row(minibatches: Part) -> int:
@@ -318,12 +323,14 @@ def network(part: str, make: Builder, *handed: Any) -> Any:
     Raises:
         UserError: if it lacks that.
     """
-    made = make(*handed)
-    if not hasattr(made, "in_keys"):
-        raise UserError(f"{part}: is a {type(made).__name__}. Wrap it in a TensorDictModule.")
-    if part == "actor" and (lacking := set(handed[0].action_keys) - set(made.out_keys)):
-        raise UserError(f"actor: writes {made.out_keys}, but not {', '.join(map(str, lacking))}, the action.")
-    return made
+    built = make(*handed)
+    if not hasattr(built, "in_keys"):
+        raise UserError(f"{part}: is a {type(built).__name__}. Wrap it in a TensorDictModule.")
+    if part == "actor" and (lacking := set(handed[0].action_keys) - set(built.out_keys)):
+        raise UserError(
+            f"actor: writes {built.out_keys}, but not {', '.join(map(str, lacking))}, the action."
+        )
+    return built
 
 
 def builder(node: Part) -> Builder:
@@ -333,28 +340,30 @@ def builder(node: Part) -> Builder:
     checked once, and calling the plain partial costs nothing.
     """
     try:
-        made = instantiate(plain(node), _partial_=True, _convert_="all")
+        built = instantiate(plain(node), _partial_=True, _convert_="all")
     except InstantiationException as error:
         reason = str(error.__cause__ or error).split("full_key")[0]
         raise UserError(
             f"_target_={node['_target_']}: cannot be built: {' '.join(reason.split())}"
         ) from error
-    return partial(made.func, *made.args, **{key: nested(key, value) for key, value in made.keywords.items()})
+    return partial(
+        built.func, *built.args, **{key: nested(key, value) for key, value in built.keywords.items()}
+    )
 
 
 def plain(node: Any) -> Any:
     """A part without what it needs of others, which is no argument."""
     if isinstance(node, list):
-        return [plain(each) for each in node]
+        return [plain(part) for part in node]
     if isinstance(node, dict):
-        return {key: plain(each) for key, each in node.items() if key not in RULES or "_target_" not in node}
+        return {key: plain(part) for key, part in node.items() if key not in RULES or "_target_" not in node}
     return node
 
 
 def nested(key: str, value: Any) -> Any:
     """``in_keys`` and the like as TorchRL reads them: a nested entry is a list in YAML and a tuple here."""
     if key.endswith("_keys") and isinstance(value, list):
-        return [tuple(each) if isinstance(each, list) else each for each in value]
+        return [tuple(part) if isinstance(part, list) else part for part in value]
     return value
 
 
@@ -407,22 +416,25 @@ def check_stranger(settings: Settings, typed: Sequence[str] = ()) -> None:
     Raises:
         UserError: naming what ``trust=true`` would allow.
     """
-    values, told = settings.model_dump(), f"resume={settings.resume}"
-    check_trust(values, told, typed)
-    check_addresses(values, told, typed)
+    values, resumed = settings.model_dump(), f"resume={settings.resume}"
+    check_trust(values, resumed, typed)
+    check_addresses(values, resumed, typed)
     if "${oc.env:" in str(settings.shown["logger"]):  # which sends it away
-        raise UserError(f"{told}: its logger is given environment variables. Add trust=true if you trust it.")
+        raise UserError(
+            f"{resumed}: its logger is given environment variables. Add trust=true if you trust it."
+        )
     scratch = find(values, "buffer.storage.scratch_dir")
     if scratch and Path(settings.run_dir).resolve() not in Path(scratch).resolve().parents:
         raise UserError(
-            f"{told}: buffer.storage.scratch_dir={scratch} is outside the run. Add trust=true to write there."
+            f"{resumed}: buffer.storage.scratch_dir={scratch} is outside the run. Add trust=true to write "
+            "there."
         )
 
 
 def typed_now() -> list[str]:
     """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before."""
-    said = [key_of(word) for word in words()]
-    return words()[said.index("resume") :] if "resume" in said else []
+    typed_keys = [key_of(word) for word in words()]
+    return words()[typed_keys.index("resume") :] if "resume" in typed_keys else []
 
 
 def as_written(cfg: DictConfig) -> dict[str, Any]:
@@ -447,15 +459,17 @@ def whole(values: Any) -> dict[str, Any]:
     goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
     """
     composed = new_config(values, scale="bounds").items()
-    made: dict[str, Any] = {key: None if each == {} and nullable(key) else each for key, each in composed}
-    relabelled = (made.get("buffer") or {}).get("_target_") == target_of("buffer/hindsight")
-    for network in (made.get(name) or {} for name in NETWORKS):
+    current: dict[str, Any] = {
+        key: None if value == {} and nullable(key) else value for key, value in composed
+    }
+    relabelled = (current.get("buffer") or {}).get("_target_") == target_of("buffer/hindsight")
+    for network in (current.get(name) or {} for name in NETWORKS):
         if relabelled and network.get("in_keys", ...) is None:
             network["in_keys"] = ["observation", "desired_goal"]
-        said, own = network.get("encoder"), made.get("encoder") or {}
-        if isinstance(said, str) and said != "shared":
-            network["encoder"] = own | ({"reader": said} if said != "own" else {})
-    return made
+        encoder, own = network.get("encoder"), current.get("encoder") or {}
+        if isinstance(encoder, str) and encoder != "shared":
+            network["encoder"] = own | ({"reader": encoder} if encoder != "own" else {})
+    return current
 
 
 def check_action_space(settings: Settings, kind: str) -> None:
@@ -467,9 +481,11 @@ def check_action_space(settings: Settings, kind: str) -> None:
     """
     has = f"{env_named(settings.task, settings.env)} has {kind} actions"
     if kind not in settings.action_spaces:
-        given = fits_data(settings.algo)
-        able = [name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == given]
-        advice = use("algo", able) if able else f"No algorithm here can{' from a dataset' * given}"
+        is_offline = fits_data(settings.algo)
+        able = [
+            name for name, kinds in algorithms().items() if kind in kinds and fits_data(name) == is_offline
+        ]
+        advice = use("algo", able) if able else f"No algorithm here can{' from a dataset' * is_offline}"
         if settings.env["_target_"] == VMAS and "multi-agent discrete" in settings.action_spaces:
             advice = f"Add +env.continuous_actions=false. {advice}"
         if "one-hot" in kind:
@@ -490,7 +506,7 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
         alike: whether all their agents observe and act alike.
     """
     needs = [network.get("requires", {}) for network in settings.networks.values()]
-    if len(groups) > 1 and any("agent_groups" in each for each in needs):
+    if len(groups) > 1 and any("agent_groups" in rule for rule in needs):
         env = env_named(settings.task, settings.env)
         joined = ", or env.group_map=all_in_one_group" * (alike and "group_map" in settings.env)
         raise UserError(

@@ -53,21 +53,21 @@ def ill_wrapped(values: Values) -> Iterator[str]:
 
 def ill_named(values: Values) -> Iterator[str]:
     """Numbers of ``info`` that are no names, or have one that the log needs itself."""
-    given = values["env"].get("info_keys")
-    if given is None or values["env"]["_target_"] != target_of("env/gym"):
+    info_keys = values["env"].get("info_keys")
+    if info_keys is None or values["env"]["_target_"] != target_of("env/gym"):
         return
-    whole, each = isinstance(given, list), given if isinstance(given, Mapping) else {}
-    names = list(given) if whole else list(each)
-    if not (whole or each) or not all(isinstance(name, str) and name for name in names):
+    whole, reductions = isinstance(info_keys, list), info_keys if isinstance(info_keys, Mapping) else {}
+    names = list(info_keys) if whole else list(reductions)
+    if not (whole or reductions) or not all(isinstance(name, str) and name for name in names):
         like = "[distance], or {distance: mean} for its mean or sum over an episode"
-        yield f"env.info_keys={show(given)}: should be a list of names in info. Write {like}."
-    for name, how in each.items():
+        yield f"env.info_keys={show(info_keys)}: should be a list of names in info. Write {like}."
+    for name, how in reductions.items():
         if how not in FOLLOWED:
             yield f"env.info_keys.{name}={show(how)}: should be last, mean or sum."
     for name in names:
         if taken := [f"{room}/{name}" for room in OWN_NUMBERS if name in OWN_NUMBERS[room].split()]:
             yield (
-                f"env.info_keys={show(given)}: {' and '.join(taken)} is a metric of hydrl's own. Let the "
+                f"env.info_keys={show(info_keys)}: {' and '.join(taken)} is a metric of hydrl's own. Let the "
                 f"environment, or a wrapper, give {name} under another name."
             )
 
@@ -78,13 +78,13 @@ def lacking(values: Values) -> Iterator[str]:
     for path, part in [*targets(values), (f"eval.backend={values['eval']['backend']}", backend)]:
         if (package := part.get("requires", {}).get("package")) is None:
             continue
-        if (found := importlib.util.find_spec(package)) is None or found.origin is None:
-            asked = env_named(values["task"], part) if path == "env" else path
-            asked = re.sub(r"^(\w+)\.(\w+)$", r"\1=\2", asked)  # logger.wandb
-            asked = asked if "=" in asked else named(path, part)
+        if (spec := importlib.util.find_spec(package)) is None or spec.origin is None:
+            setting = env_named(values["task"], part) if path == "env" else path
+            setting = re.sub(r"^(\w+)\.(\w+)$", r"\1=\2", setting)  # logger.wandb
+            setting = setting if "=" in setting else named(path, part)
             extra = "" if package == "wandb" else f"[{package}]"  # which comes with hydrl itself
-            yield f"{asked}: needs a package that is not installed. Run pip install 'hydrl{extra}'."
+            yield f"{setting}: needs a package that is not installed. Run pip install 'hydrl{extra}'."
         elif package == "vmas":
-            offered = [each.stem for each in (Path(found.origin).parent / "scenarios").rglob("[!_]*.py")]
+            offered = [file.stem for file in (Path(spec.origin).parent / "scenarios").rglob("[!_]*.py")]
             if part["scenario"] not in offered:
                 yield no_such_choice("env.scenario", part["scenario"], sorted(offered))

@@ -23,7 +23,7 @@ ADDRESSES = ("collector.address", "eval.address")  # of clusters that a run join
 URL = re.compile(r"(?!file:)\b[a-z][\w+.-]*://", re.IGNORECASE)
 
 
-def check_addresses(values: Mapping[str, Any], told: str, typed: Sequence[str] = ()) -> None:
+def check_addresses(values: Mapping[str, Any], setting: str, typed: Sequence[str] = ()) -> None:
     """Refuses to reach another machine whose address came with a run folder.
 
     That is the address of a cluster, and any URL: neither ``auto`` nor an account's or a project's name at a
@@ -39,8 +39,8 @@ def check_addresses(values: Mapping[str, Any], told: str, typed: Sequence[str] =
         within = [word for word in typed if key.startswith(f"{key_of(word)}.") and str(address) in word]
         if key not in map(key_of, typed) and not within and str(address) not in texts():
             raise UserError(
-                f"{told}: {key}={show(address)} reaches another machine. Type it yourself, or add trust=true "
-                "if you trust it."
+                f"{setting}: {key}={show(address)} reaches another machine. Type it yourself, or add "
+                "trust=true if you trust it."
             )
 
 
@@ -48,11 +48,11 @@ def entries(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """What nested dictionaries hold that is none, each by its dotted key."""
     if not isinstance(values, Mapping):
         yield key, values
-    for name, each in values.items() if isinstance(values, Mapping) else ():
-        yield from entries(each, f"{key}.{name}" if key else str(name))
+    for name, entry in values.items() if isinstance(values, Mapping) else ():
+        yield from entries(entry, f"{key}.{name}" if key else str(name))
 
 
-def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ()) -> None:
+def check_trust(values: Mapping[str, Any], setting: str, typed: Sequence[str] = ()) -> None:
     """Refuses what would import or run code that is neither hydrl's nor TorchRL's; imports none of it.
 
     Args:
@@ -63,10 +63,10 @@ def check_trust(values: Mapping[str, Any], told: str, typed: Sequence[str] = ())
     Raises:
         UserError: naming the foreign code.
     """
-    own = named_in_files() | {each.partition("=")[2] for each in typed}
-    if found := sorted(set(foreign(values, own))):
+    own = named_in_files() | {word.partition("=")[2] for word in typed}
+    if strange := sorted(set(foreign(values, own))):
         raise UserError(
-            f"{told}: its configuration names {', '.join(found)}, which is not one of hydrl's parts. "
+            f"{setting}: its configuration names {', '.join(strange)}, which is not one of hydrl's parts. "
             "Add trust=true if you trust that code."
         )
 
@@ -107,5 +107,5 @@ def is_class(name: str) -> bool:
     Functions are left out, as ``torch.load`` runs code, and so is what :data:`REFUSED` names.
     """
     package, _, attribute = name.rpartition(".")
-    found = vars(get_object(package)).get(attribute) if package in PACKAGES else None
-    return isinstance(found, type) and not found.__module__.startswith(REFUSED)
+    value = vars(get_object(package)).get(attribute) if package in PACKAGES else None
+    return isinstance(value, type) and not value.__module__.startswith(REFUSED)

@@ -41,7 +41,7 @@ _beside: list[str] = []
 def beside(arguments: Sequence[str]) -> list[str]:
     """What goes without saying beside a command line, kept in mind for :func:`typed`."""
     named, others = split(arguments)
-    words = [searchpath(named)] * bool(named) + [each for each in others if re.match(r"~|[^-=][^=]*=", each)]
+    words = [searchpath(named)] * bool(named) + [word for word in others if re.match(r"~|[^-=][^=]*=", word)]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         _beside[:] = unsaid(words, GlobalHydra.instance().config_loader())
     return list(_beside)
@@ -49,7 +49,7 @@ def beside(arguments: Sequence[str]) -> list[str]:
 
 def typed(words: Iterable[str]) -> list[str]:
     """Those of Hydra's words that somebody typed."""
-    return [each for each in words if each not in _beside]
+    return [word for word in words if word not in _beside]
 
 
 def composed(words: Sequence[str], **options: Any) -> DictConfig:
@@ -61,11 +61,11 @@ def composed(words: Sequence[str], **options: Any) -> DictConfig:
     """
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         words = spelled_out(words)
-        cfg = made = None
+        cfg = composed_options = None
         with suppress(*UNREADABLE):  # it may want what goes without saying
             cfg = compose("train", words, return_hydra_config=True)
-            made = dict(cfg.hydra.runtime.choices)
-        more = unsaid(words, GlobalHydra.instance().config_loader(), made)
+            composed_options = dict(cfg.hydra.runtime.choices)
+        more = unsaid(words, GlobalHydra.instance().config_loader(), composed_options)
         if cfg is None or more:
             return compose("train", [*words, *more], **options)
         if not options.get("return_hydra_config"):
@@ -74,7 +74,7 @@ def composed(words: Sequence[str], **options: Any) -> DictConfig:
         return cfg
 
 
-def unsaid(words: Sequence[str], loader: ConfigLoader, made: Mapping[str, Any] | None = None) -> list[str]:
+def unsaid(words: Sequence[str], loader: ConfigLoader, options: Mapping[str, Any] | None = None) -> list[str]:
     """What goes without saying beside the words of a run.
 
     That is the tuned file of its algorithm and task, unless somebody chose or they are swept over; what an
@@ -87,59 +87,63 @@ def unsaid(words: Sequence[str], loader: ConfigLoader, made: Mapping[str, Any] |
         made: the choice of each group that the words make, where they have been composed.
     """
     sources = (
-        *(Path(each.path) for each in loader.get_sources() if each.scheme() == "file"),
+        *(Path(source.path) for source in loader.get_sources() if source.scheme() == "file"),
         *folders(words),
     )
-    said, named = set(map(key_of, words)), list[str]()
+    typed_keys, named = set(map(key_of, words)), list[str]()
     try:
         parsed = OverridesParser.create().parse_overrides([*words])
-        swept = {each.key_or_group for each in parsed if each.is_sweep_override()}
-        made = choices(words, loader, made)
-        if not swept & {*PAIR, "experiment"} and "~tuned" not in words and (file := unnamed(made, sources)):
-            named, made = [f"tuned={file}"], {**made, "tuned": file}
-        if remembering := [each for each in by_sequences(made) if key_of(each) not in said]:
-            named, made = [*named, *remembering], choices([*words, *named, *remembering], loader)
-        if "~tuned" in words or not any(strangers(made, sources)):
+        swept = {override.key_or_group for override in parsed if override.is_sweep_override()}
+        options = choices(words, loader, options)
+        if (
+            not swept & {*PAIR, "experiment"}
+            and "~tuned" not in words
+            and (file := unnamed(options, sources))
+        ):
+            named, options = [f"tuned={file}"], {**options, "tuned": file}
+        if remembering := [word for word in by_sequences(options) if key_of(word) not in typed_keys]:
+            named, options = [*named, *remembering], choices([*words, *named, *remembering], loader)
+        if "~tuned" in words or not any(strangers(options, sources)):
             return named
-        alone = [each for each in words if key_of(each) == "hydra.searchpath"]
-        meant = choices([*alone, *(f"{each}={made[each]}" for each in (*PAIR, "tuned"))], loader)
-        made = choices([*words, *named], loader)  # of which the tuned file may have made some
-        lost = [each for each in strangers(made, sources) if meant.get(each[0]) != made[each[0]]]
-        left_out = [f"{group}.{key}" for group, key in lost if not takes(group, key, made, sources)]
-        return named + [f"~{key}" for key in left_out if key not in said]
+        alone = [word for word in words if key_of(word) == "hydra.searchpath"]
+        meant = choices([*alone, *(f"{group}={options[group]}" for group in (*PAIR, "tuned"))], loader)
+        options = choices([*words, *named], loader)  # of which the tuned file may have made some
+        lost = [pair for pair in strangers(options, sources) if meant.get(pair[0]) != options[pair[0]]]
+        left_out = [f"{group}.{key}" for group, key in lost if not takes(group, key, options, sources)]
+        return named + [f"~{key}" for key in left_out if key not in typed_keys]
     except UNREADABLE:
         return []
 
 
 def choices(
-    words: Sequence[str], loader: ConfigLoader, made: Mapping[str, Any] | None = None
+    words: Sequence[str], loader: ConfigLoader, options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The choice of each group, as Hydra makes it, or has ``made`` it, of the words and the files chosen."""
-    if made is None:
-        made = loader.compute_defaults_list("train", [*words], RunMode.RUN).overrides.known_choices
-    return {**made, **{key_of(each): None for each in words if each[0] == "~"}}
+    if options is None:
+        options = loader.compute_defaults_list("train", [*words], RunMode.RUN).overrides.known_choices
+    return {**options, **{key_of(word): None for word in words if word[0] == "~"}}
 
 
-def by_sequences(made: Mapping[str, Any]) -> list[str]:
+def by_sequences(options: Mapping[str, Any]) -> list[str]:
     """What learns from sequences, where an RNN was chosen and what learns from single steps."""
-    chosen = {group: able.get(str(made.get(group))) for group, able in OF_SEQUENCES.items()}
-    return [f"{group}={choice}" for group, choice in chosen.items() if choice and made.get("rnn")]
+    chosen = {group: able.get(str(options.get(group))) for group, able in OF_SEQUENCES.items()}
+    return [f"{group}={choice}" for group, choice in chosen.items() if choice and options.get("rnn")]
 
 
-def unnamed(made: Mapping[str, Any], sources: Iterable[Path]) -> str:
+def unnamed(options: Mapping[str, Any], sources: Iterable[Path]) -> str:
     """``ALGO/ENV`` of the choices that were made, where such a tuned file is there and nobody chose."""
-    file = "/".join(str(made.get(each)) for each in PAIR)
-    there = any((folder / "tuned" / f"{file}.yaml").is_file() for folder in sources)
-    return file if there and made.get("tuned") == NOBODY_CHOSE else ""
+    file = "/".join(str(options.get(group)) for group in PAIR)
+    has_preset = any((folder / "tuned" / f"{file}.yaml").is_file() for folder in sources)
+    return file if has_preset and options.get("tuned") == NOBODY_CHOSE else ""
 
 
-def strangers(made: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+def strangers(options: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
     """The tuned numbers, each by its group and its key in it, which the file of the choice does not have."""
-    others = [content(f"/{group}/{made.get(group)}", sources) for group in ("algo", "experiment", "debug")]
-    elsewhere = {key for each in (content("/train", sources), *others) for key in paths(each)}
-    for group, numbers in content(f"/tuned/{made.get('tuned')}", sources).items():
-        known = {"", *paths(content(f"/{group}/{made.get(group)}", sources))}
-        for key in paths(numbers) if group in made else ():
+    others = [content(f"/{group}/{options.get(group)}", sources) for group in ("algo", "experiment", "debug")]
+    elsewhere = {key for tree in (content("/train", sources), *others) for key in paths(tree)}
+    for group, numbers in content(f"/tuned/{options.get('tuned')}", sources).items():
+        known = {"", *paths(content(f"/{group}/{options.get(group)}", sources))}
+        for key in paths(numbers) if group in options else ():
             value, above = find(numbers, key), key.rpartition(".")[0]
             whole = isinstance(value, Mapping) and "_target_" in value  # a part by itself
             new = above in known and key not in known and f"{group}.{key}" not in elsewhere
@@ -147,10 +151,10 @@ def strangers(made: Mapping[str, Any], sources: tuple[Path, ...]) -> Iterator[tu
                 yield group, key
 
 
-def takes(group: str, key: str, made: Mapping[str, Any], sources: tuple[Path, ...]) -> bool:
+def takes(group: str, key: str, options: Mapping[str, Any], sources: tuple[Path, ...]) -> bool:
     """Whether the choice of a group takes a key, or the part in it where that lies, as far as is known."""
     above, _, name = key.rpartition(".")
-    part = find(content(f"/{group}/{made[group]}", sources), above)
+    part = find(content(f"/{group}/{options[group]}", sources), above)
     if not isinstance(part, Mapping) or "_target_" not in part:
         return bool(above)  # no part takes none, a stack of transforms neither; keywords may be any
     try:

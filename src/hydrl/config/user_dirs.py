@@ -34,23 +34,23 @@ def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
         if key in ("--config-dir", "-cd"):
             named.append(value if equals else next(left, ""))
         elif key_of(word) == "hydra.searchpath":
-            named += [each.strip(" '\"") for each in value.strip("[] ").split(",")]
+            named += [name.strip(" '\"") for name in value.strip("[] ").split(",")]
         else:
             others.append(word)
-    plain = [each.removeprefix("file://") for each in named if each]
-    return [Path(each).absolute() for each in plain if "://" not in each], others
+    plain = [name.removeprefix("file://") for name in named if name]
+    return [Path(name).absolute() for name in plain if "://" not in name], others
 
 
 def searchpath(own: Iterable[Path]) -> str:
     """The folders as one override for Hydra."""
-    paths = [f"file://{each}" for each in own]
-    plain = [each if re.fullmatch(r"[\w/.:-]+", each) else quoted(each) for each in paths]
+    paths = [f"file://{path}" for path in own]
+    plain = [path if re.fullmatch(r"[\w/.:-]+", path) else quoted(path) for path in paths]
     return f"hydra.searchpath=[{','.join(plain)}]"
 
 
 def typed(own: Sequence[Path]) -> list[str]:
     """The folders as they are typed: Hydra takes one ``--config-dir``."""
-    return [searchpath(own)] if len(own) > 1 else [f"--config-dir={each}" for each in own]
+    return [searchpath(own)] if len(own) > 1 else [f"--config-dir={path}" for path in own]
 
 
 def use(own: Iterable[Path]) -> None:
@@ -60,11 +60,11 @@ def use(own: Iterable[Path]) -> None:
         UserError: where Hydra would read none of it, not a file, as hydrl has one of that name, or one
             whose keys would lie elsewhere.
     """
-    groups = ["hydra", *(each.name for each in CONFIGS.iterdir() if each.is_dir())]
+    groups = ["hydra", *(entry.name for entry in CONFIGS.iterdir() if entry.is_dir())]
     for folder in own:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder. Name one that holds actor/, env/ or the like.")
-        if not any((folder / each).is_dir() for each in groups):
+        if not any((folder / group).is_dir() for group in groups):
             raise UserError(
                 f"{folder}: holds no group of options, as actor/ or env/. Name the folder that does."
             )
@@ -75,7 +75,7 @@ def use(own: Iterable[Path]) -> None:
             check_package(file, file.relative_to(folder).parts[0])
         for file in files:
             check_file(file, file.relative_to(folder).parts[0], package_of(file))
-        for file in (each for group in groups for each in folder.glob(f"{group}/**/*.yml")):
+        for file in (path for group in groups for path in folder.glob(f"{group}/**/*.yml")):
             raise UserError(f"{file}: is never read. Give it the ending .yaml.")
         if str(folder.parent) not in sys.path:
             sys.path.append(str(folder.parent))
@@ -90,7 +90,7 @@ def check_package(file: Path, group: str) -> None:
     if not (CONFIGS / group).is_dir():
         return
     theirs = [
-        each.read_text(encoding="utf-8").startswith(WHOLE) for each in (CONFIGS / group).rglob("*.yaml")
+        path.read_text(encoding="utf-8").startswith(WHOLE) for path in (CONFIGS / group).rglob("*.yaml")
     ]
     package = package_of(file)
     if all(theirs) and package != "_global_" and package.startswith("_"):
@@ -100,8 +100,8 @@ def check_package(file: Path, group: str) -> None:
         )
     if not any(theirs) and package == "_global_":
         with suppress(YAMLError):  # which Hydra tells of
-            known = {*content("/train"), *(each.name for each in CONFIGS.iterdir()), "hydra", "defaults"}
-            if lost := [str(each) for each in OmegaConf.load(file) if each not in known]:
+            known = {*content("/train"), *(entry.name for entry in CONFIGS.iterdir()), "hydra", "defaults"}
+            if lost := [str(key) for key in OmegaConf.load(file) if key not in known]:
                 raise UserError(
                     f"{file}: {lost[0]} is no key at the top level. Leave out the line `{WHOLE}`, as the "
                     f"files of {group}/ do."
@@ -123,15 +123,15 @@ def package_of(file: Path) -> str:
 
 def sources() -> tuple[Path, ...]:
     """The folders that this run's choices are from, hydrl's first."""
-    found = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
-    return CONFIGS, *(Path(each.path) for each in found if each.schema == "file")
+    config_sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
+    return CONFIGS, *(Path(source.path) for source in config_sources if source.schema == "file")
 
 
 def setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:
     """What was chosen that sets a dotted ``key`` of other groups, as it is typed, ``tuned=dqn/cartpole``."""
     chosen = choices_made()
-    found = [each for each in among if key in paths(content(f"/{each}/{chosen.get(each)}", sources()))]
-    return f"{found[0]}={chosen[found[0]]}" if found else ""
+    owners = [group for group in among if key in paths(content(f"/{group}/{chosen.get(group)}", sources()))]
+    return f"{owners[0]}={chosen[owners[0]]}" if owners else ""
 
 
 def remembered(run: Path) -> list[Path]:
@@ -139,7 +139,7 @@ def remembered(run: Path) -> list[Path]:
     file = run / ".hydra" / "hydra.yaml"
     try:
         hydra = OmegaConf.load(file).hydra.runtime
-        own = [each.path for each in hydra.config_sources if "command-line" in each.provider]
-        return [Path(hydra.cwd, each.removeprefix("file://")) for each in own if "://" not in each]
+        own = [source.path for source in hydra.config_sources if "command-line" in source.provider]
+        return [Path(hydra.cwd, path.removeprefix("file://")) for path in own if "://" not in path]
     except Exception:  # none, or whatever somebody may have put there
         return []

@@ -20,7 +20,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 from hydrl.config.hydra_errors import translate
 from hydrl.config.migrations import new_words, old_word
 from hydrl.config.overrides import key_of, spelled_out, with_paths
-from hydrl.config.schema import Built, Role, Strict, keys
+from hydrl.config.schema import Built, KeyScope, Strict, keys
 from hydrl.config.settings import Settings, load
 from hydrl.config.suggestions import explain, unresolved
 from hydrl.config.tree import find
@@ -78,7 +78,7 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
         raise UserError("out= names no folder; write out=DIR")
     parsed = parse_overrides([as_search_override(word) for word in others])
     for key in parsed:
-        if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys(Role.PROCESS)}:
+        if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys(KeyScope.PROCESS)}:
             raise UserError(
                 f"{key}: the search says this for each run; it has search, {', '.join(SEARCH_KEYS)}"
             )

@@ -10,23 +10,23 @@ from omegaconf import OmegaConf
 
 from hydrl.config.migrations import new_config, with_encoders
 from hydrl.config.overrides import forks, run_of
-from hydrl.config.schema import NETWORKS, InitFrom, Role, asked, keys
+from hydrl.config.schema import NETWORKS, InitFrom, KeyScope, keys, quantity
 from hydrl.config.tree import find, paths, show
 from hydrl.errors import UserError, print_lines
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.run_folder import CONFIG, refuse_links, saved_yaml, summary
 
 # What a resumed run may change.
-FREE = keys(Role.PROCESS, Role.RECORD, Role.LENGTH)
+FREE = keys(KeyScope.PROCESS, KeyScope.RECORD, KeyScope.LENGTH)
 # Each process is started with its own.
-OWN = keys(Role.PROCESS)
+OWN = keys(KeyScope.PROCESS)
 # Which machines collect where there are several, and how long one is waited for.
 MACHINES = {
     f"collector.{key}" for key in ("address", "num_collectors", "num_cpus", "num_gpus", "worker_timeout")
 }
 DATA = "data.path"  # may have been moved, or be named from another folder
 # What a fork may change in addition; but for what its rows, or the names in its state, depend on.
-LEARNING = keys(Role.LEARNING)
+LEARNING = keys(KeyScope.LEARNING)
 FIXED = ("loss.networks", "loss.keys", "minibatches.n_steps", "minibatches.sequence")
 
 SavedSettings = Mapping[str, Any]  # as they are saved
@@ -302,7 +302,7 @@ def needed_to_continue(settings: SavedSettings, point: ResumePoint) -> str:
     ended = summary(point.folder)
     if not ended:
         return ""
-    batch = asked(settings, "frames")
+    batch = quantity(settings, "frames")
     is_trained = -(-settings["total_frames"] // batch) * batch <= point.frames
     reached = ended.get("eval/return_mean") if ended.get("solved_at_frames") is not None else None
     threshold = settings["eval"]["reward_threshold"] if settings["eval"]["stop_when_solved"] else None
