@@ -1,13 +1,13 @@
 """The keys of a run: what each may hold and is for, and what each part is handed; all else reads it here.
 
-Adding a network is a row of :class:`Parts` and a folder of choices.
+The networks are those of ``configs/networks.yaml``.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -17,10 +17,11 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    create_model,
 )
 from pydantic_core import PydanticCustomError
 
-from hydrl.config.tree import find
+from hydrl.config.tree import content, find
 
 Part = dict[str, Any]
 Values = Mapping[str, Any]
@@ -28,6 +29,7 @@ Values = Mapping[str, Any]
 MODULE = "tensordict.nn.TensorDictModuleBase"
 # What rules read of a component in its YAML; no argument of what it builds.
 RULES = ("compatible_with", "requires", "limits")
+NETWORKS: list[str] = content("/networks")["networks"]
 
 
 def names_a_target(node: Part) -> Part:
@@ -70,14 +72,12 @@ class CallSpec:
         keywords: keyword arguments.
         optional: the same, where it has such arguments.
         gives: the class of what is made; ``None`` where a call says nothing of it.
-        network: whether the loss learns it.
     """
 
     handed: str = ""
     keywords: frozenset[str] = field(default_factory=frozenset)
     optional: frozenset[str] = field(default_factory=frozenset)
     gives: str | None = None
-    network: bool = False
 
 
 class Strict(BaseModel):
@@ -165,6 +165,13 @@ def is_a_part(name: str) -> str:
     return name
 
 
+def is_initial(name: str) -> str:
+    """A new run may begin with networks, with what a loss bootstraps from, and with the normalizer."""
+    if name not in (names := [*NETWORKS, "targets", "normaliser"]):
+        raise PydanticCustomError("initial", f"Input should be one of {', '.join(names)}")
+    return name
+
+
 def is_a_network(name: str) -> str:
     """A loss reads what is learned."""
     if name not in NETWORKS:
@@ -172,10 +179,8 @@ def is_a_network(name: str) -> str:
     return name
 
 
-# What a new run may begin with: networks, what a loss bootstraps from, and what observations are seen by.
 Alone = Literal["continuous", "discrete", "multi-discrete"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
-Initial = Literal["actor", "critic", "value", "mixer", "targets", "normaliser"]
 
 # The options of a group that may be chosen; the values of a dotted key that may be set; `because` of what.
 CompatibleWith = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None] | str]
@@ -215,7 +220,7 @@ class InitFrom(Strict):
 
     run: str | None = None
     checkpoint: Literal["best", "last"] | Annotated[int, Field(ge=0)] = "best"
-    parts: Annotated[list[Initial], Field(min_length=1)] | None = None
+    parts: Annotated[list[Annotated[str, AfterValidator(is_initial)]], Field(min_length=1)] | None = None
 
 
 class Keys(Strict):
@@ -247,7 +252,15 @@ class Keys(Strict):
     loss: Annotated[Loss, KeyScope.LEARNING]
 
 
-class Parts(Keys):
+if TYPE_CHECKING:
+    Networks = Keys
+else:  # those that not every algorithm has; saved runs may be older than one of them
+    SPEC = CallSpec("env actor", gives=MODULE)
+    OPTIONAL = {name: (Annotated[Built | None, SPEC], None) for name in NETWORKS if name != "actor"}
+    Networks = create_model("Networks", __base__=Keys, **OPTIONAL)
+
+
+class Parts(Networks):
     """The whole configuration, resolved; of what is built a row each."""
 
     env: Annotated[
@@ -258,11 +271,7 @@ class Parts(Keys):
     ]
     encoder: Annotated[Built | None, ENCODER] = None  # these two lie within networks, which name them
     rnn: Annotated[Built | None, RNN] = None
-    actor: Annotated[Built, CallSpec("env", gives=MODULE, network=True)]
-    critic: Annotated[Built | None, CallSpec("env actor", gives=MODULE, network=True)]
-    value: Annotated[Built | None, CallSpec("env actor", gives=MODULE, network=True)]
-    mixer: Annotated[Built | None, CallSpec("env actor", gives=MODULE, network=True)] = None
-    discriminator: Annotated[Built | None, CallSpec("env actor", gives=MODULE, network=True)] = None
+    actor: Annotated[Built, CallSpec("env", gives=MODULE)]
     exploration: Annotated[
         Built | None,
         KeyScope.LEARNING,
@@ -296,7 +305,6 @@ CALL_SPECS = {
     for row in info.metadata
     if isinstance(row, CallSpec)
 }
-NETWORKS = [name for name, row in CALL_SPECS.items() if row.network]
 
 
 def keys(*roles: KeyScope) -> frozenset[str]:

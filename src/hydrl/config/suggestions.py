@@ -17,12 +17,11 @@ from pydantic import ValidationError
 
 from hydrl.config import CONFIGS
 from hydrl.config.overrides import choices_made, key_of, words
-from hydrl.config.schema import RULES
+from hydrl.config.schema import NETWORKS, RULES
 from hydrl.config.signatures import accepted_parameters
 from hydrl.config.tree import choices, choices_with, find, paths, show
 from hydrl.errors import ConfigError
 
-NETWORKS = ("critic", "value", "mixer", "discriminator")  # that not every algorithm has
 FAMILIES = {"ALE": "atari", "MinAtar": "minatar"}  # the option of env for ids that begin so
 REQUIRED_GROUPS = ("algo", "env", "loss", "collector", "optim")
 NULLS = ("None", "NONE", "Null", "false", "False")
@@ -249,7 +248,7 @@ def advice_on_options(key: str, value: str, known: Sequence[str], values: Mappin
         head, owners = own.partition(".")[0], choices_with(own)
         options = compatible(values, head)
         empty = values.get(head, ...) is None
-        if empty and (set(options) <= {None} if options is not None else head in NETWORKS):
+        if empty and (set(options) <= {None} if options is not None else head in NETWORKS[1:]):
             return f"Leave it out: algo={values['algo']} has no {head}"
         if not owners:
             continue

@@ -79,7 +79,11 @@ def named_in_files() -> set[str]:
 def texts() -> str:
     """What their files hold."""
     files = {file for folder in sources() for file in folder.rglob("*.yaml")}
-    files -= {*CONFIGS.glob("search/*"), CONFIGS / "eval_backends.yaml"}  # which no saved run holds
+    files -= {
+        *CONFIGS.glob("search/*"),
+        CONFIGS / "eval_backends.yaml",
+        CONFIGS / "networks.yaml",
+    }  # which no saved run holds
     return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
