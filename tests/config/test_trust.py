@@ -37,7 +37,7 @@ def test_hydrl_s_own_parts_and_classes_of_the_libraries_are_trusted(values: dict
     ],
 )
 def test_anything_else_is_foreign_unless_it_is_typed_now(values: dict, named: str):
-    with pytest.raises(UserError, match=r"^run=x: its configuration names .*; add trust=true") as error:
+    with pytest.raises(UserError, match=r"^run=x: its configuration names .*Add trust=true") as error:
         check_trust(values, "run=x")
     assert named in str(error.value)
 
