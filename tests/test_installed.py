@@ -139,7 +139,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     [
         ("evaluation", "evaluation: neither key=value nor a command; those are evaluate, record, data, "),
         ("foo=1", "foo=1: no such key. hydrl --cfg job prints all"),
-        ("search=ppo", "search=ppo: a search is made by hydrl search, as search=ppo"),
+        ("search=ppo", "search=ppo: no key of a run. Start hydrl search search=ppo."),
     ],
 )
 def test_a_mistake_is_told_in_a_line(word: str, message: str, told):

@@ -63,6 +63,6 @@ def test_choices_one_hot_in_a_row_are_told_what_would_do(actions, tmp_path):
     done = typed(*words, "~tuned", f"hydra.run.dir={tmp_path}")
     assert done.returncode == 2
     assert (
-        "has one-hot multi-discrete actions; let each choice be an integer, as torchrl.data.MultiCategorical "
-        "has it\n"
+        "has one-hot multi-discrete actions. Let each action be an integer, as in "
+        "torchrl.data.MultiCategorical.\n"
     ) in done.stderr

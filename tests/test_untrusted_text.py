@@ -151,7 +151,7 @@ def test_two_tasks_have_two_pictures(tmp_path, monkeypatch):
             assert not file.exists()
             file.write_text(members[0].env)
 
-    monkeypatch.setattr(pages.figures, "save", draw)
+    monkeypatch.setattr(pages.figures, "draw_curves", draw)
     names = ["a/b", "a_b", "A b", "x" * 300, "x" * 299]
     for seed, name in enumerate(names):
         make_run(tmp_path / "runs" / str(seed), seed, 0, env=name)
@@ -159,7 +159,7 @@ def test_two_tasks_have_two_pictures(tmp_path, monkeypatch):
     shown = re.findall(r"!\[.*?\]\((\S+)\)", (tmp_path / "out" / "report.md").read_text())
     assert len({each.lower() for each in shown}) == len(names)
     assert all((tmp_path / "out" / each).is_file() for each in shown)
-    assert pages.picture_names(["CartPole-v1"]) == ["CartPole-v1"]
+    assert pages.figure_names(["CartPole-v1"]) == ["CartPole-v1"]
 
 
 PUBLISHED = "task,version,method,frames,return,std,seeds,source,protocol,note\n"

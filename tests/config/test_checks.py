@@ -7,7 +7,7 @@ from hydrl.config import CONFIGS
 from hydrl.config.compatibility import OF_THE_ENVIRONMENT
 from hydrl.config.describe import chosen
 from hydrl.config.ranges import LIMITS, RANGES
-from hydrl.config.schema import ASKED, NETWORKS, Parts
+from hydrl.config.schema import NETWORKS, QUANTITIES, Parts
 from hydrl.config.settings import algorithms
 from hydrl.config.suggestions import aliases
 from hydrl.config.tree import choices, find, paths
@@ -35,7 +35,7 @@ def test_every_range_is_that_of_a_key_somebody_can_set():
     typed = {word.partition("=")[0] for word in words if word[0] not in "+~"}
     assert typed <= known | {each.name for each in CONFIGS.iterdir()} | {"hydra.run.dir", "logger.project"}
     ranges = [key.replace("NETWORK", "actor") for _, keys in RANGES for key in keys.split()]
-    assert {key for each in ASKED.values() for key in each.split()} <= known
+    assert {key for each in QUANTITIES.values() for key in each.split()} <= known
     assert {*ranges, *(key for pair in LIMITS for key in pair)} <= known
     assert len(ranges) == len(set(ranges))
     assert len(ranges) >= 30

@@ -315,8 +315,8 @@ def test_only_algorithms_that_can_act_in_the_space_are_named(tmp_path):
             able = [name for name in able if bool(data_of(name)) == bool(data_of(algo))]
             with pytest.raises(UserError) as error:
                 check_action_space(run, kind)
-            assert [name for name in algorithms() if f"use algo={name}" in str(error.value)] == able[:1]
-            assert ("no algorithm here can" in str(error.value)) == (not able)
+            assert [name for name in algorithms() if f"Use algo={name}" in str(error.value)] == able[:1]
+            assert ("No algorithm here can" in str(error.value)) == (not able)
 
 
 QUICKSTART = {  # the tutorial "Reinforcement Learning (PPO) with TorchRL"

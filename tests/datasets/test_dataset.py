@@ -235,7 +235,7 @@ def test_pictures_of_another_size_are_refused(replay_runs, run):
         (["minibatches.share=0.01"], "minibatches.share=0.01 of minibatches.size=32 leaves one of both out"),
         (
             ["minibatches.n_steps=3"],
-            "n_steps=3: does not go with minibatches, which mixes rows of",
+            "n_steps=3: does not go with minibatches=mixed, which mixes rows of",
         ),
         (["minibatches.share=1.0"], "minibatches.share=1.0: should be less than 1"),
         (["buffer=prioritized"], "buffer=prioritized is for a memory alone; use buffer=replay"),

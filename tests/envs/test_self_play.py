@@ -317,7 +317,7 @@ def test_what_cannot_be_played_is_told_in_a_line(words, told):
     ("word", "instead"), [("collector=multi_sync", "collector.num_workers=null"), ("rnn=lstm", "rnn=null")]
 )
 def test_opponents_that_no_policy_could_be_are_refused(word, instead):
-    with pytest.raises(UserError, match=rf"does not work with env\.opponents, .*; use {instead}$"):
+    with pytest.raises(UserError, match=rf"does not go with env\.opponents, .*Use {instead}\.$"):
         settings("algo=ppo", "env=self_play", f"env.id={GAME}", word, "transforms=plain")
 
 

@@ -312,12 +312,12 @@ def test_ray_finds_members_a_machine_by_what_each_needs(swept, fake_ray):
         )[0]
         == 0
     )
-    assert fake_ray.given[:3] == ("hydra.launcher.address", "h:1", None)
+    assert fake_ray.arguments[:3] == ("hydra.launcher.address", "h:1", None)
     assert fake_ray.options == {"max_concurrency": 2, "num_cpus": 2, "num_gpus": 0}
     assert (fake_ray.killed, fake_ray.ended) == (2, 1)  # a member that has ended makes room
     words = "hydra.launcher.n_jobs=3 hydra.launcher.num_cpus=0.5 hydra.sweeper.max_batch_size=1"
     assert swept(f"-m seed=0,6 hydra/launcher=ray_processes {words}")[0] == 0  # a cluster for each batch
-    assert fake_ray.given[1:3] == (None, {"CPU": 1.5, "GPU": 0})
+    assert fake_ray.arguments[1:3] == (None, {"CPU": 1.5, "GPU": 0})
     code, table, output = swept("-m seed=0 hydra/launcher=ray_processes hydra.launcher.num_gpus=1")
     assert (code, table) == (2, [])
     message = "hydra.launcher.num_cpus=1, hydra.launcher.num_gpus=1: no machine of the cluster has as much"

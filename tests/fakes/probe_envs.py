@@ -133,7 +133,7 @@ def fresh(algo: str) -> bool:
 
 def learns_from(keys: Mapping[str, Any]) -> str:
     """``fresh`` batches, a ``replay`` memory or the ``data`` of another run, as the settings of a run say."""
-    if keys["collector"]["_target_"].endswith(".DataSet"):
+    if keys["collector"]["_target_"].endswith(".DatasetCollector"):
         return "data"
     return "fresh" if issubclass(get_object(keys["minibatches"]["_target_"]), Epochs) else "replay"
 

@@ -64,9 +64,11 @@ def wrong_key(path: list[str], values: Any) -> str:
     while path[1:] and not isinstance(find(values, ".".join(path[:-1])), Mapping):
         path.pop()
     key = ".".join(path)
-    if key == "task":  # env=gym and env=custom take it from these
-        env = values.get("env") or {}
-        key = next((f"env.{name}" for name in ("id", "_target_") if env.get(name, key) == values[key]), key)
+    if (
+        key == "task" and isinstance(values.get("env"), Mapping) and key in values
+    ):  # env=gym and env=custom take it from these
+        names = (name for name in ("id", "_target_") if values["env"].get(name, key) == values[key])
+        key = next((f"env.{name}" for name in names), key)
     return key
 
 

@@ -51,7 +51,8 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
             check_addresses({part: values.get(part) for part in PLAYED_COMPONENTS}, f"run={run}")
         return Settings.of(values, saved)
     except ValidationError as error:
-        raise UserError(f"run={run}: config_resolved.yaml does not fit: {explain(error, values)}") from None
+        reason = " ".join(str(explain(error, values)).split())
+        raise UserError(f"run={run}: config_resolved.yaml does not fit: {reason}") from None
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"run={run}: config_resolved.yaml cannot be read: {reason}") from None

@@ -124,7 +124,7 @@ def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
     """Transforms that keep random actions valid, if the environment gives action masks."""
     maker: Any = getattr(make, "func", make)
     id = getattr(make, "keywords", {}).get("id")
-    label = f"env.id={id}" if id else getattr(type(base), "label", maker.__name__)
+    label = f"env.id={id}" if id else getattr(type(base), "entry_label", maker.__name__)
     if heeded := mask_keys(base):
         return [ActionMask(action, mask, label) for action, mask in heeded.items()]
     if any(MASK in (key, key[-1]) for key in base.observation_spec.keys(True, True)):

@@ -230,7 +230,7 @@ def test_a_run_begun_so_is_resumed_exactly_without_the_other(ppo, tmp_path):
         (["init_from=RUN", "init_from.checkpoint=new"], "init_from.checkpoint=new: should be 'best'"),
         (
             ["init_from=RUN/checkpoints/checkpoint-000000000256.torchrl", "init_from.checkpoint=last"],
-            "leave one",
+            "Leave one",
         ),
         (["init_from=RUN", "transforms=plain", "init_from.parts=[normaliser]"], "this run has no normaliser"),
         (
