@@ -199,7 +199,7 @@ def test_pictures_that_cannot_be_drawn_are_a_line(drawn, monkeypatch):
         dm_control.make(SWINGUP, pixels=0)
     monkeypatch.setattr(
         dm_control.ControlEnv,
-        "picture",
+        "draw",
         lambda *_: (_ for _ in ()).throw(RuntimeError("No OpenGL rendering backend is available.")),
     )
     with pytest.raises(UserError, match=r"No OpenGL .*apt install libegl1\)$"):
