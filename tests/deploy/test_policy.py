@@ -96,7 +96,7 @@ def exported(trained, tmp_path_factory):
 
 def draw(policy, *shape: int) -> np.ndarray:
     """Observations, ``[*shape, ...]``."""
-    with gymnasium.make(policy.settings.env["id"]) as task:
+    with gymnasium.make(policy.run.env["id"]) as task:
         space = task.observation_space
     space.seed(0)
     return np.stack([space.sample() for _ in range(int(np.prod(shape)))]).reshape(*shape, *space.shape)
@@ -114,7 +114,7 @@ def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last
     policy = load(name)
     wanted = policy.evaluator(policy.frames, many, SeedStream.LATER)
     seed = episode_seed(policy.evaluator.seed, policy.frames, SeedStream.LATER)
-    tasks = [gymnasium.make(policy.settings.env["id"]) for _ in range(many)]
+    tasks = [gymnasium.make(policy.run.env["id"]) for _ in range(many)]
     for place, task in enumerate(tasks):
         task.reset(seed=seed + place)
     observations = np.stack(
@@ -122,7 +122,7 @@ def test_gymnasium_s_plain_environment_pays_what_the_evaluation_says_to_the_last
     )  # as TorchRL, which seeds by a reset of its own
     returns, lengths = np.zeros(many, np.float32), np.zeros(many, int)
     running = np.ones(many, bool)
-    for _ in range(policy.settings.eval.max_steps):
+    for _ in range(policy.evaluator.max_steps):
         actions = policy.predict(observations) if many > 1 else [policy.predict(observations[0])]
         for place in np.flatnonzero(running):
             observations[place], reward, terminated, truncated, _ = tasks[place].step(actions[place])
@@ -215,9 +215,7 @@ def test_torchrl_s_environment_rolls_out_frozen(load):
 
 def play(policy, steps: int, many: int = 3) -> np.ndarray:
     """What ``many`` episodes of a policy that acts by ``predict`` show, ``[steps, many, *shape]``."""
-    keywords = {
-        key: value for key, value in policy.settings.env.items() if key not in ("_target_", "observe")
-    }
+    keywords = {key: value for key, value in policy.run.env.items() if key not in ("_target_", "observe")}
     tasks = [gymnasium.make(**keywords) for _ in range(many)]
     observations = [[task.reset(seed=place)[0] for place, task in enumerate(tasks)]]
     for step in range(1, steps):

@@ -18,7 +18,6 @@ from torchrl.envs import EnvBase, RenameTransform, TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl import envs
-from hydrl.config.settings import Settings
 from hydrl.datasets import files
 from hydrl.datasets.convert import ABOUT, FORMAT, column_name
 from hydrl.datasets.files import NEXT_OBSERVATIONS, Columns
@@ -38,6 +37,7 @@ from hydrl.envs.transitions import (
 from hydrl.errors import SaveError, UserError
 from hydrl.library_setup import seed_generators
 from hydrl.run.atomic_files import atomically
+from hydrl.run.trained_run import TrainedRun
 from hydrl.specs import INFO, MASK, random_action
 from hydrl.training.evaluator import PolicyEvaluator, episode_seed
 
@@ -60,7 +60,7 @@ def copy_raw_entries(env: EnvBase) -> RenameTransform:
 
 
 def record_episodes(
-    settings: Settings,
+    run: TrainedRun,
     evaluator: PolicyEvaluator,
     trained: int,
     *,
@@ -72,7 +72,7 @@ def record_episodes(
     """Records complete episodes of at least ``frames`` steps in total.
 
     Args:
-        settings: settings of the run.
+        run: the run whose policy plays.
         evaluator: holds the policy and its normalizer.
         trained: frames that the policy was trained for.
         frames: steps to record.
@@ -89,17 +89,17 @@ def record_episodes(
     parts = evaluator.actor.modules()
     if sampled and not any(isinstance(part, ProbabilisticTensorDictModule) for part in parts):
         raise UserError(
-            f"sampled=true: the policy of algo={settings.algo} has no distribution to draw from; leave it "
+            f"sampled=true: the policy of algo={run.algo} has no distribution to draw from; leave it "
             "out, or let a share be played at random, as random=0.5"
         )
     drawn = round(frames * random)
     shares = [(frames - drawn, trained, False), (drawn, 0, True)]  # the random policy is trained for 0 frames
     shares_columns = [
         play_episodes(
-            settings,
+            run,
             evaluator,
             share,
-            seed=episode_seed(settings.seed, learned, stream),
+            seed=episode_seed(run.seed, learned, stream),
             sampled=sampled,
             random=at_random,
         )
@@ -110,7 +110,7 @@ def record_episodes(
 
 
 def play_episodes(
-    settings: Settings, evaluator: PolicyEvaluator, frames: int, *, seed: int, sampled: bool, random: bool
+    run: TrainedRun, evaluator: PolicyEvaluator, frames: int, *, seed: int, sampled: bool, random: bool
 ) -> Columns:
     """Episodes of :func:`record_episodes`, all by the policy or all random.
 
@@ -120,8 +120,8 @@ def play_episodes(
     count = min(MAX_ENVS, frames)
     seed_generators(seed)
     env = envs.make_env(
-        record_transitions(settings.build("env")),
-        [copy_raw_entries, *settings.transform_builders],
+        record_transitions(run.build("env")),
+        [copy_raw_entries, *run.transform_builders],
         num_envs=count,
         device=str(evaluator.make_env.keywords["device"]),
         normaliser=evaluator.normaliser(),
@@ -362,9 +362,9 @@ def check_is_free(out: Path) -> None:
 
 
 def describe_dataset(
-    settings: Settings,
+    run: TrainedRun,
     columns: Columns,
-    run: Path,
+    folder: Path,
     which: str,
     trained: int,
     *,
@@ -373,12 +373,12 @@ def describe_dataset(
 ) -> dict[str, Any]:
     """Contents of ``about.json``: environment, statistics and origin of a dataset."""
     returns, lengths = episode_returns(columns)
-    spec_descriptions = describe_specs(settings.build("env"))
+    spec_descriptions = describe_specs(run.build("env"))
     finite = [value for value in returns.tolist() if math.isfinite(value)]
     return {
         "format": FORMAT,
-        "task": settings.task,
-        "env": settings.shown["env"],
+        "task": run.task,
+        "env": run.shown["env"],
         "rows": len(columns["rewards"]),
         "episodes": len(returns),
         "return_mean": float(np.mean(finite)) if finite else None,
@@ -386,9 +386,9 @@ def describe_dataset(
         "length_mean": float(lengths.mean()) if len(lengths) else None,
         "specs": spec_descriptions,
         "made_by": {
-            "run": str(run.absolute()),
-            "algo": settings.algo,
-            "seed": settings.seed,
+            "run": str(folder.absolute()),
+            "algo": run.algo,
+            "seed": run.seed,
             "checkpoint": which,
             "frames": trained,
             "actions": "sampled" if sampled else "deterministic",

@@ -20,6 +20,7 @@ from hydrl.networks.multi_agent import partly_untrained
 from hydrl.run.checkpoint.archive import find, frames_of, load
 from hydrl.run.checkpoint.user_classes import record_classes, warn_of_changed
 from hydrl.run.run_folder import UNREADABLE, refuse_links, require_run
+from hydrl.run.trained_run import TrainedRun
 from hydrl.specs import mask_key
 from hydrl.training.evaluator import PolicyEvaluator
 
@@ -66,7 +67,7 @@ def open_run(
     trust: bool,
     or_last: bool = False,
     untrained: Sequence[str] = (),
-) -> tuple[Settings, int, PolicyEvaluator]:
+) -> tuple[TrainedRun, int, PolicyEvaluator]:
     """Rebuilds the policy of a run from a checkpoint.
 
     Args:
@@ -78,7 +79,7 @@ def open_run(
         untrained: agent groups that act with their initial weights.
 
     Returns:
-        the run's settings, the frames the policy was trained for, and its evaluator.
+        the run, the frames the policy was trained for, and its evaluator.
 
     Raises:
         UserError: if the folder, the checkpoint, the environment or a group is missing.
@@ -106,7 +107,15 @@ def open_run(
     limit, known = settings.eval.max_steps, lambda: state["normaliser"]
     play = envs.find_family(build("env")).evaluate
     return (
-        settings,
+        TrainedRun(
+            algo=settings.algo,
+            task=settings.task,
+            seed=settings.seed,
+            env=settings.env,
+            shown=settings.shown,
+            build=build,
+            transform_builders=transforms,
+        ),
         frames_of(archive),
         PolicyEvaluator(make_env, actor, known, seed=settings.seed, max_steps=limit, play=play),
     )

@@ -12,7 +12,6 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from hydrl import envs, specs
 from hydrl.config.describe import env_named
-from hydrl.config.settings import Settings
 from hydrl.deploy import export
 from hydrl.deploy.load import open_run
 from hydrl.envs.evaluation import without_log_probabilities
@@ -21,6 +20,7 @@ from hydrl.envs.pettingzoo import PettingZooIO
 from hydrl.errors import UserError, printable
 from hydrl.library_setup import quieten_libraries
 from hydrl.run.process import choose_device
+from hydrl.run.trained_run import TrainedRun
 from hydrl.training.evaluator import PolicyEvaluator, preserve_rng
 
 
@@ -31,7 +31,7 @@ class Policy:
     vector of them, until :meth:`reset`.
 
     Args:
-        settings: settings of the run.
+        run: the run whose policy it is.
         frames: frames it was trained for.
         evaluator: evaluator of the run.
 
@@ -39,11 +39,11 @@ class Policy:
         actor: the policy without exploration, a TorchRL module over transformed observations; its parameters
             require no gradients.
         frames: frames it was trained for.
-        settings: settings of the run.
+        run: the run whose policy it is.
     """
 
-    def __init__(self, settings: Settings, frames: int, evaluator: PolicyEvaluator) -> None:
-        self.settings, self.frames, self.evaluator = settings, frames, evaluator
+    def __init__(self, run: TrainedRun, frames: int, evaluator: PolicyEvaluator) -> None:
+        self.run, self.frames, self.evaluator = run, frames, evaluator
         self.actor = evaluator.actor.requires_grad_(False)
         self.example_env = self.env()
         stacks_frames = any(isinstance(transform, CatFrames) for transform in self.example_env.transform)
@@ -55,7 +55,7 @@ class Policy:
 
     def __repr__(self) -> str:
         """Algorithm, task, seed and frames."""
-        run = self.settings
+        run = self.run
         name = f"{run.algo} on {run.task}, seed {run.seed}"
         return printable(f"<Policy of {name}, after {self.frames:,} frames>")
 
@@ -108,7 +108,7 @@ class Policy:
                 environments of other libraries (VMAS, your own TorchRL class): use :meth:`act`.
         """
         if self.io is None:
-            make: Any = self.settings.build("env")
+            make: Any = self.run.build("env")
             of_agents = make.func is envs.pettingzoo_env
             self.io = PettingZooIO(make) if of_agents else self.gym_io("predict")
         entries = self.io.read(observation, mask)
@@ -125,9 +125,9 @@ class Policy:
         Raises:
             UserError: for other environments; ``asking`` names the method in the message.
         """
-        make: Any = self.settings.build("env")
+        make: Any = self.run.build("env")
         if make.func is not envs.gymnasium_env:
-            env = env_named(self.settings.task, self.settings.env)
+            env = env_named(self.run.task, self.run.env)
             if asking == "export" and specs.agent_groups(self.example_env):
                 raise UserError(f"{env} has several agents, and their policies are not exported")
             raise UserError(
@@ -180,7 +180,7 @@ class Policy:
                 )
             base, builders = (
                 ExternalEnv(self.example_env.base_env, batch_size),
-                self.settings.transform_builders,
+                self.run.transform_builders,
             )
             normaliser = self.evaluator.normaliser()
             self.external_env = envs.make_env(
@@ -209,10 +209,10 @@ class Policy:
                 ``Dict`` or ``Tuple`` actions, and spaces that are no arrays.
         """
         path, io = export.check_export_path(path), self.gym_io("export")
-        network = export.ExportedPolicy(self.settings.build("actor"), self.evaluator, io)
-        acting = Policy(self.settings, self.frames, self.evaluator)
+        network = export.ExportedPolicy(self.run.build("actor"), self.evaluator, io)
+        acting = Policy(self.run, self.frames, self.evaluator)
         episodes = io.sample_observations(2, 4, 8)
-        description = export.describe_policy(self.settings.shown, self.frames, network)
+        description = export.describe_policy(self.run.shown, self.frames, network)
         with set_exploration_type(ExplorationType.DETERMINISTIC), without_log_probabilities(network):
             export.check_outputs(network, episodes, acting.predict, acting.reset)
             export.write_model(network, network.begin(*episodes[0][0]), description, path)
