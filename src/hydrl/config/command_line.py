@@ -2,6 +2,7 @@
 
 import atexit
 import errno
+import gc
 import os
 import re
 import signal
@@ -118,6 +119,7 @@ def leave(code: int) -> NoReturn:
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    gc.disable()  # what is imported at the end, as by Ray, would have everything searched for garbage
     atexit._run_exitfuncs()
     os._exit(code)
 

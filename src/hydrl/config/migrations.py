@@ -22,7 +22,8 @@ RULES = ("compatible_with", "requires")
 @functools.cache
 def table() -> dict[str, dict[str, Any]]:
     """The tables in ``migrations.yaml``."""
-    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # ten times as fast
 
 
 def new_key(key: str) -> str:
