@@ -296,8 +296,8 @@ def sac() -> Iterator[tuple[int, int]]:
             best = values(targets, following, next_actions).amin(0) - alpha * next_log_prob
             goal = rewards + 0.99 * (1 - terminated) * best
         step_down((values(critics, observations, actions) - goal).square().mean((1, 2)).sum(), learn_critics)
-        drawn, log_prob = draw(observations)
-        step_down((alpha * log_prob - values(critics, observations, drawn).amin(0)).mean(), learn_actor)
+        sampled, log_prob = draw(observations)
+        step_down((alpha * log_prob - values(critics, observations, sampled).amin(0)).mean(), learn_actor)
         step_down(-(log_alpha * (log_prob.detach() - 6)).mean(), learn_alpha)
         follow(targets, critics)
 

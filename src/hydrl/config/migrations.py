@@ -227,6 +227,7 @@ def new_class(module: str, path: str) -> tuple[str, str]:
     return module, new_path(f"{module}.{path}").removeprefix(f"{module}.")
 
 
+@functools.cache
 def new_path(name: str) -> str:
     """``name`` with its class or function renamed, where that stands in the table."""
     for old, new in sorted(table()["names"].items(), key=lambda names: -len(names[0])):  # methods first

@@ -92,8 +92,11 @@ def record_episodes(
             f"sampled=true: the policy of algo={run.algo} has no distribution to draw from; leave it "
             "out, or let a share be played at random, as random=0.5"
         )
-    drawn = round(frames * random)
-    shares = [(frames - drawn, trained, False), (drawn, 0, True)]  # the random policy is trained for 0 frames
+    random_frames = round(frames * random)
+    shares = [
+        (frames - random_frames, trained, False),
+        (random_frames, 0, True),
+    ]  # the random policy is trained for 0 frames
     shares_columns = [
         play_episodes(
             run,

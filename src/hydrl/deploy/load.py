@@ -1,13 +1,15 @@
 """Loading of a trained policy from a run folder, with its observation normalizer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from pydantic import ValidationError
+from torch import nn
 from torchrl.checkpoint import Checkpoint
+from torchrl.envs import EnvBase
 
 from hydrl import envs
 from hydrl.config import user_dirs
@@ -91,14 +93,7 @@ def open_run(
     make_env = partial(envs.make_env, build("env"), transforms, device=device)
     env = make_env(normaliser=state["normaliser"], seed=settings.seed)
     actor = build("actor")(env)
-    try:
-        actor.load_state_dict(state["actor"])
-    except (RuntimeError, TypeError, AttributeError) as error:
-        older = "; of a run that observed its mask, write env.action_mask: false into config_resolved.yaml"
-        reason = " ".join(str(error).split())[:200] + (older if mask_key(env) else "")
-        raise UserError(
-            f"run={run}: the policy in {archive.name} does not fit its environment: {reason}"
-        ) from error
+    load_weights(actor, state["actor"], env, f"run={run}: the policy in {archive.name}")
     recorded = Checkpoint.manifest(archive)["metadata"].get("classes")
     warn_of_changed(record_classes(settings.shown), recorded, archive)
     if untrained:
@@ -119,3 +114,17 @@ def open_run(
         frames_of(archive),
         PolicyEvaluator(make_env, actor, known, seed=settings.seed, max_steps=limit, play=play),
     )
+
+
+def load_weights(actor: nn.Module, weights: Mapping[str, Any], env: EnvBase, label: str) -> None:
+    """Loads a saved policy; ``label`` names it in the message.
+
+    Raises:
+        UserError: if it was saved for other observations or actions than those of ``env``.
+    """
+    try:
+        actor.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        older = "; of a run that observed its mask, write env.action_mask: false into config_resolved.yaml"
+        reason = " ".join(str(error).split())[:200] + (older if mask_key(env) else "")
+        raise UserError(f"{label} does not fit its environment: {reason}") from error

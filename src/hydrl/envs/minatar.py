@@ -70,7 +70,7 @@ class MinAtarWrapper(gymnasium.Wrapper):
 
     def render(self) -> Any:
         """An image, ``[10 * CELL_PIXELS, 10 * CELL_PIXELS, 3]``, or what the game itself draws."""
-        drawn = self.env.render()
+        cells = self.env.render()
         if self.render_mode != "rgb_array":
-            return drawn
-        return np.kron((255 * drawn).astype(np.uint8), np.ones((CELL_PIXELS, CELL_PIXELS, 1), np.uint8))
+            return cells
+        return np.kron((255 * cells).astype(np.uint8), np.ones((CELL_PIXELS, CELL_PIXELS, 1), np.uint8))

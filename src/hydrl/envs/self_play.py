@@ -217,11 +217,11 @@ class SelfPlayEnv(gymnasium.Env):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins a game, in which others may move first."""
         super().reset(seed=seed)
-        players, drawn = self.game.possible_agents, self.np_random
+        players, rng = self.game.possible_agents, self.np_random
         while True:
-            self.player = self.seat or players[drawn.integers(len(players))]
-            self.opponent_index = self.opponents.sample(drawn) if self.opponents else None
-            self.game.reset(seed=int(drawn.integers(2**31)))
+            self.player = self.seat or players[rng.integers(len(players))]
+            self.opponent_index = self.opponents.sample(rng) if self.opponents else None
+            self.game.reset(seed=int(rng.integers(2**31)))
             self.moves_first, self.reward, self.episode_return = (
                 self.game.agent_selection == self.player,
                 0.0,
@@ -267,9 +267,9 @@ class SelfPlayEnv(gymnasium.Env):
         mask = find_mask(observation, self.game.infos[player])
         actions = self.game.action_space(player)
         legal = np.ones(actions.n, bool) if mask is None else np.asarray(mask, bool)
-        others, place, drawn = self.opponents, self.opponent_index, self.np_random
-        if others is None or place is None or drawn.random() < others.random_prob:
-            return int(actions.start + drawn.choice(np.flatnonzero(legal)))
+        others, place, rng = self.opponents, self.opponent_index, self.np_random
+        if others is None or place is None or rng.random() < others.random_prob:
+            return int(actions.start + rng.choice(np.flatnonzero(legal)))
         shown = {
             name: adapt_entry(get_path(observation, path), space)
             for name, (path, space) in self.entries.items()

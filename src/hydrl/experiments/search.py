@@ -321,9 +321,9 @@ class Search:
             warnings.simplefilter("ignore")  # the plots are experimental, and warn of few trials
             for file in files:
                 getattr(plots, f"plot_{file.stem}")(self.study)
-                drawn = pyplot.gcf().axes
-                pyplot.gcf().set_size_inches(4 * max(2, len(drawn)), 4)
-                for axes in drawn:  # minor labels of logarithmic axes overlap
+                panels = pyplot.gcf().axes
+                pyplot.gcf().set_size_inches(4 * max(2, len(panels)), 4)
+                for axes in panels:  # minor labels of logarithmic axes overlap
                     axes.tick_params("x", which="minor", labelbottom=False)
                 pyplot.savefig(file, dpi=100, bbox_inches="tight")
                 pyplot.close()

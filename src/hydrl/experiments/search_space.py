@@ -82,8 +82,8 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
             raise UserError(
                 f"{key}: the search says this for each run; it has search, {', '.join(SEARCH_KEYS)}"
             )
-    drawn = {key: override for key, override in parsed.items() if override.is_sweep_override()}
-    single = {key: override.input_line or "" for key, override in parsed.items() if key not in drawn}
+    swept = {key: override for key, override in parsed.items() if override.is_sweep_override()}
+    single = {key: override.input_line or "" for key, override in parsed.items() if key not in swept}
     overrides = [word for key, word in single.items() if key.partition(".")[0] != "search"]
     chosen = [*spelled_out([*single.values()]), "run_dir=unused"]
     chosen += ["+search=${algo}"] * ("search" not in parsed)
@@ -105,7 +105,7 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     with open_dict(cfg):
         del cfg["search"]
     settings = load(cfg)
-    ranges = parse_overrides([f"{key}={text}" for key, text in search["space"].items()]) | drawn
+    ranges = parse_overrides([f"{key}={text}" for key, text in search["space"].items()]) | swept
     ranges = {key: override for key, override in ranges.items() if key not in single}
     if not ranges:
         raise UserError(f"nothing is left to draw; add a range, as {RANGE_EXAMPLE}")
