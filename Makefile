@@ -16,7 +16,7 @@ help: ## list the targets
 train: .venv/ready ## train PPO on the inverted double pendulum, about a minute
 	$(BIN)/python train.py algo=ppo env=inverted_double_pendulum
 
-test: .venv/ready ## run the fast tests, ten minutes on two cores
+test: .venv/ready ## run the fast tests, about twelve minutes on two cores
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: .venv/ready ## run the learning checks and a hundred kills, two hours; parts=run/checkpoint/test_kills one; goes on where it was stopped
