@@ -163,6 +163,7 @@ class EvalSchedule:
         self.set_pending(state["asked"])
 
     def close(self) -> None:
-        """Ends the backend, whatever it is doing."""
+        """Ends the backend, whatever it is doing, and closes the evaluator."""
         if self.backend is not None:
             self.backend.close()
+        self.evaluator.close()

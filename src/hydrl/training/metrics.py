@@ -10,7 +10,7 @@ from torchrl.data import ReplayBuffer
 from hydrl.envs.evaluation import known_means
 from hydrl.experience.episodes import EPISODE, RETURN_TO_GO, complete_episodes
 from hydrl.specs import INFO, LAG
-from hydrl.training.update import Update
+from hydrl.training.learner import Learner
 
 RETURN = ("episode_reward", ("next", "episode_reward"))  # of an episode so far, before a step and after it
 EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
@@ -20,9 +20,8 @@ class Metrics:
     """Collects metrics since the last log row.
 
     Args:
-        update: its learning rate is logged.
+        learners: of the run, its own last; extra ones have metrics under their names.
         exploration: TorchRL's module, or ``None``.
-        before: the names of extra learners.
         data: the dataset of an offline run, whose episodes' statistics stand in each row.
 
     Attributes:
@@ -30,13 +29,9 @@ class Metrics:
     """
 
     def __init__(
-        self,
-        update: Update,
-        exploration: Any,
-        before: Sequence[str] = (),
-        data: ReplayBuffer | None = None,
+        self, learners: Sequence[Learner], exploration: Any, data: ReplayBuffer | None = None
     ) -> None:
-        self.update, self.exploration, self.names = update, exploration, before
+        self.learners, self.exploration = learners, exploration
         self.data = episode_metrics([episodes_of(data.storage[:])]) if data is not None else None
         self.followed: list[str] = []
         self.clear()
@@ -59,9 +54,9 @@ class Metrics:
         self.values |= value_metrics(batch)
         if losses:
             self.losses.append(torch.stack(list(losses)).mean(0))
-        for name, losses_of_learner in zip(self.names, before, strict=True):
+        for learner, losses_of_learner in zip(self.learners[:-1], before, strict=True):
             if losses_of_learner:
-                self.before.setdefault(name, []).append(torch.stack(list(losses_of_learner)).mean(0))
+                self.before.setdefault(learner.name, []).append(torch.stack(list(losses_of_learner)).mean(0))
 
     def row(self) -> dict[str, float]:
         """The ``train/`` and ``loss/`` entries since the last row; then begins a new one."""
@@ -72,7 +67,7 @@ class Metrics:
             **info_metrics(self.episodes),
             **over_steps(self.steps),
             **self.values,
-            "train/learning_rate": self.update.learning_rate,
+            "train/learning_rate": self.learners[-1].update.learning_rate,
             **exploration_metrics(self.exploration),
         }
         self.clear()

@@ -57,11 +57,6 @@ class RunInfo:
     size_note: Sequence[str] = ()
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """What its checkpoints say of it."""
-        return {"settings": self.config, "data": self.data, "classes": self.classes}
-
-    @property
     def name(self) -> str:
         """The name that loggers and the progress bar have for it."""
         return f"{self.algo}-{self.task}-seed{self.seed}"
@@ -127,6 +122,12 @@ class RunLogger:
         self.display = Display(info.name, progress.total_frames, data=info.from_data)
         self.say(*info.notes, *(info.start.lines if info.start else ()), *info.size_note)
         clock.start_loop()
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What checkpoints say of the run: its settings, dataset, user classes and ids at the loggers."""
+        info = self.info
+        return {"logger": self.run_ids, "settings": info.config, "data": info.data, "classes": info.classes}
 
     def write(self) -> None:
         """Writes one log row of everything since the last.
