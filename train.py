@@ -118,7 +118,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
         with checkpoints.saved_on_interrupt(logger.finish), stop.as_interrupt():
             checkpoints.load(point)
             evaluations.join(stop.check)
-            batches = timed("time/collect", collector)
+            batches = timed(collector)
             while not progress.confirmed(evaluate_final, logger.say) and progress.batches_left:
                 checkpoints.maybe_save(settings.checkpoint_every_frames)
                 batch = next(batches)

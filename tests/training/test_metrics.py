@@ -125,7 +125,7 @@ def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_no
             yield item
 
     spent = Clock()
-    for _ in timed("time/test", slowly()):
+    for _ in timed(slowly(), "time/test"):
         work(10.0)
     assert clock[0] == 36.0
     assert spent.activities["time/test"] == pytest.approx(6)

@@ -16,6 +16,7 @@ from torchrl.envs import TransformedEnv
 
 from hydrl.envs import normalizer_state
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
+from hydrl.metric_names import RETURN_MEAN
 from hydrl.run.checkpoint import archive
 from hydrl.run.checkpoint.env_state import RunningEpisodes
 from hydrl.run.checkpoint.fork import changed_states
@@ -175,7 +176,7 @@ class Checkpointer:
             **self.run_metadata,
         }
         if progress.evaluation_now:
-            metadata[archive.SCORE] = progress.score
+            metadata[RETURN_MEAN] = progress.score
         return metadata
 
     def write(self, snapshot: Snapshot) -> None:

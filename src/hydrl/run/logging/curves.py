@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from hydrl.metric_names import RETURN_MEAN, RETURN_STD, TRAIN_RETURN
 from hydrl.run.atomic_files import atomically
 from hydrl.run.logging.loggers import MetricsFile
 
-COLUMNS = ("frames", "train/return", "eval/return_mean", "eval/return_std")
+COLUMNS = ("frames", TRAIN_RETURN, RETURN_MEAN, RETURN_STD)
 
 
 def save_curves(

@@ -19,11 +19,12 @@ from torchrl.record.loggers.trackio import TrackioLogger
 from hydrl.config import PACKAGE
 from hydrl.config.migrations import old_config
 from hydrl.errors import UserError
+from hydrl.metric_names import RETURN_MEAN, TRAIN_RETURN
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint import archive
 from hydrl.run.run_folder import metric_rows
 
-FIRST = ("frames", "train/return")  # columns of metrics.csv
+FIRST = ("frames", TRAIN_RETURN)  # columns of metrics.csv
 
 
 class MetricsFile:
@@ -201,7 +202,7 @@ def trackio(
     """
     os.environ.setdefault("TRACKIO_DIR", str(Path("outputs", "trackio").absolute()))
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it would ask the Hub who is logged in there
-    os.environ.setdefault("TRACKIO_PLOT_ORDER", "eval/return_mean,train/return,eval/*,train/*,loss/*")
+    os.environ.setdefault("TRACKIO_PLOT_ORDER", f"{RETURN_MEAN},{TRAIN_RETURN},eval/*,train/*,loss/*")
     variables = ("TRACKIO_DIR", "TRACKIO_PLOT_ORDER", "HF_HUB_OFFLINE")
     settings = " ".join(f"{variable}={shlex.quote(os.environ[variable])}" for variable in variables)
     print(f"trackio shows the run: {settings} trackio show --project {project}")
