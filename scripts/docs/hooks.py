@@ -16,7 +16,11 @@ PAGES = {
     "train.py": "train.md",
     "docs/tutorial.ipynb": "tutorial.md",
 }
-REDIRECTS = {"learning": "notes/learning", "performance": "notes/performance"}  # old addresses of pages
+REDIRECTS = {  # old addresses of pages
+    "learning": "notes/learning",
+    "own_parts": "own_components",
+    "performance": "notes/performance",
+}
 LINK = re.compile(r"\]\((?:\.\./|docs/)?([^)#:]+)")  # as GitHub follows it from the top level or from docs/
 
 
