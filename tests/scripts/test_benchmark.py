@@ -395,7 +395,7 @@ def test_the_same_defaults_are_compared_by_welch_s_test(tmp_path, monkeypatch):
     written = benchmark.written
     # Two samples of three with standard deviation 2: t = -3 / sqrt(8 / 3), 4 degrees of freedom.
     assert f"| {written(-3.0)} [{written(-7.533)}, {written(1.533)}] | 0.14 |" in page
-    assert "| `sb3/sac env=pendulum` | 10,000 | - | - | - | - |" in page
+    assert "| `sb3/sac env=pendulum` | 4,000 | - | - | - | - |" in page
 
 
 def test_the_default_s_threads_are_compared_within_a_round_and_a_load(monkeypatch, tmp_path):
