@@ -64,7 +64,7 @@ class RunInfo:
     @property
     def name(self) -> str:
         """The name that loggers and the progress bar have for it."""
-        return f"{self.algo}-{self.task}-seed{self.seed}"
+        return f"{self.algo}-{self.task}-seed{self.seed}".replace(":", "-")
 
     @property
     def title(self) -> str:
