@@ -16,11 +16,19 @@ PAGES = {
     "train.py": "train.md",
     "docs/tutorial.ipynb": "tutorial.md",
 }
+REDIRECTS = {  # old addresses of pages
+    "learning": "notes/learning",
+    "own_parts": "own_components",
+    "performance": "notes/performance",
+}
 LINK = re.compile(r"\]\((?:\.\./|docs/)?([^)#:]+)")  # as GitHub follows it from the top level or from docs/
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages, and room for lines of code."""
+    """Adds the pages, the redirects from old addresses, and room for lines of code."""
+    for old, new in REDIRECTS.items():
+        text = f'<meta http-equiv="refresh" content="0; url={new}.html"><a href="{new}.html">{new}</a>\n'
+        files.append(File.generated(config, f"{old}.html", content=text))
     files.append(File.generated(config, "wide.css", content=".md-grid { max-width: 76rem; }\n"))
     for name, page in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ EVAL_EPISODES = "eval/episodes"  # how many
 CUT_EPISODES = "eval/cut_episodes"  # how many of them still ran at `eval.max_steps`
 EVAL_FRAMES = "eval/frames"  # in the summary: frames at the last evaluation
 BEST_RETURN = "best_eval/return_mean"  # in the summary: the highest mean return
+FINAL_RETURN = "final/return_mean"  # of the final evaluation, in TensorBoard
 VIDEO = "eval/video"
 FINAL_VIDEO = "eval/final_video"
 

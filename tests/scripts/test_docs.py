@@ -34,6 +34,7 @@ def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
     assert 'id="hydrl.losses.build.make_loss"' in reference
     assert ":func:" not in reference
     assert "fonts.googleapis.com" not in index
+    assert "url=notes/performance.html" in (tmp_path / "performance.html").read_text()  # an old address
     notebook = (tmp_path / "tutorial.html").read_text()
     shown = ("<video", "data:video/mp4;base64,", "data:image/png;base64,")
     assert [notebook.count(text) for text in shown] == [1, 1, 4]

@@ -19,7 +19,7 @@ from hydrl.run.checkpoint.warm_start import WarmStart
 from hydrl.run.logging import loggers as backends
 from hydrl.run.logging.console import Display, print_summary, say, summary_rows
 from hydrl.run.logging.curves import save_curves
-from hydrl.run.logging.html import as_text, code, fenced, table, write_page
+from hydrl.run.logging.run_page import write_run_page
 from hydrl.run.run_folder import CONFIG, save_config
 from hydrl.training.evaluator import Evaluation
 from hydrl.training.metrics import Metrics
@@ -60,7 +60,7 @@ class RunInfo:
     @property
     def name(self) -> str:
         """The name that loggers and the progress bar have for it."""
-        return f"{self.algo}-{self.task}-seed{self.seed}"
+        return f"{self.algo}-{self.task}-seed{self.seed}".replace(":", "-")
 
     @property
     def title(self) -> str:
@@ -231,7 +231,7 @@ class RunLogger:
         self.waiting = [*state["held"]]
 
     def finish(self, final: Evaluation | None = None, status: str = "finished") -> None:
-        """Writes ``summary.json``, curves and ``run.html``, closes the loggers and prints the closing table.
+        """Writes ``summary.json``, curves and ``run.html``, closes the loggers and prints the summary table.
 
         Args:
             final: the final evaluation; a run that was cut short has none and reports its last.
@@ -254,7 +254,7 @@ class RunLogger:
         self.draw_curves(final, followed)
         rows, is_stopped = summary_rows(summary, self.directory), status in ("interrupted", "failed")
         command = {"resume with": resume_command(self.directory, self.info.needs_trust)} if is_stopped else {}
-        self.write_html(rows | command)
+        write_run_page(self.directory, self.info.title, summary, rows | command, self.info.config)
         self.close(results)
         print_summary(summary, self.directory, *command.values())
 
@@ -301,19 +301,11 @@ class RunLogger:
             self.directory / "curves.png",
             title=self.info.title,
             solved_at=self.progress.solved_at,
-            closing=(frames, final.mean, final.std) if final else None,
+            final=(frames, final.mean, final.std) if final else None,
             followed=followed,
             ends={name: (frames, value) for name, value in (final.info_means() if final else {}).items()},
             **(labels if self.info.from_data else {}),
         )
-
-    def write_html(self, rows: dict[str, str]) -> None:
-        """Writes ``run.html``: the curves, the rows of the closing table and the configuration."""
-        cells = [[as_text(name), code(text)] for name, text in rows.items()]
-        config = fenced((self.directory / CONFIG).read_text(encoding="utf-8"), "yaml")
-        sections = [f"# {as_text(self.info.title)}", "![curves](curves.png)", table(["", ""], cells)]
-        sections += ["## Configuration", config]
-        write_page("\n\n".join(sections), self.directory / "run.html")
 
     def close(self, results: dict[str, Any] | None = None) -> None:
         """Stops the progress bar and finishes the loggers, however the run ended; again does nothing."""
