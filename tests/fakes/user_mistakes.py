@@ -133,7 +133,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=sac env=pendulum target_entropy=-3": ["Write loss.module.target_entropy=-3.\n"],
     "algo=dqn env=cartpole train_frequency=4": ["Write collector.frames_per_batch=4 (frames between "],
     "algo=sac env=pendulum ent_coef=auto": ["Write loss.module.alpha_init=1.0 (the temperature is learned "],
-    # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.
+    # Keys that an algorithm or a preset sets for another class; the folder is docs/my_project.
     "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net": [
         "actor.init=null: my_nets.actor takes no init, which tuned=ppo/cartpole sets",
         "Add tuned=none ~actor.init ~actor.num_cells ~actor.scale ~actor.scale_init.\n",

@@ -267,7 +267,7 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
     if own := next((key for key, value in keys.items() if callable(value)), None):
         raise UserError(
             f"{own}={keys[own]!r}: members are processes of their own, which have no such class; make it a "
-            "choice in a folder (docs/own_parts.md)"
+            "choice in a folder (docs/own_components.md)"
         )
     plain_keys = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in keys.items()}
     several = {
