@@ -49,7 +49,7 @@ def make_pages(runs_by_row: Iterable[Sequence[RunResult]]) -> dict[str, str]:
         for algo, facts in family["algorithms"].items():
             parts += section(algo, facts, [runs for runs in rows if runs[0].algo == algo])
         envs = sorted({runs[0].env for runs in rows if runs[0].algo in family["algorithms"]})
-        parts += curves([pictures[env] for env in envs])
+        parts += curves([f"curves-{pictures[env]}" for env in envs])
         pages[f"algorithms/{name}.md"] = "\n\n".join(filter(None, parts)) + "\n"
     return pages
 
@@ -137,7 +137,7 @@ def curves(pictures: Sequence[str]) -> list[str]:
         f'<a href="../results/{name}.svg"><img src="../results/{name}.png" alt="{name}" width="49%"></a>'
         for name in pictures
     ]
-    return ["## Learning curves", "Each image links to its SVG.", "\n".join(images)]
+    return ["## Learning curves", "An image links to its SVG.", "\n".join(images)]
 
 
 @cache
