@@ -217,7 +217,7 @@ def test_signals_to_end_wait_while_ray_starts_and_what_starts_then_is_deaf_to_th
 def test_a_cluster_that_lacks_what_is_asked_for_is_refused(monkeypatch):
     monkeypatch.setattr(clusters, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 4.0}))
     clusters.check_resources({"CPU": 4, "GPU": 0})
-    with pytest.raises(UserError, match=r"num_gpus need 0.5 GPUs together, and the cluster has 0;"):
+    with pytest.raises(UserError, match=r"num_gpus: 0.5 GPUs in all, and the cluster has 0\."):
         clusters.check_resources({"CPU": 1, "GPU": 0.5})
 
 
@@ -270,7 +270,7 @@ def test_an_address_where_no_cluster_is_is_told_at_once(monkeypatch: pytest.Monk
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{one.getsockname()[1]}"
-        with pytest.raises(UserError, match=rf"{address}: no Ray cluster is there \(.*refused\)"):
+        with pytest.raises(UserError, match=rf"{address}: no Ray cluster \(.*refused\)"):
             machines.begin("eval.address", address, None)
         assert asked == []
         one.listen()
@@ -278,7 +278,7 @@ def test_an_address_where_no_cluster_is_is_told_at_once(monkeypatch: pytest.Monk
     assert asked == ["1"]
     assert machines.ATTEMPTS not in os.environ
     for nowhere in ("nobody.invalid:6379", "127.0.0.1:99999"):
-        with pytest.raises(UserError, match=rf"^eval\.address={nowhere}: no Ray cluster is there"):
+        with pytest.raises(UserError, match=rf"^eval\.address={nowhere}: no Ray cluster"):
             machines.begin("eval.address", nowhere, None)
 
 
@@ -456,7 +456,7 @@ def test_a_signal_saves_and_leaves_nothing(signum, code, tmp_path, home):
     os.killpg(process.pid, signum)  # as a terminal, or a job's time limit, does
     out = process.communicate()[0]
     assert process.returncode == code, out
-    assert "Ray starts on this machine\n2 collectors start" in out
+    assert "starting Ray on this machine\nstarting 2 collectors" in out
     assert "resume with: " in out
     assert len([*(tmp_path / "run" / "checkpoints").glob("*.torchrl")]) >= 1
     assert not (home / ".ray").exists()
@@ -495,7 +495,7 @@ def test_a_node_that_is_lost_ends_the_run_by_name_and_it_goes_on_with_the_other(
         again = start(*words, "resume=auto", "collector.num_collectors=1", "total_frames=2000000")
         while "resumed after" not in (line := again.stdout.readline()):
             assert line, again.wait()
-        assert "environments start anew: they are in processes of their own" in line
+        assert "episodes start anew: they are in processes of their own" in line
         begun(tmp_path / "run", again, rows + 20)
         again.terminate()
         assert again.wait() == 143

@@ -171,7 +171,7 @@ def test_what_cannot_be_recorded_is_told_in_a_line(normalised, recorded, tmp_pat
         (f"run={normalised}", "out=new", "format=minari"): "out=new: Minari names a set as",
         (f"run={normalised}", "out=a/b-v0", "format=minari"): "out=a/b-v0: Minari names a set as",
         (f"run={normalised}", "out=ab/c-v01", "format=minari"): "out=ab/c-v01: Minari names a set as",
-        (f"run={tmp_path}", "out=new"): f"run={tmp_path}: no run lies there",
+        (f"run={tmp_path}", "out=new"): f"run={tmp_path}: not a run",
     }.items():
         done = typed(*words, script="scripts/record.py")
         assert done.returncode == 2

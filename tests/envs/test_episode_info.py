@@ -166,7 +166,7 @@ def test_a_run_resumed_in_the_middle_of_episodes_goes_on_with_them(unbroken, tmp
     assert killed(unbroken[0], folder) == 128
     resumed = typed(f"resume={folder}", "trust=true")
     assert resumed.returncode == 0, resumed.stderr
-    assert "all goes on as it stood" in resumed.stdout
+    assert "everything continues exactly" in resumed.stdout
     assert logged(folder) == logged(unbroken[0])
     assert digest(saved(folder, "actor")) == digest(saved(unbroken[0], "actor"))
 

@@ -109,7 +109,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_where_its_process_ends_the_run_is_saved_and_ends(failed):
     folder, said = failed
-    assert re.match(r"the process that evaluates \(process \d+\) was killed by SIGKILL", said)
+    assert re.match(r"the evaluation process \d+ was killed by SIGKILL", said)
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
     assert archive.frames_of(archive.find(folder, "last")) == 128
     assert evaluated(folder) == scores(folder) == {}
@@ -201,7 +201,7 @@ def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, m
 
     monkeypatch.setattr(evaluation.RayEvalProcess, "send", kill)
     with pytest.raises(
-        WorkerError, match=r"^the process that evaluates \(process \d+ of node \w{8} at [\d.]+\) ended,"
+        WorkerError, match=r"^the evaluation process \(process \d+ of node \w{8} at [\d.]+\) ended,"
     ):
         trained(tmp_path / "run", *WORDS, "eval.backend=ray")
     asked = saved(tmp_path / "run", "books")["looks"]["asked"]
@@ -213,6 +213,6 @@ def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, m
 def test_without_room_on_the_cluster_it_is_said_before_the_first_batch(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation, "STARTING", 15.0)
     with pytest.raises(
-        UserError, match="of 3 CPUs of the cluster none took it in 15 seconds; use fewer collectors"
+        UserError, match="none of 3 CPUs of the cluster was free within 15 seconds. Use fewer collectors"
     ):
         trained(tmp_path / "run", *WORDS, *ON_RAY, "eval.backend=ray", "collector.num_cpus=1.5")

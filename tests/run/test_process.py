@@ -28,9 +28,7 @@ def test_auto_takes_cuda_where_there_is_one(there, name, device, monkeypatch):
 @pytest.mark.parametrize(("there", "name"), [(0, "cuda"), (1, "cuda:1")])
 def test_a_cuda_device_that_is_not_there_is_refused(there, name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
-    with pytest.raises(
-        UserError, match=f"device={name}, but PyTorch finds {there} CUDA devices here; use device="
-    ):
+    with pytest.raises(UserError, match=f"device={name}: PyTorch finds {there} CUDA devices. Use device="):
         process.choose_device(name)
 
 
@@ -118,7 +116,7 @@ def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not
     with pytest.raises(Interrupted) as caught:
         batch(RuntimeError("C++ compile error"), signal.SIGINT)
     assert (caught.value.exit_code, caught.value.midway) == (130, True)
-    assert capsys.readouterr().err == "warning: broken off by the signal: RuntimeError: C++ compile error\n"
+    assert capsys.readouterr().err == "warning: interrupted by the signal: RuntimeError: C++ compile error\n"
     with pytest.raises(RuntimeError, match=r"C\+\+ compile error"):
         batch(RuntimeError("C++ compile error"))
     with pytest.raises(RunError, match="the disk is full"):

@@ -32,7 +32,7 @@ def words(keywords: Mapping[str, Any]) -> list[str]:
     overrides, by_name = [], dict[str, Any]()
     for value in classes_in(keywords):
         if by_name.setdefault(name := dotted(value), value) is not value:
-            raise UserError(f"{name.rpartition('.')[2]}: two classes or functions have that name; rename one")
+            raise UserError(f"{name.rpartition('.')[2]}: two classes or functions of this name. Rename one.")
     for key, value in keywords.items():
         if isinstance(value, Mapping):
             entries = {f"{key}.{name}": with_names(entry) for name, entry in value.items()}
@@ -69,10 +69,10 @@ def add_option(group: str, make: Callable[..., Any]) -> str:
     name = getattr(make, "__name__", "").strip("<>")
     if group == "logger" or not (CONFIGS / group).is_dir() or not name:
         raise UserError(
-            f"{group}={make!r}: a class or function is a choice of env, actor, critic or another group"
+            f"{group}={make!r}: not a group of components. Pass a class or function as env, actor, critic, …"
         )
     if (CONFIGS / group / f"{name}.yaml").exists():
-        raise UserError(f"{group}={name}: hydrl has one of that name; give yours another")
+        raise UserError(f"{group}={name}: hydrl has an option of this name. Rename yours.")
     if group == "env":
         node: dict[str, Any] = {"task": name, "env": env_node(name, make)}
     else:
@@ -141,7 +141,7 @@ def drop_unaccepted(cfg: DictConfig, typed: Sequence[str]) -> None:
         parameters, open_ended = accepted_parameters(globals()[name])
         accepted = {"_target_", *parameters, *(key.removeprefix(f"{group}.") for key in typed)}
         if dropped := [] if open_ended else [str(key) for key in node if key not in accepted]:
-            print(f"{group}: {', '.join(dropped)} are left out, as {name} takes none of them")
+            print(f"{group}: {name} does not accept {', '.join(dropped)}; dropped")
         with open_dict(cfg):
             for key in dropped:
                 del node[key]

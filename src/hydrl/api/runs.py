@@ -81,7 +81,7 @@ class Run:
         try:
             from pandas import DataFrame
         except ImportError:
-            raise UserError("frame() needs pandas, which is not installed: pip install pandas") from None
+            raise UserError("frame(): pandas is not installed. Run pip install pandas.") from None
         return DataFrame(self.metrics)
 
     def policy(self, checkpoint: str | int = "best", *, device: str = "cpu") -> Policy:
@@ -107,7 +107,7 @@ class Run:
             UserError: for less than one episode, a checkpoint that is not there, or as :func:`hydrl.load`.
         """
         if episodes < 1:
-            raise UserError(f"episodes={episodes}: give 1 or more")
+            raise UserError(f"episodes={episodes}: should be at least 1.")
         with self._opened(checkpoint, device) as (frames, evaluator):
             played = evaluator(frames, episodes, stream)
         return played.metrics() | {"returns": played.returns.numpy(), "lengths": played.lengths.numpy()}
@@ -184,7 +184,7 @@ def describe(summary: Mapping[str, Any]) -> str:
 def train(*words: str, folder: str | Path | None = None, began: float | None = None, **keys: Any) -> Run:
     """See :func:`hydrl.train`; ``began`` is when it was called, by ``time.monotonic``."""
     if wrong := next((word for word in words if not isinstance(word, str)), None):
-        raise UserError(f'{wrong!r}: give words as "algo=ppo" or keywords as algo="ppo"')
+        raise UserError(f'{wrong!r}: not an override. Write "algo=ppo" or the keyword algo="ppo".')
     typed = [*words, *python_classes.words(keys)]
     if folder is not None:
         typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
@@ -195,7 +195,7 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         python_classes.drop_unaccepted(cfg, [new_key(key_of(word)) for word in typed])
         if options := python_classes.process_only(choices_made()):
             refuse_workers(cfg, options)
-            print(f"{', '.join(options)} is of this process, in which alone the run can be gone on with")
+            print(f"{', '.join(options)}: known to this process only; resume the run here")
         ended = run_training(cfg, session)
     if ended is not None and ended.exit_code != 128 + signal.SIGINT:  # the process itself was to end
         signal.raise_signal(ended.exit_code - 128)
@@ -210,7 +210,7 @@ def refuse_workers(cfg: DictConfig, options: list[str]) -> None:
     """
     env = next((option for option in options if option.startswith("env=")), None)
     if env and (cfg.collector.get("num_workers") or cfg.collector.get("num_collectors")):
-        raise UserError(f"{env}: workers have no such class; use collector=single, or a choice in a folder")
+        raise UserError(f"{env}: workers do not know this class. Use collector=single, or an option file.")
 
 
 def run_training(cfg: DictConfig, session: Session) -> Interrupted | None:
@@ -230,7 +230,7 @@ def run_training(cfg: DictConfig, session: Session) -> Interrupted | None:
         if isinstance(error, Interrupted) and Path(cfg.run_dir, "summary.json").is_file():
             return error
         command_line.remove_unused_folder()
-        raise KeyboardInterrupt("stopped before the first batch; nothing new was saved") from None
+        raise KeyboardInterrupt("stopped before the first batch; nothing was saved") from None
     except SystemExit as error:  # of a task's own code
         raise RunError(f"the environment or a library ended the run by sys.exit({error.code!r})") from None
     except OSError as error:
@@ -256,7 +256,7 @@ def application() -> Callable[[DictConfig, Session], None]:
 def runs(place: str | Path, *, trust: bool = False) -> list[Run]:
     """See :func:`hydrl.runs`."""
     if not Path(place).is_dir():
-        raise UserError(f"{place}: there is no such folder")
+        raise UserError(f"{place}: no such folder.")
     folders = sorted(file.parent for file in Path(place).rglob("summary.json"))
     ended = [Run(folder, trust=trust) for folder in folders if (folder / CONFIG).is_file()]
     return [run for run in ended if run.summary.get("status") == "finished"]
@@ -266,8 +266,8 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
     """See :func:`hydrl.sweep`."""
     if own := next((key for key, value in keys.items() if callable(value)), None):
         raise UserError(
-            f"{own}={keys[own]!r}: members are processes of their own, which have no such class; make it a "
-            "choice in a folder (docs/own_components.md)"
+            f"{own}={keys[own]!r}: the runs of a sweep are other processes, which do not know it. Write an "
+            "option file (docs/own_components.md)."
         )
     plain_keys = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in keys.items()}
     several = {
@@ -287,6 +287,6 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
         process.wait()
         raise
     if code:
-        hint = f"; hydrl.runs({str(place)!r}) has those that finished" if place.is_dir() else ""
-        raise RunError(f"the sweep in {place} ended with exit code {code} and has printed why{hint}")
+        hint = f"; hydrl.runs({str(place)!r}) lists the finished ones" if place.is_dir() else ""
+        raise RunError(f"the sweep in {place} failed with exit code {code}; the output above says why{hint}")
     return runs(place, trust=True)

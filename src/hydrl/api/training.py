@@ -36,7 +36,7 @@ class Training:
         """
         if not self.lock.acquire(blocking=False):
             raise UserError(
-                "another run is under way in this process; wait for it, or end it with hydrl.stop()"
+                "another run is under way in this process. Wait for it, or stop it with hydrl.stop()."
             )
         try:
             self.session = Session(time.monotonic() if began is None else began)

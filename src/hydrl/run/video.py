@@ -146,7 +146,7 @@ def watch(
 
 def no_window(env: EnvBase, reason: str) -> UserError:
     """The error for an environment that cannot be watched."""
-    return UserError(f"render=human: {env_name(env)} opens no window: {reason}; video=true may film it")
+    return UserError(f"render=human: {env_name(env)} opens no window: {reason}. Try video=true.")
 
 
 def raise_if_closed(*_: object) -> None:
@@ -215,7 +215,7 @@ class EpisodeVideo:
                     say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
                 show(key, path)
             except Exception as error:  # of graphics, encoder, disk or loggers
-                say(f"no film at {frames:,} frames: {error}")
+                say(f"no video at {frames:,} frames: {error}")
 
 
 def render_rgb(env: EnvBase) -> np.ndarray:
@@ -226,16 +226,16 @@ def render_rgb(env: EnvBase) -> np.ndarray:
     """
     base = env.base_env
     try:
-        with warnings.catch_warnings(action="ignore"):  # GLFW's, said again by the error
-            by_mode = "mode" in signature(base.render).parameters  # VMAS asks at each picture
+        with warnings.catch_warnings(action="ignore"):  # GLFW's, repeated by the error
+            by_mode = "mode" in signature(base.render).parameters  # VMAS takes it at each frame
             frame = np.asarray(base.render(mode="rgb_array") if by_mode else base.render())
         if frame.dtype != np.uint8 or frame.shape[2:] != (3,):
-            raise TypeError("its render() gives no RGB frames")
+            raise TypeError("its render() returns no RGB frames")
     except Exception as error:  # whatever a simulator's graphics raise
         reason = " ".join(str(error).split())
         if "OpenGL" in reason:  # without a display
             reason += " (MuJoCo draws through libEGL; on Debian and Ubuntu: apt install libegl1)"
-        raise UserError(f"{env_name(env)} cannot be filmed: {reason}; leave video=true out") from error
+        raise UserError(f"video=true: {env_name(env)} cannot be rendered: {reason}. Leave it out.") from error
     return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
 
 

@@ -136,7 +136,7 @@ class Progress:
         solved = self.reaches_threshold(fresh)
         if not solved and self.batches_left:
             episodes = len(fresh.returns)
-            say(f"goes on: {episodes} fresh episodes reached {fresh.mean:,.1f}, not {self.solved_at:,g}")
+            say(f"not solved: {episodes} fresh episodes return {fresh.mean:,.1f}, not {self.solved_at:,g}")
         return solved
 
     def reaches_threshold(self, evaluation: Evaluation) -> bool:

@@ -57,7 +57,7 @@ class Update:
     ) -> None:
         self.kl_key = next((key for key in ("kl_approx", "kl") if key in loss.out_keys), "")
         if target_kl is not None and not self.kl_key:
-            raise UserError(f"target_kl={target_kl}: {type(loss).__name__} tells no divergence; use null")
+            raise UserError(f"target_kl={target_kl}: {type(loss).__name__} has no KL divergence. Use null.")
         self.optimizer, self.target, self.target_kl = optimizer, target, target_kl
         self.skip, self.every, self.num_updates = tuple(skip), dict(every or {}), 0
         self.lr_factor, self.stopped_early = (
@@ -116,7 +116,7 @@ class Update:
         for term in (*self.skip, *self.every):
             if term not in losses:
                 terms = " or ".join(loss_terms(losses))
-                raise UserError(f"loss.skip and loss.every: the loss has no {term}; use {terms}")
+                raise UserError(f"loss.skip and loss.every: the loss has no term {term}. Use {terms}.")
         if self.target_kl is not None and losses[self.kl_key] > 1.5 * self.target_kl:
             return None
         self.optimizer.step()
@@ -276,8 +276,8 @@ def as_cuda_graphs(gradients: Gradients, parameters: Sequence[nn.Parameter]) -> 
             if "captur" not in str(error):
                 raise
             raise UserError(
-                "cudagraph=true: the loss waits for numbers from the GPU, which no CUDA graph can record; "
-                "add compile=true, or use cudagraph=false"
+                "cudagraph=true: the loss waits for values from the GPU, which no CUDA graph can record. "
+                "Add compile=true, or use cudagraph=false."
             ) from error
         for k, parameter in enumerate(parameters):
             parameter.grad = out["gradients"].get(str(k), None)

@@ -126,7 +126,7 @@ def test_an_older_checkpoint_without_its_rows_can_be_played_and_not_gone_on_from
         archives.append(save(kept))
     assert checkpoint.archives(tmp_path) == archives[:0:-1]  # the newest three
     assert checkpoint.verify(archives[1])["frames"] == 2_000
-    with pytest.raises(UserError, match=r"rows of its replay memory are gone, .* its policy can be played"):
+    with pytest.raises(UserError, match=r"rows of its replay buffer are gone, .* policy can be evaluated"):
         checkpoint.verify(archives[1], with_rows=True)
     checkpoint.verify(archives[2], with_rows=True)
 
@@ -149,7 +149,7 @@ def test_damage_is_found_and_the_checkpoint_before_taken(tmp_path, capsys):
     file.unlink()
     found, _ = next(checkpoint.readable(there, with_rows=True))
     assert found == older
-    assert "rows of its replay memory are gone" in capsys.readouterr().out.splitlines()[-1]
+    assert "rows of its replay buffer are gone" in capsys.readouterr().out.splitlines()[-1]
 
 
 def change(archive: Path, now: str, before: str) -> None:
@@ -225,7 +225,7 @@ def test_what_a_memory_has_on_the_disk_already_is_its_own_room(tmp_path, monkeyp
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^buffer.storage.scratch_dir=.*/file/in cannot be made: Not a dir"):
+    with pytest.raises(UserError, match=r"^buffer.storage.scratch_dir=.*/file/in: cannot be made: Not a dir"):
         replay_buffer.room_on_disk(f"{tmp_path}/file/in/")
 
 

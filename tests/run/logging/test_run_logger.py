@@ -133,7 +133,7 @@ def test_a_run_folder_deleted_under_the_run_is_named_and_not_begun_anew(record, 
     record.write()
     shutil.rmtree(record.directory)
     take(record, 1.0)
-    with pytest.raises(RunError, match=rf"^{record.directory} is gone or not whole: it was deleted"):
+    with pytest.raises(RunError, match=rf"^{record.directory} was deleted or moved"):
         write(record)
     assert not record.directory.exists()
 
@@ -151,7 +151,7 @@ def test_a_logger_that_goes_on_is_said_to_keep_the_rows_that_come_anew(record, c
     record.load_state_dict(state)
     record.load_state_dict(state)  # there are none ahead any more
     said = capsys.readouterr().out
-    assert said.count("wandb: keeps 2 log rows that it was sent after this checkpoint") == told
+    assert said.count("wandb: keeps the 2 log rows sent after this checkpoint") == told
     assert said.count("keeps") == told
 
 

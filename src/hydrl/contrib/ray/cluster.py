@@ -25,8 +25,8 @@ TICK = 0.5  # seconds between two polls
 REACHED = 10.0  # seconds for a machine to answer
 LOST = 20.0  # seconds; Ray takes a node for dead once it has not answered five times, three seconds apart
 FULL = (
-    "found Ray's object store full, and the disk that it goes over to; use fewer frames in a batch, or a "
-    "larger store by ray start --object-store-memory=BYTES"
+    "found Ray's object store and its disk full. Use fewer frames in a batch, or a larger store by ray start "
+    "--object-store-memory=BYTES"
 )
 ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # also the number of attempts to connect
 TO_END = {signal.SIGTERM, signal.SIGHUP}  # Ray's processes ignore SIGINT by themselves
@@ -62,14 +62,14 @@ def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> 
     """
     options: dict[str, Any] = {"address": address or "local"}
     if address is None:
-        say("Ray starts on this machine")
+        say("starting Ray on this machine")
         # Nobody else is told the token of a cluster of one's own, which Ray would write into the home folder.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         if needed:
             options |= {"num_cpus": ceil(needed["CPU"]), "num_gpus": ceil(needed["GPU"])}
         options["include_dashboard"] = False
     else:
-        say(f"joins the Ray cluster at {address}")
+        say(f"joining the Ray cluster at {address}")
         if address != "auto":
             reach(key, address)
     stdout_deduplicator.skip_re = re.compile("")  # where a node is lost, thirty lines of another's state
@@ -94,7 +94,7 @@ def reach(key: str, address: str) -> None:
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"{key}={address}: no Ray cluster is there ({why}); ray start --head begins one"
+            f"{key}={address}: no Ray cluster ({why}). Start one with ray start --head."
         ) from None
 
 

@@ -266,7 +266,7 @@ def on_ray(address: str | None, resources: Mapping[str, float], count: int) -> I
         if owns_cluster:
             begin("collector.address", address, needed | {"CPU": needed["CPU"] + 1})  # and an evaluation
         check_resources(needed)
-        say(f"{count} collectors start, half a minute before the first batch")
+        say(f"starting {count} collectors; the first batch comes in about half a minute")
         with stored():
             yield owns_cluster
     except BaseException:
@@ -295,6 +295,6 @@ def check_resources(needed: Mapping[str, float]) -> None:
     for kind, count in needed.items():
         if count > available.get(kind, 0):
             raise UserError(
-                f"collector.num_collectors of collector.num_{kind.lower()}s need {count:g} {kind}s together, "
-                f"and the cluster has {available.get(kind, 0):g}; use fewer, or less of it for each"
+                f"collector.num_collectors, collector.num_{kind.lower()}s: {count:g} {kind}s in all, and the "
+                f"cluster has {available.get(kind, 0):g}. Use fewer collectors, or fewer {kind}s for each."
             )

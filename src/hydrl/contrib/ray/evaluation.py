@@ -64,7 +64,7 @@ class RayEvalProcess:
         self.where: Place | None = None
         if self.owns_cluster:
             begin("eval.address", address, {"CPU": 1, "GPU": 0})
-        say("a process starts that evaluates")
+        say("starting the evaluation process")
         make_actor = ray.remote(num_cpus=1)(EvalActor).remote
         try:
             with stored():
@@ -82,8 +82,8 @@ class RayEvalProcess:
             self.stop()
             if time.monotonic() - since > STARTING:
                 raise UserError(
-                    f"eval.backend=ray: of {ray.cluster_resources()['CPU']:g} CPUs of the cluster none took "
-                    f"it in {STARTING:g} seconds; use fewer collectors, or less collector.num_cpus"
+                    f"eval.backend=ray: none of {ray.cluster_resources()['CPU']:g} CPUs of the cluster was "
+                    f"free within {STARTING:g} seconds. Use fewer collectors, or a smaller collector.num_cpus."
                 )
         place: Place = self.get_result()
         return place
@@ -114,7 +114,7 @@ class RayEvalProcess:
             return ray.get(self.result)
         except RayError as error:
             self.stop()  # a signal to the whole process group ends this, too
-            what = "the process that evaluates" + (f" ({self.where})" if self.where else "")
+            what = "the evaluation process" + (f" ({self.where})" if self.where else "")
             raise WorkerError(end_of(what, self.where, error, "the evaluation")) from None
 
     def close(self) -> None:

@@ -170,8 +170,8 @@ def on_cluster(options: LauncherOptions) -> Iterator[Remote]:
             needs = ", ".join(
                 f"hydra.launcher.{name}={number:g}" for name, number in resources.items() if number
             )
-            raise UserError(f"{needs}: no machine of the cluster has as much")
-        say(f"the cluster has room for {room} members at a time")
+            raise UserError(f"{needs}: more than any machine of the cluster has.")
+        say(f"the cluster has room for {room} runs at a time")
         yield Remote(min(jobs or room, room), resources)
     finally:
         ray.shutdown()

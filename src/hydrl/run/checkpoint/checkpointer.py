@@ -106,10 +106,10 @@ class Checkpointer:
             return
         frames, counters = self.snapshot.metadata["frames"], self.snapshot.states["books"]
         self.write(self.snapshot)
-        again = "" if self.collector.steps_env or not self.collector.restart_reason else " collected and"
+        again = "" if self.collector.steps_env or not self.collector.restart_reason else "collects and "
         self.say(
-            f"broken off in a batch: saved as it stood after {frames:,} frames; those after it "
-            f"are{again} learned from again when the run is resumed"
+            f"interrupted in a batch: the checkpoint is of {frames:,} frames; a resumed run {again}learns "
+            "from the batch again"
         )
         resumed_at = [*self.progress.resumed_at]
         for name, counter in self.counters.items():
@@ -132,7 +132,7 @@ class Checkpointer:
         if self.saved_at != self.progress.frames:
             if reason := self.episodes.rehearse():
                 self.snapshot = None
-                self.say(f"where this run is resumed the environments start anew: {reason}")
+                self.say(f"if this run is resumed, its episodes start anew: {reason}")
             self.write(self.take_snapshot())
 
     def snapshot_if_old(self) -> None:
@@ -227,11 +227,10 @@ class Checkpointer:
 
     def say_resumed(self, point: ResumePoint, restart_reason: str | None) -> None:
         """Prints what was resumed, and what continues differently."""
-        how = (
-            f"the environments start anew: {restart_reason}" if restart_reason else "all goes on as it stood"
-        )
+        how = f"episodes start anew: {restart_reason}" if restart_reason else "everything continues exactly"
         if point.changed:
-            how = f"with {describe_changes(point.changed)}; {how.replace('all goes', 'all else goes')}"
+            changes = describe_changes(point.changed)
+            how = f"with {changes}; {how.replace('everything', 'everything else')}"
         verb = "forked" if point.is_fork else "resumed"
         self.say(f"{verb} after {point.frames:,} frames from {from_here(point.checkpoint)}; {how}")
         if point.changes("optim", "schedule"):

@@ -106,7 +106,7 @@ class BufferFiles:
         for name, kind in (("writer", RoundRobinWriter), ("storage", TensorStorage)):
             if buffer is not None and not isinstance(part := getattr(buffer, name), kind):
                 has = type(part).__name__
-                raise UserError(f"buffer.{name}={has}: what it keeps cannot be saved; use a {kind.__name__}")
+                raise UserError(f"buffer.{name}={has}: checkpoints cannot hold it. Use a {kind.__name__}.")
         self.buffer, self.run, self.folder, self.prefix = buffer, run, run / "checkpoints", prefix
         self.files: dict[str, int] = {}  # of the checkpoint that was saved or loaded last, with their CRCs
         self.images = find_frame_dedup(buffer) if buffer is not None else None
@@ -202,7 +202,7 @@ class BufferFiles:
         if self.buffer is None:
             return
         if "frames" in metadata and self.image_files is None:
-            raise UserError(f"{folder or self.folder} has pictures beside its rows, and here rows show none")
+            raise UserError(f"{folder or self.folder}: has rows with images, and this run's rows have none")
         storage = self.buffer.storage
         in_rows = self.images if "frames" not in metadata else None  # as in rows of older runs
         if self.image_files is not None and self.images is not None and in_rows is None:
@@ -251,8 +251,8 @@ def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path)
     free = shutil.disk_usage(next(path for path in (run, *run.absolute().parents) if path.exists())).free
     if whole < WORTH_SAYING and BOUND * whole < free:
         return []
-    line = f"the buffer grows to about {whole / 1e6:,.0f} MB, on disk to {BOUND} times that"
-    return [f"{line} while it is saved; {free / 1e6:,.0f} MB are free"]
+    size = f"{whole / 1e6:,.0f} MB of memory and up to {BOUND} times that on disk"
+    return [f"the full replay buffer takes about {size}, where {free / 1e6:,.0f} MB are free"]
 
 
 def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
@@ -272,18 +272,18 @@ def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) ->
     if not isinstance(storage, LazyTensorStorage):
         return
     if isinstance(storage, LazyMemmapStorage):
-        available, what, other = room_on_disk(storage.scratch_dir), "of the disk", ""
+        available, where, other = room_on_disk(storage.scratch_dir), "disk", ""
     elif torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
         return
     else:
         available = psutil.virtual_memory().total + psutil.swap_memory().total
-        what, other = "of memory", ", or buffer=memmap, which lies on disk"
+        where, other = "memory", ", or buffer=memmap, which is on disk"
     new, row = (steps + 1) // 2, steps * row_bytes(env, find_frame_dedup(buffer))
     if (needed := row * storage.max_size) > available:
         raise UserError(
-            f"buffer.storage.max_size={new * storage.max_size}: it would take {needed / 1e6:,.0f} MB "
-            f"{what}, and there are {available / 1e6:,.0f}; use buffer.storage.max_size="
-            f"{new * int(available / 2 / row)}{other}"
+            f"buffer.storage.max_size={new * storage.max_size}: takes {needed / 1e6:,.0f} MB of {where}, and "
+            f"there are {available / 1e6:,.0f}. Use buffer.storage.max_size="
+            f"{new * int(available / 2 / row)}{other}."
         )
 
 
@@ -306,8 +306,8 @@ def room_on_disk(folder: str | None) -> int:
             path.rmdir()
     except OSError as error:
         raise UserError(
-            f"buffer.storage.scratch_dir={place} cannot be made: {error.strerror}; give a folder that can "
-            "be written to"
+            f"buffer.storage.scratch_dir={place}: cannot be made: {error.strerror}. Give a folder that can "
+            "be written to."
         ) from None
     return used + free
 

@@ -94,7 +94,7 @@ def find_warm_start(settings: Mapping[str, Any]) -> WarmStart | None:
     run = run_of(path)
     refuse_links(run)
     if not checkpoint.archives(run):
-        raise UserError(f"init_from={path}: no run with a checkpoint lies there{newest_run_hint(run)}")
+        raise UserError(f"init_from={path}: no run with a checkpoint{newest_run_hint(run)}")
     try:
         archive = Path(path) if Path(path) != run else checkpoint.find(run, str(which), or_last=True)
         metadata = checkpoint.verify(archive)
@@ -140,7 +140,7 @@ def exploring(exploration: Mapping[str, Any], collector: Mapping[str, Any]) -> s
     if not keys:
         return ""
     now, then = (" ".join(f"{key}={pair[n]}" for key, *pair in keys) for n in (0, 1))
-    return f"exploration begins anew, {now}; to act by the actor's weights from the start write {then}"
+    return f"exploration starts anew, {now}; to act by the actor's weights from the start, write {then}"
 
 
 def is_well_formed(loss: Any, networks: Any, normaliser: Any) -> bool:
@@ -220,13 +220,13 @@ def apply(source: WarmStart | None, env: TransformedEnv, learner: Learner) -> No
     if "normaliser" in parts:
         copy_normalizer(source, env, normaliser)
     if not (source.weights or source.taken.get("normaliser")):
-        raise UserError(f"init_from={source.path}: no layer of it fits: {shorten(source.left)}")
+        raise UserError(f"init_from={source.path}: no layer fits: {shorten(source.left)}")
     add_lines(source, parts)
     spec = env.observation_spec
     images = [key for key in spec.keys(True, True) if is_image(spec, key) and spec[key].dtype != torch.uint8]
     if images and source.scale and source.taken.get("actor"):
         source.lines.append(
-            f"the actor had learned from pictures of another scale; encoder.scale={source.scale} has its own"
+            f"the actor was trained on images of another scale; encoder.scale={source.scale} restores it"
         )
 
 
@@ -307,12 +307,12 @@ def shorten(left: Mapping[str, str]) -> str:
 def add_lines(source: WarmStart, parts: Sequence[str]) -> None:
     """Adds the lines that are printed."""
     taken = ", ".join(f"{part} ({count:,})" for part, count in source.taken.items())
-    source.lines.append(f"begins with entries of {source.run} after {source.frames:,} frames: {taken}")
+    source.lines.append(f"weights of {source.run} after {source.frames:,} frames, copied entries: {taken}")
     if source.left:
-        source.lines.append(f"{len(source.left):,} entries do not fit and are left: {shorten(source.left)}")
+        source.lines.append(f"{len(source.left):,} entries do not fit, not copied: {shorten(source.left)}")
     if source.taken.get("actor") and source.exploring:
         source.lines.append(source.exploring)
     if "actor" in parts and source.normaliser and not source.taken.get("normaliser"):
         source.lines.append(
-            "the actor had learned from normalised observations, and their statistics are not taken"
+            "the actor was trained on normalised observations, and their statistics are not copied"
         )

@@ -180,7 +180,7 @@ class RunLogger:
             RunError: naming it.
         """
         if not (self.directory / CONFIG).exists():
-            raise RunError(f"{self.directory} is gone or not whole: it was deleted or moved under the run")
+            raise RunError(f"{self.directory} was deleted or moved during the run")
 
     def say_cut(self, evaluation: Evaluation) -> None:
         """Prints that episodes of an evaluation were cut short, if any were."""
@@ -188,7 +188,7 @@ class RunLogger:
             steps = int(evaluation.lengths.max())
             self.say(
                 f"{cut} of {len(evaluation.returns)} episodes were still running after {steps:,} steps and "
-                f"count as they stand; eval.max_steps={10 * steps:_} lets them go on"
+                f"count as they are; eval.max_steps={10 * steps:_} lets them continue"
             )
 
     def say_missing_info(self, row: dict[str, float]) -> None:
@@ -214,11 +214,11 @@ class RunLogger:
         source = (self.forked_from or self.directory) / "metrics.csv"
         if (again := self.file.keep(state["rows"], source)) and self.run_ids and not self.forked_from:
             self.say(
-                f"{', '.join(self.run_ids)}: keeps {again} log rows that it was sent after this checkpoint; "
-                "where they come otherwise now, metrics.csv is right"
+                f"{', '.join(self.run_ids)}: keeps the {again} log rows sent after this checkpoint; if they "
+                "differ from new ones, metrics.csv is right"
             )
         if (count := len(self.file.rows)) < state["rows"]:
-            self.say(f"{source} has {count} of the {state['rows']} rows of before; the others are lost")
+            self.say(f"{source} has only {count} of {state['rows']} earlier rows; the others are lost")
         self.waiting = [*state.get("held", [])]  # this and the next are not in those of older runs
         self.lineage = {**state.get("lineage", {}), **self.lineage}
         (self.directory / "summary.json").unlink(missing_ok=True)
@@ -242,7 +242,7 @@ class RunLogger:
         if self.metrics.episodes:  # of batches since the last row
             self.write()
         for frames in progress.awaited:
-            self.say(f"the evaluation after {frames:,} frames was not over; a resumed run plays it anew")
+            self.say(f"the evaluation after {frames:,} frames was not finished; a resumed run repeats it")
         self.write_waiting(inf)
         if final:  # after the last row and checkpoint: a longer run goes on as if it had not been
             progress.evaluated(final, self.clock.elapsed)
