@@ -86,7 +86,7 @@ class WorkerError(RunError):
     """A process that collects died or hangs; the message names it and says where, in its own traceback."""
 
     status = "failed"
-    midway = False
+    in_batch = False
 
 
 class Interrupted(BaseException):
@@ -96,12 +96,12 @@ class Interrupted(BaseException):
 
     Args:
         signum: the signal.
-        midway: a batch was being collected or learned from, and takes too long to wait for.
+        in_batch: a batch was being collected or learned from, and takes too long to wait for.
     """
 
     status = "interrupted"
 
-    def __init__(self, signum: int, *, midway: bool = False) -> None:
+    def __init__(self, signum: int, *, in_batch: bool = False) -> None:
         super().__init__(f"signal {signum}")
         self.exit_code = 128 + signum
-        self.midway = midway
+        self.in_batch = in_batch

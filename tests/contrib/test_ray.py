@@ -98,7 +98,7 @@ def workers(monkeypatch):
         for each in made._remote_collectors:
             each.collect.remote = lambda weights, each=each: Reference(each.collected(weights))
         made.learned = TensorDictModule(nn.Linear(1, 1, bias=False), in_keys=["a"], out_keys=["b"])
-        made.num_collectors, made._sync, made.learner, made.stop = 2, sync, "cpu", int
+        made.num_collectors, made._sync, made.learner, made.check_stop = 2, sync, "cpu", int
         made.version, made.versions, made.weights, made.collected_frames = 0, [0, 0], None, 0
         made.places, made.worker_timeout = PLACES, 60.0
         vars(made).update(given)

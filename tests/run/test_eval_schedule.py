@@ -213,6 +213,6 @@ def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, m
 def test_without_room_on_the_cluster_it_is_said_before_the_first_batch(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation, "STARTING", 15.0)
     with pytest.raises(
-        UserError, match="none of 3 CPUs of the cluster was free within 15 seconds. Use fewer collectors"
+        UserError, match=r"none of 3 CPUs of the cluster was free within 15 seconds\. Use fewer collectors"
     ):
         trained(tmp_path / "run", *WORDS, *ON_RAY, "eval.backend=ray", "collector.num_cpus=1.5")

@@ -64,7 +64,7 @@ def test_a_signal_waits_for_the_next_place_to_stop_and_the_handlers_come_back(si
     with pytest.raises(Interrupted) as caught, stop:
         batch()
     assert reached == ["the end of the batch"]
-    assert (caught.value.exit_code, caught.value.midway) == (code, False)
+    assert (caught.value.exit_code, caught.value.in_batch) == (code, False)
     assert signal.getsignal(signum) is before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0  # it would interrupt what is saved now
 
@@ -87,7 +87,7 @@ def test_a_batch_that_takes_too_long_is_broken_off():
 
     with pytest.raises(Interrupted) as caught, process.Stop(grace=0.05):
         batch()
-    assert (caught.value.exit_code, caught.value.midway) == (143, True)
+    assert (caught.value.exit_code, caught.value.in_batch) == (143, True)
 
 
 def test_an_import_is_not_broken_off(tmp_path, monkeypatch):
@@ -102,7 +102,7 @@ def test_an_import_is_not_broken_off(tmp_path, monkeypatch):
 
     with pytest.raises(Interrupted) as caught, process.Stop(grace=0.05):
         batch()
-    assert (caught.value.exit_code, caught.value.midway) == (143, True)
+    assert (caught.value.exit_code, caught.value.in_batch) == (143, True)
     assert sys.modules.pop("slow_to_import").is_whole
 
 
@@ -115,7 +115,7 @@ def test_what_fails_after_a_signal_fails_by_it_and_what_fails_by_itself_does_not
 
     with pytest.raises(Interrupted) as caught:
         batch(RuntimeError("C++ compile error"), signal.SIGINT)
-    assert (caught.value.exit_code, caught.value.midway) == (130, True)
+    assert (caught.value.exit_code, caught.value.in_batch) == (130, True)
     assert capsys.readouterr().err == "warning: interrupted by the signal: RuntimeError: C++ compile error\n"
     with pytest.raises(RuntimeError, match=r"C\+\+ compile error"):
         batch(RuntimeError("C++ compile error"))

@@ -35,9 +35,7 @@ def test_what_the_user_chose_stays(monkeypatch):
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(rendering, "find_spec", lambda name: None)
-    with pytest.raises(
-        UserError, match=r"video=true: PyAV is not installed. Run pip install 'hydrl\[video\]'"
-    ):
+    with pytest.raises(UserError, match=r"video=true: PyAV is not .*\. Run pip install 'hydrl\[video\]'"):
         rendering.prepare()
 
 

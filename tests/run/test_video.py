@@ -369,7 +369,7 @@ def test_a_run_stopped_while_it_films_goes_on_as_if_it_had_not_been(run, monkeyp
     with pytest.raises(Interrupted) as stopped:
         run(*STRIPED, folder="halves")
     folder = whole.parent / "halves"
-    assert (stopped.value.exit_code, stopped.value.midway) == (130, False)
+    assert (stopped.value.exit_code, stopped.value.in_batch) == (130, False)
     assert films(folder) == FILMED[:1]
     assert archive.frames_of(archive.find(folder, "last")) == 320
     run(*STRIPED, "resume=auto", folder="halves")

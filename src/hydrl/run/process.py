@@ -138,7 +138,7 @@ class Stop:
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             print(f"warning: interrupted by the signal: {reason}", file=sys.stderr)
-            raise Interrupted(self.signum, midway=True) from error
+            raise Interrupted(self.signum, in_batch=True) from error
 
     def receive(self, signum: int, frame: FrameType | None) -> None:
         """The signals' handler."""
@@ -160,7 +160,7 @@ class Stop:
         if imports_under_way(frame) > self.imports:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             return
-        raise Interrupted(self.signum, midway=True)
+        raise Interrupted(self.signum, in_batch=True)
 
 
 def imports_under_way(frame: FrameType | None) -> int:

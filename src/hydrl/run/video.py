@@ -45,7 +45,7 @@ def record_episode(
     path: Path,
     frames: int,
     seed_stream: int,
-    pause: Callable[[], None] = lambda: None,
+    check_stop: Callable[[], None] = lambda: None,
 ) -> tuple[float, int, bool]:
     """Records one episode as an mp4 file; the first of an evaluation.
 
@@ -58,7 +58,7 @@ def record_episode(
         path: of the file.
         frames: how long the policy was trained.
         seed_stream: which episodes, see :class:`hydrl.training.evaluator.SeedStream`.
-        pause: called before each video frame; if it raises there is no file.
+        check_stop: called before each video frame; if it raises there is no file.
 
     Returns:
         The episode's return, undiscounted and before any reward transform, its steps, and whether it was
@@ -83,7 +83,7 @@ def record_episode(
 
             def draw(env: EnvBase, _: object) -> None:
                 if next(steps) % every == 0:
-                    pause()
+                    check_stop()
                     write(render_rgb(env))
 
             write(first)
@@ -174,43 +174,39 @@ class EpisodeVideo:
     def __init__(
         self, evaluator: PolicyEvaluator, run_dir: Path, progress: Progress, every: int | None
     ) -> None:
-        self.evaluator, self.folder, self.progress, self.every = (
-            evaluator,
-            run_dir / "videos",
-            progress,
-            every,
-        )
+        self.evaluator, self.progress, self.every = evaluator, progress, every
+        self.folder = run_dir / "videos"
         if every is not None:
             with preserve_rng(), closing(evaluator.make_env(render="rgb_array")) as env:
                 env.base_env.reset()
                 render_rgb(env)
 
-    def maybe_record(self, pause: Callable[[], None], say: Say, show: Show) -> None:
+    def maybe_record(self, check_stop: Callable[[], None], say: Say, show: Show) -> None:
         """Records the present policy if a video is due.
 
         Args:
-            pause: as of :func:`record_episode`.
+            check_stop: as of :func:`record_episode`.
             say: prints a line.
             show: sends a video to the loggers, under a key.
         """
         if self.every is not None and self.progress.due(self.every):
             path = self.folder / f"{self.progress.frames:012}.mp4"
-            self.record(path, metric_names.VIDEO, SeedStream.TRAINING, pause, say, show)
+            self.record(path, metric_names.VIDEO, SeedStream.TRAINING, check_stop, say, show)
 
-    def record_final(self, pause: Callable[[], None], say: Say, show: Show) -> None:
+    def record_final(self, check_stop: Callable[[], None], say: Say, show: Show) -> None:
         """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`."""
         if self.every is not None:
             path = self.folder / "final.mp4"
-            self.record(path, metric_names.FINAL_VIDEO, SeedStream.FINAL, pause, say, show)
+            self.record(path, metric_names.FINAL_VIDEO, SeedStream.FINAL, check_stop, say, show)
 
     def record(
-        self, path: Path, key: str, seed_stream: int, pause: Callable[[], None], say: Say, show: Show
+        self, path: Path, key: str, seed_stream: int, check_stop: Callable[[], None], say: Say, show: Show
     ) -> None:
         """Records a video and shows it under ``key``."""
         frames = self.progress.frames
         with timeit(metric_names.RECORDING):
             try:
-                _, steps, is_cut = record_episode(self.evaluator, path, frames, seed_stream, pause)
+                _, steps, is_cut = record_episode(self.evaluator, path, frames, seed_stream, check_stop)
                 if is_cut:
                     say(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
                 show(key, path)

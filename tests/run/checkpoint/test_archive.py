@@ -53,9 +53,7 @@ def test_the_newest_and_the_best_stay(tmp_path):
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "best")) == 20
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "last")) == 50
     assert checkpoint.frames_of(checkpoint.find(tmp_path, "40")) == 40
-    with pytest.raises(
-        UserError, match="checkpoint=30: no such checkpoint. Use one of best, last, 20, 40, 50"
-    ):
+    with pytest.raises(UserError, match=r"checkpoint=30: no such .*\. Use one of best, last, 20, 40, 50\."):
         checkpoint.find(tmp_path, "30")
 
 

@@ -292,7 +292,7 @@ def test_an_evaluation_that_a_stop_breaks_off_is_played_when_the_run_goes_on(run
         if len(played) < 1 + closing:  # the next one confirms
             return play(*asked, **options)
         signal.raise_signal(signal.SIGTERM)
-        raise Interrupted(signal.SIGTERM, midway=True)  # as its timer does
+        raise Interrupted(signal.SIGTERM, in_batch=True)  # as its timer does
 
     with monkeypatch.context() as patch:
         patch.setattr(hydrl.envs.build, "play_episodes", broken)

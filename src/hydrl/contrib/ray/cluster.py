@@ -15,7 +15,6 @@ from math import ceil
 from typing import Any, NamedTuple
 
 import ray
-from ray._private.ray_logging import stdout_deduplicator
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayActorError, RayError, RayTaskError
 from ray.job_config import JobConfig
 
@@ -72,8 +71,7 @@ def begin(key: str, address: str | None, needed: Mapping[str, float] | None) -> 
         say(f"joining the Ray cluster at {address}")
         if address != "auto":
             reach(key, address)
-    stdout_deduplicator.skip_re = re.compile("")  # where a node is lost, thirty lines of another's state
-    # Where parts of one's own lie, for which Ray's workers look in the last of these first.
+    # The folders of the user's own modules; Ray's workers search the last of these first.
     path = JobConfig(_py_driver_sys_path=[folder for folder in reversed(sys.path) if folder])
     try:
         with own_signals(), nullcontext() if address is None else asking_once():

@@ -93,12 +93,8 @@ class RayWorkers(RayCollector):
         stop: Callable[[], object],
         **options: Any,
     ) -> None:
-        self.owns_cluster, self.learner, self.worker_timeout, self.stop = (
-            owns_cluster,
-            learner,
-            worker_timeout,
-            stop,
-        )
+        self.owns_cluster, self.learner = owns_cluster, learner
+        self.worker_timeout, self.check_stop = worker_timeout, stop
         self.places: dict[int, Place] = {}
         self.version = 0  # times the policy was published
         self.versions = [0] * len(makers)  # of the policy that each actor acts by
@@ -174,7 +170,7 @@ class RayWorkers(RayCollector):
         results, since = dict[int, Any](), time.monotonic()
         while len(results) < count:
             ready, _ = ray.wait([*running], timeout=TICK)
-            self.stop()  # a signal to the whole process group ends collectors too
+            self.check_stop()  # a signal to the whole process group ends collectors too
             for reference in ready:
                 number = running.pop(reference)
                 results[number] = self.get_result(number, reference)

@@ -59,7 +59,7 @@ class RayEvalProcess:
     def __init__(
         self, evaluator: PolicyEvaluator, address: str | None, *, stop: Callable[[], object]
     ) -> None:
-        self.stop, self.owns_cluster = stop, not ray.is_initialized()
+        self.check_stop, self.owns_cluster = stop, not ray.is_initialized()
         self.actor: Any = None
         self.where: Place | None = None
         if self.owns_cluster:
@@ -79,11 +79,11 @@ class RayEvalProcess:
         """Waits until the actor has started; where it runs."""
         since = time.monotonic()
         while not self.poll(TICK):
-            self.stop()
+            self.check_stop()
             if time.monotonic() - since > STARTING:
                 raise UserError(
                     f"eval.backend=ray: none of {ray.cluster_resources()['CPU']:g} CPUs of the cluster was "
-                    f"free within {STARTING:g} seconds. Use fewer collectors, or a smaller collector.num_cpus."
+                    f"free within {STARTING:g} seconds. Use fewer collectors or a smaller collector.num_cpus."
                 )
         place: Place = self.get_result()
         return place
@@ -113,7 +113,7 @@ class RayEvalProcess:
         try:
             return ray.get(self.result)
         except RayError as error:
-            self.stop()  # a signal to the whole process group ends this, too
+            self.check_stop()  # a signal to the whole process group ends this, too
             what = "the evaluation process" + (f" ({self.where})" if self.where else "")
             raise WorkerError(end_of(what, self.where, error, "the evaluation")) from None
 

@@ -93,7 +93,7 @@ class Checkpointer:
             finish(status="diverged")
             raise DivergedError(error.terms, error.frames or self.progress.frames, self.saved_at) from None
         except (Interrupted, WorkerError) as error:
-            self.save_last_snapshot() if error.midway else self.save()
+            self.save_last_snapshot() if error.in_batch else self.save()
             finish(status=error.status)
             raise
 
