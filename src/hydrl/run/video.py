@@ -47,11 +47,10 @@ def record_episode(
     seed_stream: int,
     check_stop: Callable[[], None] = lambda: None,
 ) -> tuple[float, int, bool]:
-    """Records one episode as an mp4 file; the first of an evaluation.
+    """Records the first episode of an evaluation as an mp4 file.
 
-    Played alone it may end differently, because MuJoCo's contacts magnify how a network rounds. Of an
-    environment with more than 30 frames a second every second step is rendered, or every third and so on, at
-    its own speed. Global random number generators are left alone.
+    Played alone it may end differently, because MuJoCo's contacts magnify how a network rounds. Above 30
+    frames a second only every second step is rendered, or every third and so on, at the environment's speed.
 
     Args:
         evaluator: has the environment and the actor.
@@ -61,8 +60,7 @@ def record_episode(
         check_stop: called before each video frame; if it raises there is no file.
 
     Returns:
-        The episode's return, undiscounted and before any reward transform, its steps, and whether it was
-        still running when ``eval.max_steps`` ended the video.
+        The episode's return before reward transforms, its steps, and whether ``eval.max_steps`` cut it.
 
     Raises:
         UserError: if the environment cannot be rendered.

@@ -199,18 +199,20 @@ def test_what_no_checkpoint_needs_is_removed(tmp_path):
 def test_a_buffer_filled_in_another_order_is_refused(tmp_path):
     buffer = ReplayBuffer(storage=LazyTensorStorage(10), writer=TensorDictMaxValueWriter())
     with pytest.raises(
-        UserError, match=r"buffer\.writer=TensorDictMaxValueWriter: .* use a RoundRobinWriter"
+        UserError, match=r"buffer\.writer=TensorDictMaxValueWriter: .* Use a RoundRobinWriter"
     ):
         BufferFiles(buffer, tmp_path)
-    with pytest.raises(UserError, match=r"buffer\.storage=ListStorage: .* use a TensorStorage"):
+    with pytest.raises(UserError, match=r"buffer\.storage=ListStorage: .* Use a TensorStorage"):
         BufferFiles(ReplayBuffer(storage=ListStorage(10)), tmp_path)
 
 
 def test_a_buffer_that_outgrows_its_disk_is_refused_with_a_size_that_fits(run, tmp_path, monkeypatch):
     monkeypatch.setattr(replay_buffer.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1_000_000))
-    with pytest.raises(UserError, match=r"^buffer.storage.max_size=1000000: .* there are 1; use ") as refused:
+    with pytest.raises(
+        UserError, match=r"^buffer.storage.max_size=1000000: .* there are 1\. Use "
+    ) as refused:
         run("algo=dqn", "env=cartpole", "buffer=memmap", "buffer.storage.max_size=1_000_000")
-    wanted, size = re.search(r"take (\d+) MB of the disk.*max_size=(\d+)$", str(refused.value)).groups()
+    wanted, size = re.search(r"takes (\d+) MB of disk.*max_size=(\d+)\.$", str(refused.value)).groups()
     assert 60 < int(wanted) < 100  # two observations of four numbers, and 30 to 70 bytes of others
     assert int(size) == pytest.approx(500_000 / int(wanted), rel=0.02)
     assert not (tmp_path / "run/replay").exists()
@@ -235,5 +237,5 @@ def test_a_buffer_that_outgrows_the_memory_is_refused_with_a_size_that_fits(run,
     assert not (tmp_path / "run/config_resolved.yaml").exists()
     there = psutil.virtual_memory().total + psutil.swap_memory().total
     row = replay_buffer.row_bytes(envs.make_env(partial(envs.gymnasium_env, "CartPole-v1"), ()))
-    (size,) = re.findall(r"use buffer.storage.max_size=(\d+)", str(refused.value))
+    (size,) = re.findall(r"Use buffer.storage.max_size=(\d+)", str(refused.value))
     assert there / 4 < int(size) * row < there

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 import hydrl.run.logging.loggers
 from hydrl.errors import RunError
-from hydrl.run.logging.run_logger import RunInfo, RunLogger, open_logger
+from hydrl.run.logging.run_logger import RunInfo, RunLogger
 from hydrl.training import Clock, Metrics, Progress
 from hydrl.training.evaluator import Evaluation
 from tests.conftest import composed, settings
@@ -28,7 +28,7 @@ def open_record(folder) -> RunLogger:
     chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
     info = RunInfo(**chosen.identity)
     metrics = Metrics(LEARNERS, None)
-    return open_logger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())
+    return RunLogger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())
 
 
 def take(record: RunLogger, returned: float, *losses: float) -> None:

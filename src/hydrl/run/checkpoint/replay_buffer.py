@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,9 @@ def row_bytes(env: EnvBase, images: FrameDedup | None = None) -> float:
 
 
 def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path) -> list[str]:
-    """Checks that a buffer fits this machine; returns a line on its size, none where that is little.
+    """Checks that a full buffer fits this machine; returns a line on its size, none where that is little.
+
+    Memory is allocated with the first rows; a disk that is full later kills the process with SIGBUS.
 
     Args:
         buffer: empty; ``None`` where nothing is kept.
@@ -242,49 +245,36 @@ def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path)
         run: the run folder, which need not exist yet.
 
     Raises:
-        UserError: as :func:`require_memory`.
+        UserError: naming a size that fits.
     """
-    require_memory(buffer, env, steps)
     if buffer is None:
         return []
-    whole = steps * row_bytes(env, find_frame_dedup(buffer)) * buffer.storage.max_size
-    free = shutil.disk_usage(next(path for path in (run, *run.absolute().parents) if path.exists())).free
-    if whole < WORTH_SAYING and BOUND * whole < free:
-        return []
-    size = f"{whole / 1e6:,.0f} MB of memory and up to {BOUND} times that on disk"
-    return [f"the full replay buffer takes about {size}, where {free / 1e6:,.0f} MB are free"]
-
-
-def require_memory(buffer: ReplayBuffer | None, env: EnvBase, steps: int = 1) -> None:
-    """Refuses a buffer that would outgrow this machine's memory, or its disk where it lies there.
-
-    Memory is allocated with the first rows; a disk that is full later kills the process with SIGBUS.
-
-    Args:
-        buffer: empty; ``None`` where nothing is kept.
-        env: one step of it takes about as much as one step of a row.
-        steps: of a row; with several, rows are sequences that overlap by half.
-
-    Raises:
-        UserError: naming a size that would do.
-    """
-    storage = buffer.storage if buffer is not None else None
-    if not isinstance(storage, LazyTensorStorage):
-        return
+    storage, row = buffer.storage, steps * row_bytes(env, find_frame_dedup(buffer))
+    total = row * storage.max_size
     if isinstance(storage, LazyMemmapStorage):
         available, where, other = room_on_disk(storage.scratch_dir), "disk", ""
-    elif torch.device(env.device if storage.device == "auto" else storage.device).type != "cpu":
-        return
-    else:
+    elif isinstance(storage, LazyTensorStorage) and storage_device(storage, env).type == "cpu":
         available = psutil.virtual_memory().total + psutil.swap_memory().total
         where, other = "memory", ", or buffer=memmap, which is on disk"
-    new, row = (steps + 1) // 2, steps * row_bytes(env, find_frame_dedup(buffer))
-    if (needed := row * storage.max_size) > available:
+    else:
+        available, where, other = inf, "", ""
+    if total > available:
+        new = (steps + 1) // 2  # frames of a row that no other has
         raise UserError(
-            f"buffer.storage.max_size={new * storage.max_size}: takes {needed / 1e6:,.0f} MB of {where}, and "
+            f"buffer.storage.max_size={new * storage.max_size}: takes {total / 1e6:,.0f} MB of {where}, and "
             f"there are {available / 1e6:,.0f}. Use buffer.storage.max_size="
             f"{new * int(available / 2 / row)}{other}."
         )
+    free = shutil.disk_usage(next(path for path in (run, *run.absolute().parents) if path.exists())).free
+    if total < WORTH_SAYING and BOUND * total < free:
+        return []
+    size = f"{total / 1e6:,.0f} MB of memory and up to {BOUND} times that on disk"
+    return [f"the full replay buffer takes about {size}, where {free / 1e6:,.0f} MB are free"]
+
+
+def storage_device(storage: LazyTensorStorage, env: EnvBase) -> torch.device:
+    """Where a storage keeps its rows."""
+    return torch.device(env.device if storage.device == "auto" else storage.device)
 
 
 def room_on_disk(folder: str | None) -> int:

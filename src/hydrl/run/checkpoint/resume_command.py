@@ -18,13 +18,11 @@ from omegaconf import OmegaConf
 from hydrl.config import CONFIGS, user_dirs
 from hydrl.config.migrations import new_words
 from hydrl.config.overrides import as_typed, key_of, plain, quoted, run_of
-from hydrl.config.schema import KeyScope, Parts, keys
+from hydrl.config.schema import Parts
 from hydrl.config.tree import find
 from hydrl.errors import UserError
+from hydrl.run.checkpoint.resume import OWN
 from hydrl.run.run_folder import from_here, newest_run_hint, refuse_links, saved_yaml
-
-# Each process is started with its own.
-OWN = keys(KeyScope.PROCESS)
 
 
 def expand(arguments: Sequence[str]) -> list[str]:

@@ -68,37 +68,14 @@ class RunInfo:
         return f"{self.algo} on {self.task}, seed {self.seed}"
 
 
-def open_logger(
-    run_dir: Path,
-    builders: Mapping[str, Callable[..., Logger]],
-    info: RunInfo,
-    progress: Progress,
-    metrics: Metrics,
-    clock: Clock,
-) -> "RunLogger":
-    """Saves the configuration in the run folder, starts the chosen loggers and returns the run's logger.
-
-    Args:
-        run_dir: the run folder.
-        builders: of the chosen loggers, by name.
-        info, progress, metrics, clock: as of :class:`RunLogger`.
-    """
-    save_config(run_dir, info.config)
-    run_ids = info.start.run_ids if info.start else {}
-    loggers = backends.build_loggers(
-        builders, directory=run_dir, config=info.config, name=info.name, run_ids=run_ids
-    )
-    return RunLogger(run_dir, loggers, info, progress, metrics, clock)
-
-
 class RunLogger:
     """Writes the log rows and results of a run to its folder, the console and the chosen loggers.
 
-    The loop's time counts from when it is built.
+    Building it starts the loggers, and the loop's time.
 
     Args:
-        run_dir: the run folder, with its configuration.
-        loggers: TorchRL's, by name.
+        run_dir: the run folder, which gets the configuration.
+        builders: of the chosen loggers, by name.
         info: what the run is.
         progress, metrics, clock: the run's, which it reports.
     """
@@ -106,13 +83,17 @@ class RunLogger:
     def __init__(
         self,
         run_dir: Path,
-        loggers: Mapping[str, Logger],
+        builders: Mapping[str, Callable[..., Logger]],
         info: RunInfo,
         progress: Progress,
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        self.directory, self.loggers, self.info = run_dir, dict(loggers), info
+        save_config(run_dir, info.config)
+        shared = {"directory": run_dir, "config": info.config, "name": info.name}
+        run_ids = info.start.run_ids if info.start else {}
+        self.loggers = {key: build(**shared, run_id=run_ids.get(key)) for key, build in builders.items()}
+        self.directory, self.info = run_dir, info
         self.progress, self.metrics, self.clock = progress, metrics, clock
         self.file = backends.MetricsFile(run_dir / "metrics.csv")
         self.forked_from = info.start.forked_from if info.start else None
