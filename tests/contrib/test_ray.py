@@ -167,12 +167,12 @@ def failed(cause: Exception) -> RayTaskError:
             ActorDiedError(), True, WorkerError,
             f"{SECOND} ended, as one does that the system kills for its memory",
         ),
-        (failed(OutOfDiskError("Local disk is full")), True, WorkerError, f"{SECOND} {machines.FULL}"),
+        (failed(OutOfDiskError("Local disk is full")), True, WorkerError, f"{SECOND} {machines.STORE_FULL}"),
         (failed(DivergedError("reward is NaN")), True, DivergedError, "reward is NaN"),
     ],
 )  # fmt: skip
 def test_what_ended_a_collector_is_told_with_node_and_address(workers, error, alive, kind, told, monkeypatch):
-    monkeypatch.setattr(machines, "LOST", 0.0)
+    monkeypatch.setattr(machines, "NODE_DEATH_SECONDS", 0.0)
     with pytest.raises(kind) as caught:
         workers(sync=False, alive=alive).get_result(1, error)
     assert getattr(caught.value, "terms", str(caught.value)) == told
@@ -199,7 +199,7 @@ def test_signals_to_end_wait_while_ray_starts_and_what_starts_then_is_deaf_to_th
     came = []
     former = signal.signal(signal.SIGTERM, lambda signum, frame: came.append(signum))
     try:
-        with machines.own_signals():
+        with machines.keep_signal_handlers():
             signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(signum))  # as Ray does
             signal.raise_signal(signal.SIGTERM)
             started = subprocess.Popen(
@@ -209,7 +209,7 @@ def test_signals_to_end_wait_while_ray_starts_and_what_starts_then_is_deaf_to_th
             assert not came
         assert came == [signal.SIGTERM]
         deaf = started.communicate()[0].decode().split()
-        assert {str(int(each)) for each in machines.TO_END} <= {*deaf}
+        assert {str(int(each)) for each in machines.BLOCKED} <= {*deaf}
     finally:
         signal.signal(signal.SIGTERM, former)
 
@@ -259,7 +259,7 @@ class Troubled(Toy):
 @pytest.fixture(scope="module")
 def cluster():
     """One for this module: a start takes half a minute of processor time."""
-    clusters.begin("collector.address", None, {"CPU": 2, "GPU": 0})
+    clusters.join_cluster("collector.address", None, {"CPU": 2, "GPU": 0})
     yield
     clusters.ray.shutdown()
 
@@ -271,15 +271,15 @@ def test_an_address_where_no_cluster_is_is_told_at_once(monkeypatch: pytest.Monk
         one.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{one.getsockname()[1]}"
         with pytest.raises(UserError, match=rf"{address}: no Ray cluster \(.*refused\)"):
-            machines.begin("eval.address", address, None)
+            machines.join_cluster("eval.address", address, None)
         assert asked == []
         one.listen()
-        machines.begin("eval.address", address, None)  # somebody is there, and is asked once
+        machines.join_cluster("eval.address", address, None)  # somebody is there, and is asked once
     assert asked == ["1"]
     assert machines.ATTEMPTS not in os.environ
     for nowhere in ("nobody.invalid:6379", "127.0.0.1:99999"):
         with pytest.raises(UserError, match=rf"^eval\.address={nowhere}: no Ray cluster"):
-            machines.begin("eval.address", nowhere, None)
+            machines.join_cluster("eval.address", nowhere, None)
 
 
 def seeded(make: Any, num_envs: int) -> TransformedEnv:
@@ -472,7 +472,7 @@ def test_a_full_object_store_is_told_in_a_line(tmp_path, home, monkeypatch):
     process = start(*RUN, "actor.num_cells=[4000,4000]", f"hydra.run.dir={tmp_path / 'run'}")
     out = process.communicate()[0]
     assert process.returncode == 1, out
-    assert f"error: the process that learns {machines.FULL}\n" in out
+    assert f"error: the process that learns {machines.STORE_FULL}\n" in out
     assert "Traceback" not in out
     assert ray_processes() <= before
 

@@ -167,7 +167,7 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
     for module in (launcher, cluster):
         monkeypatch.setattr(module, "ray", fake)
-    monkeypatch.setattr(launcher, "begin", lambda *arguments: vars(fake).update(arguments=arguments))
+    monkeypatch.setattr(launcher, "join_cluster", lambda *arguments: vars(fake).update(arguments=arguments))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a member puts it there
     return fake
 

@@ -174,7 +174,7 @@ def test_another_machine_is_sent_nothing_of_an_accelerator(monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     """One for this module: a start takes ten seconds of processor time."""
-    machines.begin("eval.address", None, {"CPU": 3, "GPU": 0})
+    machines.join_cluster("eval.address", None, {"CPU": 3, "GPU": 0})
     yield
     ray.shutdown()
 
@@ -193,7 +193,7 @@ def test_on_ray_it_is_as_in_the_loop_whoever_collects(runs, words, cluster, tmp_
 
 @pytest.mark.slow
 def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(machines, "LOST", 0.0)
+    monkeypatch.setattr(machines, "NODE_DEATH_SECONDS", 0.0)
 
     def kill(self, snapshot, send=evaluation.RayEvalProcess.send):
         os.kill(self.where.pid, signal.SIGKILL)
@@ -211,7 +211,7 @@ def test_one_on_ray_that_ends_is_named_and_the_run_is_saved(cluster, tmp_path, m
 
 @pytest.mark.slow
 def test_without_room_on_the_cluster_it_is_said_before_the_first_batch(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluation, "STARTING", 15.0)
+    monkeypatch.setattr(evaluation, "START_SECONDS", 15.0)
     with pytest.raises(
         UserError, match=r"none of 3 CPUs of the cluster was free within 15 seconds\. Use fewer collectors"
     ):
