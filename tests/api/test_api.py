@@ -281,9 +281,9 @@ def test_two_functions_of_one_name_are_refused():
         return make
 
     with pytest.raises(UserError, match="make: two classes or functions of this name"):
-        python_classes.words({"actor": named(1), "critic": named(2)})
+        python_classes.to_overrides({"actor": named(1), "critic": named(2)})
     one = named(1)
-    assert python_classes.words({"actor": one, "critic": one}) == ["actor=make", "critic=make"]
+    assert python_classes.to_overrides({"actor": one, "critic": one}) == ["actor=make", "critic=make"]
 
 
 def test_each_run_of_a_process_says_what_the_one_before_it_said(trained, tmp_path, capsys):

@@ -18,7 +18,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from hydrl.api import python_classes
-from hydrl.api.training import TRAINING, as_found
+from hydrl.api.training import TRAINING, restore_process
 from hydrl.config import ROOT, command_line
 from hydrl.config.migrations import new_key
 from hydrl.config.overrides import choices_made, key_of, literal
@@ -97,59 +97,61 @@ class Run:
         Args:
             episodes: how many.
             checkpoint: ``last``, ``best`` or a number of frames.
-            stream: another number, other episodes; 0 and 1 are those the run itself was scored on.
+            stream: selects the episodes; 0 and 1 are those of the run's own evaluations.
             device: where the policy acts.
 
         Returns:
-            The ``eval/`` numbers, and ``returns`` and ``lengths`` of each episode.
+            The ``eval/`` metrics, and ``returns`` and ``lengths`` of each episode.
 
         Raises:
             UserError: for less than one episode, a checkpoint that is not there, or as :func:`hydrl.load`.
         """
         if episodes < 1:
             raise UserError(f"episodes={episodes}: should be at least 1.")
-        with self._opened(checkpoint, device) as (frames, evaluator):
-            played = evaluator(frames, episodes, stream)
-        return played.metrics() | {"returns": played.returns.numpy(), "lengths": played.lengths.numpy()}
+        with self._evaluator(checkpoint, device) as (frames, evaluator):
+            result = evaluator(frames, episodes, stream)
+        return result.metrics() | {"returns": result.returns.numpy(), "lengths": result.lengths.numpy()}
 
-    def film(self, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu") -> Path:
-        """Films the first of the episodes that :meth:`evaluate` plays, as ``scripts/evaluate.py`` does.
+    def record_video(self, checkpoint: str | int = "last", *, stream: int = 2, device: str = "cpu") -> Path:
+        """Records the first episode that :meth:`evaluate` plays, as ``scripts/evaluate.py`` does.
 
         Args:
-            checkpoint: as of :meth:`evaluate`, and so are the others.
+            checkpoint, stream, device: as of :meth:`evaluate`.
 
         Returns:
-            ``video-CHECKPOINT.mp4`` in the run's folder, as ``IPython.display.Video(run.film(), embed=True)``
-            shows it.
+            ``video-CHECKPOINT.mp4`` in the folder; ``IPython.display.Video(path, embed=True)`` plays it.
 
         Raises:
-            UserError: without PyAV, for a task that gives no pictures, or as :meth:`evaluate`.
+            UserError: without PyAV, for an environment that cannot be rendered, or as :meth:`evaluate`.
             RunError: if the file cannot be written.
         """
         path = self.folder / f"video-{checkpoint}.mp4"
-        with self._opened(checkpoint, device, filming=True) as (frames, evaluator):
-            _, steps, cut = record_episode(evaluator, path, frames, stream)
-        if cut:
+        with self._evaluator(checkpoint, device, renders=True) as (frames, evaluator):
+            _, steps, is_cut = record_episode(evaluator, path, frames, stream)
+        if is_cut:
             print(f"{path.name} is cut short: the episode still ran after {steps:,} steps")
         return path
 
+    film = record_video  # its earlier name
+
     @contextmanager
-    def _opened(
-        self, checkpoint: str | int, device: str, *, filming: bool = False
+    def _evaluator(
+        self, checkpoint: str | int, device: str, *, renders: bool = False
     ) -> Iterator[tuple[int, PolicyEvaluator]]:
-        """The frames that a policy was trained for and what plays it; the process is left as it was found."""
-        with as_found():
+        """Yields the frames a policy was trained for and its evaluator; restores the process afterwards."""
+        with restore_process():
             python_classes.refresh()
-            rendering.prepare(wanted=filming)  # before anything opens a window
+            rendering.prepare(wanted=renders)  # before anything opens a window
             quieten_libraries()
-            chosen = choose_device(device)
-            opened = open_run(self.folder, checkpoint=str(checkpoint), device=chosen, trust=self.trust)
-            _, frames, evaluator = opened
+            device = choose_device(device)
+            _, frames, evaluator = open_run(
+                self.folder, checkpoint=str(checkpoint), device=device, trust=self.trust
+            )
             with closing(evaluator):
                 yield frames, evaluator
 
     def resume(self, *words: str, **keys: Any) -> "Run":
-        """Goes on with the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
+        """Resumes the run, as ``run.resume(total_frames=50_000)``; see :func:`hydrl.train`."""
         return train(*words, resume=self.folder, **{"trust": self.trust, **keys})
 
     def __repr__(self) -> str:
@@ -185,7 +187,7 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
     """See :func:`hydrl.train`; ``began`` is when it was called, by ``time.monotonic``."""
     if wrong := next((word for word in words if not isinstance(word, str)), None):
         raise UserError(f'{wrong!r}: not an override. Write "algo=ppo" or the keyword algo="ppo".')
-    typed = [*words, *python_classes.words(keys)]
+    typed = [*words, *python_classes.to_overrides(keys)]
     if folder is not None:
         typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
     with TRAINING.begin(began) as session:
@@ -193,7 +195,7 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
         cfg = command_line.in_python(typed, expand)
         place = Path(cfg.run_dir)
         python_classes.drop_unaccepted(cfg, [new_key(key_of(word)) for word in typed])
-        if options := python_classes.process_only(choices_made()):
+        if options := python_classes.process_only_options(choices_made()):
             refuse_workers(cfg, options)
             print(f"{', '.join(options)}: known to this process only; resume the run here")
         ended = run_training(cfg, session)

@@ -109,7 +109,7 @@ def one_connection_attempt() -> Iterator[None]:
 
 
 def unblock_signals() -> None:
-    """Unblocks what :func:`keep_signal_handlers` blocked, in this thread of a Ray process and its children."""
+    """Unblocks what :func:`keep_signal_handlers` blocked, in this thread and its child processes."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED)
 
 
