@@ -48,7 +48,7 @@ class EvalProcess:
 
     Args:
         evaluator: the process gets a copy of it.
-        stop: what other backends call while they start; this one starts at once.
+        stop: called by other backends while they start; this one starts at once.
     """
 
     def __init__(self, evaluator: PolicyEvaluator, *, stop: Callable[[], object] | None = None) -> None:

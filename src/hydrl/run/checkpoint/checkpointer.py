@@ -227,10 +227,10 @@ class Checkpointer:
 
     def say_resumed(self, point: ResumePoint, restart_reason: str | None) -> None:
         """Prints what was resumed, and what continues differently."""
-        how = f"episodes start anew: {restart_reason}" if restart_reason else "everything continues exactly"
-        if point.changed:
-            changes = describe_changes(point.changed)
-            how = f"with {changes}; {how.replace('everything', 'everything else')}"
+        everything = "everything else" if point.changed else "everything"
+        how = (
+            f"episodes start anew: {restart_reason}" if restart_reason else f"{everything} continues exactly"
+        )
         verb = "forked" if point.is_fork else "resumed"
         self.say(f"{verb} after {point.frames:,} frames from {from_here(point.checkpoint)}; {how}")
         if point.changes("optim", "schedule"):
