@@ -164,7 +164,7 @@ class Run:
         return printable(f"<Run of {describe(summary)}: {result}, in {rows['folder']}>")
 
     def _repr_html_(self) -> str:
-        """Its curves and closing table, for a notebook."""
+        """Its curves and summary table, for a notebook."""
         summary, image_file = self.summary, self.folder / "curves.png"
         if not summary:
             return escape(repr(self))

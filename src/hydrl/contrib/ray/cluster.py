@@ -62,7 +62,7 @@ def join_cluster(key: str, address: str | None, needed: Mapping[str, float] | No
     options: dict[str, Any] = {"address": address or "local"}
     if address is None:
         say("starting Ray on this machine")
-        # Nobody else is told the token of a cluster of one's own, which Ray would write into the home folder.
+        # The token of this cluster stays secret; Ray would write it into the home folder.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         if needed:
             options |= {"num_cpus": ceil(needed["CPU"]), "num_gpus": ceil(needed["GPU"])}

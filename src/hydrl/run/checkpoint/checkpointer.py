@@ -242,7 +242,7 @@ class Checkpointer:
         """Gives every part its state; why the running episodes are lost, where they are."""
         rows = point.checkpoint.parent if point.is_fork else None
         # First, because a sampler is notified of what is written.
-        self.buffer_files.load(point.memory, self.env.device, rows)
+        self.buffer_files.load(point.buffer_rows, self.env.device, rows)
         if point.changed:
             states = {**states, **changed_states(point, self.env, self.parts, states)}
         self.restore_parts(states, point)

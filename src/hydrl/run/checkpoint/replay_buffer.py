@@ -229,8 +229,8 @@ def row_bytes(env: EnvBase, images: FrameDedup | None = None) -> float:
     if images is None:
         return whole
     stacks = sum(step.get(key).nbytes for key in images.keys) / envs
-    numbers = 8 * images.stacked * len(images.keys)
-    return whole + 2 * (numbers - stacks) + FRAMES_PER_ROW * stacks / images.stacked
+    indices = 8 * images.stacked * len(images.keys)
+    return whole + 2 * (indices - stacks) + FRAMES_PER_ROW * stacks / images.stacked
 
 
 def check_size(buffer: ReplayBuffer | None, env: EnvBase, steps: int, run: Path) -> list[str]:

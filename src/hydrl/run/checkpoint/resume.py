@@ -1,4 +1,4 @@
-"""Where a run is resumed or forked from, and that it is still the same run."""
+"""Finds the checkpoint that a run is resumed or forked from, and checks that it is still the same run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ from hydrl.metric_names import RETURN_MEAN
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.run_folder import CONFIG, refuse_links, saved_yaml, summary
 
-# What a resumed run may change.
+# Keys that a resumed run may change.
 FREE = keys(KeyScope.PROCESS, KeyScope.RECORD, KeyScope.LENGTH)
-# Each process is started with its own.
+# Keys of the process, which every process sets anew.
 OWN = keys(KeyScope.PROCESS)
-# Which machines collect where there are several, and how long one is waited for.
+# Which machines collect, and how long the run waits for one.
 MACHINES = {
     f"collector.{key}" for key in ("address", "num_collectors", "num_cpus", "num_gpus", "worker_timeout")
 }
 DATA = "data.path"  # may have been moved, or be named from another folder
-# What a fork may change in addition; but for what its rows, or the names in its state, depend on.
+# Keys that a fork may change in addition, except those that its rows or the names in its state depend on.
 LEARNING = keys(KeyScope.LEARNING)
 FIXED = ("loss.networks", "loss.keys", "minibatches.n_steps", "minibatches.sequence")
 
@@ -43,8 +43,8 @@ class ResumePoint:
         frames: how long the run had trained.
         settings: the run's, without secrets.
         run_ids: the run's ids at the loggers that have one.
-        restarts: why the environments start anew, or ``None`` where everything goes on as it stood.
-        memory: which rows the replay buffer held, and the files that have them.
+        restarts: why episodes start anew, or ``None`` where everything continues exactly.
+        buffer_rows: which rows the replay buffer held, and the files that have them.
         folder: of the run.
         data: which rows of an offline dataset it learned from, by
             :func:`hydrl.datasets.digest.record_data`; ``None`` where it had none or did not record it.
@@ -59,7 +59,7 @@ class ResumePoint:
     settings: SavedSettings
     run_ids: Mapping[str, str]
     restarts: str | None
-    memory: Mapping[str, Any]
+    buffer_rows: Mapping[str, Any]
     folder: Path
     data: Mapping[str, Any] | None = None
     classes: Mapping[str, str] | None = None
@@ -190,7 +190,7 @@ def resume_point(archive: Path, metadata: checkpoint.Metadata, folder: Path) -> 
         settings=metadata["settings"],
         run_ids={"wandb": run_ids} if isinstance(run_ids, str) else run_ids,
         restarts=metadata["restarts"],
-        memory=metadata["memory"],
+        buffer_rows=metadata["memory"],
         folder=folder,
         data=metadata.get("data"),
         classes=metadata.get("classes"),
@@ -299,7 +299,7 @@ def describe_changes(changed: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def needed_to_continue(settings: SavedSettings, point: ResumePoint) -> str:
-    """What a finished run needs to go on; empty where it is not finished."""
+    """What a finished run needs to continue; empty if it is not finished."""
     ended = summary(point.folder)
     if not ended:
         return ""
