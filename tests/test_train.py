@@ -66,7 +66,8 @@ def test_a_run_leaves_what_it_promises(run):
     assert f'src="data:image/png;base64,{b64encode(curves).decode()}"' in page
     for row in (
         "<td>trained</td>\n<td><code>1,024 frames, 32 updates</code></td>",
-        "\ntotal_frames: 1024\n",
+        "<td><code>total_<wbr>frames</code></td>\n<td><code>1_<wbr>024</code></td>\n"
+        "<td><code>command line</code></td>",
     ):
         assert row in page
     assert archive.find(folder, "last").name == "checkpoint-000000001024.torchrl"

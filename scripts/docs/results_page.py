@@ -116,7 +116,9 @@ def write_page(
         reached = ["-"] * 4
         if ours:
             scores = np.array([run.score for run in ours])
-            reached = [as_text(ours[0].id or ours[0].env), report.format_interval(estimate(iqm, scores))]
+            value, interval = report.interval_cells(estimate(iqm, scores))
+            iqm_text = value if interval == "-" else f"{value} [{interval}]"
+            reached = [as_text(ours[0].id or ours[0].env), iqm_text]
             reached.append(f"**{report.format_mean_std(scores)}**")
             reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
         published = [row["published"].get(source, "") for source in declared["sources"]]
@@ -126,7 +128,9 @@ def write_page(
     names += declared["sources"].values()
     parts = ["## Beside what others published", table(names, cells), declared["notes"].strip()]
     parts += ["## How each was tuned", "\n".join(how)]
-    report.write_report(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/", "Results")
+    options: dict[str, Any] = {"figure_prefix": f"{page.stem}/", "formats": ("png", "svg")}
+    text = "\n\n".join(parts)
+    report.write_report(counted, {}, page, "make results", text, title="Results", **options)
     with atomically(page.with_name("algorithms.md")) as partial:
         partial.write_text(algorithms_page.make_page(runs_by_row.values()), encoding="utf-8")
 

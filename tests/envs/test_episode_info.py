@@ -120,7 +120,9 @@ def test_success_told_of_too_late_to_be_found_is_said(monkeypatch, capsys):
     WARNED.clear()
     env = made("+env.at_end=true")
     env.rollout(LENGTH)
-    assert "gives is_success in info; env.info_keys=[is_success] logs it" in capsys.readouterr().err
+    assert (
+        "returns is_success in info. Write env.info_keys=[is_success] to log it." in capsys.readouterr().err
+    )
 
 
 KEYS = ["+env.info_keys={height:mean,first:last}"]
@@ -234,7 +236,9 @@ def test_what_does_not_fit_is_refused_before_anything_starts(words):
 @pytest.mark.parametrize("odd", ["far", "[1.0,2.0]"])
 def test_what_is_no_number_is_a_line(odd):
     env = made("+env.info_keys=[odd]", f"+env.odd={odd}")
-    with pytest.raises(UserError, match=r"env.info_keys: env.id=\S+ gave info\['odd'\]=.*which is no number"):
+    with pytest.raises(
+        UserError, match=r"env.info_keys: env.id=\S+ returned info\['odd'\]=.*not a number\. Leave"
+    ):
         env.rollout(2)
 
 

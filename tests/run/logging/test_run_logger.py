@@ -12,7 +12,7 @@ from hydrl.errors import RunError
 from hydrl.run.logging.run_logger import RunInfo, RunLogger, open_logger
 from hydrl.training import Clock, Metrics, Progress
 from hydrl.training.evaluator import Evaluation
-from tests.conftest import settings
+from tests.conftest import composed, settings
 
 
 @pytest.fixture
@@ -192,3 +192,9 @@ def test_a_run_that_ends_between_two_rows_keeps_what_came_in_since(record):
     assert (last["frames"], last["train/return"], last["loss/critic"]) == (20, 30.0, 4.0)
     record.finish()
     assert len(record.file.rows) == 2
+
+
+def test_a_run_s_name_has_no_colon():
+    assert RunInfo("ppo", "my_envs:MyEnv-v0", 1, {}).name == "ppo-my_envs-MyEnv-v0-seed1"
+    cfg = composed("env=gym", "env.id=my_envs:MyEnv-v0", hydra=True)
+    assert "/ppo-my_envs-MyEnv-v0/" in f"/{cfg.hydra.run.dir}".replace("outputs/", "")

@@ -27,7 +27,7 @@ from hydrl.run.run_folder import CONFIG, from_here
 from hydrl.training.progress import Progress
 
 AGE = 1.0  # seconds; a younger snapshot is near enough to the beginning of a batch
-SHARE = 20  # the next snapshot waits this many times what the last one took
+SHARE = 50  # the next snapshot waits this many times what the last one took
 TIMES = "clock"  # of the counters; time goes on where a batch is taken back
 
 

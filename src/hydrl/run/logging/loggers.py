@@ -13,17 +13,21 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from torchrl.record.loggers import Logger, WandbLogger
+from torchrl.record.loggers import Logger, TensorboardLogger, WandbLogger
 from torchrl.record.loggers.trackio import TrackioLogger
 
 from hydrl.config import PACKAGE
 from hydrl.config.migrations import old_config
+from hydrl.config.schema import RULES
+from hydrl.config.tree import find, paths
 from hydrl.errors import UserError
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint import archive
 from hydrl.run.run_folder import metric_rows
 
 FIRST = ("frames", "train/return")  # columns of metrics.csv
+HPARAMS_METRICS = dict.fromkeys(["final/return_mean", "eval/return_mean", "train/return"], 0.0)  # names count
+RULES_AND_TARGETS = {*RULES, "_target_"}
 
 
 class MetricsFile:
@@ -97,9 +101,20 @@ def build_loggers(
 
 def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: str | None = None) -> Logger:
     """TensorBoard event files under ``tensorboard/`` in the run folder; a resumed run adds one of its own."""
-    from torchrl.record.loggers import TensorboardLogger
+    from torch.utils.tensorboard.summary import hparams
 
-    return TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
+    logger = TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
+    # SummaryWriter.add_hparams would open a second run in a folder of its own.
+    for summary in hparams(hyperparameters(config), HPARAMS_METRICS)[:2]:
+        logger.experiment.file_writer.add_summary(summary)
+    return logger
+
+
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration by dotted keys as TensorBoard's HPARAMS tab takes it: numbers and text."""
+    values = {key: find(config, key) for key in paths(config) if not RULES_AND_TARGETS & {*key.split(".")}}
+    leaves = {key: value for key, value in values.items() if not isinstance(value, dict | None)}
+    return {key: str(value) if isinstance(value, list) else value for key, value in leaves.items()}
 
 
 QUIET: dict[str, Any] = {
@@ -146,7 +161,7 @@ def wandb(
         resume="allow" if run_id else None,  # an agent of a sweep has an identity for each new run
         project=project,
         entity=entity,
-        group=group or f"{algo}-{task}",
+        group=group or f"{algo}-{task}".replace(":", "-"),
         tags=[algo, task, *tags],
         job_type="train",
         config=old_config(config),
@@ -210,7 +225,7 @@ def trackio(
             exp_name=run_id or f"{name}-{token_hex(3)}",
             project=project,
             resume="allow" if run_id else "never",
-            group=group or f"{config['algo']}-{config['task']}",
+            group=group or f"{config['algo']}-{config['task']}".replace(":", "-"),
             config=old_config(config),
             embed=False,
             auto_log_cpu=False,
@@ -235,7 +250,7 @@ def log(loggers: Iterable[Logger], frames: int, metrics: dict[str, Any]) -> None
         elif isinstance(logger, TrackioLogger):  # whose own method makes each metric a row
             logger.experiment.log(metrics, step=frames)
         else:
-            logger.log_metrics({"frames": frames, **metrics}, step=frames)
+            logger.log_metrics(metrics, step=frames)
 
 
 def show(loggers: Iterable[Logger], frames: int, key: str, video: Path) -> None:
@@ -249,7 +264,8 @@ def show(loggers: Iterable[Logger], frames: int, key: str, video: Path) -> None:
 def close(logger: Logger, results: dict[str, Any] | None = None) -> None:
     """Finishes the run at W&B or trackio, or closes the event file.
 
-    ``results`` go into W&B's summary, which would otherwise hold the evaluation of the last log row.
+    ``results`` go into W&B's summary, which would otherwise hold the evaluation of the last log row, and into
+    TensorBoard's table of hyperparameters.
     """
     if isinstance(logger, WandbLogger):
         run = logger.experiment
@@ -262,6 +278,8 @@ def close(logger: Logger, results: dict[str, Any] | None = None) -> None:
         with redirect_stdout(io.StringIO()):
             import_module("trackio").finish()  # the experiment's own would be called once more at the exit
     else:
+        if isinstance(logger, TensorboardLogger) and results and results["status"] == "finished":
+            logger.log_scalar("final/return_mean", results["eval/return_mean"], step=results["eval/frames"])
         logger.experiment.close()
 
 

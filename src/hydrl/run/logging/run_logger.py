@@ -18,7 +18,7 @@ from hydrl.run.checkpoint.warm_start import WarmStart
 from hydrl.run.logging import loggers as backends
 from hydrl.run.logging.console import Display, closing_rows, print_summary, say
 from hydrl.run.logging.curves import save_curves
-from hydrl.run.logging.html import as_text, code, fenced, table, write_page
+from hydrl.run.logging.run_page import write_run_page
 from hydrl.run.run_folder import CONFIG, save_config
 from hydrl.training.evaluator import Evaluation
 from hydrl.training.metrics import Metrics
@@ -64,7 +64,7 @@ class RunInfo:
     @property
     def name(self) -> str:
         """The name that loggers and the progress bar have for it."""
-        return f"{self.algo}-{self.task}-seed{self.seed}"
+        return f"{self.algo}-{self.task}-seed{self.seed}".replace(":", "-")
 
     @property
     def title(self) -> str:
@@ -251,7 +251,7 @@ class RunLogger:
         self.draw_curves(final, followed)
         rows, is_stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
         command = {"go on with": resume_command(self.directory, self.info.needs_trust)} if is_stopped else {}
-        self.write_html(rows | command)
+        write_run_page(self.directory, self.info.title, summary, rows | command, self.info.config)
         self.close(results)
         print_summary(summary, self.directory, *command.values())
 
@@ -303,14 +303,6 @@ class RunLogger:
             ends={name: (frames, value) for name, value in (final.info_means() if final else {}).items()},
             **(labels if self.info.from_data else {}),
         )
-
-    def write_html(self, rows: dict[str, str]) -> None:
-        """Writes ``run.html``: the curves, the rows of the closing table and the configuration."""
-        cells = [[as_text(name), code(text)] for name, text in rows.items()]
-        config = fenced((self.directory / CONFIG).read_text(encoding="utf-8"), "yaml")
-        sections = [f"# {as_text(self.info.title)}", "![curves](curves.png)", table(["", ""], cells)]
-        sections += ["## Configuration", config]
-        write_page("\n\n".join(sections), self.directory / "run.html")
 
     def close(self, results: dict[str, Any] | None = None) -> None:
         """Stops the progress bar and finishes the loggers, however the run ended; again does nothing."""
