@@ -169,7 +169,7 @@ def test_a_run_collects_garbage_but_does_not_look_through_what_was_imported():
 
 def test_compiling_without_a_compiler_and_a_cuda_graph_without_cuda_are_refused(monkeypatch):
     monkeypatch.setattr(process.shutil, "which", lambda name: None)
-    with pytest.raises(UserError, match=r"compile=true needs the C\+\+ compiler.*use compile=false"):
+    with pytest.raises(UserError, match=r"compile=true: there is no C\+\+ compiler.*use compile=false"):
         process.prepare(0, "cpu", 1, compile=True)
-    with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu; use cudagraph=false"):
+    with pytest.raises(UserError, match=r"cudagraph=true.*on the cpu\. Use cudagraph=false"):
         process.prepare(0, "cpu", 1, cudagraph=True)

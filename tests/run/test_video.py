@@ -400,7 +400,10 @@ def test_a_film_that_fails_is_said_and_costs_the_run_nothing(run, monkeypatch, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["env=torchrl_pendulum"], "PendulumEnv cannot be rendered: 'PendulumEnv' object has no attribute"),
+        (
+            ["env=torchrl_pendulum"],
+            "video=true: PendulumEnv cannot be rendered: 'PendulumEnv' object has no attribute",
+        ),
         (["env=gym", "env.id=Blind-v0"], "env.id=Blind-v0: cannot be created: "),
     ],
 )

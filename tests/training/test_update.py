@@ -560,7 +560,7 @@ def test_a_skipped_term_is_never_trained():
 def test_a_term_that_there_is_not_is_refused():
     loss, batch = off_policy("td3")
     update = Update(loss, torch.optim.SGD(loss.parameters(), lr=0.1), None, [], {"loss_q": 2})
-    with pytest.raises(UserError, match="no loss_q; use loss_actor or loss_qvalue"):
+    with pytest.raises(UserError, match=r"no term loss_q\. Use loss_actor or loss_qvalue"):
         update(batch)
 
 

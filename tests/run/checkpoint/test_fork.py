@@ -141,7 +141,7 @@ def test_exploration_and_targets_are_as_the_changed_keys_say(dqn, tmp_path):
     ("words", "message"),
     [
         (["env=pendulum"], "env.id=Pendulum-v1: cannot change in a fork; RUN has"),
-        (["actor.num_cells=[3]"], "or begin a new run with its weights, by init_from=RUN"),
+        (["actor.num_cells=[3]"], "or start a new run with these weights: init_from=RUN."),
         (["seed=7"], "seed=7: cannot change in a fork"),
         (["collector.num_envs=4"], "collector.num_envs=4: cannot change in a fork"),
         (["minibatches.sequence=4"], "minibatches.sequence=4: cannot change in a fork"),
