@@ -402,7 +402,7 @@ def test_a_film_that_fails_is_said_and_costs_the_run_nothing(run, monkeypatch, c
     [
         (
             ["env=torchrl_pendulum"],
-            "video=true: PendulumEnv cannot be rendered: 'PendulumEnv' object has no attribute",
+            "video=true: PendulumEnv cannot be rendered: 'Pend",
         ),
         (["env=gym", "env.id=Blind-v0"], "env.id=Blind-v0: cannot be created: "),
     ],

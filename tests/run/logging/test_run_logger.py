@@ -89,8 +89,8 @@ def test_episodes_that_an_evaluation_cut_are_told_once_and_stand_in_row_summary_
         record.write()
     assert [row["eval/cut_episodes"] for row in record.file.rows] == [0, 2, 2]
     line = (
-        "2 of 3 episodes were still running after 1,000 steps and count as they stand; "
-        "eval.max_steps=10_000 lets them go on"
+        "2 of 3 episodes were still running after 1,000 steps and count as they are; "
+        "eval.max_steps=10_000 lets them continue"
     )
     assert capsys.readouterr().out.splitlines().count(line) == 1
     again = Progress(9, 10, solved_at=None)
