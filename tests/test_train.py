@@ -257,7 +257,7 @@ def test_a_signal_to_the_terminal_s_whole_group_is_the_run_s_to_answer(signum, c
     with capsys.disabled():
         print(f"\n{signal.Signals(signum).name}: the run ended after {time.monotonic() - began:.1f} s")
     assert (process.returncode, "Traceback" in output) == (code, False), output
-    assert output.splitlines()[-1].startswith("go on with: ")
+    assert output.splitlines()[-1].startswith("resume with: ")
     assert not psutil.wait_procs(children, timeout=HANGING)[1]
 
 

@@ -14,6 +14,8 @@ from hydrl.training import Clock, Metrics, Progress
 from hydrl.training.evaluator import Evaluation
 from tests.conftest import composed, settings
 
+LEARNERS = [SimpleNamespace(update=SimpleNamespace(learning_rate=0.5))]
+
 
 @pytest.fixture
 def record(tmp_path):
@@ -25,7 +27,7 @@ def record(tmp_path):
 def open_record(folder) -> RunLogger:
     chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
     info = RunInfo(**chosen.identity)
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics = Metrics(LEARNERS, None)
     return open_logger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())
 
 

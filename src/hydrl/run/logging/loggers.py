@@ -21,12 +21,13 @@ from hydrl.config.migrations import old_config
 from hydrl.config.schema import RULES
 from hydrl.config.tree import find, paths
 from hydrl.errors import UserError
+from hydrl.metric_names import EVAL_FRAMES, FINAL_RETURN, RETURN_MEAN, TRAIN_RETURN
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint import archive
 from hydrl.run.run_folder import metric_rows
 
-FIRST = ("frames", "train/return")  # columns of metrics.csv
-HPARAMS_METRICS = dict.fromkeys(["final/return_mean", "eval/return_mean", "train/return"], 0.0)  # names count
+FIRST = ("frames", TRAIN_RETURN)  # columns of metrics.csv
+HPARAMS_METRICS = dict.fromkeys([FINAL_RETURN, RETURN_MEAN, TRAIN_RETURN], 0.0)  # names count
 RULES_AND_TARGETS = {*RULES, "_target_"}
 
 
@@ -216,7 +217,7 @@ def trackio(
     """
     os.environ.setdefault("TRACKIO_DIR", str(Path("outputs", "trackio").absolute()))
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it would ask the Hub who is logged in there
-    os.environ.setdefault("TRACKIO_PLOT_ORDER", "eval/return_mean,train/return,eval/*,train/*,loss/*")
+    os.environ.setdefault("TRACKIO_PLOT_ORDER", f"{RETURN_MEAN},{TRAIN_RETURN},eval/*,train/*,loss/*")
     variables = ("TRACKIO_DIR", "TRACKIO_PLOT_ORDER", "HF_HUB_OFFLINE")
     settings = " ".join(f"{variable}={shlex.quote(os.environ[variable])}" for variable in variables)
     print(f"trackio shows the run: {settings} trackio show --project {project}")
@@ -279,7 +280,7 @@ def close(logger: Logger, results: dict[str, Any] | None = None) -> None:
             import_module("trackio").finish()  # the experiment's own would be called once more at the exit
     else:
         if isinstance(logger, TensorboardLogger) and results and results["status"] == "finished":
-            logger.log_scalar("final/return_mean", results["eval/return_mean"], step=results["eval/frames"])
+            logger.log_scalar(FINAL_RETURN, results[RETURN_MEAN], step=results[EVAL_FRAMES])
         logger.experiment.close()
 
 

@@ -12,6 +12,7 @@ from hydrl.config import user_dirs
 from hydrl.config.overrides import as_typed, choices_made, key_of, words
 from hydrl.config.schema import RULES
 from hydrl.config.tuned import typed
+from hydrl.metric_names import EVAL_EPISODES, RETURN_MEAN, RETURN_STD
 from hydrl.run.logging.html import as_text, code, fenced, table, write_page
 
 MIN_EPISODES = 10  # of an evaluation with an interval
@@ -29,7 +30,7 @@ def write_run_page(
         run: the run folder, with ``curves.png``.
         title: of the page.
         summary: content of ``summary.json``.
-        rows: rows of the closing table.
+        rows: rows of the summary table.
         config: the run's settings as they are saved.
     """
     videos = sorted((run / "videos").glob("*.mp4"))  # final.mp4 sorts after those named by frames
@@ -50,10 +51,10 @@ def write_run_page(
 
 def headline(summary: Mapping[str, Any]) -> str:
     """The mean return of the last evaluation, with its 95% interval over episodes (normal approximation)."""
-    mean, episodes = summary.get("eval/return_mean"), summary.get("eval/episodes", 0)
+    mean, episodes = summary.get(RETURN_MEAN), summary.get(EVAL_EPISODES, 0)
     if mean is None:
         return ""
-    half = 1.96 * summary["eval/return_std"] / max(1, episodes) ** 0.5
+    half = 1.96 * summary[RETURN_STD] / max(1, episodes) ** 0.5
     interval = f", 95% interval {mean - half:,.1f} to {mean + half:,.1f}" if episodes >= MIN_EPISODES else ""
     kind = "Final evaluation" if summary.get("status") == "finished" else "Last evaluation"
     return f"**{mean:,.1f}** {kind}: mean return of {episodes} deterministic episodes{interval}"
