@@ -2,6 +2,7 @@
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -298,7 +299,9 @@ def write_model(
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would warn that torchvision is missing
     taken, outputs = ([tensor["name"] for tensor in description[side]] for side in ("inputs", "outputs"))
     named: dict[str, Any] = {"input_names": taken, "output_names": outputs, "dynamic_shapes": many}
-    exported = torch.onnx.export(program, (), verbose=False, **named)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "# The axis name")  # all inputs share their first one
+        exported = torch.onnx.export(program, (), verbose=False, **named)
     assert exported is not None
     model = exported.model
     for key, value in description.items():
