@@ -230,13 +230,16 @@ def test_pictures_of_another_size_are_refused(replay_runs, run):
             ["~data"],
             "minibatches needs a dataset. Add data=replay_buffer data.path=DIR, or use minibatches=replay",
         ),
-        (["minibatches.share=0.01"], "minibatches.share=0.01 of minibatches.size=32 leaves one of both out"),
+        (["minibatches.share=0.01"], "share=0.01: it leaves one source out of minibatches.size=32"),
         (
             ["minibatches.n_steps=3"],
             "n_steps=3: does not go with minibatches=mixed, which mixes rows of",
         ),
         (["minibatches.share=1.0"], "minibatches.share=1.0: should be less than 1"),
-        (["buffer=prioritized"], "buffer=prioritized is for a memory alone; use buffer=replay"),
+        (
+            ["buffer=prioritized"],
+            "buffer=prioritized: minibatches=mixed samples uniformly. Write buffer=replay",
+        ),
         (["data.path=nowhere"], "data.path=nowhere: no such folder"),
     ],
 )

@@ -15,6 +15,8 @@ from hydrl.errors import UserError
 from hydrl.training.metrics import Metrics
 from tests.conftest import settings
 
+LEARNERS = [SimpleNamespace(update=SimpleNamespace(learning_rate=0.5))]
+
 # Three episodes: one ends by itself, one at its time limit, one is still running.
 REWARDS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 TERMINALS = [0, 1, 0, 0, 0, 0, 0]
@@ -109,7 +111,7 @@ def test_rows_know_what_their_whole_episode_returns(after, pendulum):
     assert rows["return_to_go"][ended].flatten().tolist() == [to_go[row] for row in known]
     data = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
     data.extend(rows)
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None, data=data)
+    metrics = Metrics(LEARNERS, None, data=data)
     metrics.learned(rows[:1], [])
     wanted = {"train/return": 15.5, "train/episodes": 2, "train/episode_length": 2.5, "train/reward": 1.0}
     assert metrics.row() == wanted | {"train/learning_rate": 0.5}

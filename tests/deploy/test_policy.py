@@ -366,14 +366,14 @@ def test_the_page_s_script_plays_an_episode_without_hydrl_and_pytorch(name, load
         (
             "dqn",
             lambda p: p.predict(np.zeros(3)),
-            r"float32 of shape \[4\], or of shape \[n, 4\] for many; got",
+            r"observation: got .* Pass float32 of shape \[4\], or \[n, 4\] for a batch",
         ),
         ("dqn", lambda p: p.predict(np.zeros((0, 4))), r"got float64 of shape \[0, 4\]"),
         ("dqn", lambda p: p.predict(["a"] * 4), r"got <U1 of shape \[4\]"),
         (
             "dqn",
             lambda p: p.act(TensorDict()),
-            r"observation should be torch.float32 of shape \[4\]; there is",
+            r"observation: it is missing. Pass torch.float32 of shape \[4\]",
         ),
         ("dqn", lambda p: p.export("p.tflite"), r"export=p.tflite: unknown format. Use a name that ends in"),
         ("dqn", lambda p: p.export("no/p.onnx"), "export=no/p.onnx: no folder no"),

@@ -93,7 +93,7 @@ def test_the_script_scores_sides_that_did_not_learn(folder):
         [(3 * a + b) / 4 for a, b in zip(adversary, agent, strict=True)]
     )
     for untrained in (["prey"], ["agent", "prey"]):
-        with pytest.raises(UserError, match="there are no agents prey; its groups are adversary and agent"):
+        with pytest.raises(UserError, match=r"no such group as prey\. Write adversary or agent"):
             open_run(folder, checkpoint="last", device="cpu", trust=False, untrained=untrained)
 
 

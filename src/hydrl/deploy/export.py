@@ -2,6 +2,7 @@
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -298,7 +299,9 @@ def write_model(
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would warn that torchvision is missing
     inputs, outputs = ([tensor["name"] for tensor in description[side]] for side in ("inputs", "outputs"))
     names: dict[str, Any] = {"input_names": inputs, "output_names": outputs}
-    exported = torch.onnx.export(program, (), verbose=False, dynamic_shapes=batch_dims, **names)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "# The axis name")  # all inputs share their first one
+        exported = torch.onnx.export(program, (), verbose=False, dynamic_shapes=batch_dims, **names)
     assert exported is not None
     model = exported.model
     for key, value in description.items():

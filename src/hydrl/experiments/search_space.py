@@ -17,6 +17,7 @@ from optuna.distributions import (
 )
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
+from hydrl import metric_names
 from hydrl.config.hydra_errors import translate
 from hydrl.config.migrations import new_words, old_word
 from hydrl.config.overrides import key_of, spelled_out, with_paths
@@ -29,7 +30,7 @@ from hydrl.config.user_dirs import searchpath, split, use
 from hydrl.errors import UserError
 
 RANGE_EXAMPLE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"
-DEFAULT_METRIC = "eval/return_mean"
+DEFAULT_METRIC = metric_names.RETURN_MEAN
 # Typed without the `search.` that they have in configs/search.
 SEARCH_KEYS = ("trials", "seeds", "jobs", "out", "maximise", "storage", "study")
 

@@ -13,6 +13,7 @@ from hydrl.config.migrations import old_word
 from hydrl.config.schema import KeyScope, keys
 from hydrl.errors import print_lines, printable, printable_lines
 from hydrl.experiments.processes import ProcessPool, TrainingProcess, run_concurrently
+from hydrl.metric_names import RETURN_MEAN, RETURN_STD
 from hydrl.run.logging.console import console
 from hydrl.run.run_folder import summary
 
@@ -140,11 +141,11 @@ def result_cells(run: TrainingProcess) -> list[str]:
     """Table cells of a run: frames, evaluation, when it was solved, and seconds."""
     # The folder of a refused run may be of an earlier one.
     values = summary(run.folder) if run.status in ("finished", "diverged", "interrupted") else {}
-    mean, solved = values.get("eval/return_mean"), values.get("solved_at_frames")
+    mean, solved = values.get(RETURN_MEAN), values.get("solved_at_frames")
     try:
         return [
             f"{values['frames']:,}" if values else "",
-            "" if mean is None else f"{mean:,.1f} ± {values['eval/return_std']:,.1f}",
+            "" if mean is None else f"{mean:,.1f} ± {values[RETURN_STD]:,.1f}",
             "" if solved is None else f"{solved:,} frames, {values['solved_at_seconds']:.0f} s",
             f"{values['wall_seconds']:,.0f}" if values else "",
         ]
