@@ -117,9 +117,7 @@ def write_page(
         reached = ["-"] * 4
         if ours:
             scores = np.array([run.score for run in ours])
-            value, interval = report.interval_cells(estimate(iqm, scores))
-            iqm_text = value if interval == "-" else f"{value} [{interval}]"
-            reached = [as_text(ours[0].id or ours[0].env), iqm_text]
+            reached = [as_text(ours[0].id or ours[0].env), report.format_interval(estimate(iqm, scores))]
             reached.append(f"**{report.format_mean_std(scores)}**")
             reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
         published = [row["published"].get(source, "") for source in declared["sources"]]
