@@ -781,7 +781,7 @@ def sb3_score(id: str, frames: int, seed: int, *options: str) -> dict[str, Any]:
 # By run: Gymnasium's id, and frames.
 SAME_DEFAULTS = {
     "ppo-cartpole": ("CartPole-v1", 20_480),
-    "ppo-inverted_double_pendulum": ("InvertedDoublePendulum-v4", 20_480),
+    "ppo-inverted_double_pendulum": ("InvertedDoublePendulum-v4", 10_240),
     "dqn-cartpole": ("CartPole-v1", 30_000),
     "sac-pendulum": ("Pendulum-v1", 4_000),
 }

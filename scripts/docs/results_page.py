@@ -61,7 +61,7 @@ def make_page(declared: Path, names: Sequence[str], jobs: int, out: Path, page: 
             add_run(store / f"{folder_name(overrides[:-1])}.jsonl", run)
 
     try:
-        code = train_all(lists, out, ProcessPool(jobs), ["resume=auto"], ended=keep) if lists else 0
+        code = train_all(lists, out, ProcessPool(jobs), ["resume=auto"], on_end=keep) if lists else 0
     finally:
         write_page(table, {name: read_runs(store / f"{name}.jsonl") for name in rows}, page)
     if code not in (0, DivergedError.exit_code):

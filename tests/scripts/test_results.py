@@ -107,7 +107,7 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     printed = capsys.readouterr().out
     assert "0 of 4 runs are kept" in printed
     assert "the others take about 1.2 h" in printed  # twice 6 and twice 30 minutes
-    assert "stopped; the same command goes on" in printed
+    assert "stopped; the same command resumes" in printed
     (first,) = out.glob("dqn-cartpole*/summary.json")
     score = json.loads(first.read_text())["eval/return_mean"]
     assert (

@@ -1,6 +1,7 @@
 """Gymnasium environments for TorchRL, one or several stepped together in this process."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -267,7 +268,8 @@ def probe_env(
         rng, result = GlobalRNGState(), ProbeResult(steps, [], [])
         state = rng.state_dict()
         try:
-            with closing(make_wrapped_env(id, known, make, **keywords)) as task:
+            wrapped = make_wrapped_env(id, known, make, **keywords)
+            with warnings.catch_warnings(action="ignore"), closing(wrapped) as task:
                 seed_spaces(task, 0)
                 result = ProbeResult(steps, [*task.reset(seed=0)[1]], [])
                 result.success.extend(find_success_in_episode(task, result))
