@@ -231,14 +231,14 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     assert f"{out / 'report.md'}: 21 runs in 2 groups, 1 skipped" in capsys.readouterr().out
     page = (out / "report.md").read_text()
     # 2.5% and 97.5% of all 3,125 resamples: 113.3 and 146.7, in steps of 3.3.
-    row = "| `dqn` | 5 | 130.0 ± 15.8 | 110.0 to 150.0 | 130.0 [116.7, 146.7] | 5 of 5 | 2,000 | 4 |"
+    row = "| `dqn` | 5 | 130.0 ± 15.8 | 110.0 to 150.0 | 130.0 | 116.7 to 146.7 | 5 of 5 | 2,000 | 4 |"
     assert page.count(row) == 2
     assert re.search(r"\| `ppo` \| 5 \| 22 .* \| 0 of 5 \| - \| - \|", page)
     assert "| `ppo` | 1 | 5 | 5 to 5 | 0 of 1 | - | - |" in page  # no interval, and no column for one
     assert "**Too few seeds for an interval**, 5 are needed: `ppo` on hopper (1)." in page
     assert f"last evaluation: `{tmp_path / 'runs' / 'c'}`." in page
     assert f"| `{tmp_path / 'runs' / 'd'}` | `interrupted after 3000 frames, without a score` |" in page
-    assert page.count("| `dqn` | `ppo` | 1 [1, 1] |") == 2
+    assert page.count("| `dqn` | `ppo` | 1 | 1 to 1 |") == 2
     assert f"python scripts/report.py {tmp_path / 'runs'} out={out}\n" in page
     shown = re.findall(r"\]\((\S+)\)", page)
     left = {path.name for path in out.iterdir()} - set(shown)

@@ -30,7 +30,7 @@ METHOD = f"""## How it was computed
   diverged has the score of its last evaluation.
 - **Group**: runs with the same overrides, except for environment and seed.
 - **IQM**: interquartile mean, the mean of the middle half of the runs; of fewer than four runs, their mean.
-- **[95%]**: the interval, by percentile bootstrap over runs ({RESAMPLES:,} resamples), from {MIN_RUNS} seeds
+- **95% interval**: percentile bootstrap over runs ({RESAMPLES:,} resamples), from {MIN_RUNS} seeds
   on. With few seeds it is too narrow. **min to max** is the range of the seeds, for any number of them.
 - **Curves**: the thick line is the IQM. The band is its 95% interval; with too few seeds thin lines are the
   seeds. A run that ended early keeps its last value.
@@ -137,17 +137,17 @@ def env_tables(runs: Sequence[RunResult], seconds: bool) -> list[str]:
         medians = [f"{value:,.0f}" if np.isfinite(value) else "-" for value in np.median(solved, axis=0)]
         share = f"{np.isfinite(solved).all(axis=1).sum()} of {len(members)}"
         cells = [format_mean_std(scores[name]), format_range(scores[name])]
-        cells += [format_interval(estimate(iqm, scores[name]))] * has_intervals
+        cells += interval_cells(estimate(iqm, scores[name])) if has_intervals else []
         rows.append([code(name), str(len(members)), *cells, share, *medians[: 1 + seconds]])
-    columns = ["group", "seeds", "mean ± std", "min to max", *["IQM [95%]"] * has_intervals]
+    columns = ["group", "seeds", "mean ± std", "min to max", *["IQM", "95% interval"] * has_intervals]
     columns += ["solved", "steps to solve", *["seconds to solve"] * seconds]
     parts = ["**Return of the final evaluation**", table(columns, rows)]
     rows = []
     for one, other in combinations([name for name in scores if len(scores[name]) >= MIN_RUNS], 2):
         probability = estimate(probability_of_improvement, scores[one], scores[other])
-        rows.append([code(one), code(other), format_interval(probability)])
+        rows.append([code(one), code(other), *interval_cells(probability)])
     if rows:
-        columns = ["group", "scores higher than", "with probability [95%]"]
+        columns = ["group", "scores higher than", "probability", "95% interval"]
         parts += ["**Comparison of groups**", table(columns, rows)]
     return parts
 
@@ -183,10 +183,10 @@ def format_number(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def format_interval(interval: np.ndarray) -> str:
-    """A value with its interval, if it has one."""
+def interval_cells(interval: np.ndarray) -> list[str]:
+    """Table cells of a value and its interval; ``-`` if it has none."""
     value, low, high = map(format_number, interval)
-    return value if np.isnan(interval[1]) else f"{value} [{low}, {high}]"
+    return [value, "-" if np.isnan(interval[1]) else f"{low} to {high}"]
 
 
 def format_range(values: np.ndarray) -> str:
