@@ -128,6 +128,8 @@ def write_page(
     names = ["`python train.py`", "seeds", "task", "IQM [95%]", "mean ± std", "frames"]
     names += declared["sources"].values()
     parts = ["## Beside what others published", table(names, cells), declared["notes"].strip()]
+    if (sb3 := page.with_suffix("") / "sb3.md").is_file():
+        parts += ["## Stable-Baselines3's defaults on both sides", sb3.read_text(encoding="utf-8").strip()]
     parts += ["## How each was tuned", "\n".join(how)]
     options: dict[str, Any] = {"figure_prefix": f"{page.stem}/", "formats": ("png", "svg")}
     text = "\n\n".join(parts)
