@@ -87,7 +87,7 @@ def train(settings: Settings, point: ResumePoint | None = None, session: Session
     *extras, learner = learners = make_learners(settings.learners, networks, action_spec, buffer, data)
     warm_start.apply(source, env, learner)
     schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
-    make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
+    make_worker_env = partial(make_env, num_envs=settings.num_envs, normalizer=normaliser())
     collect = partial(bind_accepted(build("collector"), data=data), env, make_worker_env, policy)
     player = partial(PolicyEvaluator, seed=settings.seed, max_steps=score.max_steps, play=family.evaluate)
     evaluate = player(make_env, actor, normaliser)

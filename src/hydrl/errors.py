@@ -1,4 +1,4 @@
-"""What a user can mend: told in a line or two, never with a traceback."""
+"""Errors that a user can fix, reported in a line or two without a traceback."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,28 +6,28 @@ from typing import TextIO
 
 
 def printable(text: str) -> str:
-    """Text of others, without what would move a terminal's cursor, name its window or end the line."""
+    """Untrusted text with unprintable characters, such as terminal controls, replaced by ``?``."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same of several lines, which stay lines."""
+    """:func:`printable` for text of several lines."""
     return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 
 def print_lines(text: str, file: TextIO | None = None) -> None:
-    """Prints lines in which text of others does nothing but stand there."""
+    """Prints lines with unprintable characters replaced."""
     print(printable_lines(text), file=file, flush=True)
 
 
 class UserError(ValueError):
-    """A mistake in the configuration; the message names the key, the value and what would do."""
+    """Mistake in the configuration; the message names the key, the value and what to write instead."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """Unknown keys and wrong values, all of them at once.
+    """Several mistakes at once: unknown keys and wrong values.
 
     Args:
         lines: the message for each key.
@@ -38,25 +38,25 @@ class ConfigError(UserError):
         self.lines = dict(lines)
 
     def __str__(self) -> str:
-        """The message of one key, or how many there are and a line for each."""
+        """The message of one key, or the number of mistakes and a line for each."""
         messages = list(self.lines.values())
         return messages[0] if len(messages) == 1 else "\n  ".join([f"{len(messages)} mistakes:", *messages])
 
 
 class RunError(Exception):
-    """What ends a run and is no mistake in its configuration; told without a traceback of hydrl's own."""
+    """Error that ends a run and is no mistake in its configuration; reported without a traceback."""
 
     exit_code = 1
 
 
 class SaveError(RunError):
-    """A file of the run could not be written.
+    """Failure to write a file of the run.
 
     Args:
         path: of the file.
-        needed: bytes it takes.
-        free: bytes there were.
-        reason: why, where it is not for want of room.
+        needed: bytes.
+        free: free bytes on the disk.
+        reason: why, if the disk is not full.
     """
 
     def __init__(self, path: Path, needed: int, free: int, reason: str) -> None:
@@ -66,11 +66,11 @@ class SaveError(RunError):
 
 
 class DivergedError(RunError):
-    """What is learned from, a loss or its gradient is not finite; raised before the optimizer takes the step.
+    """NaN or infinity in data, a loss or a gradient; raised before the optimizer's step.
 
     Args:
-        terms: that are not, with their values.
-        frames: at which it was found, where that is known.
+        terms: the non-finite terms, with their values.
+        frames: frames at which it happened, if known.
         saved_at: frames of the newest checkpoint.
     """
 
@@ -83,20 +83,20 @@ class DivergedError(RunError):
 
 
 class WorkerError(RunError):
-    """A process that collects died or hangs; the message names it and says where, in its own traceback."""
+    """Death or hang of a collecting process; the message names it and has its traceback."""
 
     status = "failed"
     midway = False
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM arrived; the run saves what it has and leaves with ``128 + signal``.
+    """SIGINT or SIGTERM; the run saves a checkpoint and exits with code ``128 + signal``.
 
-    Not an ``Exception``: it ends a whole sweep, where a failed member only ends itself.
+    Not an ``Exception``: it ends a whole sweep, while a failed run ends only itself.
 
     Args:
         signum: the signal.
-        midway: a batch was being collected or learned from, and takes too long to wait for.
+        midway: whether it came during a batch that takes too long to wait for.
     """
 
     status = "interrupted"

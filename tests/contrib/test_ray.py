@@ -222,7 +222,7 @@ def test_a_cluster_that_lacks_what_is_asked_for_is_refused(monkeypatch):
 
 
 def test_statistics_go_to_another_device_with_their_environment():
-    make = partial(dict, num_envs=2, device="cuda", normaliser={"0": {"loc": torch.ones(2)}})
+    make = partial(dict, num_envs=2, device="cuda", normalizer={"0": {"loc": torch.ones(2)}})
     made = clusters.for_device(make, "meta")()
     assert made["device"] == "meta"
     assert made["normaliser"]["0"]["loc"].device.type == "meta"
@@ -292,7 +292,7 @@ def seeded(make: Any, num_envs: int) -> TransformedEnv:
 def on_ray(env: TransformedEnv, make: Any, policy: nn.Module, **given: Any) -> clusters.RayWorkers:
     options = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": env.numel(), "seed": 3}
     options |= {"num_collectors": 2, "num_cpus": 0.5, "num_gpus": 0, "address": None, "device": "cpu"}
-    make = partial(make, num_envs=env.numel(), normaliser=envs.normalizer_state(env))
+    make = partial(make, num_envs=env.numel(), normalizer=envs.normalizer_state(env))
     return clusters.ray_collector(env, make, policy, worker_timeout=HANGING, **options | given)
 
 
@@ -305,7 +305,7 @@ def collected(kind: str) -> list[TensorDictBase]:
     noise = EGreedyModule(spec, eps_init=1.0, eps_end=0.0, annealing_num_steps=9)
     policy = TensorDictSequential(actor, noise)
     if kind == "multi_sync":
-        of = partial(make, num_envs=2, normaliser=envs.normalizer_state(env))
+        of = partial(make, num_envs=2, normalizer=envs.normalizer_state(env))
         given = {"frames_per_batch": 160, "init_random_frames": 0, "num_envs": 2, "seed": 3, "device": "cpu"}
         collector = collectors.make_collector(env, of, policy, num_workers=2, sync=True, **given)
     else:

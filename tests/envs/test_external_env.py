@@ -118,12 +118,12 @@ def of_three(change) -> dict:
         (
             "Nested",
             of_three(lambda seen: seen["b"].update(c=seen["b"]["c"][:2])),
-            r"^observation: batch sizes differ: .*\['a'\] has shape \[3\] and .*\['c'\] \[2, 2, 2\]\.",
+            r"^observation: batch sizes differ: .*'a'\] has shape \[3\] and .*'c'\] has shape \[2, 2, 2\]\.",
         ),
         (
             "Nested",
             of_three(lambda seen: seen.update(a=seen["a"][0])),
-            r"batch sizes differ: observation\['a'\] has shape \[\] and .*\['c'\] \[3, 2, 2\]\.",
+            r"batch sizes differ: observation\['a'\] has shape \[\] and .*\['c'\] has shape \[3, 2, 2\]\.",
         ),
     ],
 )

@@ -108,7 +108,7 @@ def test_returns_stay_raw_and_an_evaluation_leaves_the_statistics_of_training_al
     first = env.rollout(8, break_when_any_done=False)
     assert torch.equal(first["next", "episode_reward"][:, 0], env.base_env.rollout(1)["next", "reward"][:, 0])
     before = {name: each.clone() for name, each in env.state_dict().items() if torch.is_tensor(each)}
-    other = make(seed=1, normaliser=envs.normalizer_state(env))
+    other = make(seed=1, normalizer=envs.normalizer_state(env))
     other.rollout(8, break_when_any_done=False)
     after = env.state_dict()
     assert before

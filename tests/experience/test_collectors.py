@@ -66,7 +66,7 @@ def collect(make, policy_of, change, *, num_envs: int, sync: bool) -> Collected:
     policy = policy_of(env)
     collector = collectors.make_collector(
         env,
-        partial(make, num_envs=num_envs, normaliser=envs.normalizer_state(env)),
+        partial(make, num_envs=num_envs, normalizer=envs.normalizer_state(env)),
         policy,
         frames_per_batch=160,
         init_random_frames=0,
@@ -298,7 +298,7 @@ def test_what_goes_to_a_worker_survives_pickling():
     chosen = settings("env=cartpole", "algo=ppo")
     make = partial(envs.make_env, chosen.build("env"), chosen.transform_builders)
     env = seeded(make, 2)
-    make = partial(make, num_envs=2, normaliser=envs.normalizer_state(env))
+    make = partial(make, num_envs=2, normalizer=envs.normalizer_state(env))
     again = pickle.loads(pickle.dumps(partial(collectors.worker_env, make, seed=5)))()
     assert torch.equal(again.reset()["observation"], make(seed=5).reset()["observation"])
 

@@ -270,5 +270,5 @@ def test_normalisers_read_nested_entries_as_yaml_says_them(name):
     assert 0.7 < steps.std().item() < 1.3
     start = env.reset()[OBSERVATION]
     known = envs.normalizer_state(env)
-    other = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, normaliser=known)
+    other = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, normalizer=known)
     assert torch.equal(other.reset()[OBSERVATION][..., 0], start[:2, :, 0])

@@ -22,7 +22,7 @@ SIZES = [2, 1, 5, 3]
 def table():
     """What the head knows of ``SIZES``."""
     made = heads.multi_categorical(MultiCategorical(SIZES)).wrap.keywords["distribution_kwargs"]
-    assert made["places"].shape == (4, 5)
+    assert made["logit_indices"].shape == (4, 5)
     return made
 
 

@@ -177,7 +177,7 @@ def to_policy_columns(columns: Columns, own: GymIO, label: str) -> Columns:
 
 def to_network_inputs(observations: Columns, own: GymIO, label: str) -> Columns:
     """Observation columns by entry name, in the environment's own spaces, as network inputs."""
-    inputs, alone = dict(observations), isinstance(own.task.observation_space, Dict)
+    inputs, alone = dict(observations), isinstance(own.adapted_env.observation_space, Dict)
     if own.mask_entry in inputs:
         inputs[MASK] = inputs.pop(own.mask_entry)
     if own.mask_entry and MASK in inputs and inputs[MASK].ndim > 2:  # of stacked frames, the newest last
@@ -192,7 +192,7 @@ def to_network_inputs(observations: Columns, own: GymIO, label: str) -> Columns:
         rows = [inputs.pop(name) for name in names]
         inputs["observation"], names = np.concatenate(rows, -1), ["observation"]
     if own.observe and len(names) == 1:
-        whole, shown = inputs[names[0]], own.task.observation_space
+        whole, shown = inputs[names[0]], own.adapted_env.observation_space
         reduced = next(iter(shown.values())).shape if alone else shown.shape
         if whole.shape[1:] != reduced and whole.ndim > 1 and len(whole[0]) > max(own.observe):
             inputs[names[0]] = whole[:, own.observe]

@@ -22,17 +22,17 @@ from hydrl.datasets import files
 from hydrl.datasets.convert import ABOUT, FORMAT, column_name
 from hydrl.datasets.files import NEXT_OBSERVATIONS, Columns
 from hydrl.envs.evaluation import without_log_probabilities
+from hydrl.envs.gymnasium import find_wrappers
+from hydrl.envs.spaces import stack_values
 from hydrl.envs.time_limits import episode_limit
 from hydrl.envs.transforms import ActionScaling
 from hydrl.envs.transitions import (
     TransitionRecorder,
     action_entries,
     entry_paths,
-    find_recorders,
     flat_arrays,
     mask_entry,
     record_transitions,
-    stack_values,
 )
 from hydrl.errors import SaveError, UserError
 from hydrl.library_setup import seed_generators
@@ -127,7 +127,7 @@ def play_episodes(
         [copy_raw_entries, *run.transform_builders],
         num_envs=count,
         device=str(evaluator.make_env.keywords["device"]),
-        normaliser=evaluator.normaliser(),
+        normalizer=evaluator.normaliser(),
         policy=evaluator.actor,
         seed=seed,
     )
@@ -135,7 +135,7 @@ def play_episodes(
         share = -(-frames // count)
         steps, own, lengths = step_envs(env, evaluator, share, sampled=sampled, random=random)
         columns = to_columns(env, torch.cat([steps[:length, place] for place, length in enumerate(lengths)]))
-        if find_recorders(env.base_env):
+        if find_wrappers(env.base_env, TransitionRecorder):
             in_order = [taken[place] for place, length in enumerate(lengths) for taken in own[:length]]
             columns = env_space_columns(env.base_env, in_order) | columns
         last = np.cumsum(lengths) - 1
@@ -161,7 +161,7 @@ def step_envs(
         RAW_PREFIX + column_name(key)
         for key in (*entries_without_recorder(env.base_env), env.base_env.reward_keys[0])
     ]
-    tasks, own = find_recorders(env.base_env), list[list[Transition]]()
+    tasks, own = find_wrappers(env.base_env, TransitionRecorder), list[list[Transition]]()
     count, longest = env.numel(), episode_limit(env)
     steps: list[TensorDictBase] = []
     lengths, begun = [0] * count, torch.zeros(count, dtype=torch.int64)
@@ -198,7 +198,7 @@ def step_envs(
 
 def entries_without_recorder(env: EnvBase) -> list[NestedKey]:
     """Entries written as TorchRL has them: all, or with a recorder the mask outside the observation."""
-    if not (tasks := find_recorders(env)):
+    if not (tasks := find_wrappers(env, TransitionRecorder)):
         return observation_entries(env)
     return [
         key
@@ -214,7 +214,7 @@ def observation_space(env: EnvBase, task: TransitionRecorder) -> tuple[Space, st
 
 def env_space_columns(env: EnvBase, rows: list[Transition]) -> Columns:
     """Observation and action columns of transitions, in the environment's own spaces."""
-    task = find_recorders(env)[0]
+    task = find_wrappers(env, TransitionRecorder)[0]
     before, actions, after = ([row[place] for row in rows] for place in range(3))
     space, entry = observation_space(env, task)
     names = entry_paths(space, entry)
@@ -245,7 +245,7 @@ def to_columns(env: TransformedEnv, rows: TensorDictBase) -> Columns:
             place = column if len(observation_entries(env.base_env)) == 1 else f"{column}/{column_name(key)}"
             columns[place] = of[RAW_PREFIX + column_name(key)]
     columns |= {"terminals": terminal, "timeouts": limits}
-    if not find_recorders(env.base_env):
+    if not find_wrappers(env.base_env, TransitionRecorder):
         columns = {"actions": unscale_actions(env, rows["action"]), **columns}
     return {name: values.numpy() for name, values in columns.items()}
 
@@ -265,7 +265,7 @@ def env_spaces(make_env: Callable[..., EnvBase]) -> tuple[Space, Space, str | No
     ``None`` for other environments.
     """
     env = envs.make_env(record_transitions(make_env), [])
-    tasks = find_recorders(env.base_env)
+    tasks = find_wrappers(env.base_env, TransitionRecorder)
     spaces = (*observation_space(env.base_env, tasks[0]), tasks[0].action_space) if tasks else None
     env.close()
     return (spaces[0], spaces[2], spaces[1]) if spaces else None
@@ -287,7 +287,7 @@ def describe_specs(make_env: Callable[..., EnvBase]) -> dict[str, Any]:
     """Plain descriptions of a run's observation and action columns."""
     env = envs.make_env(record_transitions(make_env), [])
     try:
-        if not (tasks := find_recorders(env.base_env)):
+        if not (tasks := find_wrappers(env.base_env, TransitionRecorder)):
             return describe_torchrl_specs(env.base_env)
         shown = entry_paths(*observation_space(env.base_env, tasks[0]))
         description = {f"observations/{name}": describe_space(space) for name, (_, space) in shown.items()}
