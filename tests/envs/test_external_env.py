@@ -13,7 +13,7 @@ from torchrl.envs import EnvBase
 from hydrl.envs import gymnasium_env
 from hydrl.envs.external_env import GymIO
 from hydrl.errors import UserError
-from tests.fakes.pixel_envs import Dot
+from tests.fakes.pixel_envs import DotEnv
 
 PICTURE = Box(0, 255, (5, 4, 3), np.uint8)
 SPACES = {
@@ -26,7 +26,7 @@ SPACES = {
 }
 
 
-class Shows(Dot):
+class Shows(DotEnv):
     """Shows what its space draws."""
 
     def __init__(self, space: str, render_mode: str | None = None) -> None:

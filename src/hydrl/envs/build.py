@@ -76,12 +76,7 @@ def make_env(
         for transform in build_transforms(base, builder)
         if not isinstance(transform, training_only)
     ]
-    stack = sorted(built, key=lambda transform: not isinstance(transform, RewardSum))
-    if not (stack and isinstance(stack[0], RewardSum)):
-        stack.insert(0, RewardSum())
-    stack[1:1] = mask_transforms(base, make)  # below transforms that take statistics of random frames
-    if agent_reward_keys := [key for key in base.reward_keys if isinstance(key, tuple)]:
-        stack.insert(1, MeanAgentReturn([(*key[:-1], f"episode_{key[-1]}") for key in agent_reward_keys]))
+    stack = stack_transforms(base, make, built)
     if not family.copies_arrays:
         stack.append(CopyTensors())
     if policy is not None and needs_episode_starts(policy):
@@ -92,6 +87,17 @@ def make_env(
     if seed is not None:
         env.set_seed(seed)
     return env
+
+
+def stack_transforms(base: EnvBase, make: MakeEnv, transforms: Sequence[Transform]) -> list[Transform]:
+    """Transforms in order, ``RewardSum`` first, with those for action masks and several agents."""
+    stack = sorted(transforms, key=lambda transform: not isinstance(transform, RewardSum))
+    if not (stack and isinstance(stack[0], RewardSum)):
+        stack.insert(0, RewardSum())
+    stack[1:1] = mask_transforms(base, make)  # below transforms that take statistics of random frames
+    if agent_reward_keys := [key for key in base.reward_keys if isinstance(key, tuple)]:
+        stack.insert(1, MeanAgentReturn([(*key[:-1], f"episode_{key[-1]}") for key in agent_reward_keys]))
+    return stack
 
 
 @contextmanager

@@ -338,8 +338,8 @@ class ActionMask(envs.ActionMask):
         key, spec = self.in_keys[1], self.action_spec
         mask = next_tensordict.get(key).bool()
         is_multi = isinstance(spec, MultiCategorical)
-        choices = mask.split(choice_sizes(spec), -1) if is_multi else [mask]
-        is_empty = torch.stack([~choice.any(-1) for choice in choices]).any(0).unsqueeze(-1)
+        choice_masks = mask.split(choice_sizes(spec), -1) if is_multi else [mask]
+        is_empty = torch.stack([~choice.any(-1) for choice in choice_masks]).any(0).unsqueeze(-1)
         if is_empty.any():
             done = next_tensordict.get("done", torch.zeros_like(is_empty))
             is_done = done.reshape(*done.shape[:-1], *[1] * (mask.ndim - done.ndim + 1))

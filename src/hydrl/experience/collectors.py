@@ -66,16 +66,15 @@ def make_collector(
 ) -> Collector:
     """Makes a collector over ``env`` in this process, or over other environments in worker processes.
 
-    A batch of synchronous workers joins the batches of all; an asynchronous one is one worker's, collected
-    with an older policy.
+    A batch of asynchronous workers is one worker's, collected with an older policy.
 
     Args:
         env: seeded, with an initialized normalizer; closed here if workers collect.
         make_env: ``make_env(seed=...)`` builds a worker's environment with the same statistics.
         policy: the actor with its exploration.
         frames_per_batch: frames of all environments and workers together.
-        init_random_frames: frames of random actions before the policy takes over.
-        num_envs: environments stepped together in each process, as in ``env`` and ``make_env``.
+        init_random_frames: frames of random actions before the policy acts.
+        num_envs: environments stepped together in each process.
         seed: seed of the run; each worker derives its own.
         device: device of policy and batches.
         num_workers: number of processes; ``None`` collects in this one.
@@ -85,15 +84,15 @@ def make_collector(
 
     Returns:
         Endless iterable over batches ``[time]``, ``[envs, time]`` or, for synchronous workers,
-        ``[workers, ...]``: joined along time, advantages would leak from one worker into the next.
+        ``[workers, ...]``, so that advantages do not leak from one worker into the next.
 
     Raises:
-        WorkerError: here or while iterating, when a worker dies or hangs.
+        WorkerError: when a worker dies or hangs, here or while iterating.
         DivergedError: while iterating, for NaN or infinity.
     """
     options: dict[str, Any] = {"frames_per_batch": frames_per_batch, "total_frames": -1, "split_trajs": False}
     options |= {"init_random_frames": init_random_frames or None, "device": device}
-    options["auto_register_policy_transforms"] = needs_episode_starts(policy)
+    options |= {"auto_register_policy_transforms": needs_episode_starts(policy)}
     if (pool := opponent_pool(env)) is not None:
         pool.check(policy, env)
     if num_workers is None:

@@ -99,10 +99,10 @@ class EpisodeWindows(RandomSampler):
         indices, self.last = torch.arange(len(episodes)), (ends - 1).repeat_interleave(counts)
         starts = (ends - counts).repeat_interleave(counts)
         self.starts = indices[(indices + sequence - 1 <= self.last) | (indices == starts)]
-        self.ahead = torch.arange(sequence)
+        self.offsets = torch.arange(sequence)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[Any, Tensor]]:
         """Indices of ``batch_size`` rows, window after window."""
-        drawn = self.starts[torch.randint(len(self.starts), (batch_size // len(self.ahead),))].unsqueeze(1)
-        rows, last = drawn + self.ahead, self.last[drawn]
+        drawn = self.starts[torch.randint(len(self.starts), (batch_size // len(self.offsets),))].unsqueeze(1)
+        rows, last = drawn + self.offsets, self.last[drawn]
         return rows.minimum(last).flatten(), {("collector", "mask"): (rows <= last).flatten()}

@@ -67,7 +67,7 @@ class Hindsight(Transform):
     def __init__(self, ratio: float, strategy: Literal["future", "final"]) -> None:
         super().__init__(in_keys=[], out_keys=[])
         self.ratio, self.strategy = ratio, strategy
-        self.envs = self.steps = 1
+        self.num_envs = self.batch_steps = 1
 
     def attach(self, buffer: ReplayBuffer, env: TransformedEnv) -> None:
         """Connects the transform to its buffer and to the environment's reward function.
@@ -89,7 +89,7 @@ class Hindsight(Transform):
             UserError: if ``compute_reward`` does not reproduce the environment's rewards.
         """
         rows = batch.reshape(-1, batch.shape[-1])
-        self.envs, self.steps = rows.shape
+        self.num_envs, self.batch_steps = rows.shape
         first_id = self.buffer.write_count
         row_ids = torch.arange(first_id, first_id + rows.numel(), device=batch.device).view(rows.shape)
         is_first = torch.ones_like(row_ids, dtype=torch.bool)
@@ -111,7 +111,7 @@ class Hindsight(Transform):
         """
         if not len(self.buffer):
             return row_ids
-        envs = torch.arange(self.envs)
+        envs = torch.arange(self.num_envs)
         last_rows = self.buffer.storage.get(slots(self.buffer, self.row_id(envs, self.steps_per_env - 1)))
         last_rows = last_rows.to(row_ids.device)
         continues = ~last_rows["next", "done"][:, 0]
@@ -169,16 +169,23 @@ class Hindsight(Transform):
     @property
     def steps_per_env(self) -> int:
         """Steps written so far for each environment."""
-        return self.buffer.write_count // self.envs
+        return self.buffer.write_count // self.num_envs
 
     def env_and_time(self, row_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Environment and time step of a row number."""
-        batch = self.envs * self.steps
-        return row_ids // self.steps % self.envs, row_ids // batch * self.steps + row_ids % self.steps
+        batch = self.num_envs * self.batch_steps
+        return (
+            row_ids // self.batch_steps % self.num_envs,
+            row_ids // batch * self.batch_steps + row_ids % self.batch_steps,
+        )
 
     def row_id(self, env: Tensor, time: Tensor | int) -> Tensor:
         """Row number of an environment's time step."""
-        return time // self.steps * self.envs * self.steps + env * self.steps + time % self.steps
+        return (
+            time // self.batch_steps * self.num_envs * self.batch_steps
+            + env * self.batch_steps
+            + time % self.batch_steps
+        )
 
     def steps_to_end(self, env: Tensor, time: Tensor, episode: Tensor) -> Tensor:
         """Steps left in the same episode, by binary search over its consecutive rows."""

@@ -3,7 +3,7 @@
 Vectors pass unchanged; images are read by published convolutional networks.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -172,16 +172,7 @@ def encoder(
     require_entries(spec, in_keys)
     names = ["_".join(key) if isinstance(key, tuple) else key for key in in_keys]
     images = [name for name, key in zip(names, in_keys, strict=True) if is_image(spec, key)]
-    if unknown := sorted(entries.keys() - {*names}):
-        raise UserError(
-            f"encoder.{unknown[0]}={entries[unknown[0]]}: no such entry. Entries are {', '.join(names)}."
-        )
-    if reader not in ("auto", "mlp") and not images:
-        raise UserError(
-            f"encoder={reader}: it is for images, and {', '.join(names)} has none. Write encoder=auto."
-        )
-    for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in images):
-        raise UserError(f"encoder.{name}={entries[name]}: {name} is a vector, not an image. Write mlp.")
+    check_readers(reader, entries, names, images)
     if not images:
         for key, value in (("features", features), ("channels", channels)):
             if value is not None:
@@ -197,6 +188,26 @@ def encoder(
             key_name, spec[key], shape, kind, scale, features=features, first=channels
         )
     return TensorDictModule(EntryEncoders(networks), in_keys=[*in_keys], out_keys=["features"])
+
+
+def check_readers(
+    reader: str, entries: Mapping[str, str], names: Sequence[str], images: Sequence[str]
+) -> None:
+    """Refuses readers that do not fit the entries ``names``, of which ``images`` are images.
+
+    Raises:
+        UserError: naming the reader.
+    """
+    if unknown := sorted(entries.keys() - {*names}):
+        raise UserError(
+            f"encoder.{unknown[0]}={entries[unknown[0]]}: no such entry. Entries are {', '.join(names)}."
+        )
+    if reader not in ("auto", "mlp") and not images:
+        raise UserError(
+            f"encoder={reader}: it is for images, and {', '.join(names)} has none. Write encoder=auto."
+        )
+    for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in images):
+        raise UserError(f"encoder.{name}={entries[name]}: {name} is a vector, not an image. Write mlp.")
 
 
 def make_reader(
