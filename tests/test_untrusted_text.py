@@ -22,7 +22,7 @@ from hydrl.experiments import report as pages
 from hydrl.experiments import runs, sweep
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.logging import console
-from hydrl.run.logging.run_logger import RunLogger
+from hydrl.run.logging.run_page import write_run_page
 from scripts import evaluate, report
 from tests.experiments.test_report import make_run
 
@@ -183,15 +183,13 @@ def test_what_others_published_is_no_markup(tmp_path):
 
 
 def test_a_run_s_page_holds_its_names_as_text(tmp_path):
-    (tmp_path / "config_resolved.yaml").write_text("a: |\n  ```\n  ![x](http://a.b/c.png)\n")
     for name in ("![x](http://a.b/c.png)", "<img src=x>", "`|` \x1b[31m"):
-        logger = SimpleNamespace(directory=tmp_path, info=SimpleNamespace(title=name))
-        RunLogger.write_html(logger, {name: name})
+        write_run_page(tmp_path, name, {}, {name: name}, {name: name})
         page = (tmp_path / "run.html").read_text()
         assert "<img" not in page
         assert "<a " not in page
         assert page.count("<pre>") == 1
-        assert page.count("<td>") == 2
+        assert page.count("<td>") == 4
         assert not MOVES.search(page)
 
 

@@ -172,7 +172,7 @@ def test_its_policy_is_evaluated_as_by_the_script(trained):
     assert scored["eval/return_mean"] == kept["eval/return_mean"]
     assert torch.equal(torch.get_rng_state(), before)
     assert trained.policy("last").predict(np.zeros(4, np.float32)) in (0, 1)
-    with pytest.raises(UserError, match="episodes=0: give 1 or more"):
+    with pytest.raises(UserError, match="episodes=0: out of range"):
         trained.evaluate(0)
 
 

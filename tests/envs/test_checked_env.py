@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from torchrl.collectors import Collector
 from torchrl.data import Binary
 
@@ -295,3 +296,11 @@ def test_what_was_constant_in_the_random_frames_is_not_multiplied_by_millions(va
     seen = env.rollout(4)["next", "observation"]
     assert torch.allclose(seen[..., 0], torch.ones(()), atol=1e-3)
     assert seen[..., 1].abs().max() < 10
+
+
+def test_gymnasium_s_checker_adds_no_warning_to_an_error(recwarn, monkeypatch):
+    make = partial(gymnasium_env, "CartPole-v1")
+    monkeypatch.setattr(CartPoleEnv, "reset", lambda self, **_: (np.zeros(7, np.float64), {}))
+    with pytest.raises(UserError, match="observation"):
+        make_env(make, [], seed=0)
+    assert not [str(warning.message) for warning in recwarn if "obs" in str(warning.message)]

@@ -154,7 +154,7 @@ def test_all_that_shows_numbers_shows_them(unbroken):
     assert done.stdout.count(line) == 1
     reached = summary(folder)
     assert [reached[f"eval/{name}"] for name in ("height", "is_success", "first")] == [23, 1, None]
-    for row in ("height          │ 23", "is_success      │ 1", "first           │ not known"):
+    for row in ("height          │ 23", "is_success      │ 1", "first           │ unknown"):
         assert row in done.stdout
     assert "height" in (folder / "run.html").read_text()
     inches = imread(folder / "curves.png").shape[0] / 150
@@ -175,7 +175,7 @@ def test_evaluate_prints_and_keeps_them(unbroken):
     folder, _ = unbroken
     done = typed(f"run={folder}", "episodes=3", "trust=true", script="scripts/evaluate.py")
     assert done.returncode == 0, done.stderr
-    for row in (r"height +│ 23 ", r"is_success +│ 1 ", r"first +│ not known "):
+    for row in (r"height +│ 23 ", r"is_success +│ 1 ", r"first +│ unknown "):
         assert re.search(row, done.stdout), done.stdout
     kept = json.loads((folder / "evaluation.json").read_text())
     assert kept["info"] == {"is_success": [1.0] * 3, "height": [23.0] * 3, "first": [None] * 3}

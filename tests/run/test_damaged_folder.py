@@ -35,8 +35,8 @@ LONGEST = 500  # characters of a message
 # Of messages that name no file but the folder or the key.
 NAMED = ("has no checkpoint", "has no valid checkpoint", "would make it another run")
 NAMED += ("a checkpoint's statistics do not fit the normalizers", "rows of its replay memory are gone")
-NAMED += ("no run with a checkpoint lies there", "no run lies there", "is no run;", "has data of env=")
-NAMED += ("without a score", "the run does not have it")
+NAMED += ("no run with a checkpoint lies there", "no run lies there", "not a run folder.")
+NAMED += ("the dataset is of env=", "without a score", "the run has no such metric")
 
 Damage = Callable[[Path], Any]
 

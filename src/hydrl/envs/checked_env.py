@@ -1,8 +1,11 @@
 """A Gymnasium wrapper that copies arrays and checks values, so that mistakes become one-line messages."""
 
+import warnings
+from collections.abc import Callable
 from copy import deepcopy
+from functools import wraps
 from traceback import walk_tb
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -16,7 +19,24 @@ from hydrl.specs import MASK
 
 CHECKED_STEPS = 100  # first steps of an environment that are checked
 HUGE_REWARD = 1e6  # above it a reward is probably a mistake
+Method = TypeVar("Method", bound=Callable[..., Any])
 CHECK_ENV = "Check it by gymnasium.utils.env_checker.check_env(ENV)."
+
+
+def without_checker_warnings(method: Method) -> Method:
+    """A method whose first calls warn of nothing if they raise: Gymnasium's checker repeats the error."""
+
+    @wraps(method)
+    def call(self: "CheckedEnv", *args: Any, **kwargs: Any) -> Any:
+        if self.steps_to_check < CHECKED_STEPS:
+            return method(self, *args, **kwargs)
+        with warnings.catch_warnings(record=True) as caught:
+            result = method(self, *args, **kwargs)
+        for warning in caught:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        return result
+
+    return cast(Method, call)
 
 
 class CheckedEnv(gymnasium.Wrapper):
@@ -50,6 +70,7 @@ class CheckedEnv(gymnasium.Wrapper):
             self.observation_space = without_bounds(space)
         self.steps_to_check = CHECKED_STEPS if self.unwrapped.spec else 0
 
+    @without_checker_warnings
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode; a seed also seeds the environment's spaces.
 
@@ -72,6 +93,7 @@ class CheckedEnv(gymnasium.Wrapper):
             self.check_values(observation, 0.0, info)
         return observation, {}
 
+    @without_checker_warnings
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         """One step.
 

@@ -1,6 +1,7 @@
 """Gymnasium environments for TorchRL, one or several stepped together in this process."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -270,7 +271,8 @@ def probe_env(
         rng, result = GlobalRNGState(), ProbeResult(steps, [], [])
         state = rng.state_dict()
         try:
-            with closing(make_wrapped_env(id, eval_wrappers, make, **keywords)) as env:
+            wrapped = make_wrapped_env(id, eval_wrappers, make, **keywords)
+            with warnings.catch_warnings(action="ignore"), closing(wrapped) as env:
                 seed_spaces(env, 0)
                 result = ProbeResult(steps, [*env.reset(seed=0)[1]], [])
                 result.success.extend(find_success_in_episode(env, result))

@@ -59,6 +59,11 @@ def record_transitions(make: Any) -> Any:
     return partial(make, wrappers={**wrappers, "transitions": partial(TransitionRecorder)})
 
 
+def find_recorders(env: EnvBase) -> list[TransitionRecorder]:
+    """The recorders of an environment, one for each that it steps; none without them."""
+    return find_wrappers(env, TransitionRecorder)
+
+
 def mask_entry(env: EnvBase) -> str | None:
     """The entry of the observation that is the action mask, if any."""
     trackers = find_wrappers(env, MaskTracker)

@@ -8,6 +8,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValidator, ValidationError
 
+from hydrl import metric_names as names
 from hydrl.config.migrations import new_config, new_word
 from hydrl.config.overrides import key_of
 from hydrl.config.schema import KeyScope, keys
@@ -43,7 +44,7 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
     id: str | None
     seed: int
     status: str
-    score: FiniteFloat = Field(alias="eval/return_mean")
+    score: FiniteFloat = Field(alias=names.RETURN_MEAN)
     solved_at_frames: float | None
     solved_at_seconds: float | None
     versions: dict[str, str]
@@ -60,7 +61,7 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
         return {override for override in varied if key_of(override).partition(".")[0] not in IGNORED_KEYS}
 
 
-def read_evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarray:
+def read_evaluations(folder: Path, column: str = names.RETURN_MEAN) -> np.ndarray:
     """A run's evaluations so far, ``[evaluations, 3]``: frames, seconds since the start, mean return.
 
     ``column`` selects another column of ``metrics.csv`` instead of the return. Empty without that file; an
@@ -69,8 +70,10 @@ def read_evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarr
     Raises:
         UserError: for a damaged file.
     """
-    names = ("frames", "time/elapsed", column)
-    rows = np.array([[row.get(name) for name in names] for row in metric_rows(folder / "metrics.csv")], float)
+    columns = ("frames", names.ELAPSED, column)
+    rows = np.array(
+        [[row.get(name) for name in columns] for row in metric_rows(folder / "metrics.csv")], float
+    )
     rows = rows.reshape(-1, 3)
     return rows[np.isfinite(rows).all(1)]
 
@@ -85,11 +88,11 @@ def read_run(folder: Path) -> RunResult:
         raise UserError("no readable summary.json: it was killed or is still training")
     status, file = result.get("status"), "summary.json"
     has_ended = not isinstance(status, str) or status in ("finished", "diverged")
-    if not has_ended or result.get("eval/return_mean") is None:
+    if not has_ended or result.get(names.RETURN_MEAN) is None:
         raise UserError(f"{status} after {result.get('frames')} frames, without a score")
     try:
         start = result.get("start_seconds", 0.0)  # for imports and building
-        final = [float(result["frames"]), result["wall_seconds"] - start, float(result["eval/return_mean"])]
+        final = [float(result["frames"]), result["wall_seconds"] - start, float(result[names.RETURN_MEAN])]
         if not np.isfinite(final).all():
             raise ValueError(f"frames, seconds and return are {final}")
         curve = read_evaluations(folder) - [0.0, start, 0.0]
