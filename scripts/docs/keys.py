@@ -139,7 +139,9 @@ def meaning(key: str, settings: Any, options: Mapping[str, str | None]) -> str:
     group, _, within = key.partition(".")
     comment = option_comment(f"{group}/{options.get(group)}", within) or option_comment("train", key)
     reason = value_comment(f"algo/{options.get('algo')}", key)
-    known = SENTENCES.get(key, "")
+    known = SENTENCES.get(key) or (
+        SENTENCES.get(f"NETWORK.{within}") if group in (*NETWORKS, "layers") else ""
+    )
     if not known and len(comment.split()) > 2:
         known = comment
     sentence = known or parameter_sentence(key, settings) or comment
@@ -148,8 +150,8 @@ def meaning(key: str, settings: Any, options: Mapping[str, str | None]) -> str:
 
 def capitalised(text: str) -> str:
     """A comment as a sentence without its full stop."""
-    first = text[:1].upper() if text[:1].isascii() and not text.startswith(("null", "auto")) else text[:1]
-    return (first + text[1:]).rstrip(".").replace("`None`", "`null`")
+    is_word = re.match(r"[a-zA-Z-]+[ ,;:]", text) and not text.startswith(("null", "auto"))
+    return ((text[:1].upper() if is_word else text[:1]) + text[1:]).rstrip(".").replace("`None`", "`null`")
 
 
 def parameter_sentence(key: str, settings: Any) -> str:

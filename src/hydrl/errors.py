@@ -1,4 +1,4 @@
-"""Errors that a user can fix, reported in a line or two without a traceback."""
+"""Errors with one message and an exit code instead of a traceback, and printing text of unknown origin."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,28 +6,28 @@ from typing import TextIO
 
 
 def printable(text: str) -> str:
-    """Untrusted text with unprintable characters, such as terminal controls, replaced by ``?``."""
+    """Replaces control characters and line breaks, so that text cannot act on the terminal."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def printable_lines(text: str) -> str:
-    """:func:`printable` for text of several lines."""
+    """As :func:`printable`, but keeps line breaks."""
     return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 
 def print_lines(text: str, file: TextIO | None = None) -> None:
-    """Prints lines with unprintable characters replaced."""
+    """Prints lines without control characters."""
     print(printable_lines(text), file=file, flush=True)
 
 
 class UserError(ValueError):
-    """Mistake in the configuration; the message names the key, the value and what to write instead."""
+    """A mistake in the configuration; the message names the key, the value and what to write instead."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """Several mistakes at once: unknown keys and wrong values.
+    """Unknown keys and wrong values, all of them at once.
 
     Args:
         lines: the message for each key.
@@ -38,25 +38,25 @@ class ConfigError(UserError):
         self.lines = dict(lines)
 
     def __str__(self) -> str:
-        """The message of one key, or the number of mistakes and a line for each."""
+        """The message of one key, or how many there are and a line for each."""
         messages = list(self.lines.values())
         return messages[0] if len(messages) == 1 else "\n  ".join([f"{len(messages)} mistakes:", *messages])
 
 
 class RunError(Exception):
-    """Error that ends a run and is no mistake in its configuration; reported without a traceback."""
+    """A failure that ends a run and is no mistake in its configuration."""
 
     exit_code = 1
 
 
 class SaveError(RunError):
-    """Failure to write a file of the run.
+    """A file of the run could not be written.
 
     Args:
         path: of the file.
-        needed: bytes.
-        free: free bytes on the disk.
-        reason: why, if the disk is not full.
+        needed: bytes it takes.
+        free: bytes there were.
+        reason: why, if there was enough space.
     """
 
     def __init__(self, path: Path, needed: int, free: int, reason: str) -> None:
@@ -66,11 +66,11 @@ class SaveError(RunError):
 
 
 class DivergedError(RunError):
-    """NaN or infinity in data, a loss or a gradient; raised before the optimizer's step.
+    """A batch, a loss or its gradient is NaN or infinite; raised before the optimizer's step.
 
     Args:
-        terms: the non-finite terms, with their values.
-        frames: frames at which it happened, if known.
+        terms: those that are not finite, with their values.
+        frames: of training, if known.
         saved_at: frames of the newest checkpoint.
     """
 
@@ -83,25 +83,25 @@ class DivergedError(RunError):
 
 
 class WorkerError(RunError):
-    """Death or hang of a collecting process; the message names it and has its traceback."""
+    """A worker process died or hangs; the message names it and has its traceback."""
 
     status = "failed"
-    midway = False
+    in_batch = False
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM; the run saves a checkpoint and exits with code ``128 + signal``.
+    """SIGINT or SIGTERM arrived; the run saves a checkpoint and exits with ``128 + signal``.
 
     Not an ``Exception``: it ends a whole sweep, while a failed run ends only itself.
 
     Args:
         signum: the signal.
-        midway: whether it came during a batch that takes too long to wait for.
+        in_batch: a batch was being collected or learned from, and takes too long to wait for.
     """
 
     status = "interrupted"
 
-    def __init__(self, signum: int, *, midway: bool = False) -> None:
+    def __init__(self, signum: int, *, in_batch: bool = False) -> None:
         super().__init__(f"signal {signum}")
         self.exit_code = 128 + signum
-        self.midway = midway
+        self.in_batch = in_batch

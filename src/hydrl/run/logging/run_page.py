@@ -90,9 +90,9 @@ def set_options() -> dict[str, str]:
 
 def default_options(name: str) -> dict[str, str | None]:
     """The options that a file's defaults list chooses, by group; none where there is no such file."""
-    options = {}
+    options: dict[str, str | None] = {}
     for file in (folder / f"{name}.yaml" for folder in user_dirs.sources()):
-        for entry in OmegaConf.load(file).get("defaults", []) if file.is_file() else []:
+        for entry in OmegaConf.select(OmegaConf.load(file), "defaults") or [] if file.is_file() else []:
             if OmegaConf.is_dict(entry):
                 options |= {str(key).split("/")[-1].split()[-1]: option for key, option in entry.items()}
     return options
