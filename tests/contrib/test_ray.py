@@ -189,7 +189,7 @@ def test_a_signal_ends_the_wait(workers, monkeypatch):
     def stop() -> None:
         raise Interrupted(signal.SIGTERM)
 
-    collector = workers(sync=True, stop=stop)
+    collector = workers(sync=True, check_stop=stop)
     monkeypatch.setattr(clusters.ray, "wait", lambda references, timeout: ([], references))
     with pytest.raises(Interrupted):
         next(collector.iterator())
