@@ -72,10 +72,12 @@ REFUSED = {
     "algo=ppo rnn=gru minibatches.sequence=1": ["an RNN learns nothing from single steps"],
     "algo=sac rnn=lstm minibatches.n_steps=3": ["minibatches.n_steps=3", "loss=sac", "Use 1"],
     "algo=td3 rnn=gru minibatches.sequence=1 minibatches.burn_in=0": ["minibatches.sequence=1", "Use 2"],
-    "algo=r2d2 minibatches.burn_in=32": ["minibatches.sequence=32: minibatches.burn_in=32 leaves nothing"],
+    "algo=r2d2 minibatches.burn_in=32": [
+        "minibatches.sequence=32: should be more than minibatches.burn_in=32"
+    ],
     "algo=r2d2 minibatches.sequence=2_000": ["minibatches.sequence=2000", "minibatches.size=1024"],
     "algo=r2d2 buffer.storage.max_size=1_024 collector.num_envs=64": [
-        "max_size=1024: holds no",
+        "max_size=1024: too small for minibatches.sequence=",
         "64 environ",
     ],
     "algo=dqn rnn=lstm collector=multi_async": ["collector.sync=false", "Use collector=multi_sync"],

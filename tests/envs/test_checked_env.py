@@ -222,7 +222,7 @@ TOLD = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", TOLD)
 def test_what_may_be_meant_is_told_once(what, capsys, monkeypatch):
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
     for num_envs in (2, 1):
         env = make_env(partial(ODD, what=what), [], num_envs=num_envs, seed=0)
         env.rollout(12, break_when_any_done=False)
@@ -238,7 +238,7 @@ def test_a_mask_of_actions_that_are_no_choice_is_told(capsys, monkeypatch):
             super().__init__(device)
             self.observation_spec["action_mask"] = Binary(3, (3,))
 
-    monkeypatch.setattr(library_setup, "WARNED", set())
+    library_setup.warn_once.cache_clear()
     make_env(Masked, [])
     told = capsys.readouterr().err
     assert (

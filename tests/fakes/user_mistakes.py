@@ -385,11 +385,11 @@ MISTAKES: dict[str, list[str]] = {
     ],
     # Goals that cannot be relabelled.
     "algo=dqn env=bit_flip minibatches.n_steps=3": [
-        "minibatches.n_steps=3: does not go with buffer=hindsight, which relabels single steps, as",
+        "minibatches.n_steps=3: does not go with buffer=hindsight, which relabels single steps",
         "Use minibatches.n_steps=1.\n",
     ],
     "algo=dqn env=bit_flip rnn=lstm": [
-        "minibatches.sequence=32: does not go with buffer=hindsight, which relabels single steps, as",
+        "minibatches.sequence=32: does not go with buffer=hindsight, which relabels single steps",
         "Use minibatches.sequence=null.\n",
     ],
     "algo=dqn env=bit_flip buffer.her_ratio=2": ["buffer.her_ratio=2: should be less than or equal to 1"],
@@ -510,9 +510,7 @@ MISTAKES: dict[str, list[str]] = {
         "actor=distributional: does not go with loss=dqn. Use actor=q_value or actor=dueling.\n"
     ],
     "algo=rainbow env=cartpole loss=dqn": ["loss=dqn: does not go with algo=rainbow. Use loss=c51.\n"],
-    "algo=rainbow env=cartpole actor.v_min=10": [
-        "actor.v_min=10: should be less than actor.v_max=1.0, the greatest return.\n"
-    ],
+    "algo=rainbow env=cartpole actor.v_min=10": ["actor.v_min=10: should be less than actor.v_max=1.0.\n"],
     "algo=rainbow env=cartpole actor.atoms=1": ["actor.atoms=1", "greater than 1"],
     "algo=rainbow env=cartpole actor.noisy=0": ["actor.noisy=0", "greater than 0"],
     "algo=ppo env=cartpole layers@actor=noisy": [
@@ -520,7 +518,7 @@ MISTAKES: dict[str, list[str]] = {
         "actor has scale, scale_init, num_cells, activation, in_keys, encoder, rnn, norm, init.\n",
     ],
     "algo=rainbow env=cartpole compile=true": [
-        "compile=true: does not go with DistributionalDQNLoss, which computes its target of single",
+        "compile=true: does not go with DistributionalDQNLoss, which computes its targets of single",
         "Use compile=false.\n",
     ],
     "algo=ppo env=cartpole actor=q_value": [
@@ -554,7 +552,7 @@ MISTAKES: dict[str, list[str]] = {
     "eval.backend=ray eval.address=ray://head:10001": ["eval.address=ray://head:10001: should be HOST:PORT"],
     "eval.address=auto": ["eval.address=auto: is of eval.backend=ray"],
     "collector=ray eval.backend=ray eval.address=auto": [
-        "collector=ray, which has the cluster of both, collector.address"
+        "collector=ray, which evaluates on its own cluster, collector.address"
     ],
     "collector=ray collector.num_cpus=-1": ["collector.num_cpus=-1: should be greater than or equal to 0"],
     "collector=ray transforms=running_norm": [
@@ -578,7 +576,7 @@ MISTAKES: dict[str, list[str]] = {
     "minibatches.draw=all": ["minibatches.draw=all", "should be 'epoch' or 'minibatch'"],
     "compile=yes": ["compile=yes", "true or false"],
     "compile=true loss=kl_penalty": [
-        "compile=true: does not go with KLPENPPOLoss, which changes its own beta. Use compile=false.\n"
+        "does not go with KLPENPPOLoss, which changes beta outside the graph. Use compile=false.\n"
     ],
     "actor.activation=Foo": ["actor.activation=Foo", "'Tanh', 'ReLU'"],
     "critic.activation=relu": ["critic.activation=relu", "ReLU"],
@@ -619,10 +617,10 @@ MISTAKES: dict[str, list[str]] = {
         "critic.rnn: it has no RNN of its own. Use critic.encoder=shared, the actor's.\n"
     ],
     "algo=crossq compile=true": [
-        "compile=true: does not go with critic.norm, which counts its batches. Use compile=false.\n"
+        "does not go with critic.norm, which counts its batches outside the graph. Use compile=false.\n"
     ],
     "algo=recurrent_ppo compile=true": [
-        "compile=true: does not go with rnn=lstm, which is cut where episodes end. Use compile=false.\n"
+        "with rnn=lstm, which is reset where episodes end, outside the graph. Use compile=false.\n"
     ],
     "algo=recurrent_ppo loss.value_estimator.deactivate_vmap=false": ["deactivate_vmap=true"],
     # Deleting.

@@ -21,7 +21,7 @@ from hydrl.api import python_classes
 from hydrl.api.training import TRAINING, as_found
 from hydrl.config import ROOT, command_line
 from hydrl.config.migrations import new_key
-from hydrl.config.overrides import choices_made, key_of, literal
+from hydrl.config.overrides import choices_made, key_of, literal, new_command
 from hydrl.deploy.load import open_run
 from hydrl.deploy.policy import Policy, open_policy
 from hydrl.errors import Interrupted, RunError, UserError, printable
@@ -188,7 +188,7 @@ def train(*words: str, folder: str | Path | None = None, began: float | None = N
     typed = [*words, *python_classes.words(keys)]
     if folder is not None:
         typed.append(f"hydra.run.dir={literal(folder, 'folder')}")
-    with TRAINING.begin(began) as session:
+    with TRAINING.begin(began) as session, new_command():
         python_classes.refresh()
         cfg = command_line.in_python(typed, expand)
         place = Path(cfg.run_dir)

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +20,15 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.migrations import explain_import
 from hydrl.config.overrides import key_of, words
+from hydrl.config.ranges import type_of
 from hydrl.config.schema import RULES, WRAPPERS, Part, Values, call_spec
-from hydrl.config.signatures import accepted_parameters, gymnasium_parameters, required_keywords, targets
+from hydrl.config.signatures import (
+    accepted_parameters,
+    gymnasium_parameters,
+    limited_parameters,
+    required_keywords,
+    targets,
+)
 from hydrl.config.suggestions import explain, instead, without_copies
 from hydrl.config.tree import content, find, paths, show, target_of
 from hydrl.config.user_dirs import setter
@@ -47,6 +55,20 @@ def check_signatures(values: Values) -> None:
     if mistakes:
         raise ConfigError(without_copies(mistakes, values))
     check_data(values)
+
+
+def check_limits(values: Values, limits: Mapping[str, str]) -> Mistakes:
+    """Values within the limits that options' YAML and hydrl's signatures state; rules compare them later."""
+    for path, node in targets(values):
+        with suppress(Exception):  # of an import, which has a message of its own later
+            kinds = limited_parameters(get_object(node["_target_"]))
+            for key in kinds.keys() & node.keys():
+                if not isinstance(node[key], Mapping):
+                    yield from check_value(f"{path}.{key}", kinds[key], values)
+    for key, limit in limits.items():
+        above, _, name = key.rpartition(".")
+        if name in (find(values, above) or {}):
+            yield from check_value(key, type_of(key, limit), values)
 
 
 def check_data(values: Values) -> None:

@@ -7,13 +7,14 @@ The cheapest checks come first; PyTorch is imported by the last. Numbers are loo
 
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
-from hydrl.config.call_checks import check_signatures, check_value
+from hydrl.config.call_checks import check_limits, check_signatures
 from hydrl.config.compatibility import incompatible, mislabelled, unheard, unmet_requirements
 from hydrl.config.networks import forgetful, from_one_or_another, ill_read, standardised
 from hydrl.config.overrides import choices_made, forks, key_of, words
-from hydrl.config.ranges import RANGES, too_large
+from hydrl.config.ranges import too_large
 from hydrl.config.schema import NETWORKS, QUANTITIES, Part, Values, quantity
 from hydrl.config.suggestions import missing, without_copies
 from hydrl.config.tasks import ill_named, ill_wrapped, lacking
@@ -23,21 +24,17 @@ from hydrl.config.user_dirs import sources
 from hydrl.errors import ConfigError, UserError
 
 
-def check(values: Values) -> None:
+def check(values: Values, limits: Mapping[str, str]) -> None:
     """Everything below, cheapest first.
+
+    Args:
+        values: the whole configuration.
+        limits: see :func:`hydrl.config.ranges.take_limits`.
 
     Raises:
         UserError: naming the key, the value and what would do.
     """
-    mistakes: dict[str, str] = {}
-    for kind, keys in RANGES:
-        for key in dict.fromkeys(
-            pattern.replace("NETWORK", net) for pattern in keys.split() for net in NETWORKS
-        ):
-            part, _, name = key.rpartition(".")
-            if isinstance(node := find(values, part), Mapping) and name in node:
-                mistakes |= dict(check_value(key, kind, values))
-    if mistakes:
+    if mistakes := dict(check_limits(values, limits)):
         raise ConfigError(without_copies(mistakes, values))
     for name in ("frames", "envs"):  # train.py asks every collector for them
         if quantity(values, name) is None:
@@ -46,7 +43,7 @@ def check(values: Values) -> None:
         unmet_requirements,
         incompatible,
         mislabelled,
-        too_large,
+        partial(too_large, limits=limits),
         begun_from,
         ill_wrapped,
         ill_named,
@@ -102,9 +99,6 @@ def at_odds(values: Values) -> Iterator[str]:
             "collector.sync=false a batch comes from one worker or another. Use collector=multi_sync or "
             "minibatches.n_steps=1."
         )
-    least, greatest = find(values, "actor.v_min"), find(values, "actor.v_max")
-    if None not in (least, greatest) and least >= greatest:
-        yield f"actor.v_min={least}: should be less than actor.v_max={greatest}, the greatest return."
     if module.get("double_dqn") and not module.get("delay_value", True):
         yield "loss.module.double_dqn=true: needs a target network. Use loss.module.delay_value=true."
     if "gamma" in module and module["_target_"].startswith("torchrl."):

@@ -25,7 +25,15 @@ from yaml import YAMLError
 from hydrl.config import settings, tuned, user_dirs
 from hydrl.config.hydra_errors import HYDRA_ERRORS, check_arguments, every_mistake, translate
 from hydrl.config.migrations import new_words
-from hydrl.config.overrides import as_typed, key_of, plain, spelled_out, with_paths
+from hydrl.config.overrides import (
+    as_typed,
+    current_command,
+    key_of,
+    new_command,
+    plain,
+    spelled_out,
+    with_paths,
+)
 from hydrl.config.suggestions import no_such_key
 from hydrl.errors import ConfigError, Interrupted, RunError, UserError, print_lines
 
@@ -33,9 +41,6 @@ UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 COMPLETION = {"--shell-completion", "-sc"}
 
 T = TypeVar("T")
-
-# Folders that were there before this process' run, among which its own may be.
-_stood: set[Path] = set()
 
 
 def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = list) -> int:
@@ -56,10 +61,11 @@ def run(main: Callable[[], Any], expand: Callable[[Sequence[str]], list[str]] = 
     def work() -> None:
         if "--version" in sys.argv[1:]:
             return print(f"hydrl {version('hydrl')}")
-        with translated_errors(lambda: sys.argv[1:]):
+        with new_command() as command, translated_errors(lambda: sys.argv[1:]):
             sys.argv[1:] = prepare_words(sys.argv[1:], expand)
             if not COMPLETION & set(sys.argv):
-                sys.argv += tuned.beside(sys.argv[1:])
+                command.added = tuned.beside(sys.argv[1:])
+                sys.argv += command.added
             with stopped_early():
                 main()
 
@@ -187,13 +193,14 @@ def drop_added_words() -> None:
     hydra = HydraConfig.get()
     words = cast(list[str], OmegaConf.to_container(hydra.overrides.task, resolve=False))
     with read_write(hydra):
-        hydra.overrides.task = tuned.typed(words)
+        hydra.overrides.task = current_command().typed(words)
 
 
 def in_python(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]) -> DictConfig:
     """Hydra's configuration for a run inside another program, as a notebook.
 
-    HydraConfig is set as if Hydra had started it. Arguments as of :func:`prepare_words`.
+    HydraConfig is set as if Hydra had started it. Call it inside of
+    :func:`~hydrl.config.overrides.new_command`, with arguments as of :func:`prepare_words`.
 
     Raises:
         UserError: for words that are for the shell, or that Hydra cannot compose.
@@ -206,7 +213,8 @@ def in_python(words: Sequence[str], expand: Callable[[Sequence[str]], list[str]]
                 f"{option}: options are for the command line, but for --config-dir=DIR. Leave it out."
             )
         read[:] = prepare_words([*([user_dirs.searchpath(named)] if named else []), *others], expand)
-        read += tuned.beside(read)
+        current_command().added = tuned.beside(read)
+        read += current_command().added
         cfg = tuned.composed(read, return_hydra_config=True)
         HydraConfig.instance().set_config(deepcopy(cfg))  # the choices made, for what is told of the folder
         with read_write(cfg), open_dict(cfg):
@@ -223,16 +231,16 @@ def remember_folders(arguments: Sequence[str]) -> None:
     named = [
         word.partition("=")[2] for word in arguments if key_of(word) in ("hydra.run.dir", "hydra.sweep.dir")
     ]
-    _stood.clear()
+    folders = current_command().folders
     for folder in (Path.cwd(), *(Path(plain(name)).absolute() for name in named)):
-        _stood.update(parent for parent in (folder, *folder.parents) if parent.is_dir())
+        folders.update(parent for parent in (folder, *folder.parents) if parent.is_dir())
 
 
 def remove_unused_folder() -> None:
     """Removes the empty folder of a run that did not begin, and those that Hydra made around it."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     for parent in (folder, *folder.parents):
-        if parent in _stood:
+        if parent in current_command().folders:
             return
         try:
             parent.rmdir()

@@ -14,6 +14,7 @@ from yaml import YAMLError
 
 from hydrl.config import CONFIGS, tuned, user_dirs
 from hydrl.config.overrides import key_of, quoted
+from hydrl.config.ranges import take_limits
 from hydrl.config.suggestions import (
     REQUIRED_GROUPS,
     advice,
@@ -146,7 +147,9 @@ def composed(arguments: Sequence[str]) -> dict[str, Any]:
         cfg = tuned.composed(chosen, return_hydra_config=True)
     except HYDRA_ERRORS:
         return {}
-    return cast(dict[str, Any], OmegaConf.to_container(cfg))
+    values = cast(dict[str, Any], OmegaConf.to_container(cfg))
+    take_limits(values)
+    return values
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

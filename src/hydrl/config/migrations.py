@@ -68,11 +68,21 @@ def new_word(word: str) -> str:
     return f"{signs(word)}{key}{at}{new_key(package)}{equals}{value}"
 
 
-def old_word(word: str) -> str:
-    """An override as names of folders and Optuna have it, which keep the first words."""
+def old_word(word: str, cell: str = "lstm") -> str:
+    """An override as names of folders and Optuna have it, which keep the first words.
+
+    Args:
+        word: the override, or its key alone.
+        cell: of the run's RNN, by which the size of its hidden state was called.
+    """
     key, equals, value = split_word(word)
     options = {new: old for old, new in table()["options"].get(key, {}).items()}
-    return f"{signs(word)}{old_key(key)}{equals}{options.get(value, value)}"
+    old = (
+        re.sub(r"(?<=\bmemory\.)lstm$", cell, old_key(key))
+        if key.endswith("rnn.hidden_size")
+        else old_key(key)
+    )
+    return f"{signs(word)}{old}{equals}{options.get(value, value)}"
 
 
 def signs(word: str) -> str:

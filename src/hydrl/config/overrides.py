@@ -2,7 +2,10 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,41 @@ PATHS = ("hydra.run.dir", "hydra.sweep.dir", "resume", "init_from", "init_from.r
 SWEPT = ("init_from", "init_from.run", "data.path")
 # Keys that no file need have and that are typed as any other: without Hydra's + for a new one.
 UNWRITTEN = r"env\.(wrappers|info_keys|observe)\b|encoder\.\w+="
+
+
+@dataclass
+class Command:
+    """The command that runs in this process.
+
+    Attributes:
+        added: its overrides that nobody typed, such as a tuned preset.
+        folders: folders that existed before it began.
+    """
+
+    added: list[str] = field(default_factory=list)
+    folders: set[Path] = field(default_factory=set)
+
+    def typed(self, overrides: Iterable[str]) -> list[str]:
+        """The overrides that somebody typed."""
+        return [override for override in overrides if override not in self.added]
+
+
+COMMAND: ContextVar[Command | None] = ContextVar("command", default=None)
+
+
+@contextmanager
+def new_command() -> Iterator[Command]:
+    """A command's :class:`Command`, which :func:`current_command` returns until it ends."""
+    token = COMMAND.set(command := Command())
+    try:
+        yield command
+    finally:
+        COMMAND.reset(token)
+
+
+def current_command() -> Command:
+    """The running command; an empty one outside of :func:`new_command`."""
+    return COMMAND.get() or Command()
 
 
 def as_typed(text: str) -> str:

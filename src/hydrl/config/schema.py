@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from hydrl.config.tree import content, find
+from hydrl.limits import ClusterAddress
 
 Part = dict[str, Any]
 Values = Mapping[str, Any]
@@ -97,7 +98,7 @@ class Eval(Strict):
     stop_when_solved: bool
     target_return: float | None = None  # these are not in the files of older runs
     backend: Literal["inline", "process", "ray"] = "inline"
-    address: str | None = None
+    address: ClusterAddress | None = None
     video: bool = False
     video_every_frames: PositiveInt = 50_000
 

@@ -27,6 +27,7 @@ from hydrl.config.describe import chosen, env_named, named, use
 from hydrl.config.hydra_errors import every_mistake
 from hydrl.config.migrations import new_config
 from hydrl.config.overrides import choices_made, key_of, words
+from hydrl.config.ranges import take_limits
 from hydrl.config.schema import NETWORKS, QUANTITIES, RULES, Loss, Part, Parts, nullable, quantity
 from hydrl.config.signatures import targets
 from hydrl.config.suggestions import explain, one_of, unresolved
@@ -392,7 +393,9 @@ def checked(cfg: DictConfig) -> Settings:
     """See :func:`load`."""
     values: dict[str, Any] = {}
     try:
-        values = whole(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
+        composed: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+        limits = take_limits(composed)
+        values = whole(composed)
         settings = Settings.of(values, as_written(cfg))
     except OmegaConfBaseException as error:
         raise UserError(unresolved(error)) from None
@@ -400,7 +403,7 @@ def checked(cfg: DictConfig) -> Settings:
         raise explain(error, values, nullable=nullable) from None
     if settings.resume not in (None, "auto") and not settings.trust:
         check_stranger(settings, typed_now())
-    check(values)
+    check(values, limits)
     settings.choose()
     for name, make in zip(settings.transforms, settings.transform_builders, strict=True):
         try:
@@ -458,6 +461,7 @@ def whole(values: Any) -> dict[str, Any]:
     An encoder that is said in a word, ``own`` or what reads pictures, is the run's, with that reader. Where
     goals are relabelled, networks read the goal and not what is achieved, if nobody names what they read.
     """
+    take_limits(values)
     composed = new_config(values, scale="bounds").items()
     current: dict[str, Any] = {
         key: None if value == {} and nullable(key) else value for key, value in composed

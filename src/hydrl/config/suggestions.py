@@ -74,12 +74,14 @@ def wrong_key(path: list[str], values: Any) -> str:
 
 def without_copies(lines: Mapping[str, str], values: Any) -> dict[str, str]:
     """Leaves out keys that copy a wrong value, as ``anneal_frames`` copies ``total_frames``."""
-    typed, wrong = set(map(key_of, words())), list(lines)
-    return {
-        key: lines[key]
-        for place, key in enumerate(wrong)
-        if key in typed or find(values, key) not in [find(values, earlier) for earlier in wrong[:place]]
+    typed = set(map(key_of, words()))
+    ordered = sorted(lines, key=lambda key: key not in typed)  # stable: typed ones first
+    copies = {
+        key
+        for place, key in enumerate(ordered)
+        if key not in typed and find(values, key) in [find(values, earlier) for earlier in ordered[:place]]
     }
+    return {key: line for key, line in lines.items() if key not in copies}
 
 
 def wrong_value(key: str, complaints: Mapping[str, str], values: Any, *, nullable: bool) -> str:

@@ -34,22 +34,13 @@ OF_SEQUENCES = {"minibatches": {"replay": "sequences"}, "loss": {"dqn": "recurre
 
 UNREADABLE = (HydraException, OmegaConfBaseException, YAMLError, OSError)  # what Hydra tells itself
 
-# What stands beside the words that were typed, on the command line that Hydra reads in this process.
-_beside: list[str] = []
-
 
 def beside(arguments: Sequence[str]) -> list[str]:
-    """What goes without saying beside a command line, kept in mind for :func:`typed`."""
+    """What goes without saying beside a command line."""
     named, others = split(arguments)
     words = [searchpath(named)] * bool(named) + [word for word in others if re.match(r"~|[^-=][^=]*=", word)]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        _beside[:] = unsaid(words, GlobalHydra.instance().config_loader())
-    return list(_beside)
-
-
-def typed(words: Iterable[str]) -> list[str]:
-    """Those of Hydra's words that somebody typed."""
-    return [word for word in words if word not in _beside]
+        return unsaid(words, GlobalHydra.instance().config_loader())
 
 
 def composed(words: Sequence[str], **options: Any) -> DictConfig:

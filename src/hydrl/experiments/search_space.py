@@ -110,8 +110,9 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     if not ranges:
         raise UserError(f"nothing is left to draw; add a range, as {RANGE_EXAMPLE}")
     present = settings.model_dump()
+    cell = find(present, "rnn.cell") or "lstm"
     space = {
-        old_word(override.get_key_element()): distribution(override, find(present, key))
+        old_word(override.get_key_element(), cell): distribution(override, find(present, key))
         for key, override in ranges.items()
     }
     lines = [override.input_line for override in ranges.values()]

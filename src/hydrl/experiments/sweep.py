@@ -32,7 +32,8 @@ def folder_name(overrides: Sequence[str], left_out: Sequence[str] = ()) -> str:
         left_out: overrides left out of all names in the folder, see :func:`common_overrides`. A member with
             other values names them all, such as ``total_frames_default`` if it has none.
     """
-    labels, without = labels_of(overrides), labels_of(left_out)
+    cell = "gru" if "rnn=gru" in overrides else "lstm"
+    labels, without = labels_of(overrides, cell), labels_of(left_out, cell)
     if without.items() <= labels.items():
         labels = {key: value for key, value in labels.items() if key not in without}
     else:
@@ -47,9 +48,9 @@ def folder_name(overrides: Sequence[str], left_out: Sequence[str] = ()) -> str:
     return name
 
 
-def labels_of(overrides: Sequence[str]) -> dict[str, str]:
-    """Overrides that affect a run's result, by their old keys."""
-    values = dict(old_word(override.lstrip("+~")).partition("=")[::2] for override in overrides)
+def labels_of(overrides: Sequence[str], cell: str = "lstm") -> dict[str, str]:
+    """Overrides that affect a run's result, by their old keys; ``cell`` is that of the run's RNN."""
+    values = dict(old_word(override.lstrip("+~"), cell).partition("=")[::2] for override in overrides)
     unnamed = keys(KeyScope.PROCESS, KeyScope.RECORD)
     return {key: value for key, value in values.items() if re.split(r"[./]", key)[0] not in unnamed}
 

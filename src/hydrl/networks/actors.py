@@ -1,26 +1,29 @@
 """Actors: a head for each kind of action over a network of any architecture."""
 
-from typing import Literal, Unpack
+from typing import Annotated, Literal, Unpack
 
+from pydantic import Field
 from tensordict import NestedKey
 from tensordict.nn import TensorDictModuleBase
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.modules import DistributionalQValueActor, ProbabilisticActor, QValueActor
 
 from hydrl.library_setup import warn_once
+from hydrl.limits import PositiveFloat
 from hydrl.networks import heads
 from hydrl.networks.build import NetworkOptions, make_network
 from hydrl.networks.layers import noisy_layers
 from hydrl.specs import action_kind, mask_key
 
 ScaleKind = Literal["per_state", "log_std", "independent"]
+Std = Annotated[float, Field(gt=0.01, allow_inf_nan=False)]  # smaller ones cannot be reached
 MIN_FLOATS = (
     8_000  # numbers between bounds; of fewer, one action in 100 loses more than 0.1 % of its probability
 )
 
 
 def tanh_normal(
-    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: Std = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """Gaussian policy squashed into the action bounds, for continuous actions.
 
@@ -43,7 +46,7 @@ def deterministic(env: EnvBase, **net: Unpack[NetworkOptions]) -> TensorDictModu
 
 
 def categorical(
-    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: Std = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """Categorical policy with one logit for each action, one-hot or integer by the environment's spec.
 
@@ -58,7 +61,7 @@ def categorical(
 
 
 def gaussian(
-    env: EnvBase, *, scale: ScaleKind = "independent", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, scale: ScaleKind = "independent", scale_init: Std = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """A Gaussian without squashing for continuous actions; :func:`categorical` for discrete ones.
 
@@ -77,7 +80,7 @@ def gaussian(
 
 
 def stochastic(
-    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: float = 1.0, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, scale: ScaleKind = "per_state", scale_init: Std = 1.0, **net: Unpack[NetworkOptions]
 ) -> ProbabilisticActor:
     """The policy that fits the actions: :func:`categorical`, or :func:`tanh_normal` if continuous."""
     build = categorical if action_kind(env) in ("discrete", "multi-discrete") else tanh_normal
@@ -85,7 +88,7 @@ def stochastic(
 
 
 def q_value(
-    env: EnvBase, *, noisy: float | None = None, dueling: bool = False, **net: Unpack[NetworkOptions]
+    env: EnvBase, *, noisy: PositiveFloat | None = None, dueling: bool = False, **net: Unpack[NetworkOptions]
 ) -> QValueActor:
     """Q-network that acts greedily, with one value for each action (Mnih et al. 2015).
 
@@ -102,10 +105,10 @@ def q_value(
 def distributional(
     env: EnvBase,
     *,
-    noisy: float | None = None,
+    noisy: PositiveFloat | None = None,
     v_min: float,
     v_max: float,
-    atoms: int,
+    atoms: Annotated[int, Field(gt=1)],
     dueling: bool,
     **net: Unpack[NetworkOptions],
 ) -> DistributionalQValueActor:

@@ -15,6 +15,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import MultiAgentMLP, QValueActor
 
 from hydrl.errors import UserError
+from hydrl.limits import Activation, PositiveInt
 from hydrl.networks import heads
 from hydrl.networks.actors import warn_rounding
 from hydrl.networks.build import materialise
@@ -33,7 +34,7 @@ Keys = list[str | tuple[str, ...]]
 
 
 def actor(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
+    env: EnvBase, *, num_cells: list[PositiveInt], activation: Activation, in_keys: Keys, share_params: bool
 ) -> TensorDictModuleBase:
     """Policy of each agent from its own observation: tanh-Gaussian if continuous, else categorical.
 
@@ -61,7 +62,7 @@ def actor(
 
 
 def deterministic(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
+    env: EnvBase, *, num_cells: list[PositiveInt], activation: Activation, in_keys: Keys, share_params: bool
 ) -> TensorDictModuleBase:
     """Deterministic policy of each agent from its own observation (for MADDPG).
 
@@ -75,7 +76,7 @@ def deterministic(
 
 
 def q_value(
-    env: EnvBase, *, num_cells: list[int], activation: str, in_keys: Keys, share_params: bool
+    env: EnvBase, *, num_cells: list[PositiveInt], activation: Activation, in_keys: Keys, share_params: bool
 ) -> QValueActor:
     """Greedy Q-network of each agent from its own observation.
 
@@ -91,8 +92,8 @@ def critic(
     env: EnvBase,
     actor: nn.Module | None = None,
     *,
-    num_cells: list[int],
-    activation: str,
+    num_cells: list[PositiveInt],
+    activation: Activation,
     in_keys: Keys,
     share_params: bool,
     centralized: bool,
@@ -184,8 +185,8 @@ def action_value(
     env: EnvBase,
     actor: nn.Module | None = None,
     *,
-    num_cells: list[int],
-    activation: str,
+    num_cells: list[PositiveInt],
+    activation: Activation,
     in_keys: Keys,
     share_params: bool,
     centralized: bool,
