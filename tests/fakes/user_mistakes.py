@@ -453,7 +453,7 @@ MISTAKES: dict[str, list[str]] = {
         "Use env=vmas env.scenario=balance.\n",
     ],
     "algo=ppo env=cartpole collector=dataset data=npz data.path=set": [
-        "collector=dataset: does not go with minibatches=epochs, which learns from frames of its own",
+        "collector=dataset: does not go with minibatches=epochs, which is on-policy and learns from",
     ],
     "algo=rainbow env=cartpole minibatches=mixed minibatches.n_steps=1 data=npz data.path=set": [
         "minibatches=mixed: does not go with algo=rainbow. Use minibatches=replay data=null.\n"
