@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
-from hydrl.config.command_line import read, script
+from hydrl.config.command_line import read_arguments, script
 from hydrl.errors import UserError, print_lines
 from hydrl.run.logging.console import outlive_readers
 from hydrl.run.logging.html import write_page
@@ -42,7 +42,7 @@ def main(words: list[str]) -> None:
     from hydrl.experiments import baselines, report, runs  # need the extra
 
     places, typed = sort(words)
-    arguments = read(Arguments, typed, "out=DIR")
+    arguments = read_arguments(Arguments, typed, "out=DIR")
     out = Path(arguments.out or f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}")
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
         raise UserError(f"out={out}: there is something other than a report; name another folder")

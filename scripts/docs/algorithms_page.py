@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hydrl.config import CONFIGS
-from hydrl.config.tuned import composed
+from hydrl.config.tuned import compose_run
 from hydrl.experiments import report
 from hydrl.experiments.runs import RunResult
 from hydrl.run.logging.html import as_text, table
@@ -42,7 +42,7 @@ def make_page(runs_by_row: Iterable[Sequence[RunResult]]) -> str:
 
 def composed_settings(algo: str) -> Mapping[str, Any]:
     """What ``algo=…`` composes to."""
-    return composed([f"algo={algo}"])
+    return compose_run([f"algo={algo}"])
 
 
 def score_text(runs: Sequence[RunResult]) -> str:

@@ -131,7 +131,7 @@ class TunedSweeper(BasicSweeper):
         loader, hydra = self.hydra_context.config_loader, self.config.hydra
         named = []
         for job in batch:
-            more = tuned.unsaid([*hydra.overrides.hydra, *job], loader)
+            more = tuned.implied_words([*hydra.overrides.hydra, *job], loader)
             keys = [*hydra.job.config.override_dirname.exclude_keys, *map(key_of, more)]
             names = f"hydra.job.config.override_dirname.exclude_keys=[{','.join(keys)}]"
             named.append([*job, *more, *[names] * bool(more)])

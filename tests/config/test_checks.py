@@ -5,13 +5,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.compatibility import OF_THE_ENVIRONMENT
-from hydrl.config.describe import chosen
+from hydrl.config.compatibility import CHECKED_LATER
+from hydrl.config.describe import matching_options
 from hydrl.config.ranges import MAXIMA, take_limits, type_of
 from hydrl.config.schema import NETWORKS, QUANTITIES, Parts
-from hydrl.config.settings import algorithms, load
+from hydrl.config.settings import load, read_action_spaces
 from hydrl.config.suggestions import aliases
-from hydrl.config.tree import choices, content, find, paths
+from hydrl.config.tree import find, option_names, paths, read_option
 from hydrl.errors import UserError
 from tests.conftest import composed, data_of, settings
 
@@ -26,7 +26,7 @@ def test_every_key_that_a_rule_names_can_be_set():
         )
         known |= set(paths(content)) | {f"{said[1] if said else group}.{each}" for each in paths(content)}
     for group, where in (("layers", ""), ("rnn", "rnn.")):  # which lie in each network
-        for name in choices(CONFIGS / group):
+        for name in option_names(CONFIGS / group):
             content = OmegaConf.to_container(OmegaConf.load(CONFIGS / f"{group}/{name}.yaml"))
             known |= {f"{network}.{where}{key}" for network in NETWORKS for key in paths(content)}
     known |= set(paths(OmegaConf.to_container(OmegaConf.load(CONFIGS / "train.yaml"))))
@@ -44,7 +44,7 @@ def test_every_limit_stands_beside_an_argument_and_can_be_read():
     limited = {f"loss/{key}" for key in of_losses}
     for file in CONFIGS.glob("*/*.yaml"):
         option = str(file.relative_to(CONFIGS).with_suffix(""))
-        values = {file.parent.name: content(f"/{option}")}
+        values = {file.parent.name: read_option(f"/{option}")}
         for key, limit in take_limits(copy.deepcopy(values)).items():
             assert find(values, key) is not None, (option, key)
             type_of(key, limit)
@@ -84,22 +84,22 @@ def test_an_own_option_states_limits_of_its_own():
     assert "limits" not in load(cfg).optim
 
 
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize("algo", read_action_spaces())
 def test_what_fits_an_algorithm_exists_and_holds_its_own_defaults(algo: str):
-    task = "cartpole" if "discrete" in algorithms()[algo] else "hopper"
+    task = "cartpole" if "discrete" in read_action_spaces()[algo] else "hopper"
     values = settings(f"algo={algo}", f"env={task}", *data_of(algo)).model_dump()
     assert {"loss", "actor", "critic", "buffer"} <= values["compatible_with"].keys()
     for group, fitting in values["compatible_with"].items():
         able = {each or "null" for each in fitting}
-        assert able <= {*choices(CONFIGS / group), "null"}
-        assert set(chosen(group, values[group])) & able, group
+        assert able <= {*option_names(CONFIGS / group), "null"}
+        assert set(matching_options(group, values[group])) & able, group
 
 
 def test_a_choice_is_told_by_what_it_is_built_from():
     actor = settings("env=hopper", "actor=tanh_normal").actor
-    assert chosen("actor", actor) == ["state_independent", "tanh_normal"]
-    assert chosen("actor", {"_target_": "my.actor"}) == []
-    assert chosen("critic", None) == ["null"]
+    assert matching_options("actor", actor) == ["state_independent", "tanh_normal"]
+    assert matching_options("actor", {"_target_": "my.actor"}) == []
+    assert matching_options("critic", None) == ["null"]
 
 
 def test_what_is_needed_of_another_key_can_be_set():
@@ -112,7 +112,7 @@ def test_what_is_needed_of_another_key_can_be_set():
             assert {each.partition(".")[0] for each in needs} <= {
                 *Parts.model_fields,
                 "because",
-                *OF_THE_ENVIRONMENT,
+                *CHECKED_LATER,
             }, file
             found += len(needs)
     assert found >= 12

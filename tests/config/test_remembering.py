@@ -3,7 +3,7 @@
 import pytest
 
 from hydrl.config.migrations import new_words
-from hydrl.config.settings import algorithms
+from hydrl.config.settings import read_action_spaces
 from hydrl.errors import UserError
 from tests.conftest import data_of, settings
 
@@ -14,10 +14,10 @@ REPLAYED = ["dqn", "prioritized_dqn", "r2d2", "sac", "td3"]
 
 
 def words(algo, *more):
-    return [f"algo={algo}", *TASKS[algorithms()[algo][0]], "~tuned", *data_of(algo), *more]
+    return [f"algo={algo}", *TASKS[read_action_spaces()[algo][0]], "~tuned", *data_of(algo), *more]
 
 
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize("algo", read_action_spaces())
 def test_every_algorithm_learns_a_memory_or_says_why_not(algo):
     asked = words(algo, "rnn=lstm")
     if algo not in [*FRESH, *REPLAYED]:

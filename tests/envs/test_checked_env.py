@@ -14,7 +14,7 @@ import hydrl
 import hydrl.training.metrics
 from hydrl import envs, library_setup
 from hydrl.config import CONFIGS
-from hydrl.config.tree import choices
+from hydrl.config.tree import option_names
 from hydrl.envs import gymnasium_env, make_env
 from hydrl.envs.checked_env import CheckedEnv
 from hydrl.errors import UserError
@@ -105,7 +105,7 @@ def slow_if(each: str) -> Any:
     return pytest.param(each, marks=pytest.mark.slow) if each in ("multi_async", "overlap", "ray") else each
 
 
-@pytest.mark.parametrize("collector", map(slow_if, choices(CONFIGS / "collector")))
+@pytest.mark.parametrize("collector", map(slow_if, option_names(CONFIGS / "collector")))
 def test_every_collector_hands_over_what_the_task_gave(collector, collected, run, tmp_path):
     drawn = collector == "dataset"
     if drawn:
@@ -128,7 +128,7 @@ def test_every_collector_hands_over_what_the_task_gave(collector, collected, run
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-@pytest.mark.parametrize("buffer", [each for each in choices(CONFIGS / "buffer") if each != "hindsight"])
+@pytest.mark.parametrize("buffer", [each for each in option_names(CONFIGS / "buffer") if each != "hindsight"])
 def test_every_buffer_keeps_what_the_task_gave(buffer, n_steps, run, collected):
     rollout = buffer == "rollout"
     if rollout and n_steps > 1:

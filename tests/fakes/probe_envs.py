@@ -15,8 +15,8 @@ from torch import Tensor
 from torchrl.objectives import LossModule
 
 import hydrl.training.learner
-from hydrl.config.settings import algorithms
-from hydrl.config.tree import content, find
+from hydrl.config.settings import read_action_spaces
+from hydrl.config.tree import find, read_option
 from hydrl.experience.minibatches import Epochs
 from tests.conftest import data_of, settings
 
@@ -100,7 +100,7 @@ gymnasium.register("Clockwork-v0", entry_point=Clockwork, max_episode_steps=Cloc
 
 def cases() -> Iterator[tuple[str, str]]:
     """Every algorithm in ``configs/algo`` with each kind of actions that it declares."""
-    for algo, spaces in algorithms().items():
+    for algo, spaces in read_action_spaces().items():
         yield from ((algo, actions) for actions in SPACES if actions in spaces)
 
 
@@ -128,7 +128,7 @@ def imitates(algo: str) -> bool:
 
 def fresh(algo: str) -> bool:
     """Whether it declares that it learns from fresh batches alone; to compose it takes longer."""
-    return content(f"/algo/{algo}")["compatible_with"].get("minibatches") == ["epochs"]
+    return read_option(f"/algo/{algo}")["compatible_with"].get("minibatches") == ["epochs"]
 
 
 def learns_from(keys: Mapping[str, Any]) -> str:

@@ -11,8 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
-from hydrl.config.settings import algorithms
-from hydrl.config.tree import choices
+from hydrl.config.settings import read_action_spaces
+from hydrl.config.tree import option_names
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.experiments import processes, runs
 from hydrl.experiments.processes import ProcessPool
@@ -42,7 +42,7 @@ SMALL = {
 @pytest.fixture(autouse=True)
 def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page that is written has a row for each algorithm."""
-    monkeypatch.setattr(algorithms_page, "composed", lambda words: with_choices(*words))
+    monkeypatch.setattr(algorithms_page, "compose_run", lambda words: with_choices(*words))
 
 
 def is_tuned(algo: str, env: str) -> bool:
@@ -189,10 +189,10 @@ def test_the_algorithms_page_has_each_with_what_it_did(tmp_path):
         make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
     page = algorithms_page.make_page([[runs.read_run(tmp_path / "100"), runs.read_run(tmp_path / "101")], []])
     lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
-    assert lines.keys() == {f"algo={choice}" for choice in choices(CONFIGS / "algo")}
+    assert lines.keys() == {f"algo={choice}" for choice in option_names(CONFIGS / "algo")}
     for name, line in lines.items():
         chosen = settings(name, *data_of(name.removeprefix("algo=")))
         assert chosen.loss.module["_target_"].rpartition(".")[2] in line
-        assert f"| {', '.join(algorithms()[chosen.algo])} |" in line
+        assert f"| {', '.join(read_action_spaces()[chosen.algo])} |" in line
     assert "450.0 ± 70.7" in lines["algo=dqn"]
     assert "±" not in lines["algo=sac"]

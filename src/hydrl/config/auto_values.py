@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from hydrl.openmp import is_limited
 
-MOST = 32  # steps that an RNN learns from at once, where nobody says another number
-SECOND_THREAD = 60_000_000  # multiplications of a layer from which a second thread is faster
+MAX_SEQUENCE = 32  # steps that an RNN learns from at once, where nobody says another number
+SECOND_THREAD_WORK = 60_000_000  # multiplications of a layer from which a second thread is faster
 
 
 def compiler() -> str:
@@ -19,7 +19,7 @@ def compiler() -> str:
     return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 
 
-def compiling(loss: str, updates: int, least: int | None, *, recurrent: bool) -> tuple[bool, str]:
+def choose_compile(loss: str, updates: int, least: int | None, *, recurrent: bool) -> tuple[bool, str]:
     """Whether the update is to be compiled, and why; docs/performance.md has the measurements.
 
     Args:
@@ -39,21 +39,21 @@ def compiling(loss: str, updates: int, least: int | None, *, recurrent: bool) ->
     return True, f"it pays in {updates:,} updates, and may take a minute once they begin"
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Cores that this process may use; ``OMP_NUM_THREADS`` says fewer to each of several runs at a time."""
     cores_here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")  # a list for nested threads says nothing to us
     return min(cores_here, int(limit)) if limit.isdecimal() else cores_here
 
 
-def threads(work: int, *, workers: bool) -> tuple[int, str]:
+def choose_threads(work: int, *, workers: bool) -> tuple[int, str]:
     """PyTorch's threads, and why: a second is taken where it is faster, and costs little where others run.
 
     Args:
         work: rows of a minibatch times the largest product of neighbouring hidden widths.
         workers: whether the run has other processes that need the cores.
     """
-    if work < SECOND_THREAD or workers or cores() < 2:
+    if work < SECOND_THREAD_WORK or workers or count_cores() < 2:
         return 1, ""
     if not is_limited():
         return 1, (
@@ -77,8 +77,10 @@ def sequence(*, _root_: DictConfig) -> int | None:
         steps = frames // (envs * next(filter(None, several), 1))
         together = math.gcd(steps, OmegaConf.select(_root_, "minibatches.size"))
     except (TypeError, ValueError, ZeroDivisionError):  # which is told as the mistake it is
-        return MOST
-    return max((length for length in range(1, MOST + 1) if together % length == 0), default=MOST)
+        return MAX_SEQUENCE
+    return max(
+        (length for length in range(1, MAX_SEQUENCE + 1) if together % length == 0), default=MAX_SEQUENCE
+    )
 
 
 def fraction_of_frames(fraction: float, *, _root_: DictConfig) -> int:
@@ -93,13 +95,14 @@ def discount(*, _root_: DictConfig) -> float:
     TD-MPC2 (Hansen et al. 2024), so that a fifth of an episode is looked ahead; 0.99 without such a limit,
     and for a family (``env.make``), whose limit is far beyond what its episodes last.
     """
-    from hydrl.config.trust import named_in_files  # which needs this package
+
+    from hydrl.config.trust import trusted_names  # which needs this package
 
     if OmegaConf.select(_root_, "env.make"):  # whose ids are known once it has made one, and not before
         return 0.99
     id = str(OmegaConf.select(_root_, "env.id"))
     module, _, name = id.rpartition(":")
-    stranger = _root_.resume not in (None, "auto") and not _root_.trust and id not in named_in_files()
+    stranger = _root_.resume not in (None, "auto") and not _root_.trust and id not in trusted_names()
     try:
         if module and not stranger:  # whose module could do anything
             get_object(module)

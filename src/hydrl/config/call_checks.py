@@ -19,7 +19,7 @@ from hydra.utils import get_object
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hydrl.config.migrations import explain_import
-from hydrl.config.overrides import key_of, words
+from hydrl.config.overrides import key_of, typed_words
 from hydrl.config.ranges import type_of
 from hydrl.config.schema import RULES, WRAPPERS, Part, Values, call_spec
 from hydrl.config.signatures import (
@@ -29,9 +29,9 @@ from hydrl.config.signatures import (
     required_keywords,
     targets,
 )
-from hydrl.config.suggestions import explain, instead, without_copies
-from hydrl.config.tree import content, find, paths, show, target_of
-from hydrl.config.user_dirs import setter
+from hydrl.config.suggestions import advise_key, explain, without_copies
+from hydrl.config.tree import find, option_target, paths, read_option, show
+from hydrl.config.user_dirs import find_setter
 from hydrl.errors import ConfigError, UserError
 
 logging.getLogger("hydra.utils").addHandler(logging.NullHandler())  # what it logs, it raises as well
@@ -122,11 +122,11 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
     """The target can be imported, and the call it is configured for takes every key and lacks none."""
     name = node["_target_"]
     line = f"{path}._target_={name}"
-    target, reason = imported(path, name)
+    target, reason = import_target(path, name)
     if reason:
         yield f"{path}._target_", f"{line}: {reason}."
         return
-    own_sampler = find(content("/buffer/prioritized"), "sampler._target_")
+    own_sampler = find(read_option("/buffer/prioritized"), "sampler._target_")
     if "Prioritized" in name and path.startswith("buffer") and name != own_sampler:
         yield f"{path}._target_", f"{line}: its priorities cannot be saved. Use buffer=prioritized."
         return
@@ -203,7 +203,7 @@ def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended:
         parameters: of its target.
         open_ended: whether that takes any other.
     """
-    if node["_target_"] != (gymnasium_env := target_of("env/gym")):
+    if node["_target_"] != (gymnasium_env := option_target("env/gym")):
         ours = accepted_parameters(get_object(gymnasium_env))[0].keys() - {"num_envs", "device"}
         for key in sorted(ours & own - parameters.keys()) if not open_ended else ():
             advice = "Write a transform instead" if key == "wrappers" else "Leave it out"
@@ -248,7 +248,7 @@ def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
     )
 
 
-def imported(path: str, name: str) -> tuple[Any, str]:
+def import_target(path: str, name: str) -> tuple[Any, str]:
     """What a ``_target_`` names, or why it cannot be had and what to write, without the full stop."""
     try:
         target = get_object(name)
@@ -300,22 +300,27 @@ def check_keys(
             yield from check_value(f"{path}.{key}", kinds[key], values)
         elif key not in kinds and not open_ended and not key.startswith("_") and key not in RULES:
             unknown.append(f"{path}.{key}")
-    typed = set(map(key_of, words()))
-    leftover = [key for key in unknown if key not in typed and (setter(key) or f"{path}._target_" in typed)]
+    typed = set(map(key_of, typed_words()))
+    leftover = [
+        key for key in unknown if key not in typed and (find_setter(key) or f"{path}._target_" in typed)
+    ]
     known = [f"{path}.{name}" for name in kinds] or list(paths(values))
     for key in (key for key in unknown if key not in leftover[1:]):  # which one line names all
         value = show(find(values, key))
         takes = f"{taker} takes no {key.rpartition('.')[2]}" if taker else "no such key"
-        advice = leave_out(leftover, values) if key in leftover else f". {instead(key, value, known)}"
+        advice = advise_removal(leftover, values) if key in leftover else f". {advise_key(key, value, known)}"
         yield key, f"{key}={value}: {takes}{advice}."
 
 
-def leave_out(keys: Sequence[str], values: Values) -> str:
+def advise_removal(keys: Sequence[str], values: Values) -> str:
     """What leaves out keys that came with another choice, as the end of a sentence and another one."""
-    source = setter(keys[0])
+    source = find_setter(keys[0])
     drop = [f"~{key}" for key in keys]
     if source and None in (find(values, key) for key in keys):  # which Hydra does not delete
-        drop = [f"{source.partition('=')[0]}=none", *(f"~{key}" for key in keys if setter(key, ["algo"]))]
+        drop = [
+            f"{source.partition('=')[0]}=none",
+            *(f"~{key}" for key in keys if find_setter(key, ["algo"])),
+        ]
     return f", which {source} sets" * bool(source) + f". Add {' '.join(drop)}"
 
 

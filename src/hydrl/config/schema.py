@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from hydrl.config.tree import content, find
+from hydrl.config.tree import find, read_option
 from hydrl.limits import ClusterAddress
 
 Part = dict[str, Any]
@@ -30,10 +30,10 @@ Values = Mapping[str, Any]
 MODULE = "tensordict.nn.TensorDictModuleBase"
 # What rules read of a component in its YAML; no argument of what it builds.
 RULES = ("compatible_with", "requires", "limits")
-NETWORKS: list[str] = content("/networks")["networks"]
+NETWORKS: list[str] = read_option("/networks")["networks"]
 
 
-def names_a_target(node: Part) -> Part:
+def require_target(node: Part) -> Part:
     """A part says what it is built from."""
     if not isinstance(node.get("_target_"), str):
         raise PydanticCustomError(
@@ -42,12 +42,12 @@ def names_a_target(node: Part) -> Part:
     return node
 
 
-def by_name(node: Any) -> Any:
+def name_logger(node: Any) -> Any:
     """Several parts by name, or one by itself, as files of older runs have their logger."""
     return {"logger": node} if isinstance(node, dict) and "_target_" in node else node
 
 
-Built = Annotated[Part, AfterValidator(names_a_target)]
+Built = Annotated[Part, AfterValidator(require_target)]
 
 
 class KeyScope(Enum):
@@ -159,21 +159,21 @@ def call_spec(path: str) -> CallSpec:
     )
 
 
-def is_a_part(name: str) -> str:
+def check_group(name: str) -> str:
     """What may be chosen is a group."""
     if name not in (groups := [*CALL_SPECS, "loss"]) and name != "because":
         raise PydanticCustomError("group", f"Input should be one of the groups {', '.join(groups)}")
     return name
 
 
-def is_initial(name: str) -> str:
+def check_init_part(name: str) -> str:
     """A new run may begin with networks, with what a loss bootstraps from, and with the normalizer."""
     if name not in (names := [*NETWORKS, "targets", "normaliser"]):
         raise PydanticCustomError("initial", f"Input should be one of {', '.join(names)}")
     return name
 
 
-def is_a_network(name: str) -> str:
+def check_network(name: str) -> str:
     """A loss reads what is learned."""
     if name not in NETWORKS:
         raise PydanticCustomError("network", f"Input should be one of the networks {', '.join(NETWORKS)}")
@@ -184,7 +184,7 @@ Alone = Literal["continuous", "discrete", "multi-discrete"]
 Actions = Alone | Literal["multi-agent continuous", "multi-agent discrete", "multi-agent multi-discrete"]
 
 # The options of a group that may be chosen; the values of a dotted key that may be set; `because` of what.
-CompatibleWith = dict[Annotated[str, AfterValidator(is_a_part)], list[str | None] | str]
+CompatibleWith = dict[Annotated[str, AfterValidator(check_group)], list[str | None] | str]
 Requires = dict[str, list[Any] | str]
 
 
@@ -192,7 +192,7 @@ class Loss(Strict):
     """A loss module, what it is built from and how its terms are trained; see :mod:`hydrl.losses.build`."""
 
     module: Built
-    networks: dict[str, Annotated[str, AfterValidator(is_a_network)]]
+    networks: dict[str, Annotated[str, AfterValidator(check_network)]]
     # As train.yaml has them; one that learns before says what it needs of them.
     keys: dict[str, str | list[str]] = {}
     value_estimator: dict[str, Any] | None = None
@@ -221,7 +221,7 @@ class InitFrom(Strict):
 
     run: str | None = None
     checkpoint: Literal["best", "last"] | Annotated[int, Field(ge=0)] = "best"
-    parts: Annotated[list[Annotated[str, AfterValidator(is_initial)]], Field(min_length=1)] | None = None
+    parts: Annotated[list[Annotated[str, AfterValidator(check_init_part)]], Field(min_length=1)] | None = None
 
 
 class Keys(Strict):
@@ -294,7 +294,7 @@ class Parts(Networks):
     schedule: Annotated[Built | None, KeyScope.LEARNING, CallSpec("optimizer batches")]
     logger: Annotated[
         dict[str, Built] | None,
-        BeforeValidator(by_name),
+        BeforeValidator(name_logger),
         KeyScope.RECORD,
         CallSpec("", frozenset({"directory", "config", "name", "run_id"})),
     ]
@@ -308,14 +308,14 @@ CALL_SPECS = {
 }
 
 
-def keys(*roles: KeyScope) -> frozenset[str]:
+def keys_with_scope(*roles: KeyScope) -> frozenset[str]:
     """The top-level keys that have one of ``roles``."""
     return frozenset(
         name for name, info in Parts.model_fields.items() if any(role in roles for role in info.metadata)
     )
 
 
-def nullable(key: str) -> bool:
+def is_nullable(key: str) -> bool:
     """Whether a dotted key of the settings may be null."""
     kind: Any = Parts
     for name in key.split("."):

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from torchrl.envs import EnvBase
 
-from hydrl.config.tree import target_of
+from hydrl.config.tree import option_target
 from hydrl.datasets.convert import ABOUT
 from hydrl.datasets.files import NEXT_OBSERVATIONS, Columns, column_entries, episode_ends, import_extra
 from hydrl.datasets.record import env_spaces
@@ -52,7 +52,7 @@ def save_minari(
     own = env_spaces(make_env)
     task = (
         gymnasium.registry.get(env["id"].rpartition(":")[2])
-        if env["_target_"] == target_of("env/gym")
+        if env["_target_"] == option_target("env/gym")
         else None
     )
     if task is not None and not isinstance(task.entry_point, str):  # a class is not written down

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from hydrl.config import user_dirs
-from hydrl.config.overrides import as_typed
+from hydrl.config.overrides import localize_commands
 from hydrl.errors import printable, printable_lines
 from hydrl.experiments import figures
 from hydrl.experiments.baselines import PublishedReturn, baseline_curves, last_frame
@@ -78,13 +78,13 @@ def write_report(
         parts += [baseline_table(published, members) if published else "", task_tables(members, seconds)]
     parts += ["\n".join([METHOD, *[SECONDS] * seconds, *[PUBLISHED] * bool(published)]), "## Commands"]
     words = [
-        ["python", "train.py", *user_dirs.typed(user_dirs.remembered(run.folder)), *run.overrides]
+        ["python", "train.py", *user_dirs.folder_options(user_dirs.saved_folders(run.folder)), *run.overrides]
         for run in runs
     ]
     places_of = [printable(str(run.folder)) for run in runs]  # in a comment, which a new line would end
     typed = [f"# {place}\n{shlex.join(arguments)}" for place, arguments in zip(places_of, words, strict=True)]
     commands = "\n".join([command, *typed])
-    parts += [as_typed(fenced(commands))]
+    parts += [localize_commands(fenced(commands))]
     text = "\n\n".join(filter(None, parts)) + "\n"
     text = printable_lines(text)
     with atomically(page) as partial:

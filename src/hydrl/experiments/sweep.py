@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hydrl.config.migrations import old_word
-from hydrl.config.schema import KeyScope, keys
+from hydrl.config.schema import KeyScope, keys_with_scope
 from hydrl.errors import print_lines, printable, printable_lines
 from hydrl.experiments.processes import ProcessPool, TrainingProcess, run_concurrently
 from hydrl.run.logging.console import console
@@ -51,7 +51,7 @@ def folder_name(overrides: Sequence[str], left_out: Sequence[str] = ()) -> str:
 def labels_of(overrides: Sequence[str], cell: str = "lstm") -> dict[str, str]:
     """Overrides that affect a run's result, by their old keys; ``cell`` is that of the run's RNN."""
     values = dict(old_word(override.lstrip("+~"), cell).partition("=")[::2] for override in overrides)
-    unnamed = keys(KeyScope.PROCESS, KeyScope.RECORD)
+    unnamed = keys_with_scope(KeyScope.PROCESS, KeyScope.RECORD)
     return {key: value for key, value in values.items() if re.split(r"[./]", key)[0] not in unnamed}
 
 
