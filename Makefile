@@ -1,4 +1,4 @@
-# `make help` lists the targets. Each sets up what it needs in .venv.
+# `make help` lists the targets. Each installs what it needs into .venv.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,28 +7,28 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 .venv/ready: pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hydrl needs Python 3.11 or newer; make PYTHON=python3.12 ... names another")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "hydrl needs Python 3.11 or newer. Write make PYTHON=python3.12 TARGET.")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo 'Installing into .venv; the first time it downloads several gigabytes and takes some minutes.'
+	@echo 'Installing into .venv; the first time this downloads several gigabytes and takes some minutes.'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-train: .venv/ready ## train PPO on the inverted double pendulum, about a minute
+train: .venv/ready ## train PPO on the inverted double pendulum; takes a minute
 	$(BIN)/python train.py algo=ppo env=inverted_double_pendulum
 
-test: .venv/ready ## run the fast tests, about twelve minutes on two cores
+test: .venv/ready ## run the fast tests; twelve minutes on two cores
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-test-slow: .venv/ready ## run the learning checks and a hundred kills, two hours; parts=run/checkpoint/test_kills one; goes on where it was stopped
+test-slow: .venv/ready ## run the slow tests (does it learn, does it survive a kill); two hours; parts=FILE for one; resumable
 	$(BIN)/python tests/slow.py $(parts)
 
-lint: .venv/ready ## check style, spelling, formatting and who imports whom
+lint: .venv/ready ## check style, formatting, spelling and the imports between rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/lint-imports --no-cache
 
-format: .venv/ready ## rewrite to the house style
+format: .venv/ready ## fix style and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -36,7 +36,7 @@ type: .venv/ready ## check types
 	$(BIN)/mypy
 
 docs: export NO_MKDOCS_2_WARNING = 1
-docs: .venv/ready ## build the site of README and docs/ into outputs/site
+docs: .venv/ready ## build the documentation into outputs/site
 	$(BIN)/mkdocs build --quiet --strict --config-file scripts/docs/mkdocs.yml
 	@echo 'outputs/site/index.html; with its search: python -m http.server -d outputs/site'
 
@@ -47,13 +47,13 @@ docs: .venv/ready ## build the site of README and docs/ into outputs/site
 dashboard: export TRACKIO_DIR ?= outputs/trackio
 dashboard: export TRACKIO_PLOT_ORDER ?= eval/return_mean,train/return,eval/*,train/*,loss/*
 dashboard: export HF_HUB_OFFLINE ?= 1
-dashboard: .venv/ready ## show the runs made with logger=trackio in the browser; Ctrl-C ends it
+dashboard: .venv/ready ## show runs with logger=trackio in the browser; Ctrl-C stops it
 	$(BIN)/trackio show --project hydrl
 
-bench: .venv/bench ## measure frames a second beside Stable-Baselines3, plain PyTorch and TorchRL's tutorial
+bench: .venv/bench ## compare frames per second with Stable-Baselines3, plain PyTorch and TorchRL's tutorial
 	$(BIN)/python scripts/benchmark
 
-results: .venv/ready ## run the table of docs/results.md, hours; rows=ppo-cartpole one row; goes on where it was stopped
+results: .venv/ready ## run the experiments of docs/results.md; hours; rows=ppo-cartpole for one row; resumable
 	$(BIN)/python scripts/results.py $(filter-out PYTHON=%,$(MAKEOVERRIDES))
 
 .PHONY: help train test test-slow lint format type dashboard docs bench results

@@ -3,12 +3,11 @@
 python train.py -m algo=ppo,dqn env=cartpole seed=0,1,2 logger=wandb
 """
 
-import gc
 import signal
-import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while the rest is imported
@@ -28,13 +27,11 @@ from hydrl.run.logging import console
 @command_line.job
 def main(cfg: DictConfig) -> None:
     """One run, in a process of its own."""
-    if "torch" not in sys.modules:
-        gc.disable()  # importing it makes much and no garbage; process.prepare turns it on again
     start(cfg)
 
 
 def start(cfg: DictConfig, session: Session | None = None) -> None:
-    """Everything a user can get wrong is checked before anything starts."""
+    """Checks everything a user can get wrong, then trains."""
     settings = load(cfg)
     with run_folder.RunLock() as lock:
         point = find_resume_point(settings.shown, settings.keep, lock.acquire)
@@ -43,98 +40,101 @@ def start(cfg: DictConfig, session: Session | None = None) -> None:
                 train(settings, point, session)
 
 
-def train(settings: Settings, point: ResumePoint | None = None, session: Session | None = None) -> None:
-    """Builds the components in the documents' order, then acts, learns, evaluates, logs and saves."""
-    rendering.prepare("eval.video", wanted=settings.eval.video)  # before anything below imports MuJoCo
-    # Imported here so that a typo is answered at once, and not after PyTorch's seconds.
+def build(settings: Settings, point: ResumePoint | None) -> SimpleNamespace:
+    """Builds a run's components in the documents' order; imports PyTorch, now that no key is wrong."""
     from tensordict.nn import TensorDictSequential
 
     from hydrl import envs, specs
     from hydrl.datasets.digest import record_data
-    from hydrl.experience import buffers, collectors
+    from hydrl.experience.buffers import prepare_buffer
     from hydrl.run import process
-    from hydrl.run.checkpoint import replay_buffer, warm_start
-    from hydrl.run.checkpoint.checkpointer import Checkpointer
-    from hydrl.run.checkpoint.user_classes import record_classes
-    from hydrl.run.eval_schedule import EvalSchedule
-    from hydrl.run.logging.run_logger import RunInfo, open_logger
-    from hydrl.run.video import EpisodeVideo
-    from hydrl.training import Clock, Metrics, Progress, anneal, timed, train_mode
-    from hydrl.training.evaluator import PolicyEvaluator, SeedStream
-    from hydrl.training.learner import bind_accepted, learn, make_learners
+    from hydrl.run.checkpoint import replay_buffer, user_classes, warm_start
+    from hydrl.run.logging.run_logger import RunInfo
+    from hydrl.training import Metrics, PolicyEvaluator, bind_accepted, make_learners
 
-    session, build, score, saved = session or Session(), settings.build, settings.eval, settings.shown
-    clock, run_dir = Clock(session.began), Path(settings.run_dir)
+    run, make, saved = SimpleNamespace(), settings.build, settings.shown
     seed = point.env_seed if point else settings.seed  # what a checkpoint restores, it restores over this
     device = process.prepare(seed, settings.device, int(settings.torch_threads), **settings.compiling)
     source = None if point else warm_start.find_warm_start(saved)  # another run, for its weights
 
     # The environment is seeded before anything resets it; its random frames fix the normalizer.
-    make_env = partial(envs.make_env, build("env"), settings.transform_builders, device=device)
+    make_env = partial(envs.make_env, make("env"), settings.transform_builders, device=device)
     env = make_env(num_envs=settings.num_envs)
-    family, known = envs.find_family(build("env")), point.normaliser if point else None
+    family, known = envs.find_family(make("env")), point.normaliser if point else None
     settings.check_env(family.action_kind(env), [*specs.agent_groups(env)], alike=specs.are_alike(env))
     normaliser = family.prepare(env, seed, settings.init_stats_frames, known, settings.env["_target_"])
-    buffer = buffers.prepare_buffer(build("buffer")(), env)
-    size = replay_buffer.check_size(buffer, env, settings.steps_of_a_row, run_dir)
-    # The loss learns these networks; another component that was not chosen builds None.
-    actor, action_spec = build("actor")(env), specs.action_spec(env)
-    networks = {name: actor if name == "actor" else build(name)(env, actor) for name in settings.networks}
-    exploration = specs.make_exploration(build("exploration"), env, actor)
-    policy = TensorDictSequential(actor, exploration.to(device)) if exploration else actor
-    data = bind_accepted(build("data"), make_env=make_env)(env, actor)  # an offline dataset
-    rows, classes = record_data(data, saved, point), record_classes(saved, point, source)
-    *extras, learner = learners = make_learners(settings.learners, networks, action_spec, buffer, data)
-    warm_start.apply(source, env, learner)
-    schedule = build("schedule")(learner.optimizer, settings.anneal_batches)
-    make_worker_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
-    collect = partial(bind_accepted(build("collector"), data=data), env, make_worker_env, policy)
-    player = partial(PolicyEvaluator, seed=settings.seed, max_steps=score.max_steps, play=family.evaluate)
-    evaluate = player(make_env, actor, normaliser)
-    evaluate_final = partial(evaluate, episodes=score.final_episodes, seed_stream=SeedStream.FINAL)
+    run.buffer = prepare_buffer(make("buffer")(), env)
+    size = replay_buffer.check_size(run.buffer, env, settings.steps_of_a_row, Path(settings.run_dir))
+    actor = make("actor")(env)
+    run.networks = {name: actor if name == "actor" else make(name)(env, actor) for name in settings.networks}
+    run.exploration = specs.make_exploration(make("exploration"), env, actor)
+    policy = TensorDictSequential(actor, run.exploration.to(device)) if run.exploration else actor
+    data = bind_accepted(make("data"), make_env=make_env)(env, actor)  # an offline dataset
+    start = {"start": point or source, "classes": user_classes.record_classes(saved, point or source)}
+    run.info = RunInfo(**settings.identity, **start, data=record_data(data, saved, point), size_note=size)
+    run.learners = make_learners(settings.learners, run.networks, specs.action_spec(env), run.buffer, data)
+    run.metrics = Metrics(run.learners, run.exploration, data if settings.from_data else None)
+    warm_start.apply(source, env, run.learners[-1])
+    run.schedule = make("schedule")(run.learners[-1].optimizer, settings.anneal_batches)
+    run.make_env = partial(make_env, num_envs=settings.num_envs, normaliser=normaliser())
+    collector = bind_accepted(make("collector"), data=data)
+    run.collect = partial(collector, env, run.make_env, policy, seed=seed, device=device)
+    play = {"max_steps": settings.eval.max_steps, "play": family.evaluate}
+    run.evaluate = PolicyEvaluator(make_env, actor, normaliser, seed=settings.seed, **play)
+    run.components = {"actor": actor, **run.learners[-1].components, "exploration": run.exploration}
+    run.components |= {"schedule": run.schedule, "env": env, "buffer": run.buffer}
+    run.components |= {f"before_{learner.name}": learner for learner in run.learners[:-1]}
+    return run
+
+
+def train(settings: Settings, point: ResumePoint | None = None, session: Session | None = None) -> None:
+    """Builds the components, then acts, learns, anneals, publishes, evaluates, logs and saves."""
+    rendering.prepare("eval.video", wanted=settings.eval.video)  # before anything below imports MuJoCo
+    from hydrl.experience.collectors import shut_down_after
+    from hydrl.run.checkpoint.checkpointer import Checkpointer
+    from hydrl.run.eval_schedule import EvalSchedule
+    from hydrl.run.logging.run_logger import open_logger
+    from hydrl.run.process import Stop
+    from hydrl.run.video import EpisodeVideo
+    from hydrl.training import Clock, Progress, SeedStream, anneal, learn, timed, train_mode
+
+    session, score, keep = session or Session(), settings.eval, settings.keep_checkpoints
+    clock, run, run_dir = Clock(session.began), build(settings, point), Path(settings.run_dir)
     progress = Progress(settings.batches, settings.frames_per_batch, *settings.goal)
-    names, drawn_from = [extra.name for extra in extras], data if settings.from_data else None
-    metrics = Metrics(learner.update, exploration, names, drawn_from)
+    evaluate, metrics = run.evaluate, run.metrics
+    evaluate_final = partial(evaluate, episodes=score.final_episodes, seed_stream=SeedStream.FINAL)
     video = EpisodeVideo(evaluate, run_dir, progress, score.video_every_frames if score.video else None)
-    info = RunInfo(**settings.identity, data=rows, classes=classes, start=point or source, size_note=size)
     with (
-        process.Stop(session.stop_requested) as stop,
-        collectors.shut_down_after(collect(seed=seed, device=device, stop=stop.check)) as collector,
-        closing(evaluate),
-        closing(open_logger(run_dir, settings.logger_builders, info, progress, metrics, clock)) as logger,
+        Stop(session.stop_requested) as stop,
+        shut_down_after(run.collect(stop=stop.check)) as collector,
+        closing(open_logger(run_dir, settings.logger_builders, run.info, progress, metrics, clock)) as logger,
         closing(EvalSchedule(evaluate, progress, clock, score.every_frames, score.episodes)) as evaluations,
     ):
-        parts = {"actor": actor, **learner.components, "exploration": exploration, "schedule": schedule}
-        parts |= {f"before_{extra.name}": extra for extra in extras}
-        counters = {"progress": progress, "metrics": metrics, "clock": clock}
-        counters |= {"record": logger, "looks": evaluations}
-        acting, keep = (env, collector, buffer, make_worker_env), settings.keep_checkpoints
-        state = Checkpointer(run_dir, parts, counters, *acting, info.metadata, keep, logger.say)
+        components = run.components | {"collector": collector, "looks": evaluations, "record": logger}
+        components |= {"progress": progress, "metrics": metrics, "clock": clock}
+        checkpoints = Checkpointer(run_dir, components, run.make_env, logger.metadata, keep, logger.say)
         evaluations.backend = settings.eval_backend(evaluate, stop=stop.check)
-        evaluations.on_result = state.set_score, logger.flush
-        with state.saved_on_interrupt(logger.finish), stop.as_interrupt():
-            state.load(point)
+        evaluations.on_result = checkpoints.set_score, logger.flush
+        with checkpoints.saved_on_interrupt(logger.finish), stop.as_interrupt():
+            checkpoints.load(point)
             evaluations.join(stop.check)
-            batches = timed("time/collect", collector)
+            batches = timed(collector)
             while not progress.confirmed(evaluate_final, logger.say) and progress.batches_left:
-                if progress.improved or progress.due(settings.checkpoint_every_frames):
-                    state.save()
-                state.snapshot_if_old()
+                checkpoints.maybe_save(settings.checkpoint_every_frames)
                 batch = next(batches)
                 progress.collected(batch.numel())
-                with train_mode(networks.values()):
-                    *extra_losses, losses = learn(learners, batch)
+                with train_mode(run.networks.values()):
+                    *extra_losses, losses = learn(run.learners, batch)
                 progress.learned(len(losses))
                 metrics.learned(batch, losses, *extra_losses)
-                anneal(schedule, exploration, batch.numel())
+                anneal(run.schedule, run.exploration, batch.numel())
                 collector.publish()
-
                 if evaluations.maybe_start() or progress.due(settings.log_every_frames):
                     logger.write()
                 video.maybe_record(stop.check, logger.say, logger.show)
                 evaluations.join(stop.check)
                 stop.check()
-            state.save()
+            checkpoints.save()
             video.record_final(stop.check, logger.say, logger.show)
             logger.finish(evaluate_final(progress.frames))
 

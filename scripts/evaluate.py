@@ -4,8 +4,8 @@ Keys: run (a run folder), episodes, checkpoint (last, best or a number of frames
 gives other episodes), untrained (agent groups that act with their initial weights: agent, or
 adversary,agent), video (true records the first episode, at most eval.max_steps steps, as
 video-CHECKPOINT.mp4 in the run folder), render (human shows 5 episodes in a window, without scores), export
-(FILE.onnx or FILE.pt2; writes the policy for other programs), device, trust (true allows environments that
-are not hydrl's own).
+(FILE.onnx or FILE.pt2; writes the policy for other programs), device, trust (true allows your own
+environments).
 """
 
 import json
@@ -67,12 +67,12 @@ def main(arguments: Arguments) -> None:
         return play(evaluator, frames, arguments.episodes or 5, arguments.stream)
     scores: dict[str, Any] = {"run": str(run), "checkpoint": which, "frames": frames, "seed": settings.seed}
     scores |= {"stream": arguments.stream, "untrained": untrained}
-    if arguments.video:  # first, so that what cannot be filmed is said before the episodes are played
+    if arguments.video:  # first, so that an environment without a video is an error before the evaluation
         path = run / f"video-{'-'.join([which, *(f'untrained-{group}' for group in untrained)])}.mp4"
-        with console().status("filming the first episode"):
-            filmed, length, cut = record_episode(evaluator, path, frames, arguments.stream)
-        scores["video"] = {"file": path.name, "return": filmed, "length": length, "cut": cut}
-    with console().status("playing the episodes"):
+        with console().status("recording a video of the first episode"):
+            video_return, length, cut = record_episode(evaluator, path, frames, arguments.stream)
+        scores["video"] = {"file": path.name, "return": video_return, "length": length, "cut": cut}
+    with console().status("evaluating"):
         evaluation = evaluator(frames, episodes, arguments.stream)
     lengths = evaluation.lengths.tolist()
     scores |= evaluation.metrics() | {"eval/length_min": min(lengths), "eval/length_max": max(lengths)}
@@ -86,21 +86,21 @@ def main(arguments: Arguments) -> None:
 
 
 def check(arguments: Arguments) -> None:
-    """What can be said before anything is loaded; how MuJoCo and pygame draw is settled here, too.
+    """Checks the arguments before anything is loaded, and prepares rendering.
 
     Raises:
         UserError: see :func:`main`.
     """
     if arguments.episodes is not None and arguments.episodes < 1:
-        raise UserError(f"episodes={arguments.episodes}: give 1 or more")
+        raise UserError(f"episodes={arguments.episodes}: out of range. Use 1 or more.")
     if arguments.stream < 0:
-        raise UserError(f"stream={arguments.stream}: give 0 or more")
+        raise UserError(f"stream={arguments.stream}: out of range. Use 0 or more.")
     if not re.fullmatch(r"last|best|[0-9]+", arguments.checkpoint):
-        raise UserError(f"checkpoint={arguments.checkpoint}: use last, best or a number of frames")
+        raise UserError(f"checkpoint={arguments.checkpoint}: unknown. Use last, best or a number of frames.")
     if arguments.render not in ("none", "human"):
-        raise UserError(f"render={arguments.render}: use human for a window, or video=true for a film")
+        raise UserError(f"render={arguments.render}: unknown. Use human for a window, or video=true.")
     if arguments.render == "human" and arguments.video:
-        raise UserError("render=human draws on a display and video=true without one; leave one of them out")
+        raise UserError("render=human: does not go with video=true. Use one of the two.")
     require_run(Path(arguments.run))
     if arguments.render == "human":
         rendering.require_display("render=human")
@@ -108,15 +108,15 @@ def check(arguments: Arguments) -> None:
 
 
 def play(evaluator: Any, frames: int, episodes: int, stream: int) -> None:
-    """Shows episodes in a window, and says how each ended."""
+    """Shows episodes in a window and prints their returns."""
     from hydrl.run.video import watch
 
-    for place, (reached, length, cut) in enumerate(watch(evaluator, frames, episodes, stream), 1):
-        print(f"episode {place}: return {reached:,.1f}, length {length:,}{', cut short' * cut}", flush=True)
+    for number, (score, length, cut) in enumerate(watch(evaluator, frames, episodes, stream), 1):
+        print(f"episode {number}: return {score:,.1f}, length {length:,}{', cut short' * cut}", flush=True)
 
 
 def show(scores: dict[str, Any], title: str) -> None:
-    """The scores as a table."""
+    """Prints the scores as a table."""
     evaluation = {key.removeprefix("eval/"): value for key, value in scores.items() if "eval/" in key}
     rows = {"return": "{return_mean:,.1f} ± {return_std:,.1f}".format(**evaluation)}
     rows["range"] = "{return_min:,.1f} to {return_max:,.1f}".format(**evaluation)
@@ -127,14 +127,14 @@ def show(scores: dict[str, Any], title: str) -> None:
         rows["cut short"] = f"{cut:,} of them, still running after {evaluation['length_max']:,} steps"
     for name, values in scores["info"].items():
         known = len(values) - values.count(None)
-        part = "" if known == len(values) else f" over the {known:,} of which it is known"
+        part = "" if known == len(values) else f" over {known:,} episodes that have it"
         rows[name] = short(evaluation.get(name)) + part * bool(known)
-    but = f", and {' and '.join(scores['untrained'])} not at all" * bool(scores["untrained"])
-    rows["trained"] = f"{scores['frames']:,} frames{but}"
+    untrained = f"; untrained: {', '.join(scores['untrained'])}" * bool(scores["untrained"])
+    rows["trained"] = f"{scores['frames']:,} frames{untrained}"
     if video := scores.get("video"):
         cut = ", cut short" if video["cut"] else ""
-        rows["filmed episode"] = f"return {video['return']:,.1f}, length {video['length']:,}{cut}"
-        rows["its video"] = str(Path(scores["run"], video["file"]))
+        rows["video"] = str(Path(scores["run"], video["file"]))
+        rows["episode of the video"] = f"return {video['return']:,.1f}, length {video['length']:,}{cut}"
     print_table(title, rows)
 
 

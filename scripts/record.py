@@ -5,10 +5,10 @@ algo=bc data=npz data.path=DIR trains on the dataset.
 
 Keys: run (a run folder), out (a new folder; with format=minari the dataset's name, such as
 pendulum/expert-v0), frames (100,000; complete episodes with at least so many steps), checkpoint (last, best
-or a number of frames), sampled (true samples actions from the policy's distribution), random (0; the share
-of the frames with random actions, in episodes after the policy's), format (npz, h5 or minari; the last two
+or a number of frames), sampled (true samples actions from the policy's distribution), random (0; share of
+the frames with random actions, in episodes after the policy's), format (npz, h5 or minari; h5 and minari
 need pip install 'hydrl[minari]'), stream (another number gives other episodes), device, trust (true allows
-environments that are not hydrl's own).
+your own environments).
 """
 
 import re
@@ -24,7 +24,7 @@ from hydrl.run.logging.console import console, outlive_readers
 from hydrl.run.run_folder import require_run
 
 # Minari's own pattern takes no namespace of one letter, and it reads v01 as v1.
-NAME = r"(?!./[^/]*$)([\w-]+/)*[\w-]+-v(0|[1-9]\d*)"
+MINARI_NAME = r"(?!./[^/]*$)([\w-]+/)*[\w-]+-v(0|[1-9]\d*)"
 
 
 @dataclass
@@ -64,16 +64,16 @@ def main(arguments: Arguments) -> None:
     settings, trained, evaluator = open_run(
         run, checkpoint=arguments.checkpoint, device=device, trust=arguments.trust
     )
-    how: dict[str, Any] = {"sampled": arguments.sampled, "random": arguments.random}
-    with console().status("playing"):
-        rows = record.record_episodes(
-            settings, evaluator, trained, frames=arguments.frames, stream=arguments.stream, **how
+    actions: dict[str, Any] = {"sampled": arguments.sampled, "random": arguments.random}
+    with console().status("recording"):
+        columns = record.record_episodes(
+            settings, evaluator, trained, frames=arguments.frames, stream=arguments.stream, **actions
         )
-    about = record.describe_dataset(settings, rows, run, arguments.checkpoint, trained, **how)
+    about = record.describe_dataset(settings, columns, run, arguments.checkpoint, trained, **actions)
     if kind == "minari":
-        minari.save_minari(str(out), rows, about, settings.env, settings.build("env"))
+        minari.save_minari(str(out), columns, about, settings.env, settings.build("env"))
     else:
-        record.save_dataset(kind, out, rows, about)
+        record.save_dataset(kind, out, columns, about)
     score = f"return {about['return_mean']:,.1f} ± {about['return_std']:,.1f}" if about["episodes"] else ""
     print(f"{out}: {about['rows']:,} frames of {about['episodes']:,} episodes, {score}")
 
@@ -85,19 +85,19 @@ def check(arguments: Arguments) -> None:
         UserError: see :func:`main`.
     """
     if arguments.frames < 1:
-        raise UserError(f"frames={arguments.frames}: give 1 or more")
+        raise UserError(f"frames={arguments.frames}: out of range. Use 1 or more.")
     if not 0 <= arguments.random <= 1:
-        raise UserError(f"random={arguments.random}: give a share from 0 to 1")
+        raise UserError(f"random={arguments.random}: out of range. Use a share from 0 to 1.")
     if arguments.stream < 0:
-        raise UserError(f"stream={arguments.stream}: give 0 or more")
+        raise UserError(f"stream={arguments.stream}: out of range. Use 0 or more.")
     if not re.fullmatch(r"last|best|[0-9]+", arguments.checkpoint):
-        raise UserError(f"checkpoint={arguments.checkpoint}: use last, best or a number of frames")
+        raise UserError(f"checkpoint={arguments.checkpoint}: unknown. Use last, best or a number of frames.")
     if arguments.format not in ("npz", "h5", "minari"):
-        raise UserError(f"format={arguments.format}: use npz, h5 or minari")
-    if arguments.format == "minari" and not re.fullmatch(NAME, arguments.out):
+        raise UserError(f"format={arguments.format}: unknown. Use npz, h5 or minari.")
+    if arguments.format == "minari" and not re.fullmatch(MINARI_NAME, arguments.out):
         raise UserError(
-            f"out={arguments.out}: Minari names a set as pendulum/expert-v0; a namespace has two letters or "
-            "more, and a version no leading zero"
+            f"out={arguments.out}: not a name of a Minari dataset. Use a name such as pendulum/expert-v0: "
+            "a namespace of two letters or more, and a version without leading zero."
         )
     require_run(Path(arguments.run))
 

@@ -1,11 +1,12 @@
 """Compares runs: python scripts/report.py outputs/… outputs/… out=DIR
 
 Takes run folders and folders that contain some at any depth, such as a sweep's. Writes learning curves,
-scores and comparisons as report.md and report.html, and each figure as PNG and SVG.
+scores and comparisons as report.md and report.html, and each figure as PNG, SVG and PDF.
 
 Keys: out (output folder, outputs/report-DATE), title (the page's title), seconds (true; false leaves out
-what depends on the machine), published (false; true adds published baselines of the tasks,
-published=sac,crossq those of some methods, published=FILE.csv your own, with the columns of docs/published).
+what depends on the machine), reward_threshold (true; false leaves out its line), published (false; true
+adds published returns of the environments, published=sac,crossq those of some methods, published=FILE.csv
+your own, with the columns of docs/published).
 Needs pip install 'hydrl[report]'.
 """
 
@@ -30,6 +31,7 @@ class Arguments:
     out: str = ""
     title: str = ""
     seconds: bool = True
+    reward_threshold: bool = True
     published: str = "false"
 
 
@@ -41,59 +43,60 @@ def main(words: list[str]) -> None:
     """
     from hydrl.experiments import baselines, report, runs  # need the extra
 
-    places, typed = sort(words)
-    arguments = read_arguments(Arguments, typed, "out=DIR")
+    folders, overrides = split(words)
+    arguments = read_arguments(Arguments, overrides, "out=DIR")
     out = Path(arguments.out or f"outputs/report-{datetime.now():%Y-%m-%d_%H-%M-%S}")
     if out.exists() and not (out.is_dir() and ((out / "report.md").is_file() or not any(out.iterdir()))):
-        raise UserError(f"out={out}: there is something other than a report; name another folder")
-    counted, left_out = runs.load_runs(places)
+        raise UserError(f"out={out}: it exists and is no report. Name a new folder.")
+    counted, skipped = runs.load_runs(folders)
     if not counted:
-        why = "; ".join(f"{folder}: {reason}" for folder, reason in left_out.items())
-        raise UserError(f"none of the runs there can be counted; {why or 'no run lies there or below'}")
+        reasons = "; ".join(f"{folder}: {reason}" for folder, reason in skipped.items())
+        raise UserError(f"no finished run there: {reasons or 'no run folder, at any depth'}.")
     rows = baselines.select_baselines(arguments.published, counted)
-    repeated = [word for word in typed if not word.startswith("out=")]
-    command = shlex.join(["python", "scripts/report.py", *map(str, places), *repeated, f"out={out}"])
+    others = [word for word in overrides if not word.startswith("out=")]
+    command = shlex.join(["python", "scripts/report.py", *map(str, folders), *others, f"out={out}"])
     try:
         out.mkdir(parents=True, exist_ok=True)
         text = report.write_report(
             counted,
-            left_out,
+            skipped,
             out / "report.md",
             command,
             title=" ".join(arguments.title.split()),
             published=rows,
             seconds=arguments.seconds,
+            reward_threshold=arguments.reward_threshold,
         )
         write_page(text, out / "report.html")
     except OSError as error:
-        raise UserError(f"out={out} cannot be written: {error.strerror or error}") from None
-    for folder, reason in left_out.items():
-        print_lines(f"left out {folder}: {reason}")
+        raise UserError(f"out={out}: cannot be written: {error.strerror or error}.") from None
+    for folder, reason in skipped.items():
+        print_lines(f"skipped {folder}: {reason}")
     groups = len({run.group for run in counted})
-    print_lines(f"{out / 'report.md'}: {len(counted)} runs in {groups} groups, {len(left_out)} left out")
+    print_lines(f"{out / 'report.md'}: {len(counted)} runs in {groups} groups, {len(skipped)} skipped")
 
 
-def sort(words: Sequence[str]) -> tuple[list[Path], list[str]]:
+def split(words: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Separates folders from ``key=value``; an existing folder's name may contain ``=``.
 
     Raises:
         UserError: for an argument that is neither, and without any folder.
     """
     keys = [field.name for field in fields(Arguments)]
-    places, typed = [], []
+    folders, overrides = [], []
     for word in words:
         key, equals, _ = word.partition("=")
         if Path(word).is_dir():
-            places.append(Path(word))
+            folders.append(Path(word))
         elif equals and key in keys:
-            typed.append(word)
+            overrides.append(word)
         elif equals and os.sep not in key:
-            raise UserError(f"{word}: there is no such folder, and no such key; keys are {', '.join(keys)}")
+            raise UserError(f"{word}: no such folder and no such key. Keys: {', '.join(keys)}.")
         else:
-            raise UserError(f"{word}: there is no such folder; give those of runs or sweeps, and out=DIR")
-    if not places:
-        raise UserError("no folder was given; name run folders or those of sweeps, as outputs/… out=DIR")
-    return places, typed
+            raise UserError(f"{word}: no such folder. Name folders of runs or sweeps, and out=DIR.")
+    if not folders:
+        raise UserError("no folder. Name folders of runs or sweeps: outputs/… out=DIR.")
+    return folders, overrides
 
 
 if __name__ == "__main__":

@@ -40,20 +40,18 @@ def main(arguments: Arguments) -> None:
     from scripts.docs import results_page  # needs the extra
 
     if arguments.jobs < 1:
-        raise UserError(f"jobs={arguments.jobs}: give 1 or more")
+        raise UserError(f"jobs={arguments.jobs}: out of range. Use 1 or more.")
     page = Path(arguments.page)
     if page.is_dir() or page.suffix != ".md" or not os.access(page.parent, os.W_OK):
-        raise UserError(f"page={page}: give a .md file in a folder that can be written to")
+        raise UserError(f"page={page}: cannot be written. Use a .md file in an existing folder.")
     try:
         names = [name.strip() for name in arguments.rows.split(",") if name.strip()]
         results_page.make_page(TABLE, names, arguments.jobs, Path(arguments.out), page)
     except Interrupted:
-        print(
-            f"stopped; the same command goes on with what lies in {arguments.out} and {page.with_suffix('')}"
-        )
+        print(f"stopped; the same command resumes with {arguments.out} and {page.with_suffix('')}")
         raise
     except OSError as error:
-        raise UserError(f"out={arguments.out} cannot be written: {error.strerror or error}") from None
+        raise UserError(f"out={arguments.out}: cannot be written: {error.strerror or error}.") from None
     print(page)
 
 

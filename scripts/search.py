@@ -29,7 +29,7 @@ def main(words: list[str]) -> None:
         RunError: if no trial completed.
     """
     if importlib.util.find_spec("optuna") is None:
-        raise UserError("a search needs an extra: pip install 'hydrl[search]'")
+        raise UserError("Optuna is not installed. Run pip install 'hydrl[search]'.")
     import optuna
 
     from hydrl.experiments import search, search_space, search_storage
@@ -48,20 +48,20 @@ def run_search(search: "Search") -> None:
     """
     plan, say = search.plan, search.say
     runs = f"{plan.trials} trials of {len(plan.seeds)} runs"
-    say(f"{search.out}: {runs}, drawing {', '.join(plan.space)}")
-    say("it may be stopped with Ctrl-C: the same command goes on with it")
+    say(f"{search.out}: {runs}, sampling {', '.join(plan.space)}")
+    say("Ctrl-C stops the search; the same command resumes it")
     search.run()
-    if elsewhere := len(search.running_trials):
-        say(f"{elsewhere} more go on elsewhere; once they have ended the same command tells of all")
+    if running := len(search.running_trials):
+        say(f"{running} trials still run in other processes; repeat the command when they have ended")
     top = search.best
-    if top is None and elsewhere:
+    if top is None and running:
         return
     if top is None:
-        raise RunError(f"no trial came to its end; see {search.out}/trial-*/*.log")
+        raise RunError(f"no trial completed. See {search.out}/trial-*/*.log.")
     say(f"best of {search.trial_count} trials: {search.format_value(top)}, in {search.location(top)}")
     say(f"  {search.command(top)}")
     say(f"  {', '.join(map(str, search.save_best(top)))}")
-    say("the best of many is partly luck; see what it is worth on other seeds: add -m seed=100,101,102")
+    say("the best of many trials is partly luck: repeat it on other seeds, add -m seed=100,101,102")
 
 
 if __name__ == "__main__":

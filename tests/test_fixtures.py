@@ -23,9 +23,7 @@ FIXTURES = ROOT / "tests" / "fixtures"
 EXPECTED = json.loads((FIXTURES / "expectations.json").read_text())
 SAME_ROUNDING = EXPECTED.pop("rounding") == make.digest_rounding()
 POLICIES = [(run, int(frames)) for run, policies in EXPECTED.items() for frames in policies]
-WITHOUT_DIGEST = (
-    "the checkpoint is of an earlier version and does not record which rows of data.path the run began with"
-)
+WITHOUT_DIGEST = "the checkpoint of an earlier version does not record the rows of data.path"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The folder of `docs/own_parts.md`, as a user has it: somewhere else, and nothing of it in hydrl."""
+"""The folder of `docs/own_components.md`, as a user has it: somewhere else, and nothing of it in hydrl."""
 
 import re
 import shutil
@@ -22,7 +22,8 @@ from hydrl.run.run_folder import summary
 from hydrl.specs import action_kind
 from tests.conftest import ROOT, settings, start, typed
 
-PAGE = (ROOT / "docs" / "own_parts.md").read_text()
+PAGES = [*(ROOT / "docs").glob("own_*.md"), ROOT / "docs" / "action_masks.md"]
+PAGE = "\n".join(path.read_text() for path in PAGES)
 FAST = ["debug=fast", "total_frames=512", "eval.every_frames=512", "eval.stop_when_solved=false"]
 MODULES = ("my_envs", "my_nets", "my_losses", "my_teams", "my_transforms")
 

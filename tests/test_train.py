@@ -66,7 +66,8 @@ def test_a_run_leaves_what_it_promises(run):
     assert f'src="data:image/png;base64,{b64encode(curves).decode()}"' in page
     for row in (
         "<td>trained</td>\n<td><code>1,024 frames, 32 updates</code></td>",
-        "\ntotal_frames: 1024\n",
+        "<td><code>total_<wbr>frames</code></td>\n<td><code>1_<wbr>024</code></td>\n"
+        "<td><code>command line</code></td>",
     ):
         assert row in page
     assert archive.find(folder, "last").name == "checkpoint-000000001024.torchrl"
@@ -256,7 +257,7 @@ def test_a_signal_to_the_terminal_s_whole_group_is_the_run_s_to_answer(signum, c
     with capsys.disabled():
         print(f"\n{signal.Signals(signum).name}: the run ended after {time.monotonic() - began:.1f} s")
     assert (process.returncode, "Traceback" in output) == (code, False), output
-    assert output.splitlines()[-1].startswith("go on with: ")
+    assert output.splitlines()[-1].startswith("resume with: ")
     assert not psutil.wait_procs(children, timeout=HANGING)[1]
 
 

@@ -22,7 +22,7 @@ from hydrl.experiments import report as pages
 from hydrl.experiments import runs, sweep
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.logging import console
-from hydrl.run.logging.run_logger import RunLogger
+from hydrl.run.logging.run_page import write_run_page
 from scripts import evaluate, report
 from tests.experiments.test_report import make_run
 
@@ -133,9 +133,9 @@ def test_a_name_is_no_markup_in_a_report(tmp_path, capsys):
     out, shown = tmp_path / "out", capsys.readouterr().out
     markdown, browsed = ((out / f"report.{kind}").read_text() for kind in ("md", "html"))
     assert not MOVES.search(markdown + browsed + shown)
-    assert len(re.findall("^left out /", shown, re.MULTILINE)) == 2
+    assert len(re.findall("^skipped /", shown, re.MULTILINE)) == 2
     assert browsed.count("<img") == browsed.count('src="data:image/png') == 3  # the curves
-    assert "<a " not in re.sub(r'<a href="curves-[^"]*\.svg">', "", browsed)
+    assert "<a " not in re.sub(r'<a href="(curves-[^"]*\.(svg|pdf)|https://arxiv\.org/[^"]*)">', "", browsed)
     titles = " ".join(unescape(each) for each in re.findall("<h2>(.*)</h2>", browsed))
     assert all(" ".join(printable(" ".join(name.split())).split()) in titles for name in names)
     assert "\nrm -rf" not in markdown
@@ -175,22 +175,21 @@ def test_what_others_published_is_no_markup(tmp_path):
     browsed = (tmp_path / "out" / "report.html").read_text()
     assert browsed.count("<img") == 1
     assert "<b>" not in browsed
-    (to,) = [each for each in re.findall('<a href="([^"]*)"', browsed) if not each.endswith(".svg")]
-    assert to == "https://a.b/c%29!%5Bx%5D%28http://a.b/d.png%29%7C%3Cimg%3E"
-    (table,) = re.findall("<table>.*?published.*?</table>", browsed, re.DOTALL)[-1:]
+    links = re.findall('<a href="([^"]*)"', browsed)
+    (source,) = [link for link in links if not link.endswith((".svg", ".pdf", "2108.13264"))]
+    assert source == "https://a.b/c%29!%5Bx%5D%28http://a.b/d.png%29%7C%3Cimg%3E"
+    table = browsed.rpartition("<table>")[2].partition("</table>")[0]
     assert len({row.count("<td>") for row in table.split("<tr>")[2:]}) == 1  # no cell is split
 
 
 def test_a_run_s_page_holds_its_names_as_text(tmp_path):
-    (tmp_path / "config_resolved.yaml").write_text("a: |\n  ```\n  ![x](http://a.b/c.png)\n")
     for name in ("![x](http://a.b/c.png)", "<img src=x>", "`|` \x1b[31m"):
-        logger = SimpleNamespace(directory=tmp_path, info=SimpleNamespace(title=name))
-        RunLogger.write_html(logger, {name: name})
+        write_run_page(tmp_path, name, {}, {name: name}, {name: name})
         page = (tmp_path / "run.html").read_text()
         assert "<img" not in page
         assert "<a " not in page
         assert page.count("<pre>") == 1
-        assert page.count("<td>") == 2
+        assert page.count("<td>") == 4
         assert not MOVES.search(page)
 
 
@@ -203,6 +202,6 @@ def test_one_bad_folder_is_left_out_of_a_report_with_a_line(tmp_path, capsys):
     (huge / ".hydra" / "hydra.yaml").write_bytes(b"\xff\xfe")
     report.main([str(tmp_path / "runs"), f"out={tmp_path / 'out'}"])
     shown = capsys.readouterr().out
-    assert shown.count("left out ") == 3
-    assert "2 runs in 1 groups, 3 left out" in shown
+    assert shown.count("skipped ") == 3
+    assert "2 runs in 1 groups, 3 skipped" in shown
     assert len(runs.load_runs([tmp_path / "runs"])[0]) == 2

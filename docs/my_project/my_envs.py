@@ -1,4 +1,4 @@
-"""A corridor: as a Gymnasium class, in a wrapper, as a TorchRL class, and as a function that makes one."""
+"""Environments: Gymnasium classes, one with an action mask, a wrapper, a TorchRL class and a function."""
 
 import gymnasium
 import numpy as np
@@ -36,7 +36,7 @@ gymnasium.register("Corridor-v0", Corridor, max_episode_steps=50)
 
 
 class Stairs(gymnasium.Env):
-    """To the top in few steps; nothing leads down from the bottom, or two up from every third stair."""
+    """Reach the top in few steps. Invalid: down from the bottom, a jump from every third stair."""
 
     observation_space = Box(0.0, 2.0, (1,), np.float32)
     action_space = Discrete(3)  # down, up, jump two
@@ -44,16 +44,16 @@ class Stairs(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.stair = 0
-        return self.observation(), {"action_mask": self.allowed()}
+        return self.observation(), {"action_mask": self.valid_actions()}
 
     def step(self, action):
         self.stair += (-1, 1, 2)[action]
-        return self.observation(), -1.0, self.stair >= 12, False, {"action_mask": self.allowed()}
+        return self.observation(), -1.0, self.stair >= 12, False, {"action_mask": self.valid_actions()}
 
     def observation(self):
         return np.array([self.stair / 12], np.float32)
 
-    def allowed(self):
+    def valid_actions(self):
         return np.array([self.stair > 0, True, self.stair % 3 != 0], np.int8)
 
 
@@ -61,7 +61,7 @@ gymnasium.register("Stairs-v0", Stairs, max_episode_steps=50)
 
 
 class Slippery(gymnasium.ActionWrapper):
-    """Now and then the other way is taken."""
+    """Takes the other action with probability `share`."""
 
     def __init__(self, env: gymnasium.Env, share: float) -> None:
         super().__init__(env)
@@ -72,7 +72,7 @@ class Slippery(gymnasium.ActionWrapper):
 
 
 class Line(EnvBase):
-    """Stay near 0: an action moves by at most 1, and the distance is the cost."""
+    """Stay near 0: an action moves by at most 1, and the reward is minus the distance."""
 
     def __init__(self, width: float = 3.0, device: str = "cpu") -> None:
         super().__init__(device=device)
@@ -96,5 +96,5 @@ class Line(EnvBase):
 
 
 def corridor(length: int, device: str) -> EnvBase:
-    """Whatever gives a TorchRL environment."""
+    """A function that returns a TorchRL environment."""
     return GymEnv("Corridor-v0", length=length, device=device)

@@ -1,10 +1,10 @@
-"""PPO's loss with one more term."""
+"""PPO loss with one more term."""
 
 from torchrl.objectives import ClipPPOLoss
 
 
 class FlatLoss(ClipPPOLoss):
-    """Holds the logits near zero."""
+    """PPO loss that also keeps the logits near zero."""
 
     def __init__(self, *networks, flat: float = 0.01, **options) -> None:
         super().__init__(*networks, **options)

@@ -1,4 +1,4 @@
-"""A network, and what makes an actor and a critic of it."""
+"""A network, and functions that build an actor, a critic and an encoder with it."""
 
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -20,7 +20,7 @@ class Net(nn.Module):
 
 
 def actor(env, *, width: int):
-    """One logit an action, for discrete ones."""
+    """Actor for discrete actions: one logit for each action."""
     spec = env.action_spec_unbatched
     net = TensorDictModule(Net(spec.space.n, width), in_keys=["observation"], out_keys=["logits"])
     acting = ProbabilisticActor(
@@ -30,16 +30,16 @@ def actor(env, *, width: int):
 
 
 def q_network(env, *, width: int):
-    """The value of each discrete action; acts by the greatest."""
+    """Q-network: a value for each discrete action; acts greedily."""
     spec = env.action_spec_unbatched
     return materialise(QValueActor(Net(spec.space.n, width), in_keys=["observation"], spec=spec), env)
 
 
 def critic(env, actor, *, width: int):
-    """The value of a state."""
+    """State-value network."""
     return materialise(ValueOperator(Net(1, width), in_keys=["observation"]), env)
 
 
 def reader(env, in_keys, *, width: int):
-    """What lies before the hidden layers of every actor and critic that comes along."""
+    """Encoder: observations to features, for every actor and critic."""
     return TensorDictModule(Net(width, width), in_keys=in_keys, out_keys=["features"])

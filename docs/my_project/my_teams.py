@@ -1,4 +1,4 @@
-"""A task of several agents of one's own, by PettingZoo's API, for `env.id=my_teams:Meeting`."""
+"""An environment with several agents, with PettingZoo's API, for `env.id=my_teams:Meeting`."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -6,7 +6,7 @@ from pettingzoo import ParallelEnv
 
 
 class Meeting(ParallelEnv):
-    """Two walkers on a line are paid less the farther they are apart; the second one tires after 15 steps."""
+    """Two walkers on a line get minus their distance as reward; the second one ends after 15 steps."""
 
     metadata = {"name": "meeting"}  # noqa: RUF012 - PettingZoo's way
 
@@ -32,12 +32,12 @@ class Meeting(ParallelEnv):
         for agent, action in actions.items():
             place = self.possible_agents.index(agent)
             self.places[place] = np.clip(self.places[place] + action - 1, 0, self.length)
-        paid = -abs(self.places[0] - self.places[1]) / self.length
+        reward = -abs(self.places[0] - self.places[1]) / self.length
         tired = {agent: agent == "walker_1" and self.steps >= 15 for agent in acting}
         late = dict.fromkeys(acting, self.steps >= 20)
         observations = self.observation()
         self.agents = [agent for agent in acting if not (tired[agent] or late[agent])]
-        return observations, dict.fromkeys(acting, paid), tired, late, {agent: {} for agent in acting}
+        return observations, dict.fromkeys(acting, reward), tired, late, {agent: {} for agent in acting}
 
     def observation(self):
         both = self.places / self.length

@@ -1,11 +1,11 @@
-"""An observation that may be missing."""
+"""A transform for observations that may be missing."""
 
 import torch
 from torchrl.envs import ObservationTransform
 
 
 class Blind(ObservationTransform):
-    """Now and then nothing is seen: the observation is all zeros."""
+    """Sets an observation to zeros with probability `share`."""
 
     def __init__(self, share: float, in_keys: list[str]) -> None:
         super().__init__(in_keys=in_keys, out_keys=in_keys)

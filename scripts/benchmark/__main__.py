@@ -7,6 +7,7 @@ python scripts/benchmark memory             # what a replay buffer on disk and o
 python scripts/benchmark pictures           # what one of Atari's pictures takes, and how long a draw
 python scripts/benchmark solve --seeds 100,101       # seconds until a task is solved, both sides tuned
 python scripts/benchmark untuned --seeds 100,101     # what PPO reaches on tasks that nobody tuned
+python scripts/benchmark same_defaults --seeds 100   # experiment=sb3/... beside Stable-Baselines3 itself
 python scripts/benchmark scaling            # one to four collectors of each kind, quick and slow simulators
 python scripts/benchmark meanwhile          # SAC of a slow simulator: one update a frame, while it collects
 python scripts/benchmark threads            # one thread and the default, alone and beside a busy process
@@ -698,36 +699,16 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
 
     Each run is a line of ``docs/results/untuned.csv`` as it ends, and ``untuned.md`` beside it is the table.
     """
-    file_of_runs = ROOT / "docs" / "results" / "untuned.csv"
-    file_of_runs.parent.mkdir(exist_ok=True)
-    if not file_of_runs.is_file():
-        file_of_runs.write_text("task,loop,seed,frames,return_mean\n", encoding="utf-8")
+    file = ROOT / "docs" / "results" / "untuned.csv"
     loops = {"hydrl": untuned_hydrl, SB3: untuned_sb3}
-    for seed in seeds:
-        for id in ids:
-            for loop, train in loops.items():
-                finished = list(csv.DictReader(file_of_runs.read_text(encoding="utf-8").splitlines()))
-                if any((id, loop, str(seed)) == (run["task"], run["loop"], run["seed"]) for run in finished):
-                    continue
-                result = train(id, seed)
-                with file_of_runs.open("a", encoding="utf-8") as file:
-                    file.write(f"{id},{loop},{seed},{result['frames']},{result['return_mean']:.2f}\n")
-                console().print(f"seed {seed}, {id}: {loop}, {written(result['return_mean'])}")
+    runs = add_scores(file, loops, ids, seeds)
     lines = ["| task | " + " | ".join(loops) + " |", "|---|" + "---:|" * len(loops)]
-    runs = list(csv.DictReader(file_of_runs.read_text(encoding="utf-8").splitlines()))
     differences = []
     for id in UNTUNED:
-        cells, means = [], []
-        for loop in loops:
-            returns = [float(run["return_mean"]) for run in runs if (id, loop) == (run["task"], run["loop"])]
-            means += [statistics.mean(returns)] if returns else []
-            several = (
-                f" ± {written(statistics.pstdev(returns))}, {len(returns)} seeds" if len(returns) > 1 else ""
-            )
-            cells.append(f"{written(means[-1])}{several or ', 1 seed'}" if returns else "-")
-        lines.append(f"| {id} | " + " | ".join(cells) + " |")
-        if len(means) == len(loops):
-            differences.append(means[0] - means[1])
+        scores = [scores_of(runs, id, loop) for loop in loops]
+        lines.append(f"| {id} | " + " | ".join(map(score_cell, scores)) + " |")
+        if all(scores):
+            differences.append(statistics.mean(scores[0]) - statistics.mean(scores[1]))
     ahead, level = (
         sum(difference > 0 for difference in differences),
         sum(difference == 0 for difference in differences),
@@ -735,22 +716,115 @@ def untuned(ids: Sequence[str], seeds: Sequence[int]) -> None:
     lines.append(f"\nhydrl is ahead on {ahead} of {len(differences)} and level on {level}.")
     lines.append(f"The last policy after {UNTUNED_FRAMES:,} frames, over {UNTUNED_EPISODES} episodes")
     lines.append("whose starts are the same for both. Made by `python scripts/benchmark untuned`.")
-    file_of_runs.with_suffix(".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print(file_of_runs.with_suffix(".md").read_text(encoding="utf-8"))
+    write_lines(file.with_suffix(".md"), lines)
+
+
+def add_scores(
+    file: Path, loops: Mapping[str, Callable[[str, int], Any]], names: Sequence[str], seeds: Sequence[int]
+) -> list[dict[str, str]]:
+    """Adds the runs that a CSV file of scores lacks, each as it ends, and returns all its rows."""
+    file.parent.mkdir(exist_ok=True)
+    if not file.is_file():
+        file.write_text("task,loop,seed,frames,return_mean\n", encoding="utf-8")
+    for seed, name, (loop, train) in product(seeds, names, loops.items()):
+        runs = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+        if any((name, loop, str(seed)) == (run["task"], run["loop"], run["seed"]) for run in runs):
+            continue
+        result = train(name, seed)
+        with file.open("a", encoding="utf-8") as rows:
+            rows.write(f"{name},{loop},{seed},{result['frames']},{result['return_mean']:.2f}\n")
+        console().print(f"seed {seed}, {name}: {loop}, {written(result['return_mean'])}")
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+
+
+def scores_of(runs: Sequence[Mapping[str, str]], name: str, loop: str) -> list[float]:
+    """The mean returns of a loop on a task, one a seed."""
+    return [float(run["return_mean"]) for run in runs if (name, loop) == (run["task"], run["loop"])]
+
+
+def score_cell(scores: Sequence[float]) -> str:
+    """Mean and standard deviation over seeds."""
+    if len(scores) < 2:
+        return f"{written(scores[0])}, 1 seed" if scores else "-"
+    return f"{written(statistics.mean(scores))} ± {written(statistics.pstdev(scores))}, {len(scores)} seeds"
+
+
+def write_lines(file: Path, lines: Sequence[str]) -> None:
+    """Writes and prints a table."""
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(file.read_text(encoding="utf-8"))
 
 
 def untuned_hydrl(id: str, seed: int) -> dict[str, Any]:
     """One run with PPO's own numbers."""
-    words = ["env=gym", f"env.id={id}", f"seed={seed}", f"total_frames={UNTUNED_FRAMES}"]
-    words += ["eval.every_frames=1_000_000_000", f"eval.final_episodes={UNTUNED_EPISODES}"]
-    summary = trained(*words)
+    return final_score(UNTUNED_FRAMES, seed, "env=gym", f"env.id={id}")
+
+
+def final_score(frames: int, seed: int, *overrides: str) -> dict[str, Any]:
+    """The final evaluation of a run that is not evaluated before."""
+    words = [f"seed={seed}", f"total_frames={frames}", "eval.every_frames=1_000_000_000"]
+    summary = trained(*overrides, *words, f"eval.final_episodes={UNTUNED_EPISODES}")
     return {"return_mean": summary["eval/return_mean"], "frames": summary["frames"]}
 
 
 def untuned_sb3(id: str, seed: int) -> dict[str, Any]:
     """One run of Stable-Baselines3's PPO with its own numbers and ``VecNormalize``."""
-    words = [f"--seed={seed}", f"--frames={UNTUNED_FRAMES}", f"--episodes={UNTUNED_EPISODES}"]
-    return json.loads(run([str(HERE / "sb3_untuned.py"), id, *words]).splitlines()[-1])
+    return sb3_score(id, UNTUNED_FRAMES, seed, "--normalize")
+
+
+def sb3_score(id: str, frames: int, seed: int, *options: str) -> dict[str, Any]:
+    """One run of Stable-Baselines3 with its own defaults."""
+    words = [id, f"--seed={seed}", f"--frames={frames}", f"--episodes={UNTUNED_EPISODES}", *options]
+    return json.loads(run([str(HERE / "sb3_untuned.py"), *words]).splitlines()[-1])
+
+
+# By run: Gymnasium's id, and frames.
+SAME_DEFAULTS = {
+    "ppo-cartpole": ("CartPole-v1", 20_480),
+    "ppo-inverted_double_pendulum": ("InvertedDoublePendulum-v4", 10_240),
+    "dqn-cartpole": ("CartPole-v1", 30_000),
+    "sac-pendulum": ("Pendulum-v1", 4_000),
+}
+
+
+def same_defaults(names: Sequence[str], seeds: Sequence[int]) -> None:
+    """Compares ``experiment=sb3/...`` with Stable-Baselines3 by Welch's t-test; resumes where it was stopped.
+
+    Each run is a line of ``docs/results/sb3.csv`` as it ends, and ``sb3.md`` beside it is the table.
+    """
+    from scipy.stats import ttest_ind
+
+    file = ROOT / "docs" / "results" / "sb3.csv"
+    loops = {"hydrl": same_defaults_hydrl, SB3: same_defaults_sb3}
+    runs = add_scores(file, loops, names, seeds)
+    lines = [f"| `experiment=` | frames | hydrl | {SB3} | difference [95%] | p |", "|---|" + "---:|" * 5]
+    for name, (_, frames) in SAME_DEFAULTS.items():
+        algo, env = name.split("-")
+        scores = [scores_of(runs, name, loop) for loop in loops]
+        cells = [f"`sb3/{algo} env={env}`", f"{frames:,}", *map(score_cell, scores), "-", "-"]
+        if min(map(len, scores)) > 1:
+            test = ttest_ind(*scores, equal_var=False)
+            low, high = test.confidence_interval()
+            difference = statistics.mean(scores[0]) - statistics.mean(scores[1])
+            cells[-2:] = [f"{written(difference)} [{written(low)}, {written(high)}]", f"{test.pvalue:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("\nMean return ± standard deviation over seeds of the last policy, deterministic, over")
+    lines.append(f"{UNTUNED_EPISODES} episodes from the same initial states on both sides.")
+    lines.append("Interval and p-value of the difference are those of Welch's t-test.")
+    lines.append("Made by `python scripts/benchmark same_defaults`.")
+    write_lines(file.with_suffix(".md"), lines)
+
+
+def same_defaults_hydrl(name: str, seed: int) -> dict[str, Any]:
+    """One run of ``experiment=sb3/...``."""
+    algo, env = name.split("-")
+    words = [f"experiment=sb3/{algo}", f"env={env}", "torch_threads=1", EAGER]
+    return final_score(SAME_DEFAULTS[name][1], seed, *words)
+
+
+def same_defaults_sb3(name: str, seed: int) -> dict[str, Any]:
+    """One run of Stable-Baselines3 with its own defaults."""
+    return sb3_score(*SAME_DEFAULTS[name], seed, f"--algo={name.split('-')[0]}")
 
 
 def scale(repeats: int, batches: int) -> None:
@@ -836,6 +910,9 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     part = parts.add_parser("untuned", help="what PPO reaches on tasks that nobody tuned")
     part.add_argument("--tasks", nargs="+", choices=UNTUNED, default=UNTUNED)
     part.add_argument("--seeds", type=seeds, default=[100, 101, 102], metavar="A,B", help="100-102")
+    part = parts.add_parser("same_defaults", help="experiment=sb3/... beside Stable-Baselines3 itself")
+    part.add_argument("--tasks", nargs="+", choices=SAME_DEFAULTS, default=[*SAME_DEFAULTS])
+    part.add_argument("--seeds", type=seeds, default=list(range(100, 105)), metavar="A,B", help="100-104")
     part = parts.add_parser(
         "scaling", help="one to four collectors of each kind, of quick and slow simulators"
     )
@@ -881,6 +958,8 @@ def main(chosen: argparse.Namespace) -> None:
             solve(options["tasks"], options["seeds"])
         case "untuned":
             untuned(options["tasks"], options["seeds"])
+        case "same_defaults":
+            same_defaults(options["tasks"], options["seeds"])
         case "scaling":
             scale(**options)
         case "meanwhile":

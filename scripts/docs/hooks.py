@@ -16,12 +16,25 @@ PAGES = {
     "train.py": "train.md",
     "docs/tutorial.ipynb": "tutorial.md",
 }
+REDIRECTS = {  # old addresses of pages
+    "learning": "notes/learning",
+    "own_parts": "own_components",
+    "performance": "notes/performance",
+}
+REDIRECT = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>This page has moved</title>
+<link rel="canonical" href="{url}"><meta http-equiv="refresh" content="0; url={url}">
+<script>location.replace("{url}" + location.hash)</script></head>
+<body><a href="{url}">This page has moved.</a></body></html>
+"""
 LINK = re.compile(r"\]\((?:\.\./|docs/)?([^)#:]+)")  # as GitHub follows it from the top level or from docs/
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages, and room for lines of code."""
-    files.append(File.generated(config, "wide.css", content=".md-grid { max-width: 76rem; }\n"))
+    """Adds the pages, the redirects from old addresses, and the style sheet."""
+    for old, new in REDIRECTS.items():
+        files.append(File.generated(config, f"{old}.html", content=REDIRECT.format(url=f"{new}.html")))
+    files.append(File.generated(config, "wide.css", abs_src_path=str(Path(__file__).with_name("wide.css"))))
     for name, page in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         if name == "train.py":

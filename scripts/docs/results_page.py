@@ -18,6 +18,7 @@ from hydrl.experiments.sweep import folder_name, train_all
 from hydrl.run.atomic_files import atomically
 from hydrl.run.logging.html import as_text, code, table
 from scripts.docs import algorithms_page
+from scripts.docs.keys import file_comment
 
 CURVE_POINTS = 20  # of a learning curve that are kept
 
@@ -60,7 +61,7 @@ def make_page(declared: Path, names: Sequence[str], jobs: int, out: Path, page: 
             add_run(store / f"{folder_name(overrides[:-1])}.jsonl", run)
 
     try:
-        code = train_all(lists, out, ProcessPool(jobs), ["resume=auto"], ended=keep) if lists else 0
+        code = train_all(lists, out, ProcessPool(jobs), ["resume=auto"], on_end=keep) if lists else 0
     finally:
         write_page(table, {name: read_runs(store / f"{name}.jsonl") for name in rows}, page)
     if code not in (0, DivergedError.exit_code):
@@ -105,7 +106,7 @@ def add_run(file: Path, run: RunResult) -> None:
 def write_page(
     declared: Mapping[str, Any], runs_by_row: Mapping[str, Sequence[RunResult]], page: Path
 ) -> None:
-    """Writes the page, and ``algorithms.md`` beside it, from the runs of each row."""
+    """Writes the page, and the pages of algorithms beside it, from the runs of each row."""
     counted = [run for row_runs in runs_by_row.values() for run in row_runs]
     if not counted:
         return
@@ -116,7 +117,9 @@ def write_page(
         reached = ["-"] * 4
         if ours:
             scores = np.array([run.score for run in ours])
-            reached = [as_text(ours[0].id or ours[0].env), report.format_interval(estimate(iqm, scores))]
+            value, interval = report.interval_cells(estimate(iqm, scores))
+            iqm_text = value if interval == "-" else f"{value} [{interval}]"
+            reached = [as_text(ours[0].id or ours[0].env), iqm_text]
             reached.append(f"**{report.format_mean_std(scores)}**")
             reached.append(f"{np.median([run.curve[-1, 0] for run in ours]):,.0f}")
         published = [row["published"].get(source, "") for source in declared["sources"]]
@@ -126,9 +129,14 @@ def write_page(
     names += declared["sources"].values()
     parts = ["## Beside what others published", table(names, cells), declared["notes"].strip()]
     parts += ["## How each was tuned", "\n".join(how)]
-    report.write_report(counted, {}, page, "make results", "\n\n".join(parts), f"{page.stem}/", "Results")
-    with atomically(page.with_name("algorithms.md")) as partial:
-        partial.write_text(algorithms_page.make_page(runs_by_row.values()), encoding="utf-8")
+    options: dict[str, Any] = {"figure_prefix": f"{page.stem}/", "formats": ("png", "svg")}
+    text = "\n\n".join(parts)
+    report.write_report(counted, {}, page, "make results", text, title="Results", **options)
+    for name, text in algorithms_page.make_pages(runs_by_row.values()).items():
+        file = page.parent / name
+        file.parent.mkdir(exist_ok=True)
+        with atomically(file) as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
 def tuning_note(overrides: Sequence[str]) -> str:
@@ -137,4 +145,4 @@ def tuning_note(overrides: Sequence[str]) -> str:
     file = CONFIGS / "tuned" / words["algo"] / f"{words['env']}.yaml"
     if {"~tuned", "tuned=null"} & set(overrides) or not file.is_file():
         return f"not at all; the numbers are those of `algo={words['algo']}` for every task."
-    return algorithms_page.file_comment(file)
+    return file_comment(file)

@@ -48,7 +48,7 @@ def workspace(arguments: Arguments) -> Any:
         UserError: if the extra is not installed.
     """
     if importlib.util.find_spec("wandb_workspaces") is None:
-        raise UserError("a dashboard needs an extra: pip install 'hydrl[dashboard]'")
+        raise UserError("wandb-workspaces is not installed. Run pip install 'hydrl[dashboard]'.")
     import wandb_workspaces.reports.v2 as reports
     import wandb_workspaces.workspaces as views
 
@@ -91,20 +91,20 @@ def main(arguments: Arguments) -> None:
 
     wandb.setup(wandb.Settings(silent=True))
     if not wandb.login(prompt=False, verify=False):
-        raise UserError("saving a dashboard needs a W&B account: wandb login; dry=true shows it without one")
+        raise UserError("no W&B account. Run wandb login, or use dry=true, which saves nothing.")
     server = os.environ.get("WANDB_BASE_URL") or wandb.Settings().base_url
     try:  # W&B itself would try for minutes
         urlopen(server, timeout=10).close()
     except HTTPError:  # it is there, whatever it says
         pass
     except (OSError, ValueError) as error:
-        raise UserError(f"{server} cannot be reached: {error}") from None
+        raise UserError(f"{server} cannot be reached: {error}.") from None
     try:
         view.entity = view.entity or wandb.Api().default_entity
         print(view.save().url)
     except Exception as error:  # W&B raises what its server, its GraphQL and requests raise
         reason = " ".join(str(error).split())[:200]
-        raise UserError(f"W&B did not take the dashboard of {view.entity}/{view.project}: {reason}") from None
+        raise UserError(f"W&B refused the dashboard of {view.entity}/{view.project}: {reason}.") from None
 
 
 if __name__ == "__main__":

@@ -58,12 +58,12 @@ class ProcessLauncher(Launcher):
         typed = OverridesParser.create().parse_overrides(list(self.config.overrides.task))
         once = {override.get_key_element() for override in typed if not override.is_sweep_override()}
         of_all = [word for word in job_overrides[0] if word.partition("=")[0] in once]
-        left_out = common_overrides(Path(folder), of_all)
+        common = common_overrides(Path(folder), of_all)
         try:
-            with self.pool() as trainings:
-                code = train_all(job_overrides, Path(folder), trainings, words, initial_job_idx, left_out)
+            with self.pool() as pool:
+                code = train_all(job_overrides, Path(folder), pool, words, initial_job_idx, common)
         except Interrupted:
-            print(f"go on with the same command and hydra.sweep.dir={folder} resume=auto")
+            print(f"to resume, repeat the command with hydra.sweep.dir={folder} resume=auto")
             raise
         if code:
             raise SystemExit(code)

@@ -40,6 +40,7 @@ def load(
         UserError: in a line, if the folder is no run's, the checkpoint is not there or damaged, the
             environment cannot be made or there is no such device. It is a ``ValueError``.
     """
+    import hydrl.api  # noqa: F401  # keeps a notebook free of Ray's warnings
     from hydrl.deploy.policy import open_policy  # brings PyTorch, which `import hydrl` does without
 
     return open_policy(run, checkpoint, device, trust)

@@ -3,7 +3,7 @@
 import os
 import sys
 
-SPINS = "0"  # docs/performance.md, "Two threads beside other work"
+SPINS = "0"  # docs/notes/performance.md, "Two threads beside other work"
 OWN = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}  # either says it
 
 

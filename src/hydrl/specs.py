@@ -24,7 +24,7 @@ from torchrl.modules import GRUModule, LSTMModule
 from hydrl.errors import UserError
 
 # What an actor's memory reads beside observations; primers write zeros where episodes begin.
-NO_ENCODER = "what has no encoder"
+NO_ENCODER = "a network without encoder"
 RNN_STATE_KEYS = (*LSTMModule.DEFAULT_IN_KEYS, *GRUModule.DEFAULT_IN_KEYS)
 CONTEXT_KEYS = ("context", "context_steps")  # what a decision transformer keeps of the steps before, likewise
 INFO = "episode_info"  # entry below which numbers of Gymnasium's `info` stand, as the episode so far has them
@@ -60,8 +60,8 @@ def single_group_spec(env: EnvBase) -> TensorSpec:
     """
     if len(groups := agent_groups(env)) > 1:
         raise UserError(
-            f"agents are in the groups {' and '.join(groups)}, and this network is of one; use "
-            "actor=multi_agent"
+            f"agents are in the groups {' and '.join(groups)}, and this network is for one group. Write "
+            "actor=multi_agent."
         )
     return action_spec(env)
 
@@ -99,7 +99,7 @@ def group_network(networks: Any, part: str, group: str) -> Any:
     for network in networks if isinstance(networks, TensorDictSequential) else ():
         if any(key[0] == group for key in network.out_keys):
             return network
-    raise UserError(f"{part} has no network for the agents {group}; use {part}=multi_agent")
+    raise UserError(f"{part}: it has no network for the agents {group}. Write {part}=multi_agent.")
 
 
 def action_kind(env: EnvBase) -> str:
@@ -202,17 +202,17 @@ def make_exploration(make: Callable[..., Any], env: EnvBase, actor: TensorDictMo
         make, spec = partial(make, action_key=key), nested_spec(spec, key)
     if not masks:
         return make(spec)
-    instead = "env.action_mask=false, of a task of Gymnasium's, lets them be tried"
+    advice = "For a Gymnasium environment, env.action_mask=false ignores the mask."
     for mask in masks:
         if mask not in actor.in_keys:
             read = ", ".join(map(str, actor.in_keys))
-            raise UserError(f"actor reads {read}, and not {mask}, which says what is forbidden; {instead}")
+            raise UserError(f"actor: it reads {read}, but not the action mask {mask}. {advice}")
     if "action_mask_key" in signature(make).parameters and len(masks) == 1:
         return make(spec, action_mask_key=masks[0])
     if (exploration := make(spec)) is not None:
         name = type(exploration).__name__
         raise UserError(
-            f"exploration: {name} takes no action_mask_key, and would choose forbidden actions; {instead}"
+            f"exploration: {name} takes no action_mask_key, and would choose invalid actions. {advice}"
         )
     return None
 
@@ -264,14 +264,16 @@ def require_entries(spec: Composite, in_keys: Sequence[NestedKey]) -> None:
     entries = spec.keys(True, True)
     for key in in_keys:
         if key not in entries:
-            raise UserError(f"in_keys={in_keys}: the environment gives {', '.join(map(str, entries))}")
+            raise UserError(
+                f"in_keys={in_keys}: no such entry as {key}. Entries are {', '.join(map(str, entries))}."
+            )
         kind, shape = spec[key].dtype, list(spec[key].shape)
         if is_image(spec, key):
             continue
         if not kind.is_floating_point or len(shape) <= spec.ndim:
             raise UserError(
-                f"in_keys={in_keys}: {key} is {kind} of shape {shape}, and vectors of floats are read; make "
-                "it one with the transform DTypeCastTransform, OneHotTransform or UnsqueezeTransform"
+                f"in_keys={in_keys}: {key} is {kind} of shape {shape}, not a vector of floats. Convert it by "
+                "the transform DTypeCastTransform, OneHotTransform or UnsqueezeTransform."
             )
 
 
@@ -285,9 +287,10 @@ def require_vectors(spec: Composite, in_keys: Sequence[NestedKey], reader: str) 
     for key in in_keys:
         if is_image(spec, key):
             size = " x ".join(map(str, spec[key].shape[spec.ndim :]))
-            advice = "; use encoder=auto, or critic.encoder=own" if reader == NO_ENCODER else ""
-            line = f"in_keys={in_keys}: {key} is a picture of {size}, and {reader} reads vectors"
-            raise UserError(f"{line}{advice}")
+            advice = " Write encoder=auto, or critic.encoder=own." if reader == NO_ENCODER else ""
+            raise UserError(
+                f"in_keys={in_keys}: {key} is an image of {size}, and {reader} reads vectors.{advice}"
+            )
 
 
 def total_size(spec: Composite, in_keys: Sequence[NestedKey], reader: str = NO_ENCODER) -> int:

@@ -125,7 +125,7 @@ def test_the_process_is_left_as_it_was_found(collected, tmp_path, monkeypatch):
 def test_a_mistake_is_a_line_and_leaves_nothing(tmp_path):
     with pytest.raises(UserError, match=r"optim.lr=-1.*greater than 0"):
         hydrl.train(*CARTPOLE, folder=tmp_path / "run", optim={"lr": -1})
-    with pytest.raises(UserError, match=r"env\.id=Nothing-v0 could not be made"):
+    with pytest.raises(UserError, match=r"env\.id=Nothing-v0: cannot be created"):
         hydrl.train(*SMALL, "env=gym", folder=tmp_path / "run", env={"id": "Nothing-v0"})
     assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match=r"^env\.id=\?\?\?: no value. .* such as ALE/Pong-v5\.$"):
@@ -172,7 +172,7 @@ def test_its_policy_is_evaluated_as_by_the_script(trained):
     assert scored["eval/return_mean"] == kept["eval/return_mean"]
     assert torch.equal(torch.get_rng_state(), before)
     assert trained.policy("last").predict(np.zeros(4, np.float32)) in (0, 1)
-    with pytest.raises(UserError, match="episodes=0: give 1 or more"):
+    with pytest.raises(UserError, match="episodes=0: out of range"):
         trained.evaluate(0)
 
 
@@ -315,7 +315,7 @@ def test_a_function_that_makes_gymnasium_s_task_is_refused(tmp_path):
         return gymnasium.make("CartPole-v1")
 
     with pytest.raises(
-        UserError, match=r"env makes .*, a task of Gymnasium's; register it and write env=gym"
+        UserError, match=r"env: it makes .*, a Gymnasium environment\. Register it and write env=gym"
     ):
         hydrl.train(*SMALL_PPO, env=make, folder=tmp_path / "run")
 
@@ -402,8 +402,8 @@ def test_workers_ask_for_the_main_thread(tmp_path):
     thread.start()
     thread.join(HANGING)
     assert failed == [
-        "collector: workers are watched by a signal, which comes to the main thread alone; use "
-        "collector=single, or train from the main thread"
+        "collector: workers are watched by a signal, which only the main thread receives. Write "
+        "collector=single, or train from the main thread."
     ]
 
 

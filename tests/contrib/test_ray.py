@@ -457,7 +457,7 @@ def test_a_signal_saves_and_leaves_nothing(signum, code, tmp_path, home):
     out = process.communicate()[0]
     assert process.returncode == code, out
     assert "Ray starts on this machine\n2 collectors start" in out
-    assert "go on with: " in out
+    assert "resume with: " in out
     assert len([*(tmp_path / "run" / "checkpoints").glob("*.torchrl")]) >= 1
     assert not (home / ".ray").exists()
     psutil.wait_procs([psutil.Process(each) for each in ours if psutil.pid_exists(each)], timeout=HANGING)

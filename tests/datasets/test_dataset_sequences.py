@@ -68,7 +68,7 @@ def test_what_is_drawn_are_steps_of_an_episode_one_after_another(folder):
 def test_what_an_older_run_kept_is_single_transitions(run, monkeypatch):
     monkeypatch.setattr(EpisodeCounter, "add_episode_ids", lambda self, batch: batch)
     older = run(*SAC)
-    with pytest.raises(UserError, match=f"^data.path={older}: an older run kept it"):
+    with pytest.raises(UserError, match=f"^data.path={older}: an older version saved it"):
         drawn(older, 5)
     assert len(drawn(older, None).sample(8)) == 8
 
@@ -95,9 +95,9 @@ def test_a_policy_for_a_return_is_told_what_its_steps_paid(folder, run):
         assert policy.now["episode_reward"].item() == pytest.approx(returned, rel=1e-5)
         observation, reward, *_ = env.step(action)
         returned += reward
-    with pytest.raises(UserError, match=r"^this policy acts for a return"):
+    with pytest.raises(UserError, match=r"^reward: a return-conditioned policy"):
         policy.predict(observation)
     policy.reset()
     assert policy.predict(env.reset(seed=3)[0]) == pytest.approx(first, abs=1e-6)
-    with pytest.raises(UserError, match=r"^export writes no policy that acts"):
+    with pytest.raises(UserError, match=r"^export: return-conditioned policies"):
         policy.export(trained / "policy.pt2")

@@ -191,7 +191,7 @@ def test_what_a_replay_buffer_has_is_shown_with_how_its_choices_are_counted(run)
     )
     _, columns, *_, units = summary.open_dataset(folder, "set")
     assert {*columns["actions"].tolist()} == {0, 1, 2}
-    assert units == "choices are counted from 0, as networks have them"
+    assert units == "discrete actions counted from 0"
 
 
 def test_sets_from_before_are_counted_from_0_and_those_of_others_as_the_task_counts(folder, tmp_path):
@@ -204,7 +204,7 @@ def test_sets_from_before_are_counted_from_0_and_those_of_others_as_the_task_cou
         units = summary.open_dataset(place, "set")[-1]
         assert units == ("" if place.stem == "others" else summary.ZERO_BASED)
     files.write_columns("npz", tmp_path / "wrong.npz", of_others([5, 2, 6]))
-    with pytest.raises(UserError, match=r"actions has 2, and there are the choices 5 to 7$"):
+    with pytest.raises(UserError, match=r"actions has the value 2\. The environment has 5 to 7\.$"):
         read(chosen, tmp_path / "wrong.npz")
 
 

@@ -15,6 +15,8 @@ from hydrl.errors import UserError
 from hydrl.training.metrics import Metrics
 from tests.conftest import settings
 
+LEARNERS = [SimpleNamespace(update=SimpleNamespace(learning_rate=0.5))]
+
 # Three episodes: one ends by itself, one at its time limit, one is still running.
 REWARDS = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 TERMINALS = [0, 1, 0, 0, 0, 0, 0]
@@ -94,7 +96,7 @@ def test_episodes_are_counted_whole_whatever_is_known_of_what_followed(kind, aft
     assert opened[2].tolist() == [1 + 2, 4 + 8 + 16]  # the last two rows are of one that has no end
     assert opened[3].tolist() == [2, 3]
     columns, returns = opened[1:3]
-    assert summary.describe_ends(columns, len(returns)) == "2 ended: 1 by themselves, 1 at a time limit"
+    assert summary.describe_ends(columns, len(returns)) == "2 complete: 1 terminated, 1 truncated"
     assert summary.describe_open_end(columns) == "; the last 2 rows have no end"
     assert summary.describe_open_end({**columns, "terminals": np.eye(7)[6]}) == ""
 
@@ -109,7 +111,7 @@ def test_rows_know_what_their_whole_episode_returns(after, pendulum):
     assert rows["return_to_go"][ended].flatten().tolist() == [to_go[row] for row in known]
     data = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
     data.extend(rows)
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None, data=data)
+    metrics = Metrics(LEARNERS, None, data=data)
     metrics.learned(rows[:1], [])
     wanted = {"train/return": 15.5, "train/episodes": 2, "train/episode_length": 2.5, "train/reward": 1.0}
     assert metrics.row() == wanted | {"train/learning_rate": 0.5}
@@ -120,8 +122,8 @@ def test_what_a_task_does_not_show_is_said_to_be_left_out(pendulum, capsys, monk
     observations = {"observations": None, "observations/observation": np.zeros((7, 3))}
     columns = files.transitions(small(**observations, **{"observations/action_mask": np.ones((7, 5), bool)}))
     assert convert.to_env_rows(columns, pendulum, "FILE").get("action_mask", None) is None
-    message = "warning: FILE: the task does not show observations/action_mask, which is left out\n"
-    assert capsys.readouterr().err == message
+    message = "warning: FILE: column observations/action_mask is ignored: the environment has no such "
+    assert capsys.readouterr().err == f"{message}observation\n"
 
 
 @pytest.mark.parametrize(
@@ -139,11 +141,11 @@ def test_both_ends_of_a_range_have_one_form(values, text):
 
 
 def test_only_what_minari_could_call_a_set_is_fetched(tmp_path):
-    assert files.is_minari_name(Path("pendulum/expert-v0"))
-    assert not files.is_minari_name(Path("outputs/run"))
-    assert not files.is_minari_name(tmp_path / "expert-v0")
+    assert files.is_minari_id(Path("pendulum/expert-v0"))
+    assert not files.is_minari_id(Path("outputs/run"))
+    assert not files.is_minari_id(tmp_path / "expert-v0")
     for name in ("outputs/run", "set.npz", str(tmp_path / "set-v0")):
-        with pytest.raises(UserError, match=f"^{name}: there is no such file or folder$"):
+        with pytest.raises(UserError, match=f"^{name}: no such file or folder"):
             summary.open_dataset(Path(name), name)
 
 
@@ -159,26 +161,26 @@ def test_choices_are_one_hot_as_the_task_takes_them(cartpole):
     )
     columns = {name: values.reshape(3) if name == "rewards" else values for name, values in columns.items()}
     assert convert.to_env_rows(columns, cartpole, "FILE")["action"].tolist() == [[0, 1], [1, 0], [0, 1]]
-    with pytest.raises(UserError, match="FILE: actions has 2, and there are the choices 0 to 1"):
+    with pytest.raises(UserError, match=r"FILE: actions has the value 2\. The environment has 0 to 1"):
         convert.to_env_rows(columns | {"actions": np.array([0, 2, 1])}, cartpole, "FILE")
 
 
 NAN = np.arange(21.0).reshape(7, 3).copy()
 NAN[5, 1] = np.nan
 REFUSED = {
-    "it has no rewards; its columns are observations, .*, reward$": {"rewards": None, "reward": np.ones(7)},
-    "it has no rewards; its columns are observations, actions, terminals, timeouts": {"rewards": None},
-    "it has no terminals": {"terminals": None},
-    "it has no timeouts and no next_observations, so that one episode would run": {"timeouts": None},
-    "it has no row that ends an episode and no next_observations": {
+    "no column rewards. Its columns: observations, .*, reward\\.$": {"rewards": None, "reward": np.ones(7)},
+    "no column rewards. Its columns: observations, actions, terminals, timeouts": {"rewards": None},
+    "no column terminals": {"terminals": None},
+    "no timeouts and no next_observations: one episode would run": {"timeouts": None},
+    "no row that ends an episode and no next_observations": {
         "terminals": np.zeros(7),
         "timeouts": np.zeros(7),
     },
     "observations has a NaN or an infinity in row 5": {"observations": NAN},
-    "actions has 6 rows and rewards 7": {"actions": np.zeros((6, 1))},
-    "terminals should be true or false": {"terminals": np.full(7, 2)},
-    "it has no rows": {name: values[:0] for name, values in small().items()},
-    "actions holds <U1, and numbers are read": {"actions": np.array(list("abcdefg"))},
+    "actions has 6 rows, rewards has 7": {"actions": np.zeros((6, 1))},
+    "terminals is not boolean": {"terminals": np.full(7, 2)},
+    "the dataset has no rows": {name: values[:0] for name, values in small().items()},
+    "actions has dtype <U1, not numbers": {"actions": np.array(list("abcdefg"))},
 }
 
 
@@ -189,16 +191,16 @@ def test_what_is_no_whole_set_is_refused_in_a_line(message, tmp_path):
 
 
 UNFIT = {
-    r"observations has rows of shape \[2\], and the task shows \[3\]": {"observations": np.zeros((7, 2))},
-    r"actions has rows of shape \[2\], and the task takes \[1\]": {"actions": np.zeros((7, 2))},
-    "actions reach from -2 to 2.5, and the task takes -2 to 2": {
+    r"observations has rows of shape \[2\]\. The environment has \[3\]": {"observations": np.zeros((7, 2))},
+    r"actions has rows of shape \[2\]\. The environment has \[1\]": {"actions": np.zeros((7, 2))},
+    "actions range from -2 to 2.5. The environment's bounds are -2 to 2": {
         "actions": np.array([[2.5], *[[-2.0]] * 6]),
     },
-    "it has no observations/observation, which the task shows; it has observations/eye": {
+    "no column observations/observation, as the environment has. Its columns: observations/eye": {
         "observations": None,
         "observations/eye": np.zeros((7, 3)),
     },
-    "observations has uint8, and the task shows float32": {"observations": np.zeros((7, 3), np.uint8)},
+    "observations has dtype uint8. The environment has float32": {"observations": np.zeros((7, 3), np.uint8)},
 }
 
 
@@ -211,22 +213,22 @@ def test_what_does_not_fit_the_task_is_refused_in_a_line(message, pendulum):
 def test_a_package_that_is_not_there_is_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     (tmp_path / "data.h5").touch()
-    with pytest.raises(UserError, match=r"^data=h5 needs h5py; pip install 'hydrl\[minari\]'$"):
+    with pytest.raises(UserError, match=r"^data=h5: needs h5py\. Run pip install 'hydrl\[minari\]'\.$"):
         files.read_columns("h5", tmp_path, "data.path=X")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nothing.npz", "there is no such file; give another path"),
-        (".", "there is no data.npz in it; give another path"),
-        ("text.npz", "cannot be read as npz: it is no archive of NumPy's$"),
+        ("nothing.npz", "no such file. Give another path"),
+        (".", "no data.npz in this folder. Give another path"),
+        ("text.npz", "cannot be read as npz: not a NumPy archive.$"),
         ("pickled.npz", "cannot be read as npz"),
-        ("one.npy", "cannot be read as npz: it holds one array"),
+        ("one.npy", "cannot be read as npz: one array without a name"),
         ("empty.npz", "cannot be read as npz: No data left in file"),
         ("half.npz", "cannot be read as npz: File is not a zip file"),
-        ("spoilt.npz", "cannot be read as npz: rewards is no array: Bad CRC-32 for file 'rewards.npy'"),
-        ("other.npz", "cannot be read as npz: it is HDF5; use data=h5"),
+        ("spoilt.npz", "cannot be read as npz: rewards is not an array: Bad CRC-32 for file 'rewards.npy'"),
+        ("other.npz", "cannot be read as npz: it is HDF5. Use data=h5"),
     ],
 )
 def test_a_file_that_is_none_is_told_in_a_line(name, message, tmp_path):

@@ -164,13 +164,17 @@ def test_an_episode_that_never_ends_is_cut_as_by_a_time_limit(normalised, tmp_pa
 def test_what_cannot_be_recorded_is_told_in_a_line(normalised, recorded, tmp_path):
     out = recorded[0]
     for words, message in {
-        (f"run={normalised}", f"out={out}"): f"out={out}: something lies there already; name another folder",
-        (f"run={normalised}", "out=new", "frames=0"): "frames=0: give 1 or more",
-        (f"run={normalised}", "out=new", "random=1.5"): "random=1.5: give a share from 0 to 1",
-        (f"run={normalised}", "out=new", "format=csv"): "format=csv: use npz, h5 or minari",
-        (f"run={normalised}", "out=new", "format=minari"): "out=new: Minari names a set as",
-        (f"run={normalised}", "out=a/b-v0", "format=minari"): "out=a/b-v0: Minari names a set as",
-        (f"run={normalised}", "out=ab/c-v01", "format=minari"): "out=ab/c-v01: Minari names a set as",
+        (f"run={normalised}", f"out={out}"): f"out={out}: already exists. Use another folder.",
+        (f"run={normalised}", "out=new", "frames=0"): "frames=0: out of range. Use 1 or more.",
+        (f"run={normalised}", "out=new", "random=1.5"): "random=1.5: out of range. Use a share from 0 to 1.",
+        (f"run={normalised}", "out=new", "format=csv"): "format=csv: unknown. Use npz, h5 or minari.",
+        (f"run={normalised}", "out=new", "format=minari"): "out=new: not a name of a Minari",
+        (f"run={normalised}", "out=a/b-v0", "format=minari"): "out=a/b-v0: not a name of a Minari",
+        (
+            f"run={normalised}",
+            "out=ab/c-v01",
+            "format=minari",
+        ): "out=ab/c-v01: not a name of a Minari",
         (f"run={tmp_path}", "out=new"): f"run={tmp_path}: no run lies there",
     }.items():
         done = typed(*words, script="scripts/record.py")
@@ -184,30 +188,30 @@ def test_a_set_is_shown_as_a_table_and_a_picture(recorded, normalised, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "returns.png").read_bytes()[:4] == b"\x89PNG"
     assert not (out / "returns.png").exists()
-    assert "17 ended: 0 by themselves, 17 at a time limit" in done.stdout
+    assert "17 complete: 0 terminated, 17 truncated" in done.stdout
     mean = json.loads((out / "about.json").read_text())["return_mean"]
     assert f"{mean:,.1f} ±" in done.stdout
     memory = typed(str(normalised), "picture=false", script="scripts/data.py")
     assert memory.returncode == 0, memory.stderr
     rows = saved(normalised, "buffer")
     assert f"{len(rows['action']):,}" in memory.stdout
-    assert f"{int(rows['next']['done'].sum())} ended: 0 by themselves" in memory.stdout
-    assert "what is observed as its normaliser showed it" in memory.stdout
+    assert f"{int(rows['next']['done'].sum())} complete: 0 terminated" in memory.stdout
+    assert "observations are normalized" in memory.stdout
     nothing = typed(str(tmp_path), script="scripts/data.py")
     assert nothing.returncode == 2
-    assert "no set of data and no run lies there" in nothing.stderr
+    assert "no offline dataset and no run in this folder" in nothing.stderr
 
 
 def test_data_of_another_task_and_of_other_transforms_is_refused(recorded, run):
     path = f"data.path={recorded[0]}"
-    with pytest.raises(UserError, match="has data of env=pendulum, not of env=inverted_pendulum"):
+    with pytest.raises(UserError, match="the dataset is of env=pendulum, the run of env=inverted_pendulum"):
         run("algo=bc", "env=inverted_pendulum", *SMALL, "data=npz", path)
-    with pytest.raises(UserError, match="running statistics of observations stand still with data; use"):
+    with pytest.raises(UserError, match="running statistics are not updated by a dataset"):
         run("algo=bc", "env=pendulum", *SMALL, "data=npz", path, "transforms=running_norm")
     clip = ["+transforms.clip._target_=torchrl.envs.ClipTransform", "+transforms.clip.in_keys=[observation]"]
-    with pytest.raises(UserError, match="ClipTransform changes what the task shows, and would leave"):
+    with pytest.raises(UserError, match="ClipTransform cannot be applied to a dataset"):
         run("algo=bc", "env=pendulum", *SMALL, "data=npz", path, *clip, "+transforms.clip.low=-1")
-    with pytest.raises(UserError, match="is no run; use data=npz"):
+    with pytest.raises(UserError, match=r"not a run folder\. Use data=npz"):
         run("algo=bc", "env=pendulum", *SMALL, path)
 
 
@@ -235,11 +239,11 @@ def test_a_set_of_minaris_is_written_that_its_own_reader_and_a_run_read(
     assert np.allclose(columns["rewards"], -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2), atol=1e-4)
     by_folder = files.read_columns("minari", tmp_path / "pendulum" / "played-v0", "told")
     assert np.array_equal(by_folder["rewards"], columns["rewards"])
-    assert "pendulum/played-v0: Minari has such a set" in typed(*words, script="scripts/record.py").stderr
+    assert "pendulum/played-v0: Minari has this dataset" in typed(*words, script="scripts/record.py").stderr
     folder = run("algo=bc", "env=pendulum", *SMALL, "data=minari", "data.path=pendulum/played-v0")
     assert (folder / "summary.json").exists()
     with pytest.raises(
-        UserError, match=r"data.path=nosuch-v0: there is no such set of Minari.s here; `minari download"
+        UserError, match=r"data.path=nosuch-v0: no such Minari dataset on this machine\. Run minari"
     ):
         run("algo=bc", "env=pendulum", *SMALL, "data=minari", "data.path=nosuch-v0", folder="no")
 
@@ -253,29 +257,25 @@ def test_of_a_memory_each_episode_counts_once_however_many_steps_a_row_has():
     rows["episode_reward"], rows["action"] = torch.zeros(6, 1), torch.eye(3, dtype=torch.int64)[[0, 1, 2] * 2]
     columns = summary.buffer_columns(rows)
     assert columns["actions"].tolist() == [0, 1, 2] * 2
-    assert summary.describe_ends(columns, 2) == "2 ended: 1 by themselves, 1 at a time limit"
+    assert summary.describe_ends(columns, 2) == "2 complete: 1 terminated, 1 truncated"
     assert sorted(episodes_of(rows)["episode_reward"].flatten().tolist()) == [3.0, 7.0]
     rows["next", "cut_short"] = (torch.arange(6) == 5)[:, None]  # which is no whole episode
-    assert (
-        summary.describe_ends(summary.buffer_columns(rows), 1)
-        == "1 ended: 1 by themselves, 0 at a time limit"
-    )
+    assert summary.describe_ends(summary.buffer_columns(rows), 1) == "1 complete: 1 terminated, 0 truncated"
     assert episodes_of(rows)["episode_reward"].flatten().tolist() == [3.0]
 
 
 def test_units_say_what_a_run_made_of_its_rows():
     plain = {"transforms": {"double": {"_target_": "torchrl.envs.DoubleToFloat"}}}
-    assert summary.describe_units(plain, [], several=False) == "the task's own"
-    units = summary.describe_units(plain, ["clipping"], several=True)
+    assert summary.describe_units(plain, [], n_step=False, discrete=False) == "the environment's own"
+    units = summary.describe_units(plain, ["clipping"], n_step=True, discrete=False)
     assert (
-        units
-        == "rewards are the discounted sum of minibatches.n_steps, rewards as transforms.clipping left them"
+        units == "rewards are the discounted sum of minibatches.n_steps, rewards include transforms.clipping"
     )
 
 
 def test_where_no_folder_can_be_made_nothing_is_played(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=f"^out={tmp_path}/file/x: no folder can be made there: Not a dir"):
+    with pytest.raises(UserError, match=f"^out={tmp_path}/file/x: cannot be created: Not a dir"):
         record.check_is_free(tmp_path / "file" / "x")
     record.check_is_free(tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -16,7 +16,7 @@ SMALL += ["eval.max_steps=20"]
 SAC = ["algo=sac", *SMALL, "minibatches.warmup_frames=128", "minibatches.updates=1"]
 RESCALED = ["+env.wrappers.unit._target_=gymnasium.wrappers.RescaleAction"]
 RESCALED += ["+env.wrappers.unit.min_action=-1", "+env.wrappers.unit.max_action=1"]
-TOLD = "was recorded in the same environment under other settings"
+TOLD = "recorded with other settings of the environment"
 
 
 @pytest.fixture(scope="module")

@@ -203,23 +203,31 @@ def test_the_script_writes_a_file_for_other_programs(trained, tmp_path):
     assert torch.export.load(file).module()(torch.zeros(5, 4)).shape == (5,)
     wrong = typed(f"run={folder}", "export=policy.txt", script=SCRIPT)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr == "error: export: policy.txt should end in .onnx or .pt2\n"
+    assert (
+        wrong.stderr == "error: export=policy.txt: unknown format. Use a name that ends in .onnx or .pt2.\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run=nowhere", "render=rgb_array"], "render=rgb_array: use human for a window, or video=true"),
-        (["run=nowhere", "render=human", "video=true"], "leave one of them out"),
+        (
+            ["run=nowhere", "render=rgb_array"],
+            "render=rgb_array: unknown. Use human",
+        ),
+        (["run=nowhere", "render=human", "video=true"], "does not go with video=true. Use one of the two."),
         ([], "run=???: no value. Write run=VALUE, as run=outputs/… episodes=100."),
         (["run=nowhere"], "run=nowhere: no run lies there"),
         (["run=nowhere", "episode=3"], "episode=3: no such key. Write episodes=3."),
         (["run=nowhere", "episodes=many"], "'many'"),
-        (["run=nowhere", "episodes=0"], "episodes=0: give 1 or more"),
-        (["run=nowhere", "checkpoint=first"], "checkpoint=first: use last, best or a number of frames"),
-        (["run=nowhere", "checkpoint=-5"], "checkpoint=-5: use last, best or a number of frames"),
-        (["run=nowhere", "checkpoint={"], "checkpoint={: use last, best or a number of frames"),
-        (["run=nowhere", "stream=-1"], "stream=-1: give 0 or more"),
+        (["run=nowhere", "episodes=0"], "episodes=0: out of range. Use 1 or more."),
+        (
+            ["run=nowhere", "checkpoint=first"],
+            "checkpoint=first: unknown. Use last, best or",
+        ),
+        (["run=nowhere", "checkpoint=-5"], "checkpoint=-5: unknown. Use last, best or"),
+        (["run=nowhere", "checkpoint={"], "checkpoint={: unknown. Use last, best or"),
+        (["run=nowhere", "stream=-1"], "stream=-1: out of range. Use 0 or more."),
         (["run=nowhere", "video=maybe"], "'maybe' is not a valid bool"),
         (["run=${nothing}"], "'nothing' not found"),
         (["nowhere"], "nowhere: no value. Write KEY=VALUE"),
@@ -243,7 +251,7 @@ NESTED = {"_target_": "torchrl.envs.Compose", "_args_": [{"_target_": "os.mkdir"
         ("transforms.planted", NESTED, r"names _args_, os\.mkdir, which is not one of hydrl's parts"),
         ("env.id", "os:CartPole-v1", r"names os:CartPole-v1, which is not one of hydrl's parts"),
         ("env.id", "${oc.decode:os:X-v0}", r"names os:X-v0, which is not one of hydrl's parts"),
-        ("total_frames", "many", "config_resolved.yaml does not fit: total_frames=many"),
+        ("total_frames", "many", "config_resolved.yaml is not valid: total_frames=many"),
         ("env", "${nothing}", "config_resolved.yaml cannot be read: "),
     ],
 )

@@ -157,7 +157,7 @@ def test_episodes_begin_where_reset_says_and_nowhere_else(name, load):
     assert torch.equal(begun[[0, 2]], once[4][[0, 2]])
     assert torch.equal(begun[1], remembered()[1])
     assert not torch.equal(begun[1], once[4][1])
-    with pytest.raises(UserError, match=r"came as \[3\] environments and now as \[2\]; call reset\(\)"):
+    with pytest.raises(UserError, match=r"\[2\] environments after \[3\]. Call reset\(\)"):
         policy.predict(observations[0, :2])
     policy.reset()
     assert len(policy.predict(observations[0, :2])) == 2
@@ -366,33 +366,41 @@ def test_the_page_s_script_plays_an_episode_without_hydrl_and_pytorch(name, load
         (
             "dqn",
             lambda p: p.predict(np.zeros(3)),
-            r"float32 of shape \[4\], or of shape \[n, 4\] for many; got",
+            r"observation: got .* Pass float32 of shape \[4\], or \[n, 4\] for a batch",
         ),
         ("dqn", lambda p: p.predict(np.zeros((0, 4))), r"got float64 of shape \[0, 4\]"),
         ("dqn", lambda p: p.predict(["a"] * 4), r"got <U1 of shape \[4\]"),
         (
             "dqn",
             lambda p: p.act(TensorDict()),
-            r"observation should be torch.float32 of shape \[4\]; there is",
+            r"observation: it is missing. Pass torch.float32 of shape \[4\]",
         ),
-        ("dqn", lambda p: p.export("p.tflite"), r"p.tflite should end in .onnx or .pt2"),
-        ("dqn", lambda p: p.export("no/p.onnx"), "no/p.onnx cannot be written: there is no folder no"),
+        ("dqn", lambda p: p.export("p.tflite"), r"export=p.tflite: unknown format. Use a name that ends in"),
+        ("dqn", lambda p: p.export("no/p.onnx"), "export=no/p.onnx: no folder no"),
         (
             "frames",
             lambda p: p.export("p.pt2"),
-            r"export: this run stacks frames \(CatFrames\), which",
+            r"export: stacked frames \(CatFrames\) are not supported",
         ),
         (
             "team",
             lambda p: p.export("p.pt2"),
-            "^env._target_=.* has several agents, and their policies are not exported",
+            "^export: env._target_=.* has several agents, which are not supported",
         ),
-        ("torchrl", lambda p: p.export("p.pt2"), "and env=torchrl_pendulum is none$"),
-        ("torchrl", lambda p: p.predict(np.zeros(3)), "predict is for Gymnasium's tasks, and env=torchrl_"),
+        (
+            "torchrl",
+            lambda p: p.export("p.pt2"),
+            "^export: env=torchrl_pendulum is no Gymnasium env",
+        ),
+        (
+            "torchrl",
+            lambda p: p.predict(np.zeros(3)),
+            "^predict: env=torchrl_pendulum is no Gymn",
+        ),
         (
             "team",
             lambda p: p.predict(np.zeros(3)),
-            "predict is for Gymnasium's tasks, and env.*; use act or env",
+            "predict: env.* is no Gymnasium environment. Use act or env",
         ),
     ],
 )
@@ -414,7 +422,7 @@ def test_what_is_not_gymnasium_s_acts_on_tensordicts(name, load):
 def test_a_missing_extra_is_named(load, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(
-        UserError, match=r"p.onnx needs ONNX, which is not installed: pip install 'hydrl\[export\]'"
+        UserError, match=r"export=p.onnx: ONNX is not installed. Run pip install 'hydrl\[export\]'"
     ):
         load("dqn").export("p.onnx")
 

@@ -107,9 +107,7 @@ def test_a_file_gives_what_predict_gives(space, suffix, load, tmp_path, capsys):
 
 
 def test_no_file_is_written_of_actions_in_a_dictionary(load, tmp_path):
-    with pytest.raises(
-        UserError, match=r"^export writes no policy whose actions are a Dict\(.*; use predict$"
-    ):
+    with pytest.raises(UserError, match=r"^export: actions in Dict\(.* are not supported. Use predict.$"):
         load("nested").export(tmp_path / "policy.pt2")
 
 

@@ -72,7 +72,7 @@ def test_false_lets_forbidden_actions_be_tried_and_says_so(says, capsys):
     where = {"entry": "its observation's action_mask", "info": "info['action_mask']"}.get(
         says, "action_masks()"
     )
-    assert f"says by {where} which actions are forbidden, and they are tried: env.action_mask=false" in line
+    assert f"gives an action mask, {where}, which is ignored: env.action_mask=false" in line
 
 
 class Says(gymnasium.Env):
@@ -118,15 +118,15 @@ def test_it_may_have_another_name_and_any_kind_of_truth_values(given, entry):
 
 
 WRONG = {
-    "another name": ({"action_mask": "allowed"}, "=allowed: .* nor has info of its reset; there are legal"),
-    "another size": ({"given": [1, 0]}, r"gave info\['legal'\] = \[1, 0\]; it should be 3 truth values"),
-    "other numbers": ({"given": [1, 0, 2]}, "should be 3 truth values"),
-    "nothing": ({"given": None}, "gave info.* = nothing; it should be"),
-    "no number": ({"given": ["a", "b", "c"]}, "should be 3 truth values"),
-    "rows": ({"given": [[1, 0], [1]]}, "should be 3 truth values"),
-    "nothing allowed": ({"given": [0, 0, 0]}, "Says-v0 forbids every action, and the episode goes on"),
+    "another name": ({"action_mask": "allowed"}, "=allowed: no such entry .*. Entries are legal"),
+    "another size": ({"given": [1, 0]}, r"gave info\['legal'\] = \[1, 0\]\. It should be 3 booleans"),
+    "other numbers": ({"given": [1, 0, 2]}, "should be 3 booleans"),
+    "nothing": ({"given": None}, "gave info.* = nothing. It should be"),
+    "no number": ({"given": ["a", "b", "c"]}, "should be 3 booleans"),
+    "rows": ({"given": [[1, 0], [1]]}, "should be 3 booleans"),
+    "nothing allowed": ({"given": [0, 0, 0]}, "Says-v0: every action is invalid, and the episode continues"),
     "no choice": (
-        {"actions": Box(-1, 1, (1,), np.float32)}, r"mask=legal: .* has Box.* actions; leave it out"
+        {"actions": Box(-1, 1, (1,), np.float32)}, r"mask=legal: .* has Box.* actions. Leave it out"
     ),
 }  # fmt: skip
 
@@ -144,15 +144,15 @@ def test_what_is_no_mask_is_a_line(what, num_envs):
 def test_where_nothing_is_allowed_in_the_middle_the_run_ends_there(num_envs):
     env = env_of("info", num_envs, all_forbidden_at=5)
     assert len(env.rollout(4).reshape(-1)) == 4 * num_envs
-    with pytest.raises(UserError, match=r"tests\.fakes\.masked_envs:Allows-v0 forbids every action"):
+    with pytest.raises(UserError, match=r"tests\.fakes\.masked_envs:Allows-v0: every action is invalid"):
         env.rollout(5)
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ({"actions": Box(-1, 1, (1,), np.float32)}, "they are no choices"),
-        ({"late": True}, "its reset did not say so"),
+        ({"actions": Box(-1, 1, (1,), np.float32)}, "its actions are not discrete"),
+        ({"late": True}, "its reset gave none"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_heeded_is_told(words, why, capsys):
@@ -198,7 +198,7 @@ def test_of_several_choices_each_has_its_own_options(says, num_envs):
     assert second.gather(-1, rows["action"][:, 1:]).all()
     play(env, env.reset().to_dict())
     with pytest.raises(
-        UserError, match=r"tests\.fakes\.masked_envs:Both-v0 forbids every option of a choice"
+        UserError, match=r"tests\.fakes\.masked_envs:Both-v0: every option of a choice is invalid"
     ):
         make_env(partial(make, all_forbidden_at=2), [], num_envs=num_envs, seed=0).rollout(5)
 
@@ -238,7 +238,7 @@ def test_an_environment_of_torchrl_s_kind_may_have_one(num_envs):
     rows = env.rollout(20)
     assert rows["action_mask"].dtype == torch.bool
     assert (rows["action_mask"].sum(-1) == 2).all()
-    with pytest.raises(UserError, match=re.escape("OfTorchRL forbids every action")):
+    with pytest.raises(UserError, match=re.escape("OfTorchRL: every action is invalid")):
         make_env(partial(OfTorchRL, allowed=False), [], num_envs=num_envs).rollout(2)
 
 

@@ -84,7 +84,9 @@ def test_an_episode_of_training_is_a_life_and_the_game_goes_on_behind_a_no_op():
 
 
 def test_lives_are_asked_of_games_that_have_them():
-    with pytest.raises(UserError, match=r"env.wrappers.life cannot be put around .* lives"):
+    with pytest.raises(
+        UserError, match=r"env.wrappers.life: cannot wrap .* EpisodicLife needs an Atari game"
+    ):
         make_wrapped_env("CartPole-v1", {"life": partial(EpisodicLife)})
 
 
@@ -200,9 +202,9 @@ def test_the_emulator_s_limit_truncates():
 @pytest.mark.parametrize(
     ("id", "told"),
     [
-        ("ALE/Pnog-v5", "env.id=ALE/Pnog-v5: there is no such game; use ALE/Pong-v5"),
-        ("PongNoFrameskip-v4", "env.id=PongNoFrameskip-v4: there is no such game; use ALE/Pong-v5"),
-        ("ALE/space_invader-v5", "use ALE/SpaceInvaders-v5"),
+        ("ALE/Pnog-v5", "env.id=ALE/Pnog-v5: no such game. Write ALE/Pong-v5"),
+        ("PongNoFrameskip-v4", "env.id=PongNoFrameskip-v4: no such game. Write ALE/Pong-v5"),
+        ("ALE/space_invader-v5", "Write ALE/SpaceInvaders-v5"),
     ],
 )
 def test_a_game_that_there_is_not_is_told_with_those_that_are_near(id, told):
@@ -214,14 +216,20 @@ def test_a_game_that_there_is_not_is_told_with_those_that_are_near(id, told):
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("+env.frameskip=4", "env.frameskip=4: use env.wrappers.preprocessing.frame_skip"),
-        ("+env.repeat_action_probability=0.25", "env.repeat_action_probability=0.25: use env.sticky"),
+        (
+            "+env.frameskip=4",
+            "env.frameskip=4: another key sets this. Write env.wrappers.preprocessing.frame_skip=4",
+        ),
+        (
+            "+env.repeat_action_probability=0.25",
+            "env.repeat_action_probability=0.25: .* Write env.sticky=0.25",
+        ),
         ("env.sticky=1.5", "env.sticky=1.5: should be a probability"),
-        ("+env.mode=77", "^env.mode=77: ALE/Pong-v5 has 0, 1$"),
-        ("+env.difficulty=9", "^env.difficulty=9: ALE/Pong-v5 has 0, 1, 2, 3$"),
+        ("+env.mode=77", r"^env.mode=77: ALE/Pong-v5 has no such mode\. Write one of 0, 1\.$"),
+        ("+env.difficulty=9", "^env.difficulty=9: .* Write one of 0, 1, 2, 3.$"),
         (
             "+env.flavour=1",
-            "^env.id=ALE/Pong-v5 could not be made: it takes no flavour; leave env.flavour out",
+            "^env.id=ALE/Pong-v5: cannot be created: it takes no flavour. Leave env.flavour out",
         ),
     ],
 )
@@ -253,9 +261,7 @@ def test_a_sticky_action_is_that_of_the_frame_before():
 @needs_atari
 def test_frames_are_never_skipped_twice():
     given = {"preprocessing": partial(gymnasium.wrappers.AtariPreprocessing)}
-    with pytest.raises(
-        UserError, match="it skips frames, and ALE/Pong-v5 skips them too; use env=atari, or "
-    ):
+    with pytest.raises(UserError, match=r"it skips frames, and ALE/Pong-v5 does, too\. Write env=atari, or "):
         make_wrapped_env("ALE/Pong-v5", given)
 
 
@@ -266,7 +272,8 @@ def test_a_game_as_it_comes_is_told_with_what_it_is_by_the_protocol(capsys, monk
         gymnasium_env("ALE/Pong-v5").close()
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
     assert told == [
-        "warning: env=atari env.id=ALE/Pong-v5 is that game as tables have it; env=gym has it as it comes"
+        "warning: env.id=ALE/Pong-v5: env=gym skips the usual preprocessing. Write env=atari "
+        "env.id=ALE/Pong-v5 for it."
     ]
 
 
@@ -276,6 +283,6 @@ def test_a_package_that_is_not_there_is_told(lacking, monkeypatch):
         monkeypatch.setitem(sys.modules, each, SimpleNamespace())
     monkeypatch.setitem(sys.modules, lacking, None)
     with pytest.raises(
-        UserError, match=rf"^env=atari: {lacking} is not installed; pip install 'hydrl\[atari\]'"
+        UserError, match=rf"^env=atari: {lacking} is not installed\. Run pip install 'hydrl\[atari\]'"
     ):
         atari.make("ALE/Pong-v5")

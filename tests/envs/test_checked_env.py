@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from torchrl.collectors import Collector
 from torchrl.data import Binary
 
@@ -186,11 +187,11 @@ def test_a_nested_part_of_ones_own_kind_is_each_environment_s_own():
 
 
 ODDITIES = {
-    "shape": r"^env\.id=\S+:Odd-v0 gave an array of shape \[3\] of float32 to observe; .* says 2 numbers",
-    "words": r"^env\.id=\S+:Odd-v0 gave a str to observe; .* says 2 numbers of kind float32$",
-    "nothing": r"^env\.id=\S+:Odd-v0 gave a NoneType to observe; .* says 2 numbers of kind float32$",
-    "four answers": r"^env\.id=\S+:Odd-v0 does not keep to Gymnasium: .*expected 5, got 4.*check_env",
-    "reset without info": r"^env\.id=\S+:Odd-v0 gave an array of shape \[2\] .* in reset, .*check_env",
+    "shape": r"Odd-v0: its observation is an array of shape \[3\] of float32, but .* has shape \[2\]",
+    "words": r"^env\.id=\S+:Odd-v0: its observation is a str, but .* shape \[2\] and dtype float32\.",
+    "nothing": r"^env\.id=\S+:Odd-v0: its observation is a NoneType, but .* shape \[2\] and dtype float32\.",
+    "four answers": r"^env\.id=\S+:Odd-v0: it does not follow Gymnasium.*expected 5, got 4.*check_env",
+    "reset without info": r"^env\.id=\S+:Odd-v0: its reset returned an array of shape \[2\] .*check_env",
 }
 
 
@@ -209,13 +210,15 @@ def test_bytes_are_taken_from_what_is_whole_and_within_them():
         assert task.to_array(given, np.uint8, (2,)).tolist() == [3, 255]
     assert task.to_array(np.array([True, False]), np.uint8, (2,)).tolist() == [1, 0]
     for given, kind in ((np.array([0.5, 1.0]), "float64"), (np.array([3, 256]), "int64")):
-        with pytest.raises(UserError, match=rf"^it gave an array of shape \[2\] of {kind} .* of kind uint8$"):
+        with pytest.raises(
+            UserError, match=rf"^it: .* is an array of shape \[2\] of {kind}, .* dtype uint8\."
+        ):
             task.to_array(given, np.uint8, (2,))
 
 
 TOLD = {
-    "outside": "observes what lies outside its observation_space",
-    "huge reward": "pays 1e+09 in a step",
+    "outside": "returned an observation outside its observation_space",
+    "huge reward": "returned a reward of 1e+09",
 }
 
 
@@ -242,7 +245,7 @@ def test_a_mask_of_actions_that_are_no_choice_is_told(capsys, monkeypatch):
     make_env(Masked, [])
     told = capsys.readouterr().err
     assert (
-        "Masked says by action_mask which actions are forbidden, and they are tried: they are no choice"
+        "Masked gives an action mask, its observation's action_mask, which is ignored: its actions are not"
         in told
     )
 
@@ -293,3 +296,11 @@ def test_what_was_constant_in_the_random_frames_is_not_multiplied_by_millions(va
     seen = env.rollout(4)["next", "observation"]
     assert torch.allclose(seen[..., 0], torch.ones(()), atol=1e-3)
     assert seen[..., 1].abs().max() < 10
+
+
+def test_gymnasium_s_checker_adds_no_warning_to_an_error(recwarn, monkeypatch):
+    make = partial(gymnasium_env, "CartPole-v1")
+    monkeypatch.setattr(CartPoleEnv, "reset", lambda self, **_: (np.zeros(7, np.float64), {}))
+    with pytest.raises(UserError, match="observation"):
+        make_env(make, [], seed=0)
+    assert not [str(warning.message) for warning in recwarn if "obs" in str(warning.message)]

@@ -225,13 +225,13 @@ def test_what_is_missing_is_a_line(monkeypatch):
         dm_control.make("ball_in_cup-catch")
     assert str(error.value) == (
         "env.id=ball_in_cup-catch: dm_control 1.0.50 does not work with mujoco 4.0.0 ('mujoco._structs."
-        "MjModel' object has no attribute 'flex_vertedge'); pip install 'hydrl[dm-control]' takes the newest "
-        "MuJoCo that it works with, in place of another"
+        "MjModel' object has no attribute 'flex_vertedge'). Run pip install 'hydrl[dm-control]', which "
+        "installs a MuJoCo that it works with."
     )
-    with pytest.raises(UserError, match=r"^env\.id=cup-catch: no such task; try ball_in_cup-catch$"):
+    with pytest.raises(UserError, match=r"^env\.id=cup-catch: no such task\. Write ball_in_cup-catch\.$"):
         dm_control.make("cup-catch")
     monkeypatch.setattr(dm_control, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs dm_control, which is not installed; pip install 'hydrl\[dm-"):
+    with pytest.raises(UserError, match=r"dm_control is not installed\. Run pip install 'hydrl\[dm-"):
         dm_control.make("ball_in_cup-catch")
 
 

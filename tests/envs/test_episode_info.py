@@ -120,7 +120,9 @@ def test_success_told_of_too_late_to_be_found_is_said(monkeypatch, capsys):
     warn_once.cache_clear()
     env = made("+env.at_end=true")
     env.rollout(LENGTH)
-    assert "gives is_success in info; env.info_keys=[is_success] logs it" in capsys.readouterr().err
+    assert (
+        "returns is_success in info. Write env.info_keys=[is_success] to log it." in capsys.readouterr().err
+    )
 
 
 KEYS = ["+env.info_keys={height:mean,first:last}"]
@@ -152,7 +154,7 @@ def test_all_that_shows_numbers_shows_them(unbroken):
     assert done.stdout.count(line) == 1
     reached = summary(folder)
     assert [reached[f"eval/{name}"] for name in ("height", "is_success", "first")] == [23, 1, None]
-    for row in ("height          │ 23", "is_success      │ 1", "first           │ not known"):
+    for row in ("height          │ 23", "is_success      │ 1", "first           │ unknown"):
         assert row in done.stdout
     assert "height" in (folder / "run.html").read_text()
     inches = imread(folder / "curves.png").shape[0] / 150
@@ -173,7 +175,7 @@ def test_evaluate_prints_and_keeps_them(unbroken):
     folder, _ = unbroken
     done = typed(f"run={folder}", "episodes=3", "trust=true", script="scripts/evaluate.py")
     assert done.returncode == 0, done.stderr
-    for row in (r"height +│ 23 ", r"is_success +│ 1 ", r"first +│ not known "):
+    for row in (r"height +│ 23 ", r"is_success +│ 1 ", r"first +│ unknown "):
         assert re.search(row, done.stdout), done.stdout
     kept = json.loads((folder / "evaluation.json").read_text())
     assert kept["info"] == {"is_success": [1.0] * 3, "height": [23.0] * 3, "first": [None] * 3}
@@ -234,7 +236,9 @@ def test_what_does_not_fit_is_refused_before_anything_starts(words):
 @pytest.mark.parametrize("odd", ["far", "[1.0,2.0]"])
 def test_what_is_no_number_is_a_line(odd):
     env = made("+env.info_keys=[odd]", f"+env.odd={odd}")
-    with pytest.raises(UserError, match=r"env.info_keys: env.id=\S+ gave info\['odd'\]=.*which is no number"):
+    with pytest.raises(
+        UserError, match=r"env.info_keys: env.id=\S+ returned info\['odd'\]=.*not a number\. Leave"
+    ):
         env.rollout(2)
 
 

@@ -82,50 +82,48 @@ def of_three(change) -> dict:
         (
             "Picture",
             np.zeros((3, 5, 4), np.uint8),
-            r"^observation should be uint8 of shape \[5, 4, 3\], or of shape \[n, 5, 4, 3\] for many; got "
-            r"uint8 of shape \[3, 5, 4\]$",
+            r"^observation: got uint8 of shape \[3, 5, 4\]\. Pass uint8 of shape \[5, 4, 3\], or "
+            r"\[n, 5, 4, 3\] for a batch\.$",
         ),
         (
             "Picture",
             np.zeros((5, 4, 3)),
-            r"^observation should be uint8 of .* got float64 of shape \[5, 4, 3\]$",
+            r"^observation: got float64 of shape \[5, 4, 3\]\. Pass uint8 of ",
         ),
-        ("Picture", {"pixels": 0}, r"^observation should be uint8 of .*; got object of shape \[\]$"),
-        ("Grid", np.zeros((5, 4, 3), np.uint8), r"^observation should be bool of .*; got uint8"),
-        ("Picture", [[1], [1, 2]], r"^observation should be uint8 .*; got object of shape \[\]$"),
+        ("Picture", {"pixels": 0}, r"^observation: got object of shape \[\]\. Pass uint8"),
+        ("Grid", np.zeros((5, 4, 3), np.uint8), r"^observation: got uint8 .* Pass bool of"),
+        ("Picture", [[1], [1, 2]], r"^observation: got object of shape \[\]\. Pass uint8"),
         (
             "Nested",
             of_three(lambda seen: seen["b"].pop("c")),
-            r"^observation\['b'\]\['c'\] is missing: observation\['b'\] should be a dictionary of c, d; got "
-            "a dict of 1$",
+            r"^observation\['b'\]\['c'\]: it is missing, got a dict of 1\. Pass a dictionary of c, d as "
+            r"observation\['b'\]\.$",
         ),
         (
             "Nested",
             np.zeros(3),
-            r"^observation\['a'\] is missing: .* a dictionary of a, b; got an array of shape",
+            r"^observation\['a'\]: it is missing, got an array of shape .* Pass a dictionary of a, b as",
         ),
         (
             "Nested",
             of_three(lambda seen: seen["b"].update(d=(seen["b"]["d"][0],))),
-            r"^observation\['b'\]\['d'\]\[1\] is missing: observation\['b'\]\['d'\] should be a tuple of 2; "
-            "got a tuple of 1$",
+            r"^observation\['b'\]\['d'\]\[1\]: it is missing, got a tuple of 1\. Pass a tuple of 2 as "
+            r"observation\['b'\]\['d'\]\.$",
         ),
         (
             "Nested",
             of_three(lambda seen: seen.update(a=seen["a"] + 0.5)),
-            r"^observation\['a'\] should be int64 of shape \[\], or of shape \[n\] for many; got float64 "
-            r"of shape \[3\]$",
+            r"^observation\['a'\]: got float64 of shape \[3\]\. Pass int64 of shape \[\], or \[n\] for a ",
         ),
         (
             "Nested",
             of_three(lambda seen: seen["b"].update(c=seen["b"]["c"][:2])),
-            r"^an observation's entries should be as many: observation\['a'\] has shape \[3\] and "
-            r"observation\['b'\]\['c'\] \[2, 2, 2\]$",
+            r"^observation: batch sizes differ: .*\['a'\] has shape \[3\] and .*\['c'\] \[2, 2, 2\]\.",
         ),
         (
             "Nested",
             of_three(lambda seen: seen.update(a=seen["a"][0])),
-            r"should be as many: observation\['a'\] has shape \[\] and .*\['c'\] \[3, 2, 2\]$",
+            r"batch sizes differ: observation\['a'\] has shape \[\] and .*\['c'\] \[3, 2, 2\]\.",
         ),
     ],
 )

@@ -113,9 +113,9 @@ def test_its_pictures_are_what_films_take():
 @pytest.mark.parametrize(
     ("id", "told"),
     [
-        ("MinAtar/Brakout-v1", "env.id=MinAtar/Brakout-v1: there is no such game; use MinAtar/Breakout-v1"),
-        ("Space_Invaders", "use MinAtar/SpaceInvaders-v1"),
-        ("MinAtar/Pong-v1", "use MinAtar/Asterix-v1 or MinAtar/Breakout-v1 or MinAtar/Freeway-v1 or"),
+        ("MinAtar/Brakout-v1", "env.id=MinAtar/Brakout-v1: no such game. Write MinAtar/Breakout-v1"),
+        ("Space_Invaders", "Write MinAtar/SpaceInvaders-v1"),
+        ("MinAtar/Pong-v1", "Write MinAtar/Asterix-v1 or MinAtar/Breakout-v1 or MinAtar/Freeway-v1 or"),
     ],
 )
 def test_a_game_that_there_is_not_is_told_with_those_that_are_near(id, told):
@@ -127,6 +127,6 @@ def test_a_package_that_is_not_there_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "minatar", None)
     monkeypatch.delitem(sys.modules, "minatar.gym", raising=False)
     with pytest.raises(
-        UserError, match=r"^env=minatar: minatar.* is not installed; pip install 'hydrl\[minatar\]'"
+        UserError, match=r"^env=minatar: minatar.* is not installed\. Run pip install 'hydrl\[minatar\]'"
     ):
         minatar.make(BREAKOUT)

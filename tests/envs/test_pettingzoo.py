@@ -92,7 +92,7 @@ def test_what_learns_one_group_refuses_several(algo, continuous):
     told = f"^algo={algo}: learns one group of agents, and env.id={TAG} has adversary and agent. "
     with pytest.raises(UserError, match=f"{told}Use algo=mappo or algo=ippo.$"):
         check_groups(chosen, [*specs.agent_groups(env)], alike=specs.are_alike(env))
-    with pytest.raises(UserError, match=r"in the groups adversary and agent, .* use actor=multi_agent"):
+    with pytest.raises(UserError, match=r"in the groups adversary and agent, .* Write actor=multi_agent"):
         chosen.build("critic")(env, chosen.build("actor")(env))
 
 
@@ -111,22 +111,26 @@ def test_agents_that_are_alike_are_offered_one_group():
         (
             TAG,
             {"group_map": "all_in_one_group"},
-            "^env.group_map=all_in_one_group: adversary_0 observes 16 numbers and chooses of 5 and agent_0 "
-            "observes 14 .*; use env.group_map=null, which goes by names, or env.group_map=one_",
+            "^env.group_map=all_in_one_group: .*, but adversary_0 observes 16 numbers and has 5 actions "
+            r"and agent_0 observes 14 .*\. Write env.group_map=null \(by names\), or env.group_map=one_",
         ),
-        (TAG, {"group_map": {"all": ["agent_0"]}}, "each agent should be in one group; .* has adversary_0, "),
-        ("simple_spread_v3", {}, r"no such game; use mpe2/simple_spread_v3"),
-        ("mpe2/simple_spred_v3", {}, r"no such game; use mpe2/simple_spread_v3"),
-        ("classic/tictactoe_v3", {}, r"players take turns; write env=self_play env\.id=classic/tictactoe_v3"),
-        (SPREAD, {"cycles": 3}, "could not be made: .*unexpected keyword argument 'cycles'"),
+        (
+            TAG,
+            {"group_map": {"all": ["agent_0"]}},
+            "each agent should be in one group. The agents of .* are adversary_0, ",
+        ),
+        ("simple_spread_v3", {}, r"no such game. Write mpe2/simple_spread_v3"),
+        ("mpe2/simple_spred_v3", {}, r"no such game. Write mpe2/simple_spread_v3"),
+        ("classic/tictactoe_v3", {}, r"a turn-based game\. Write env=self_play env\.id=classic/tictactoe_v3"),
+        (SPREAD, {"cycles": 3}, "cannot be created: .*unexpected keyword argument 'cycles'"),
         (
             "tests.fakes.pettingzoo_env:Hint",
             {},
-            "could not be made: module 'tests.fakes.pettingzoo_env' has no attribute 'Hint'",
+            "cannot be created: module 'tests.fakes.pettingzoo_env' has no attribute 'Hint'",
         ),
-        ("hunters:Hunt", {}, "could not be made: No module named 'hunters'; put it beside"),
-        ("tests.fakes.envs:Team", {"num_agents": 3}, "could not be made"),
-        ("collections:Counter", {}, "made a Counter, and no task of PettingZoo's. One of your own is"),
+        ("hunters:Hunt", {}, "cannot be created: No module named 'hunters'. Put it next to"),
+        ("tests.fakes.envs:Team", {"num_agents": 3}, "cannot be created"),
+        ("collections:Counter", {}, "made a Counter, no PettingZoo environment. Your own environment is"),
     ],
 )
 def test_what_cannot_be_made_is_told_in_a_line(id, more, told):

@@ -259,7 +259,9 @@ def test_what_is_stacked_from_step_to_step_earlier_policies_have_not():
     env = envs.make_env(chosen.build("env"), chosen.transform_builders, num_envs=2, seed=0)
     with (
         closing(env),
-        pytest.raises(UserError, match=r"env\.opponents: .* what CatFrames writes; leave it out"),
+        pytest.raises(
+            UserError, match=r"env\.opponents: .* cannot use CatFrames, which needs earlier steps. Leave"
+        ),
     ):
         collectors.make_collector(env, None, chosen.build("actor")(env), **COLLECTS)
 
@@ -287,23 +289,26 @@ def test_a_game_of_one_s_own_says_what_is_allowed_where_it_likes_and_numbers_mov
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["env.id=classic/tictactoe_v3", "env.seat=player_3"], "has player_1 and player_2; null draws one"),
-        (["env.id=classic/tictacto_v3"], "no such game; use classic/tictactoe_v3"),
+        (
+            ["env.id=classic/tictactoe_v3", "env.seat=player_3"],
+            "no such player. Write player_1 or player_2, or null",
+        ),
+        (["env.id=classic/tictacto_v3"], "no such game. Write classic/tictactoe_v3"),
         (
             ["env.id=mpe2/simple_spread_v3"],
-            "no game of turns; write env=pettingzoo env.id=mpe2/simple_spread_v3",
+            "its agents act at once. Write env=pettingzoo env.id=mpe2/simple_spread_v3",
         ),
         (
             ["env.id=tests.fakes.pettingzoo_env:Hunt"],
-            "no game of turns; write env=pettingzoo env.id=tests.fakes.pettingzoo_env:Hunt",
+            "its agents act at once. Write env=pettingzoo env.id=tests.fakes.pettingzoo_env:Hunt",
         ),
         (
             ["env.id=tests.fakes.turn_game:Nym"],
-            r"Nym could not be made: module 'tests.fakes.turn_game' has no attribute 'Nym'$",
+            r"Nym: cannot be created: module 'tests.fakes.turn_game' has no attribute 'Nym'$",
         ),
         (
             ["env.id=tests.fakes.turn_game:Nim", "+env.stonez=3"],
-            "could not be made: .*unexpected keyword argument 'stonez'",
+            "cannot be created: .*unexpected keyword argument 'stonez'",
         ),
     ],
 )
@@ -323,6 +328,6 @@ def test_opponents_that_no_policy_could_be_are_refused(word, instead):
 
 def test_the_package_that_is_missing_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
-    told = r"^env=self_play: pettingzoo is not installed; pip install 'hydrl\[pettingzoo\]'$"
+    told = r"^env=self_play: pettingzoo is not installed\. Run pip install 'hydrl\[pettingzoo\]'\.$"
     with pytest.raises(UserError, match=told):
         self_play.make(GAME)

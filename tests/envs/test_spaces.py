@@ -59,7 +59,7 @@ def test_a_picture_of_numbers_keeps_its_bounds_in_a_space_of_its_own():
 def test_stacked_pictures_that_are_read_as_a_vector_are_told(shape, kind, told, capsys):
     library_setup.warn_once.cache_clear()
     shown_by(Box(0, 255, shape, kind), np.zeros(shape, kind))
-    assert ("stacked pictures that are not uint8" in capsys.readouterr().err) is told
+    assert ("stacked images that are not uint8" in capsys.readouterr().err) is told
 
 
 @pytest.mark.parametrize(("given", "expected"), PICTURES.values(), ids=PICTURES)
@@ -104,7 +104,7 @@ def test_a_tuple_is_a_vector_unless_there_are_pictures_in_it():
 
 
 def test_an_entry_by_a_name_of_the_run_s_own_is_refused():
-    with pytest.raises(UserError, match=r"observes action, a name that a run needs; let a wrapper change it"):
+    with pytest.raises(UserError, match=r"observes action, a reserved name. Rename it in a wrapper"):
         shown_by(Dict(action=Discrete(2)), {"action": 0})
 
 
@@ -112,9 +112,9 @@ def test_places_are_hidden_in_one_vector_or_picture_alone():
     space = Box(0, 255, COUNT.shape, BYTES)
     np.testing.assert_array_equal(shown_by(space, COUNT, [2, 0])["pixels"], COUNT.transpose(2, 0, 1)[[2, 0]])
     np.testing.assert_array_equal(shown_by(Dict(one=Box(0, 9, (3,))), {"one": np.arange(3)}, [1])["one"], [1])
-    with pytest.raises(TypeError, match=r"it has no places observe=\[3\], but 0 to 2"):
+    with pytest.raises(TypeError, match=r"env.observe=\[3\] should be indices of 0 to 2"):
         shown_by(space, COUNT, [3])
-    several = r"observe=\[0\] is for one vector or picture, and it shows camera, goal, speed"
+    several = r"env.observe=\[0\] needs one vector or image, and its observation has camera, goal, speed"
     with pytest.raises(TypeError, match=several):
         spaces.adapt_spaces(Scene(), [0])
 

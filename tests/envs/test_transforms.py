@@ -224,7 +224,7 @@ def test_an_evaluation_plays_whole_episodes_and_a_task_without_a_limit_is_not_cu
 
 def test_episodes_are_counted_before_they_are_cut_and_statistics_may_come_later():
     cut, norm = partial(random_truncation, 0.5), partial(normalizer, ["observation"], 100)
-    with pytest.raises(UserError, match="random_truncation needs the transform StepCounter before it"):
+    with pytest.raises(UserError, match=r"random_truncation: add torchrl.envs.StepCounter before it"):
         envs.make_env(Toy, [cut], seed=0).reset()
     env = envs.make_env(Toy, [norm, StepCounter, cut], num_envs=2, seed=0)
     envs.init_normalizers(env, 100)

@@ -188,10 +188,10 @@ def test_wrappers_are_for_gymnasium_s_tasks():
 # What only making it shows, and what the answer holds.
 LATE = {
     "+env.wrappers.x._target_=gymnasium.wrappers.RescaleAction +env.wrappers.x.min_action=0 "
-    "+env.wrappers.x.max_action=1": f"env.wrappers.x cannot be put around env.id={TASK}: ",
-    f"+env.wrappers.x._target_={__name__}.nothing": f"env.wrappers.x made a str of env.id={TASK}, and no ",
+    "+env.wrappers.x.max_action=1": f"env.wrappers.x: cannot wrap env.id={TASK}: ",
+    f"+env.wrappers.x._target_={__name__}.nothing": "env.wrappers.x: it returned a str. Write ",
     "+env.wrappers.x._target_=gymnasium.wrappers.FrameStackObservation +env.wrappers.x.stack_size=2 "
-    "+env.wrappers.x.training_only=true": "env.wrappers.x.training_only=true: it makes another "
+    "+env.wrappers.x.training_only=true": "env.wrappers.x.training_only=true: it changes the "
     "observation_space",
 }
 

@@ -383,9 +383,7 @@ def test_errors_become_priorities_and_what_is_drawn_too_often_weighs_less(name):
 def test_a_loss_that_writes_no_priorities_is_refused():
     loss = reading()
     minibatches = replay(prioritised(), loss=loss, updates=2, size=5, warmup_frames=0, draw="minibatch")
-    with pytest.raises(
-        UserError, match=r"buffer\.sampler draws by priorities and SimpleNamespace writes none"
-    ):
+    with pytest.raises(UserError, match=r"buffer\.sampler: SimpleNamespace writes no priorities"):
         list(minibatches(numbered(0, 10)))
 
 
@@ -464,8 +462,8 @@ def test_a_return_outside_the_support_is_said_once(monkeypatch, capsys):
     check(paid([[9.0, 0.0], [-1.0, -3.0]], [[0, 0], [0, 0]]))  # 1.875 + 9 / 16
     check(paid([[9.0, 0.0], [-1.0, -3.0]], [[0, 0], [0, 0]]))
     assert capsys.readouterr().err == (
-        "warning: a discounted return of 2.438 is outside actor.v_min=-2 to actor.v_max=2 and is learned as "
-        "the nearer of them; set both around the returns, or scale the rewards\n"
+        "warning: a discounted return of 2.438 is outside actor.v_min=-2 to actor.v_max=2, and is clipped to "
+        "them. Set both around the returns, or scale the rewards.\n"
     )
 
 

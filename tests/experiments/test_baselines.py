@@ -86,7 +86,7 @@ def test_the_page_tells_what_was_drawn_and_where_it_is_from(tmp_path):
     link = "https://github.com/kengz/SLM-Lab/blob/96be393/docs/BENCHMARKS.md"
     how = f"moving average of returns at the end | [SLM-Lab]({link})"
     assert f"| DQN | CartPole v1 | 4 | - | 240 @ 200,000 | {how} |" in page
-    assert page.count("Nothing that others published was found for this task.") == 1
+    assert page.count("There are no published returns for this environment.") == 1
     assert f"published={mine},dqn out=" in page
     drawn = (tmp_path / "out" / "curves-cartpole.svg").read_text()
     assert "<!-- mine, our | logs (5 seeds) -->" in drawn
@@ -96,13 +96,13 @@ def test_the_page_tells_what_was_drawn_and_where_it_is_from(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task,frames\n", "its first line has to be task,version,method,frames,return,std,seeds,source"),
+        ("task,frames\n", "wrong header. Write task,version,method,frames,return,std,seeds,source"),
         (HEAD + "X,,sac,0,1,,1,us,last,\n", "line 2: frames=0: .*greater than 0"),
         (HEAD + "X,,sac,5,nan,,1,us,last,\n", "line 2: return=nan: "),
         (HEAD + "X,,sac,5,1,,1,,last,\n", "line 2: source=: "),
         (HEAD + "X,,sac,5,1,,1,us\n", "line 2: protocol=None: "),
         (HEAD + "X,,sac,5,1,,1,us,last,,more\n", "line 2: beyond the columns="),
-        (HEAD + "X,,sac,5,1,,1,us,last,\n", "no such figure; of cartpole there is none; tasks are X"),
+        (HEAD + "X,,sac,5,1,,1,us,last,\n", "no such published returns for cartpole. Environments: X"),
     ],
 )
 def test_a_wrong_file_is_told_in_a_line(tmp_path, text, message):

@@ -111,7 +111,7 @@ def test_a_stopped_run_saves_and_one_left_behind_does_too(tmp_path, member, caps
         signal.raise_signal(signal.SIGHUP)
     assert left.code == 143
     assert all((run.folder / "saved").exists() for run in (stopped, left))
-    assert capsys.readouterr().out == "\nwaits for 1 to save and end; another Ctrl-C kills\n"
+    assert capsys.readouterr().out == "\nwaiting for 1 runs to save; another Ctrl-C kills them\n"
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
 
 

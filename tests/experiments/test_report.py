@@ -98,9 +98,9 @@ def test_an_interval_narrows_with_more_runs_and_resamples_within_groups():
     assert width < np.ptp(estimate(np.mean, few)[1:]) / 5
     assert width == pytest.approx(2 * 1.96 * many.std() / 2000**0.5, rel=0.1)  # as for a normal mean
     # Groups differ a lot and their runs not at all: only drawing runs across groups would spread.
-    assert estimate(probability_of_improvement, np.full(4, 9.0), np.full(3, 1.0)).tolist() == [1, 1, 1]
-    value, *limits = estimate(iqm, np.arange(2.0))
-    assert value == 0.5
+    assert estimate(probability_of_improvement, np.full(6, 9.0), np.full(5, 1.0)).tolist() == [1, 1, 1]
+    value, *limits = estimate(iqm, np.arange(4.0))
+    assert value == 1.5
     assert np.isnan(limits).all()
 
 
@@ -122,11 +122,22 @@ def test_a_curve_carries_a_shorter_run_on(tmp_path):
     assert seeds[0][0, 1] == 20
 
 
-def test_two_thresholds_of_a_task_have_one_name_in_its_picture(tmp_path):
-    folders = [make_run(tmp_path / str(n), 5, n, solved_at=100.0 + n) for n in range(2)]
+def test_a_reward_threshold_far_from_the_curves_does_not_flatten_them(tmp_path):
+    thresholds = [0.0, 72.0, 74.0, -18.0]  # the curves reach from 5 to 50, and 22.5 more are allowed
+    folders = [make_run(tmp_path / str(n), 5, n, solved_at=mark) for n, mark in enumerate(thresholds)]
     loaded = runs.load_runs(folders)[0]
-    figures.draw_curves(loaded, figures.assign_styles(loaded), tmp_path / "curves.svg")
-    assert (tmp_path / "curves.svg").read_text().count("<!-- solved -->") == 1
+    for shown in (True, False):
+        file = tmp_path / "curves.svg"
+        figures.draw_curves(loaded, figures.assign_styles(loaded), file, reward_threshold=shown)
+        named = re.findall("<!-- (reward threshold .*) -->", file.read_text())
+        far = ["reward threshold -18, outside the figure", "reward threshold 74, outside the figure"]
+        assert sorted(named) == shown * sorted([*far, "reward threshold 0", "reward threshold 72"])
+    panels = Figure().subplots(1, 2)
+    for axes in panels:
+        axes.plot([0, 1], [5, 50])
+    figures.draw_thresholds(panels, thresholds)
+    assert [axes.get_lines()[1].get_ydata()[0] for axes in panels] == [0, 0]
+    assert all(axes.dataLim.y0 > -3 and axes.dataLim.y1 == 72 for axes in panels)
 
 
 def test_groups_of_a_task_look_unlike_and_a_group_the_same_on_all_of_its_tasks(tmp_path):
@@ -173,8 +184,8 @@ def test_unfit_runs_are_left_out_and_say_why(tmp_path):
     assert reasons.pop("stopped") == "interrupted after 3000 frames, without a score"
     assert reasons.pop("early") == "diverged after 3000 frames, without a score"
     for name, start in {
-        "killed": "has no summary",
-        "cut": "has no summary",
+        "killed": "no readable summary",
+        "cut": "no readable summary",
         "nan": "summary.json is damaged: ",
         "binary": "config_resolved.yaml is damaged: ",
     }.items():
@@ -208,7 +219,7 @@ def test_what_is_still_being_written_is_read_as_far_as_it_goes(tmp_path):
 
 
 def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
-    for seed in range(4):
+    for seed in range(5):
         for env in ("cartpole", "acrobot"):
             make_run(tmp_path / "runs" / f"a{env}{seed}", 20 + seed, seed, env=env)
             better = {"algo": "dqn", "returns": (50.0, 120.0), "env": env}
@@ -217,15 +228,17 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     make_run(tmp_path / "runs" / "d", 5, status="interrupted")
     out = tmp_path / "out"
     report.main([str(tmp_path / "runs"), f"out={out}"])
-    assert f"{out / 'report.md'}: 17 runs in 2 groups, 1 left out" in capsys.readouterr().out
+    assert f"{out / 'report.md'}: 21 runs in 2 groups, 1 skipped" in capsys.readouterr().out
     page = (out / "report.md").read_text()
-    # A resample's middle two are both the worst run in 13 of 256 cases, more than 2.5%.
-    assert "| `dqn` | 4 | 125.0 [110.0, 140.0] | 125.0 ± 12.9 | 4 of 4 | 2,000 | 4 |" in page
-    assert re.search(r"\| `ppo` \| 4 \| 21\.5 .* \| 0 of 4 \| - \| - \|", page)
-    assert "**Too few seeds for an interval**, 3 are needed: `ppo` on hopper (1)." in page
+    # 2.5% and 97.5% of all 3,125 resamples: 113.3 and 146.7, in steps of 3.3.
+    row = "| `dqn` | 5 | 130.0 ± 15.8 | 110.0 to 150.0 | 130.0 | 116.7 to 146.7 | 5 of 5 | 2,000 | 4 |"
+    assert page.count(row) == 2
+    assert re.search(r"\| `ppo` \| 5 \| 22 .* \| 0 of 5 \| - \| - \|", page)
+    assert "| `ppo` | 1 | 5 | 5 to 5 | 0 of 1 | - | - |" in page  # no interval, and no column for one
+    assert "**Too few seeds for an interval**, 5 are needed: `ppo` on hopper (1)." in page
     assert f"last evaluation: `{tmp_path / 'runs' / 'c'}`." in page
     assert f"| `{tmp_path / 'runs' / 'd'}` | `interrupted after 3000 frames, without a score` |" in page
-    assert page.count("| `dqn` | `ppo` | 1 [1, 1] |") == 2
+    assert page.count("| `dqn` | `ppo` | 1 | 1 to 1 |") == 2
     assert f"python scripts/report.py {tmp_path / 'runs'} out={out}\n" in page
     shown = re.findall(r"\]\((\S+)\)", page)
     left = {path.name for path in out.iterdir()} - set(shown)
@@ -234,8 +247,9 @@ def test_the_report_of_runs_that_a_hand_can_check(tmp_path, capsys):
     (inside, *others) = re.findall(r'src="data:image/png;base64,(\S+)"', browsed)
     assert b64decode(inside) == (out / "curves-acrobot.png").read_bytes()
     assert len(others) == 2
-    assert "<td><code>dqn</code></td>\n<td>4</td>\n<td>125.0 [110.0, 140.0]</td>" in browsed
-    assert len(shown) == 6
+    assert "<td><code>dqn</code></td>\n<td>5</td>\n<td>130.0 ± 15.8</td>" in browsed
+    assert len(shown) == 9 + 1  # three formats, and the paper
+    assert (out / "curves-cartpole.pdf").read_bytes()[:4] == b"%PDF"
     pixels = (image.imread(out / "curves-cartpole.png")[..., :3] * 255).round().astype(int)
     for colour in ((0, 114, 178), (213, 94, 0)):
         assert (abs(pixels - colour).max(axis=-1) <= 2).sum() > 300
@@ -291,23 +305,23 @@ def test_numbers_have_about_three_digits(value, shown):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no folder was given"),
-        (["{tmp}/none"], "there is no such folder"),
-        (["{tmp}/empty"], "no run lies there or below"),
+        ([], "no folder. Name folders"),
+        (["{tmp}/none"], "no such folder"),
+        (["{tmp}/empty"], "no finished run there: no run folder, at any depth"),
         (
             ["{tmp}/run", "titles=x"],
-            "titles=x: there is no such folder, .* keys are out, title, seconds, published",
+            "titles=x: no such folder .* Keys: out, title, seconds, reward_threshold, published",
         ),
-        (["{tmp}/run", "{tmp}/lr=1"], "lr=1: there is no such folder; give those of runs"),
+        (["{tmp}/run", "{tmp}/lr=1"], "lr=1: no such folder. Name folders of runs"),
         (["{tmp}/run", "seconds=maybe"], "seconds=maybe: .*not a valid bool"),
         (
             ["{tmp}/run", "published=sac"],
-            r"published=sac: there is no such figure; of CartPole there is by A2C, ",
+            "published=sac: no such published returns for CartPole. Methods: A2C, ",
         ),
         (["{tmp}/run", "published=no.csv"], "published=no.csv: cannot be read"),
-        (["{tmp}/run", "out={tmp}/run"], "something other than a report"),
+        (["{tmp}/run", "out={tmp}/run"], "exists and is no report"),
         (["{tmp}/run", "out={tmp}/run/summary.json/x"], "cannot be written: Not a directory"),
-        (["{tmp}/stopped"], r"none of the runs there can be counted; .*/stopped: interrupted"),
+        (["{tmp}/stopped"], r"no finished run there: .*/stopped: interrupted"),
     ],
 )
 def test_wrong_words_are_told_in_a_line(tmp_path, words, message):
@@ -344,4 +358,4 @@ def test_a_report_without_seconds_with_a_title_from_a_folder_named_like_a_key(tm
     assert page.startswith("# How it, went: 1\n")
     assert "seconds" not in page.lower().partition("## commands")[0]
     assert "title=mine 'title=How it, went: 1' seconds=false out=made\n" in page
-    assert "seconds of the loop" not in (tmp_path / "made" / "curves-cartpole.svg").read_text()
+    assert "training time" not in (tmp_path / "made" / "curves-cartpole.svg").read_text()

@@ -152,14 +152,14 @@ def test_a_search_draws_keys_of_the_parts_that_tuned_numbers_choose():
         ("seeds=0.5", "seeds="),
         ("search=dqm", "search=dqm: no such option. Try dqn, base, ppo, sac"),
         ("algo=dqm", "=dqm: no such option"),
-        ("seed=3", "seed: the search says this for each run; it has search, trials, seeds"),
-        ("hydra.run.dir=x", "hydra.run.dir: the search says this for each run"),
+        ("seed=3", "seed: the search sets it. Use search, trials, seeds"),
+        ("hydra.run.dir=x", "hydra.run.dir: the search sets it"),
         ("optim.lrr=1", r"optim.lrr=1: no such key. Write optim.lr=1."),
         ("optim.lr=interval(1,0)", "optim.lr=interval"),
         ("optim.lr=tag(log,interval(0,1))", "optim.lr=tag"),
         ("optim.lr=interval(1", r"optim.lr=interval\(1: this cannot be read"),
-        ("search=base", "nothing is left to draw"),
-        ("out=", "out= names no folder; write out=DIR"),
+        ("search=base", "search: no ranges. Add one"),
+        ("out=", "out=: no folder. Write out=DIR"),
         ("--config-dir=nosuch", "nosuch: no such folder. Name one that holds actor/"),
         ("search=ppo", r"search.space.loss.module.clip_epsilon: Interpolation key .* not found"),
         (
@@ -228,7 +228,7 @@ def test_running_means_over_seeds_decide_which_trial_is_cut_short(monkeypatch, t
     assert started == ["0/0", "0/1", "1/0", "1/1", "2/0", "3/0", "3/1"]
     assert study.trials[0].params == {"optim.lr": 2e-3}  # the present number
     assert lines[0] == "#0  100.0  lr=0.002"
-    assert lines[2].startswith("#2  49.0, cut short  lr=0.00")
+    assert lines[2].startswith("#2  49.0, pruned  lr=0.00")
     # Only the best trial can be gone on with.
     assert {path.parts[-3] for path in tmp_path.glob("*/*/checkpoints")} == {"trial-0000"}
 
@@ -241,10 +241,10 @@ def test_a_search_takes_what_it_is_told_to_maximise(monkeypatch, tmp_path):
     assert study.trials[0].intermediate_values == {1: 0.4, 3: pytest.approx(0.45)}
     assert lines[0] == "#0  0.5  lr=0.002"
     with pytest.raises(
-        UserError, match="holds another search, with maximise=eval/is_success where this has no"
+        UserError, match="another search, with maximise=eval/is_success where this one has no"
     ):
         searched(monkeypatch, tmp_path / "one", "trials=2", outcome=read)
-    with pytest.raises(UserError, match="does not have it; it has eval/return_mean, eval/is_success"):
+    with pytest.raises(UserError, match=r"has no such metric\. Use one of eval/return_mean, eval/is_success"):
         searched(monkeypatch, tmp_path / "other", "trials=1", "maximise=eval/speed", outcome=read)
 
 
@@ -282,8 +282,8 @@ def test_the_present_numbers_are_tried_again_where_they_failed_and_told_where_th
         "optim.eps=interval(1e-6,1e-5)",
         outcome=lambda *_: ({}, 5.0, 0),
     )
-    outside = "for the present 1e-08 is not in optim.eps=interval(1e-6,1e-5)"
-    assert lines[0] == f"the first trial draws optim.eps too, {outside}"
+    outside = "1e-08 is outside optim.eps=interval(1e-6,1e-5)"
+    assert lines[0] == f"the first trial samples optim.eps: {outside}"
     assert lines[1].startswith("#0  5.0  lr=0.002 eps=")
 
 
@@ -313,13 +313,13 @@ def test_a_finished_search_runs_nothing_and_another_one_has_no_place_there(monke
     searched(monkeypatch, tmp_path, outcome=read)
     assert searched(monkeypatch, tmp_path, outcome=read)[1] == []
     differs = {
-        "seeds=0,2": "with seeds=0,1 where this has seeds=0,2;",
-        "optim.lr=interval(1e-3,8e-3)": "where this has 'optim.lr=interval(1e-3,8e-3)';",
-        "optim.eps=choice(1e-8)": "with nothing where this has 'optim.eps=choice(1e-8)';",
-        "optim=adamw": "with nothing where this has optim=adamw;",
+        "seeds=0,2": "with seeds=0,1 where this one has seeds=0,2.",
+        "optim.lr=interval(1e-3,8e-3)": "where this one has 'optim.lr=interval(1e-3,8e-3)'.",
+        "optim.eps=choice(1e-8)": "with nothing where this one has 'optim.eps=choice(1e-8)'.",
+        "optim=adamw": "with nothing where this one has optim=adamw.",
     }
     for word, difference in differs.items():
-        with pytest.raises(UserError, match=f"holds another search, .*{re.escape(difference)} go on with it"):
+        with pytest.raises(UserError, match=f"another search, .*{re.escape(difference)} Use the same"):
             searched(monkeypatch, tmp_path, word, outcome=read)
 
 
@@ -407,19 +407,22 @@ def test_what_another_machine_took_over_is_not_told_twice(monkeypatch, tmp_path)
 
     study, _, lines = shared(monkeypatch, tmp_path, "one", "trials=1", outcome=outcome)
     assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
-    assert lines[0] == "#0  is made elsewhere, as nothing was heard of it for 300 seconds  lr=0.002"
+    assert lines[0] == "#0  repeated by another process: no heartbeat for 300 seconds  lr=0.002"
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("study.db", "storage=study.db is no database's URL; write storage=postgresql://USER@HOST/DATABASE"),
-        ("nosuch://me:secret@host/d", "storage=nosuch://me:***@host/d is no database's URL; write storage="),
+        ("study.db", "storage=study.db: not a database URL. Write storage=postgresql://USER@HOST/DATABASE"),
+        ("nosuch://me:secret@host/d", "storage=nosuch://me:***@host/d: not a database URL. Write storage="),
         (
             "mssql+pymssql://me:secret@h/d",
-            "storage=mssql+pymssql://me:***@h/d needs a driver of mssql+pymssql",
+            "storage=mssql+pymssql://me:***@h/d: no driver. Install one for mssql+pymssql",
         ),
-        ("mysql+pymysql://me@host/d", "storage=mysql+pymysql://me@host/d needs pip install 'pymysql'"),
+        (
+            "mysql+pymysql://me@host/d",
+            "@host/d: no driver. Run pip install 'pymysql'",
+        ),
         ("sqlite:////nosuch/folder/x.db", "storage=sqlite:////nosuch/folder/x.db: unable to open database"),
     ],
 )
@@ -441,18 +444,18 @@ def test_a_storage_that_is_gone_ends_the_search_in_a_line(monkeypatch, tmp_path)
     with pytest.raises(RunError) as error, search_storage.report_failure(f"sqlite:///{tmp_path}/shared.db"):
         shared(monkeypatch, tmp_path, "one", outcome=outcome)
     place = f"storage=sqlite:///{tmp_path}/shared.db"
-    assert str(error.value).startswith(f"{place}: no such table: trial_values; what the runs saved is whole")
+    assert str(error.value).startswith(f"{place}: no such table: trial_values. The runs have saved.")
 
 
 def test_a_search_of_another_name_has_the_same_database_and_a_folder_is_one_process_s(monkeypatch, tmp_path):
     shared(monkeypatch, tmp_path, "one", outcome=ends)
-    with pytest.raises(UserError, match=r"study=ours holds another search, .* or name another by study=NAME"):
+    with pytest.raises(UserError, match=r"study=ours: another search, .* or study=NAME for a new search"):
         shared(monkeypatch, tmp_path, "two", "seeds=3", outcome=ends)
     assert not (tmp_path / "two").exists()
     assert shared(monkeypatch, tmp_path, "two", "seeds=3", "study=theirs", outcome=ends)[1] == ["0/3", "1/3"]
     with (tmp_path / "two" / ".lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with pytest.raises(UserError, match=r"in use by another process; .* has an out=DIR of its own"):
+        with pytest.raises(UserError, match=r"in use by another process.* its own out=DIR"):
             shared(monkeypatch, tmp_path, "two", outcome=ends)
 
 

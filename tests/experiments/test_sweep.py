@@ -197,7 +197,7 @@ def test_the_table_says_what_became_of_each_member(jobs: str, swept, tmp_path, f
         ["5", "seed=6", "finished", *SCORES, "dqn-cartpole-seed6"],
     ]
     assert "resume=auto" not in output  # all have ended
-    assert "#0 begins: seed=0\n" in output
+    assert "#0 starts: seed=0\n" in output
     assert "#1 refused: seed=1 is refused\n" in output
     assert "Traceback" not in output
     # One at a time print where the sweep does, but their errors.
@@ -303,7 +303,7 @@ def test_an_interrupted_sweep_begins_no_further_member_and_says_how_to_go_on(swe
     code, table, output = swept("-m seed=0,5,6,7")
     assert code == 143
     assert [row[2] for row in table] == ["finished", "interrupted"]
-    assert f"{tmp_path / 'sweep'}: 1 of 4 finished, 2 not begun" in " ".join(output.split())
+    assert f"{tmp_path / 'sweep'}: 1 of 4 finished, 2 not started" in " ".join(output.split())
     assert f"hydra.sweep.dir={tmp_path / 'sweep'} resume=auto" in output
     assert signal.getsignal(signal.SIGTERM) is before
 

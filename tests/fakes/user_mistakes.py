@@ -133,7 +133,7 @@ MISTAKES: dict[str, list[str]] = {
     "algo=sac env=pendulum target_entropy=-3": ["Write loss.module.target_entropy=-3.\n"],
     "algo=dqn env=cartpole train_frequency=4": ["Write collector.frames_per_batch=4 (frames between "],
     "algo=sac env=pendulum ent_coef=auto": ["Write loss.module.alpha_init=1.0 (the temperature is learned "],
-    # Keys that an algorithm or tuned numbers set for another class; the folder is that of docs/own_parts.md.
+    # Keys that an algorithm or a preset sets for another class; the folder is docs/my_project.
     "--config-dir=docs/my_project/conf algo=ppo env=cartpole actor=net": [
         "actor.init=null: my_nets.actor takes no init, which tuned=ppo/cartpole sets",
         "Add tuned=none ~actor.init ~actor.num_cells ~actor.scale ~actor.scale_init.\n",
@@ -317,7 +317,7 @@ MISTAKES: dict[str, list[str]] = {
     "env=custom env._target_=3": ["error: env._target_=3: should be a valid string"],
     "env=gym env.id=NoSuchEnv-v0": [
         "env.id=NoSuchEnv-v0",
-        "doesn't exist. One of your own is env.id=MODULE:NoSuchEnv-v0, whose module registers it\n",
+        "doesn't exist. For your own environment, write env.id=MODULE:NoSuchEnv-v0; MODULE registers it.\n",
     ],
     "env=gym env.id=CartPol-v1": ["env.id=CartPol-v1", "Did you mean", "CartPole"],
     "env=cartpole +env.gravityy=3": [
@@ -332,9 +332,10 @@ MISTAKES: dict[str, list[str]] = {
     ],
     "env=cartpole +env.sutton_barto_reward=3": ["env.sutton_barto_reward=3: should be true or false"],
     "env=gym env.id=ALE/Pong-v5": [
-        "env.id=ALE/Pong-v5 could not be made: write env=atari env.id=ALE/Pong-v5\n"
+        "env.id=ALE/Pong-v5: cannot be created: it is a game of another option. Write env=atari "
+        "env.id=ALE/Pong-v5.\n"
     ],
-    "env=gym env.id=MinAtar/Breakout-v1": ["write env=minatar env.id=MinAtar/Breakout-v1\n"],
+    "env=gym env.id=MinAtar/Breakout-v1": ["Write env=minatar env.id=MinAtar/Breakout-v1.\n"],
     "env=custom env._target_=no.such.Class": [
         "env._target_=no.such.Class: cannot be imported: No module named 'no'",
         "Put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH.\n",

@@ -101,5 +101,5 @@ def test_what_an_expert_did_not_show_is_told():
         tensor_keys = GAILLoss.default_keys()
 
     data = TensorDict({"pixels": torch.zeros(4, 1), "action": torch.zeros(4, 1)}, [4])
-    with pytest.raises(UserError, match=r"^data has no observation"):
+    with pytest.raises(UserError, match=r"^data: the dataset has no observation"):
         ExpertMinibatches(None, Keys(), data=data, updates=1, size=2)

@@ -70,8 +70,8 @@ def test_actions_are_in_the_space_in_random_and_in_deterministic_mode(name, acti
     [
         *[(-half, half, "") for half in (0.02, 2.0, 200.0)],
         (1_000.0, 1_001.0, ""),
-        (3_000.0, 3_001.0, "between 3,000 and 3,001, where float32 has 4,096 numbers"),
-        (100_000.0, 100_001.0, "between 100,000 and 100,001, where float32 has 128 numbers"),
+        (3_000.0, 3_001.0, "are 3,000 and 3,001, between which float32 has 4,096 values"),
+        (100_000.0, 100_001.0, "are 100,000 and 100,001, between which float32 has 128 values"),
     ],
 )
 def test_bounds_between_which_float32_loses_the_probability_of_an_action_are_told(
@@ -257,7 +257,7 @@ def test_widths_and_activation_are_those_asked_for(name, actions):
 )
 def test_an_unknown_activation_is_refused_before_anything_resets_the_environment(builder, wrong):
     env = toy("one_hot", resettable=False)
-    with pytest.raises(UserError, match=f"activation={wrong} .*Tanh, ReLU"):
+    with pytest.raises(UserError, match=f"activation={wrong}: .*Tanh, ReLU"):
         builder(env, **{**NETWORK, "activation": wrong})
 
 

@@ -96,5 +96,5 @@ def test_it_tells_an_episode_that_begins_from_one_that_is_soon_over(made):
 def test_heads_that_do_not_divide_the_width_are_told_in_a_line():
     chosen = settings(*WORDS, "actor.heads=3")
     env = envs.make_env(chosen.build("env"), chosen.transform_builders)
-    with pytest.raises(UserError, match=r"^actor\.heads=3 does not divide actor\.width=16$"):
+    with pytest.raises(UserError, match=r"^actor\.heads=3: should divide actor\.width=16\.$"):
         chosen.build("actor")(env)

@@ -168,7 +168,7 @@ def test_a_picture_without_bounds_is_read_as_it_is_and_a_line_says_so(kind, low,
     assert not capsys.readouterr().err
     module = encoders.encoder(env, ["pixels"], reader="mlp", scale="bounds")
     assert torch.equal(module(seen)["features"], flat(seen))
-    assert capsys.readouterr().err.startswith("warning: encoder.scale=bounds: a picture without bounds")
+    assert capsys.readouterr().err.startswith("warning: encoder.scale=bounds: an image without bounds")
 
 
 def of_bytes(env: EnvBase) -> nn.Module:
@@ -227,10 +227,10 @@ def test_vectors_alone_are_read_by_hidden_layers_as_they_are():
     [
         (
             {"reader": "cnn"},
-            r"encoder=cnn: its strides leave nothing of pictures of 12 x 12, 36 x 36",
+            r"encoder=cnn: images of 12 x 12 are below 36 x 36",
         ),
-        ({"pixels": "cnn"}, r"encoder\.pixels=cnn: its strides leave nothing"),
-        ({"camera": "cnn"}, r"encoder\.camera=cnn: entries are pixels"),
+        ({"pixels": "cnn"}, r"encoder\.pixels=cnn: images of 12 x 12"),
+        ({"camera": "cnn"}, r"encoder\.camera=cnn: no such entry\. Entries are pixels"),
     ],
 )
 def test_a_reader_that_does_not_fit_is_told_in_a_line(options, told):
@@ -240,15 +240,15 @@ def test_a_reader_that_does_not_fit_is_told_in_a_line(options, told):
 
 def test_a_reader_of_pictures_fits_no_vector():
     env = shows(40, name="Scene-v0")
-    with pytest.raises(UserError, match=r"encoder\.goal=cnn reads pictures, and goal is a vector; use mlp"):
+    with pytest.raises(UserError, match=r"encoder\.goal=cnn: goal is a vector, not an image. Write mlp"):
         encoders.encoder(env, ["camera", "goal"], goal="cnn")
-    with pytest.raises(UserError, match="encoder=impala reads pictures, and there are none in speed"):
+    with pytest.raises(UserError, match="encoder=impala: it is for images, and speed has none"):
         encoders.encoder(env, ["speed"], reader="impala")
-    with pytest.raises(UserError, match=r"encoder.features=64 is of pictures, and there are none in speed"):
+    with pytest.raises(UserError, match=r"encoder.features=64: it is for images, and speed has none"):
         encoders.encoder(env, ["speed"], features=64)
     with pytest.raises(
         UserError,
-        match=r"camera is a picture of 3 x 40 x 40, and what has no encoder reads vectors; use encoder=auto",
+        match=r"camera is an image of 3 x 40 x 40, and a network without encoder reads vectors. Write",
     ):
         actors.categorical(env, **NET)
 
@@ -339,7 +339,7 @@ def test_losses_that_are_kept_apart_take_no_shared_encoder():
     parts = {"actor": actor, "critic": critics.state_value(env, actor, **NET, encoder="shared")}
     networks = {"actor_network": "actor", "critic_network": "critic"}
     apart = partial(ClipPPOLoss, separate_losses=True)
-    with pytest.raises(UserError, match=r"separate_losses=true keeps .*; use critic\.encoder=own"):
+    with pytest.raises(UserError, match=r"separate_losses=true: .* Write critic\.encoder=own"):
         make_loss(apart, parts, env.action_spec, networks, {}, {})
     parts["critic"] = critics.state_value(env, actor, **NET, encoder=encoders.encoder)
     make_loss(apart, parts, env.action_spec, networks, {}, {})

@@ -116,7 +116,7 @@ def test_what_an_agent_is_worth_to_all_stays_within_bounds_however_far_a_state_l
 
 
 def test_a_state_that_is_not_there_is_told_with_what_is():
-    with pytest.raises(UserError, match=r"in_keys=\['map'\].*gives .*'agents', 'observation'"):
+    with pytest.raises(UserError, match=r"in_keys=\['map'\].*Entries are .*'agents', 'observation'"):
         mixers.qmix(team(), mixing_embed_dim=5, in_keys=["map"])
 
 
@@ -195,7 +195,7 @@ def test_each_agent_s_end_is_that_of_all_and_their_reward_the_mean_of_their_own(
     assert read["terminated"].sum() == 8
     assert (read["reward"] == 2.0).all()  # of 1, 2 and 3
     assert read["reward"].shape == (16, 1)
-    assert "have rewards of their own; the mean of them is learned from" in capsys.readouterr().err
+    assert "have different rewards, whose mean is used" in capsys.readouterr().err
 
 
 def test_each_agent_explores_by_itself():

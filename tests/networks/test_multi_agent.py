@@ -254,7 +254,7 @@ def test_a_reward_that_is_no_number_is_told():
 
 
 def test_an_entry_that_is_not_there_is_told_with_those_that_are():
-    with pytest.raises(UserError, match=r"\('agents', 'lidar'\).*gives \('agents', 'observation'\)"):
+    with pytest.raises(UserError, match=r"\('agents', 'lidar'\).*Entries are \('agents', 'observation'\)"):
         multi_agent.actor(team(), **NETWORK | {"in_keys": [("agents", "lidar")]}, share_params=True)
 
 

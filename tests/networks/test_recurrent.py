@@ -187,7 +187,9 @@ def test_what_has_no_memory_costs_its_environments_nothing():
     env = make_env(seed=0, policy=actor)
     assert [type(each).__name__ for each in env.transform] == ["RewardSum", "StepCounter", "CopyTensors"]
     assert isinstance(actor[0], TensorDictModule)
-    with pytest.raises(UserError, match=r"in_keys=\['memory'\]: the environment gives observation"):
+    with pytest.raises(
+        UserError, match=r"in_keys=\['memory'\]: no such entry as memory. Entries are observation"
+    ):
         critics.state_value(env, actor, **{**NETWORK, "in_keys": ["memory"]})
 
 

@@ -84,7 +84,7 @@ def test_a_group_that_is_untrained_draws_its_actions_and_the_other_acts_as_it_le
 
 def test_the_script_scores_sides_that_did_not_learn(folder):
     done = typed(f"run={folder}", "episodes=5", "untrained=agent", script="scripts/evaluate.py")
-    assert "256 frames, and agent not at all" in done.stdout, done.stderr
+    assert "256 frames; untrained: agent" in done.stdout, done.stderr
     scores = json.loads((folder / "evaluation.json").read_text())
     assert scores["untrained"] == ["agent"]
     adversary, agent = (scores["info"][f"{group}/return"] for group in ("adversary", "agent"))
@@ -93,7 +93,7 @@ def test_the_script_scores_sides_that_did_not_learn(folder):
         [(3 * a + b) / 4 for a, b in zip(adversary, agent, strict=True)]
     )
     for untrained in (["prey"], ["agent", "prey"]):
-        with pytest.raises(UserError, match="there are no agents prey; its groups are adversary and agent"):
+        with pytest.raises(UserError, match=r"no such group as prey\. Write adversary or agent"):
             open_run(folder, checkpoint="last", device="cpu", trust=False, untrained=untrained)
 
 

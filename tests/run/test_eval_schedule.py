@@ -18,6 +18,7 @@ import torch
 from hydrl.contrib.ray import cluster as machines
 from hydrl.contrib.ray import evaluation
 from hydrl.errors import UserError, WorkerError
+from hydrl.metric_names import RETURN_MEAN
 from hydrl.run.checkpoint import archive
 from hydrl.run.eval_process import EvalProcess, try_snapshot
 from hydrl.run.eval_schedule import EvalSchedule
@@ -52,7 +53,7 @@ def evaluated(folder: Path) -> dict[int, str]:
 def scores(folder: Path) -> dict[int, str]:
     """The same, as the checkpoints have them."""
     there = dict(archive.readable(archive.archives(folder))).values()
-    return {each["frames"]: str(each[archive.SCORE]) for each in there if archive.SCORE in each}
+    return {each["frames"]: str(each[RETURN_MEAN]) for each in there if RETURN_MEAN in each}
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ def test_a_task_that_is_asked_for_its_picture_is_filmed_at_its_own_speed(tmp_pat
     ("parts", "message"),
     [
         (still(Toy), "Toy cannot be filmed: 'Toy' object has no attribute 'render'"),
-        (still("Blind-v0"), "^env.id=Blind-v0 could not be made: .*render_mode"),
+        (still("Blind-v0"), "^env.id=Blind-v0: cannot be created: .*render_mode"),
         (still("Striped-v0", value=0.5), "Striped-v0 cannot be filmed: its render.. gives no RGB frames"),
     ],
 )
@@ -285,7 +285,7 @@ def test_a_window_shows_the_episodes_that_are_scored_and_the_task_draws_itself(m
             "^render=human: Toy opens no window: it has no render mode human; video=true may",
         ),
         (still("Window-v0", fails=True), "^render=human: Window-v0 opens no window: the lamp broke;"),
-        (still("Blind-v0"), "^env.id=Blind-v0 could not be made: .*render_mode"),
+        (still("Blind-v0"), "^env.id=Blind-v0: cannot be created: .*render_mode"),
     ],
 )
 def test_what_opens_no_window_is_told_in_a_line(parts, message):
@@ -398,7 +398,7 @@ def test_a_film_that_fails_is_said_and_costs_the_run_nothing(run, monkeypatch, c
     ("words", "message"),
     [
         (["env=torchrl_pendulum"], "PendulumEnv cannot be filmed: 'PendulumEnv' object has no attribute"),
-        (["env=gym", "env.id=Blind-v0"], "env.id=Blind-v0 could not be made: "),
+        (["env=gym", "env.id=Blind-v0"], "env.id=Blind-v0: cannot be created: "),
     ],
 )
 def test_what_cannot_be_filmed_is_refused_before_the_run(words, message, run, tmp_path):

@@ -381,6 +381,23 @@ def test_tasks_nobody_tuned_are_run_once_each_and_those_ahead_are_counted(tmp_pa
     assert "hydrl is ahead on 1 of 2 and level on 1." in page
 
 
+def test_the_same_defaults_are_compared_by_welch_s_test(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "ROOT", tmp_path)
+    for loop, offset in (("hydrl", 0), ("sb3", 3)):
+
+        def train(name, seed, offset=offset):
+            return {"return_mean": seed + offset, "frames": 50_000}
+
+        monkeypatch.setattr(benchmark, f"same_defaults_{loop}", train)
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    benchmark.same_defaults(["dqn-cartpole"], [100, 102, 104])
+    page = (tmp_path / "docs" / "results" / "sb3.md").read_text()
+    written = benchmark.written
+    # Two samples of three with standard deviation 2: t = -3 / sqrt(8 / 3), 4 degrees of freedom.
+    assert f"| {written(-3.0)} [{written(-7.533)}, {written(1.533)}] | 0.14 |" in page
+    assert "| `sb3/sac env=pendulum` | 4,000 | - | - | - | - |" in page
+
+
 def test_the_default_s_threads_are_compared_within_a_round_and_a_load(monkeypatch, tmp_path):
     speeds = {  # of one thread and the default in two rounds, alone and beside others
         ("alone", "torch_threads=1"): [10, 20],

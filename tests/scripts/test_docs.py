@@ -12,6 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from hydrl.__main__ import SCRIPTS
+from scripts.docs import pages
 from tests.conftest import ROOT, composed
 
 
@@ -34,10 +35,18 @@ def test_the_site_is_built_without_a_warning_and_its_links_hold(tmp_path: Path):
     assert 'id="hydrl.losses.build.make_loss"' in reference
     assert ":func:" not in reference
     assert "fonts.googleapis.com" not in index
+    assert "url=notes/performance.html" in (tmp_path / "performance.html").read_text()  # an old address
     notebook = (tmp_path / "tutorial.html").read_text()
     shown = ("<video", "data:video/mp4;base64,", "data:image/png;base64,")
     assert [notebook.count(text) for text in shown] == [1, 1, 4]
     assert 'href="acting.html"' in notebook
+
+
+def test_generated_pages_are_what_the_script_writes():
+    for page, text in pages.make_pages().items():
+        assert page.read_text(encoding="utf-8") == text, f"{page.name}: run python scripts/docs/pages.py"
+        images = re.findall(r' (?:src|href)="(.*?)"', text)
+        assert [image for image in images if not (page.parent / image).is_file()] == []
 
 
 def test_every_extra_and_command_is_on_the_page_of_installing():

@@ -12,14 +12,14 @@ from omegaconf import OmegaConf
 
 from hydrl.config import CONFIGS
 from hydrl.config.settings import read_action_spaces
-from hydrl.config.tree import option_names
+from hydrl.config.tree import option_names, paths
 from hydrl.errors import Interrupted, RunError, UserError
 from hydrl.experiments import processes, runs
 from hydrl.experiments.processes import ProcessPool
 from hydrl.experiments.report import format_number
 from scripts import results as script
 from scripts.docs import algorithms_page, results_page
-from tests.conftest import data_of, settings, with_choices
+from tests.conftest import settings
 from tests.experiments.test_report import make_run
 
 DECLARED = OmegaConf.to_container(OmegaConf.load(script.TABLE))
@@ -37,12 +37,6 @@ SMALL = {
     "sources": {"us": "Ourselves"},
     "notes": "All by hand.",
 }
-
-
-@pytest.fixture(autouse=True)
-def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every page that is written has a row for each algorithm."""
-    monkeypatch.setattr(algorithms_page, "compose_run", lambda words: with_choices(*words))
 
 
 def is_tuned(algo: str, env: str) -> bool:
@@ -113,7 +107,7 @@ def test_each_run_is_kept_as_it_ends_and_a_table_goes_on_from_what_is_kept(tmp_p
     printed = capsys.readouterr().out
     assert "0 of 4 runs are kept" in printed
     assert "the others take about 1.2 h" in printed  # twice 6 and twice 30 minutes
-    assert "stopped; the same command goes on" in printed
+    assert "stopped; the same command resumes" in printed
     (first,) = out.glob("dqn-cartpole*/summary.json")
     score = json.loads(first.read_text())["eval/return_mean"]
     assert (
@@ -184,15 +178,22 @@ def test_what_the_script_cannot_do_is_said_before_anything_runs(arguments, messa
         script.main(script.Arguments(**{"page": str(tmp_path / "page.md"), **arguments}))
 
 
-def test_the_algorithms_page_has_each_with_what_it_did(tmp_path):
+def test_the_pages_of_algorithms_have_each_once_with_its_keys_and_scores(tmp_path):
     for seed, score in ((100, 400.0), (101, 500.0)):
         make_run(tmp_path / str(seed), seed=seed, algo="dqn", env="cartpole", score=score)
-    page = algorithms_page.make_page([[runs.read_run(tmp_path / "100"), runs.read_run(tmp_path / "101")], []])
-    lines = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
-    assert lines.keys() == {f"algo={choice}" for choice in option_names(CONFIGS / "algo")}
-    for name, line in lines.items():
-        chosen = settings(name, *data_of(name.removeprefix("algo=")))
-        assert chosen.loss.module["_target_"].rpartition(".")[2] in line
-        assert f"| {', '.join(read_action_spaces()[chosen.algo])} |" in line
-    assert "450.0 ± 70.7" in lines["algo=dqn"]
-    assert "±" not in lines["algo=sac"]
+    row = [runs.read_run(tmp_path / str(seed)) for seed in (100, 101)]
+    pages = algorithms_page.make_pages([row, []])
+    listed = re.findall(r"^\| \[.*\]\((.*)#(.*)\) \| `algo=(\w+)` \| (.*?) \|", pages["algorithms.md"], re.M)
+    assert sorted(algo for _, _, algo, _ in listed) == option_names(CONFIGS / "algo")
+    for page, heading, algo, spaces in listed:
+        headings = [algorithms_page.anchor(title) for title in re.findall("^## (.*)$", pages[page], re.M)]
+        assert heading in headings
+        assert spaces.split(", ") == [
+            kind.removeprefix("multi-agent ") for kind in read_action_spaces()[algo]
+        ]
+    for family in algorithms_page.FACTS["families"].values():
+        for algo, facts in family["algorithms"].items():
+            known = {*paths(algorithms_page.settings_of(algo))}
+            assert {*facts["keys"]} <= known
+    assert "| 450.0 ± 70.7 |" in pages["algorithms/dqn.md"]
+    assert not any("| ms a frame |" in text for name, text in pages.items() if name != "algorithms/dqn.md")

@@ -23,6 +23,8 @@ from hydrl.training.update import Update
 from tests.conftest import loss_of, settings
 from tests.fakes.envs import Team, Toy
 
+LEARNERS = [SimpleNamespace(update=SimpleNamespace(learning_rate=0.5))]
+
 
 def batch(shape, ends: dict, returns: dict) -> TensorDict:
     done, reward, steps = (
@@ -103,7 +105,7 @@ def test_the_policy_s_entropy_is_logged_beside_the_loss_s_term_of_it():
 
 
 def test_a_number_of_hydrl_s_own_keeps_its_name_before_a_loss_s():
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics = Metrics(LEARNERS, None)
     taken = {"return": torch.tensor(7.0), "loss_return": torch.tensor(8.0)}
     metrics.learned(batch((5,), {(0,): 4}, {(0,): 10.0}), [TensorDict(taken)])
     row = metrics.row()
@@ -123,7 +125,7 @@ def test_the_time_items_take_to_come_is_counted_and_the_time_they_are_used_is_no
             yield item
 
     spent = Clock()
-    for _ in timed("time/test", slowly()):
+    for _ in timed(slowly(), "time/test"):
         work(10.0)
     assert clock[0] == 36.0
     assert spent.activities["time/test"] == pytest.approx(6)
@@ -164,10 +166,10 @@ def losses(*values: float) -> list[TensorDict]:
 
 
 def test_a_row_averages_everything_since_the_last():
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics = Metrics(LEARNERS, None)
     metrics.learned(batch((5,), {(0,): 4, (1,): 4}, {(0,): 10.0, (1,): 20.0}), losses(1.0, 3.0))
     state = metrics.state_dict()
-    again = Metrics(metrics.update, None)
+    again = Metrics(metrics.learners, None)
     again.load_state_dict(state)
     for each in (metrics, again):  # as well where the process changed in between
         each.learned(batch((5,), {(2,): 4}, {(2,): 60.0}), losses(6.0))
@@ -187,7 +189,7 @@ def played(steps: int, *transforms) -> TensorDict:
 
 
 def test_before_an_episode_has_ended_a_row_has_the_raw_reward_of_a_step():
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics = Metrics(LEARNERS, None)
     scaled = lambda: RewardScaling(loc=3.0, scale=0.01)  # noqa: E731
     metrics.learned(played(50, scaled), [])
     assert metrics.row()["train/reward"] == 1.0
@@ -197,10 +199,10 @@ def test_before_an_episode_has_ended_a_row_has_the_raw_reward_of_a_step():
 
 def test_the_reward_of_a_step_is_the_mean_over_agents_and_over_all_since_the_last_row():
     env = envs.make_env(Team, [StepCounter], num_envs=3, seed=0)  # pays 1 and 2
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics = Metrics(LEARNERS, None)
     team, toys = env.rollout(8, break_when_any_done=False), played(8)
     metrics.learned(team, [])
-    again = Metrics(metrics.update, None)
+    again = Metrics(metrics.learners, None)
     again.load_state_dict(metrics.state_dict())
     for each in (metrics, again):
         each.learned(toys, [])
@@ -211,9 +213,9 @@ def test_the_reward_of_a_step_is_the_mean_over_agents_and_over_all_since_the_las
 def test_what_random_truncation_ended_is_counted_and_no_return():
     frames = batch((5,), {(1,): 2, (3,): 1, (4,): 3}, {(1,): 5.0, (3,): 1.0, (4,): 7.0})
     frames["next", "cut_short"] = torch.tensor([0, 1, 0, 1, 0], dtype=torch.bool)[:, None]
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics = Metrics(LEARNERS, None)
     metrics.learned(frames, [])
-    again = Metrics(metrics.update, None)
+    again = Metrics(metrics.learners, None)
     again.load_state_dict(metrics.state_dict())
     for each in (metrics, again):
         each.learned(frames, [])
@@ -225,7 +227,7 @@ def test_what_random_truncation_ended_is_counted_and_no_return():
 
 
 def test_an_older_checkpoint_s_open_row_goes_on_without_what_it_lacks():
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics = Metrics(LEARNERS, None)
     metrics.learned(played(1), losses(2.0))
     state = metrics.state_dict()
     del state["steps"]

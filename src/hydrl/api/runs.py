@@ -29,7 +29,7 @@ from hydrl.experience.forkserver import END_WITH_PARENT
 from hydrl.library_setup import quieten_libraries
 from hydrl.run import Session, rendering
 from hydrl.run.checkpoint.resume_command import expand
-from hydrl.run.logging.console import closing_rows
+from hydrl.run.logging.console import summary_rows
 from hydrl.run.process import choose_device
 from hydrl.run.run_folder import CONFIG, metric_rows, require_run, summary
 from hydrl.run.video import record_episode
@@ -157,7 +157,7 @@ class Run:
         summary = self.summary
         if not summary:
             return printable(f"<Run in {self.folder}, which has not ended>")
-        rows = closing_rows(summary, self.folder)
+        rows = summary_rows(summary, self.folder)
         result = rows.get("evaluation", "not evaluated")
         return printable(f"<Run of {describe(summary)}: {result}, in {rows['folder']}>")
 
@@ -169,7 +169,7 @@ class Run:
         curves = b64encode(image_file.read_bytes()).decode() if image_file.is_file() else ""
         rows = "".join(
             f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>"
-            for name, text in closing_rows(summary, self.folder).items()
+            for name, text in summary_rows(summary, self.folder).items()
         )
         image = f'<img alt="curves" width="560" src="data:image/png;base64,{curves}">' if curves else ""
         return f"<h4>{escape(describe(summary))}</h4>{image}<table>{rows}</table>"
@@ -267,7 +267,7 @@ def sweep(*words: str, folder: str | Path | None = None, **keys: Any) -> list[Ru
     if own := next((key for key, value in keys.items() if callable(value)), None):
         raise UserError(
             f"{own}={keys[own]!r}: members are processes of their own, which have no such class; make it a "
-            "choice in a folder (docs/own_parts.md)"
+            "choice in a folder (docs/own_components.md)"
         )
     plain_keys = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in keys.items()}
     several = {

@@ -20,7 +20,7 @@ def compiler() -> str:
 
 
 def choose_compile(loss: str, updates: int, least: int | None, *, recurrent: bool) -> tuple[bool, str]:
-    """Whether the update is to be compiled, and why; docs/performance.md has the measurements.
+    """Whether the update is to be compiled, and why; docs/notes/performance.md has the measurements.
 
     Args:
         loss: the name of its class.

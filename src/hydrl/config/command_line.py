@@ -162,6 +162,8 @@ def job(train: Callable[[DictConfig], None]) -> Callable[[DictConfig], None]:
 
     @wraps(train)
     def wrapper(cfg: DictConfig) -> None:
+        if "torch" not in sys.modules:
+            gc.disable()  # importing it makes much and no garbage; process.prepare turns it on again
         drop_added_words()
         try:
             train(cfg)

@@ -1,4 +1,4 @@
-"""Offline datasets for training: a run's replay buffer or a file of transitions, and its collector."""
+"""Offline datasets for training: loading as a replay buffer, and the collector that samples it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -14,14 +14,14 @@ from torchrl.envs import ObservationNorm, Transform, TransformedEnv
 
 from hydrl.datasets import files
 from hydrl.datasets.convert import (
-    FORMAT,
     check_task,
     check_transforms,
+    is_old_format,
     read_about,
     reward_transforms,
     to_env_rows,
 )
-from hydrl.datasets.from_run import is_normalized, read_run_buffer
+from hydrl.datasets.from_run import RECORD_ADVICE, is_normalized, read_run_buffer
 from hydrl.envs.external_env import GymIO
 from hydrl.envs.gymnasium import gymnasium_env
 from hydrl.envs.normalization import fit_normalizer, normalizers
@@ -48,7 +48,7 @@ def load_dataset(
     sequence: int | None = None,
     make_env: Callable[..., TransformedEnv] | None = None,
 ) -> ReplayBuffer:
-    """Offline dataset as a replay buffer that samples uniformly, with replacement.
+    """Offline dataset as a replay buffer with uniform sampling, with replacement.
 
     Rows are stored in the environment's own units; samples have the transforms of ``env`` applied. Its
     observation normalizers are fitted to the dataset.
@@ -58,24 +58,24 @@ def load_dataset(
         policy: reads the observations.
         path: a run folder (its newest checkpoint), a checkpoint, or a path for
             :func:`hydrl.datasets.files.read_columns`.
-        task: task of this run; the dataset has to be of the same.
+        task: environment of this run; the dataset has to be of the same.
         kind: ``run`` for a run's replay buffer, else the file format.
         key: the key the user set, for messages.
         sequence: consecutive rows of an episode sampled together, with returns-to-go; ``None`` samples
             single rows.
-        make_env: builds such an environment; the dataset is in the spaces of its Gymnasium environment.
+        make_env: builds the environment; the dataset is in the spaces of its Gymnasium environment.
 
     Raises:
-        UserError: if there is no data, or it does not match the task, its transforms or its spaces.
+        UserError: if there is no dataset, or it does not match the environment, its transforms or its spaces.
     """
     label, scales, checkpoint = f"{key}={path}", reward_transforms(env), None
     recorded_env: Any
     buffer: Any
     if kind == "run":
-        buffer, scaled, checkpoint, recorded_env = load_run_rows(path, task, key)
-        scales = [] if scaled else scales
+        buffer, is_scaled, checkpoint, recorded_env = load_run_rows(path, task, key)
+        scales = [] if is_scaled else scales
     else:
-        about = read_about(files.minari_folder(Path(path)) if kind == "minari" else Path(path))
+        about = read_about(kind, Path(path))
         check_task(about.get("task"), task, label)
         recorded_env = about.get("env")
         rows = load_file_rows(env, kind, Path(path), label, about, make_env)
@@ -96,26 +96,13 @@ def load_dataset(
 def load_file_rows(
     env: TransformedEnv, kind: Kind, path: Path, label: str, about: Mapping[str, Any], make_env: Any
 ) -> TensorDictBase:
-    """Rows ``[rows]`` of a dataset file.
-
-    Args:
-        env: see :func:`load_dataset`.
-        kind: file format.
-        path: see :func:`load_dataset`.
-        label: how the user named the dataset, for messages.
-        about: contents of its ``about.json``.
-        make_env: see :func:`load_dataset`.
-    """
+    """Transitions ``[rows]`` of a dataset file; ``about`` is its ``about.json``. See :func:`load_dataset`."""
     check_transforms(env, label)
     columns = files.transitions(files.read_columns(kind, path, label))
     if not len(columns["rewards"]):
-        raise UserError(
-            f"{label}: of none of its rows is it known what came next; add {files.NEXT_OBSERVATIONS}"
-        )
-    older = bool(about) and about.get("format") != FORMAT
-    if kind == "minari" and not about:
-        older = files.has_old_minari_format(path)
-    return to_env_rows(columns, env, label, None if older else make_gym_io(make_env, env))
+        raise UserError(f"{label}: no row has a next observation. Add the column {files.NEXT_OBSERVATIONS}.")
+    io = None if is_old_format(kind, path, about) else make_gym_io(make_env, env)
+    return to_env_rows(columns, env, label, io)
 
 
 def make_gym_io(make_env: Any, env: TransformedEnv) -> GymIO | None:
@@ -135,19 +122,17 @@ def load_run_rows(path: str, task: str, key: str) -> tuple[ReplayBuffer, bool, s
         settings.
 
     Raises:
-        UserError: if the run has no replay buffer, is of another task, or stored normalized observations.
+        UserError: if the run has no replay buffer, is of another environment, or stored normalized
+            observations.
     """
     label = f"{key}={path}"
-    buffer, settings, left, archive = read_run_buffer(Path(path), key)
+    buffer, settings, applied, archive = read_run_buffer(Path(path), key)
     check_task(settings["task"], task, label)
     if is_normalized(settings):
-        raise UserError(
-            f"{label}: what that run kept is as its normaliser made it; collect with transforms=plain, or "
-            "play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
-        )
-    for name in left:
-        warn_once(f"{label}: its rewards are as transforms.{name} of that run left them")
-    return buffer, bool(left), str(archive.absolute()), settings.get("env")
+        raise UserError(f"{label}: its observations are normalized. {RECORD_ADVICE}.")
+    for name in applied:
+        warn_once(f"{label}: rewards include transforms.{name} of that run")
+    return buffer, bool(applied), str(archive.absolute()), settings.get("env")
 
 
 def as_sequences(buffer: ReplayBuffer, sequence: int, label: str) -> ReplayBuffer:
@@ -158,21 +143,14 @@ def as_sequences(buffer: ReplayBuffer, sequence: int, label: str) -> ReplayBuffe
     """
     rows = buffer.storage[:]
     if not has_episodes(buffer):
-        raise UserError(
-            f"{label}: an older run kept it and not which episodes its rows are of, so that it is single "
-            "transitions; play its policy, by python scripts/record.py run=RUN out=DIR, and use data=npz "
-            "data.path=DIR"
-        )
+        raise UserError(f"{label}: an older version saved it, without episodes. {RECORD_ADVICE}.")
     if "steps_to_next_obs" in rows.keys():  # noqa: SIM118 - a tensordict's keys
-        raise UserError(f"{label}: its rows are of several steps each; collect with minibatches.n_steps=1")
+        raise UserError(f"{label}: its rows are n-step transitions. Use minibatches.n_steps=1 in that run.")
     if "step_count" not in rows.keys():  # noqa: SIM118
-        raise UserError(
-            f"{label}: its rows do not say which step of an episode they are; collect with a "
-            "StepCounter in transforms"
-        )
+        raise UserError(f"{label}: no step count. Add a StepCounter to transforms of that run.")
     rows = complete_episodes(rows)
     if not len(rows):
-        raise UserError(f"{label}: no episode in it comes to its end, so that no return is known")
+        raise UserError(f"{label}: no complete episode, and so no return. Train that run for longer.")
     windows = EpisodeWindows(rows[EPISODE], sequence)
     sequences = TensorDictReplayBuffer(storage=LazyTensorStorage(len(rows)), sampler=windows)
     sequences.extend(rows)
@@ -194,14 +172,13 @@ def check_policy_inputs(
         UserError: for an entry that is missing, or of another shape or dtype.
     """
     step = env.fake_tensordict().reshape(-1)[0]
-    read = [key for key in policy.in_keys if key not in (*CONTEXT_KEYS, "is_init")]
-    for entry in ("action", *read, *(("next", key) for key in read)):
-        wanted, actual = step.get(entry), rows.get(entry, None)
-        if actual is None or (actual.shape[1:], actual.dtype) != (wanted.shape, wanted.dtype):
-            has = "none" if actual is None else f"{actual.dtype} of shape {list(actual.shape[1:])}"
-            raise UserError(
-                f"{label}: {entry} should be {wanted.dtype} of shape {list(wanted.shape)}; there is {has}"
-            )
+    inputs = [key for key in policy.in_keys if key not in (*CONTEXT_KEYS, "is_init")]
+    for key in ("action", *inputs, *(("next", key) for key in inputs)):
+        expected, actual = step.get(key), rows.get(key, None)
+        if actual is None or (actual.shape[1:], actual.dtype) != (expected.shape, expected.dtype):
+            shape, dtype = ("none", "") if actual is None else (list(actual.shape[1:]), actual.dtype)
+            expected_text = f"{list(expected.shape)} {expected.dtype}"
+            raise UserError(f"{label}: {key} is {shape} {dtype}. The environment has {expected_text}.")
 
 
 def fit_normalizers(env: TransformedEnv, buffer: ReplayBuffer, label: str) -> list[ObservationNorm]:
@@ -213,10 +190,8 @@ def fit_normalizers(env: TransformedEnv, buffer: ReplayBuffer, label: str) -> li
     transforms = normalizers(env)
     for transform in transforms:
         if not isinstance(transform, ObservationNorm):
-            raise UserError(
-                f"{label}: running statistics of observations stand still with data; use "
-                "transforms=normalized init_stats_frames=1_000, which takes them from it"
-            )
+            advice = "Use transforms=normalized init_stats_frames=1_000, which takes them from the dataset"
+            raise UserError(f"{label}: running statistics are not updated by a dataset. {advice}.")
         fit_normalizer(transform, buffer.storage[:].get(transform.in_keys[0]).to(transform.loc.device))
     return transforms
 
@@ -237,8 +212,8 @@ class EnvTransforms(Transform):
         """Rows ``[rows]``, with root and next entries transformed."""
         rows = rows.to(self.device) if self.device is not None else rows
         for transform in self.transforms[0]:
-            places: list[NestedKey] = [*transform.in_keys] if isinstance(transform, ObservationNorm) else []
-            for key in (*places, *(("next", key) for key in transform.in_keys)):
+            root_keys: list[NestedKey] = [*transform.in_keys] * isinstance(transform, ObservationNorm)
+            for key in (*root_keys, *(("next", key) for key in transform.in_keys)):
                 values = rows.get(key)  # statistics may be in double precision, as the environment
                 rows.set(key, transform._apply_transform(values).to(values.dtype))
         return rows

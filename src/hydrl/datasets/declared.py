@@ -30,12 +30,12 @@ def check_memory(sizes: Mapping[str, int]) -> None:
     Raises:
         ValueError: naming the largest column.
     """
-    declared, room = sum(sizes.values()), psutil.virtual_memory().total
-    if declared > room:
+    declared, memory = sum(sizes.values()), psutil.virtual_memory().total
+    if declared > memory:
         largest = max(sizes, key=lambda name: sizes[name])
         raise ValueError(
             f"{largest} declares {sizes[largest] / 1e9:,.1f} GB, all columns {declared / 1e9:,.1f} GB, "
-            f"and this machine has {room / 1e9:,.1f} GB of memory"
+            f"and this machine has {memory / 1e9:,.1f} GB of memory"
         )
 
 
@@ -49,7 +49,7 @@ def check_npz_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     if member.flag_bits & 1:
         raise ValueError(f"{name} is encrypted")
     if member.compress_type not in KNOWN_COMPRESSION:
-        raise ValueError(f"{name} has the unknown compression {member.compress_type}")
+        raise ValueError(f"{name} has an unknown compression, {member.compress_type}")
     try:
         with archive.open(member) as opened:
             version = npy.read_magic(opened)
@@ -57,10 +57,10 @@ def check_npz_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
             shape, _, dtype = header(opened)
             begin = opened.tell()
     except Exception as error:
-        raise ValueError(f"{name} is no array: {short_reason(error)}") from None
-    if not dtype.hasobject and begin + prod(shape) * dtype.itemsize != member.file_size:
-        held = f"{member.file_size - begin:,}"
-        raise ValueError(f"{name} declares {prod(shape) * dtype.itemsize:,} bytes and holds {held}")
+        raise ValueError(f"{name} is not an array: {short_reason(error)}") from None
+    declared, actual = prod(shape) * dtype.itemsize, member.file_size - begin
+    if not dtype.hasobject and declared != actual:
+        raise ValueError(f"{name} declares {declared:,} bytes and has {actual:,}")
 
 
 def hdf5_datasets(opened: Any) -> dict[str, Any]:
@@ -72,22 +72,22 @@ def hdf5_datasets(opened: Any) -> dict[str, Any]:
     import h5py
 
     datasets: dict[str, Any] = {}
-    passed, waiting = set[int](), [("", opened)]
-    while waiting:
-        within, group = waiting.pop()
-        if (address := h5py.h5o.get_info(group.id).addr) in passed:  # a group may hold itself
+    visited, groups = set[int](), [("", opened)]
+    while groups:
+        parent, group = groups.pop()
+        if (address := h5py.h5o.get_info(group.id).addr) in visited:  # a group may contain itself
             continue
-        passed.add(address)
+        visited.add(address)
         for member in group:
-            name = f"{within}/{member}".lstrip("/")
+            name = f"{parent}/{member}".lstrip("/")
             if not isinstance(group.get(member, getlink=True), h5py.HardLink):
-                raise ValueError(f"{name} is a link; copy what it names into the file")
+                raise ValueError(f"{name} is a link. Copy its target into the file")
             node = group[member]
             if isinstance(node, h5py.Group):
-                waiting.append((name, node))
+                groups.append((name, node))
             elif isinstance(node, h5py.Dataset):
                 if node.is_virtual or node.external:
-                    raise ValueError(f"{name} has its values in another file; copy them into this one")
+                    raise ValueError(f"{name} has its values in another file. Copy them into this one")
                 if node.shape is None:
                     raise ValueError(f"{name} has no values")
                 datasets[name] = node
@@ -111,11 +111,9 @@ def check_minari(folder: Path) -> None:
     with h5py.File(file) as opened:
         count, declared = len(opened), metadata.get("total_episodes")
         if not isinstance(declared, int) or not 0 <= declared <= count:
-            raise ValueError(f"metadata.json declares total_episodes={declared}, and the file holds {count}")
-        sizes = {
-            name: prod(dataset.shape) * dataset.dtype.itemsize
-            for name, dataset in hdf5_datasets(opened).items()
-        }
+            raise ValueError(f"metadata.json declares total_episodes={declared}, and the file has {count}")
+        datasets = hdf5_datasets(opened)
+        sizes = {name: prod(node.shape) * node.dtype.itemsize for name, node in datasets.items()}
     check_memory({name: size for name, size in sizes.items() if "/infos/" not in name})
     for name, size in sizes.items():
         check_memory({name: size})

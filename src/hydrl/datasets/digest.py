@@ -23,7 +23,7 @@ def record_data(
 
     Args:
         data: the dataset, if the run has one.
-        settings: of the run, as they are saved.
+        settings: settings of the run, as they are saved.
         point: where the run is resumed; a fork may use another dataset.
 
     Raises:
@@ -43,34 +43,32 @@ def record_data(
     then = point.data
     if not isinstance(then, Mapping):
         warn_once(
-            f"the checkpoint is of an earlier version and does not record which rows of {DATA} the run began "
-            f"with; it goes on with {describe_data(now)}"
+            f"the checkpoint of an earlier version does not record the rows of {DATA}; "
+            f"the run resumes with {describe_data(now)}"
         )
     elif then.get("digest") != now["digest"] and point.is_fork:
-        warn_once(
-            f"the fork learns from {describe_data(now)}; {point.folder} learned from {describe_data(then)}"
-        )
+        warn_once(f"the fork uses {describe_data(now)}; {point.folder} used {describe_data(then)}")
     elif then.get("digest") != now["digest"]:
-        again = then.get("checkpoint")
-        restored = f"name {DATA}={again}, if it is still there" if again else "restore the first"
+        checkpoint = then.get("checkpoint")
+        advice = f"Use {DATA}={checkpoint}" if checkpoint else "Restore the dataset"
         raise UserError(
-            f"{DATA}={now['path']} has other rows than the run began with: {describe_data(then)}, and now "
-            f"{describe_data(now)}; {restored}, or add hydra.run.dir=NEW to fork the run with these"
+            f"{DATA}={now['path']}: the dataset has changed. The run began with {describe_data(then)}; now "
+            f"it has {describe_data(now)}. {advice}, or add hydra.run.dir=NEW to fork the run."
         )
     return now
 
 
-def describe_data(read: Mapping[str, Any]) -> str:
+def describe_data(data: Mapping[str, Any]) -> str:
     """A dataset's rows, path and digest in words."""
-    place = read.get("checkpoint") or read.get("path")
-    return f"{read.get('rows')} rows of {place}, digest {read.get('digest')}"
+    source = data.get("checkpoint") or data.get("path")
+    return f"{data.get('rows')} rows of {source}, digest {data.get('digest')}"
 
 
 def compute_digest(data: ReplayBuffer) -> str:
     """Digest of all rows, in the environment's own units, and of deduplicated frames."""
     digest = blake2b(digest_size=16)
-    beside = [transform.buffer for transform in data._transform if isinstance(transform, FrameDedup)]
-    for buffer in (data, *beside):
+    frames = [transform.buffer for transform in data._transform if isinstance(transform, FrameDedup)]
+    for buffer in (data, *frames):
         rows: TensorDictBase = buffer.storage[:]
         for name, values in sorted(rows.items(True, True), key=lambda item: str(item[0])):
             digest.update(f"{name} {values.dtype} {list(values.shape)} ".encode())

@@ -1,7 +1,7 @@
-"""Dataset files: HDF5 and NumPy archives with D4RL's column names, and Minari datasets.
+"""Dataset files: NumPy archives and HDF5 files with D4RL's column names, and Minari datasets.
 
-A row is a step; all values are in the environment's own units. Observations are the column ``observations``,
-or one column ``observations/NAME`` for each entry.
+A row is a step, in the environment's own units. Observations are the column ``observations``, or one column
+``observations/NAME`` for each entry.
 """
 
 import io
@@ -24,17 +24,16 @@ Columns = dict[str, np.ndarray]
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 NEXT_OBSERVATIONS = "next_observations"
 END_COLUMNS = ("terminals", "timeouts")
-EXTRA = "pip install 'hydrl[minari]'"
 MAX_VALUE = 1e18  # squares of larger values overflow single precision in a minibatch
 
 
 def read_columns(kind: str, path: Path, label: str) -> Columns:
-    """Reads and checks the known columns of a dataset; others are ignored.
+    """Reads and checks the columns of a dataset that hydrl knows.
 
     Args:
         kind: ``npz``, ``h5`` or ``minari``.
         path: a file, or a folder by :mod:`hydrl.datasets.record`; for Minari an id or a folder.
-        label: how the user named it, for messages.
+        label: the dataset as the user named it, for messages.
 
     Raises:
         UserError: if it is missing or unreadable, or a column is missing or does not fit the others.
@@ -45,34 +44,38 @@ def read_columns(kind: str, path: Path, label: str) -> Columns:
     else:
         file = path / f"data.{kind}" if path.is_dir() else path
         if not file.is_file():
-            what = f"no data.{kind} in it" if path.is_dir() else "no such file"
-            raise UserError(f"{label}: there is {what}; {suggest_kind(path, kind)}")
+            missing = f"no data.{kind} in this folder" if path.is_dir() else "no such file"
+            raise UserError(f"{label}: {missing}. {suggest_kind(path, kind)}.")
         try:
             columns, names = READERS[kind](file)
         except UserError:
             raise
         except Exception as error:  # damaged files make NumPy and HDF5 raise anything
-            raise UserError(f"{label} cannot be read as {kind}: {short_reason(error)}") from None
+            raise UserError(f"{label}: cannot be read as {kind}: {short_reason(error)}.") from None
     check_columns(columns, label, names)
     return columns
 
 
-def is_read(name: str) -> bool:
+def is_known(name: str) -> bool:
     """Whether a column of this name is read."""
     return name.partition("/")[0] in (*REQUIRED, NEXT_OBSERVATIONS, *END_COLUMNS)
 
 
-def suggest_kind(path: Path, kind: str = "") -> str:
-    """Advice for a path that is no dataset of ``kind``: the kind it seems to be."""
-    kinds = {
+def guess_kind(path: Path, exclude: str = "") -> str | None:
+    """The option of ``data`` that reads a path, other than ``exclude``; ``None`` if none does."""
+    fits = {
         "npz": path.suffix == ".npz" or (path / "data.npz").is_file(),
         "h5": path.suffix in (".h5", ".hdf5") or (path / "data.h5").is_file(),
-        "run": path.suffix == ".torchrl" or (path / "config_resolved.yaml").is_file(),
-        "minari": (path / "data" / "main_data.hdf5").is_file() or (path / "main_data.hdf5").is_file(),
+        "replay_buffer": path.suffix == ".torchrl" or (path / "config_resolved.yaml").is_file(),
+        "minari": any((folder / "main_data.hdf5").is_file() for folder in (path / "data", path)),
     }
-    others = [other for other, fits in kinds.items() if fits and other != kind]
-    options = ["replay_buffer" if other == "run" else other for other in others]
-    return f"use data={options[0]}" if options else "give another path"
+    return next((kind for kind in fits if fits[kind] and kind != exclude), None)
+
+
+def suggest_kind(path: Path, kind: str) -> str:
+    """Advice for a path that is no dataset of ``kind``."""
+    other = guess_kind(path, exclude=kind)
+    return f"Use data={other}" if other else "Give another path"
 
 
 def read_npz(file: Path) -> tuple[Columns, list[str]]:
@@ -80,18 +83,18 @@ def read_npz(file: Path) -> tuple[Columns, list[str]]:
     with file.open("rb") as opened:
         begin = opened.read(8)
     if begin == b"\x89HDF\r\n\x1a\n":
-        raise ValueError("it is HDF5; use data=h5")
+        raise ValueError("it is HDF5. Use data=h5")
     if begin and not begin.startswith((b"PK", b"\x93NUMPY")):
-        raise ValueError("it is no archive of NumPy's")
+        raise ValueError("not a NumPy archive")
     if begin.startswith(b"\x93NUMPY"):
-        raise ValueError("it holds one array, and not several by name, as numpy.savez writes them")
+        raise ValueError("one array without a name. Write named arrays with numpy.savez")
     columns: Columns = {}
     with np.load(file, allow_pickle=False) as archive:
-        members = {member.filename: member for member in archive.zip.infolist()}
-        held = {name: members.get(f"{name}.npy", members.get(name)) for name in archive.files}
-        read = {name: member for name, member in held.items() if member is not None and is_read(name)}
-        check_memory({name: member.file_size for name, member in read.items()})
-        for name, member in read.items():
+        by_filename = {member.filename: member for member in archive.zip.infolist()}
+        members = {name: by_filename.get(f"{name}.npy", by_filename.get(name)) for name in archive.files}
+        members = {name: member for name, member in members.items() if member and is_known(name)}
+        check_memory({name: member.file_size for name, member in members.items()})
+        for name, member in members.items():
             check_npz_member(archive.zip, member)
             columns[name] = read_value(name, partial(archive.__getitem__, name))
         return columns, archive.files
@@ -113,15 +116,15 @@ def read_h5(file: Path) -> tuple[Columns, list[str]]:
     """Columns of an HDF5 file, named ``GROUP/NAME``, and all names in it."""
     h5py = import_extra("h5py", "data=h5")
     if zipfile.is_zipfile(file):
-        raise ValueError("it is an archive; use data=npz")
+        raise ValueError("it is a NumPy archive. Use data=npz")
     columns: Columns = {}
     with h5py.File(file) as opened:
         datasets = hdf5_datasets(opened)
-        read = {name: dataset for name, dataset in datasets.items() if is_read(name)}
-        check_memory({name: prod(dataset.shape) * dataset.dtype.itemsize for name, dataset in read.items()})
-        for name, dataset in read.items():
+        known = {name: dataset for name, dataset in datasets.items() if is_known(name)}
+        check_memory({name: prod(dataset.shape) * dataset.dtype.itemsize for name, dataset in known.items()})
+        for name, dataset in known.items():
             if dataset.dtype.kind not in "biuf":
-                raise ValueError(f"{name} holds {dataset.dtype}, and numbers are read")
+                raise ValueError(f"{name} has dtype {dataset.dtype}, not numbers")
             columns[name] = read_value(name, partial(dataset.__getitem__, ()))
         return columns, [*datasets]
 
@@ -131,89 +134,76 @@ READERS: dict[str, Callable[[Path], tuple[Columns, list[str]]]] = {"npz": read_n
 
 def read_minari(path: Path, label: str) -> Columns:
     """Columns of a local Minari dataset; nothing is downloaded."""
-    library = import_extra("minari", "data=minari")
-    from minari.storage.datasets_root_dir import get_dataset_path
-
-    inner = next((folder for folder in (path / "data", path) if (folder / "main_data.hdf5").is_file()), None)
-    inner = inner or get_dataset_path(str(path)) / "data"
-    if not (inner / "metadata.json").is_file():
-        fetch = f"`minari download {path}` fetches one of its own; else " if is_minari_name(path) else ""
-        advice = f"{fetch}{suggest_kind(path, 'minari')}"
-        raise UserError(f"{label}: there is no such set of Minari's here; {advice}")
+    minari = import_extra("minari", "data=minari")
+    folder = minari_folder(path)
+    if not (folder / "metadata.json").is_file():
+        advice = suggest_kind(path, "minari")
+        if is_minari_id(path):
+            advice = f"Run minari download {path}, or {advice[0].lower()}{advice[1:]}"
+        raise UserError(f"{label}: no such Minari dataset on this machine. {advice}.")
     try:
-        check_minari(inner)
-        return minari_columns(library.MinariDataset(inner))
+        check_minari(folder)
+        return minari_columns(minari.MinariDataset(folder))
     except Exception as error:  # damaged files make Minari and HDF5 raise anything
-        raise UserError(f"{label} cannot be read as minari: {short_reason(error)}") from None
+        raise UserError(f"{label}: cannot be read as minari: {short_reason(error)}.") from None
 
 
 def minari_columns(dataset: Any) -> Columns:
-    """Columns of a Minari dataset."""
+    """Columns of a Minari dataset; an action mask in ``infos`` becomes an observation."""
     parts: dict[str, list[np.ndarray]] = {}
     for episode in dataset.iterate_episodes():
-        allowed = (episode.infos or {}).get(MASK)
-        beside = [] if allowed is None else [((MASK,), np.asarray(allowed))]
-        for name, values in [*iterate_leaves(episode.observations), *beside]:
+        mask = (episode.infos or {}).get(MASK)
+        masks = [] if mask is None else [((MASK,), np.asarray(mask))]
+        for name, values in [*iterate_leaves(episode.observations), *masks]:
             parts.setdefault("/".join(["observations", *name]), []).append(values[:-1])
             parts.setdefault("/".join([NEXT_OBSERVATIONS, *name]), []).append(values[1:])
-        over, limits = (np.array(flags, bool) for flags in (episode.terminations, episode.truncations))
-        limits[-1:] |= ~over[-1:]  # an episode whose record stops early counts as truncated
-        columns = {
-            **{"/".join(["actions", *name]): values for name, values in iterate_leaves(episode.actions)},
-            "rewards": episode.rewards,
-            "terminals": over,
-            "timeouts": limits,
-        }
-        for column, values in columns.items():
+        terminals, timeouts = (np.array(ends, bool) for ends in (episode.terminations, episode.truncations))
+        timeouts[-1:] |= ~terminals[-1:]  # an episode whose record stops early counts as truncated
+        actions = {"/".join(["actions", *name]): values for name, values in iterate_leaves(episode.actions)}
+        columns = {"rewards": episode.rewards, "terminals": terminals, "timeouts": timeouts}
+        for column, values in (actions | columns).items():
             parts.setdefault(column, []).append(np.asarray(values))
-    dataset = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-    if (
-        "observations" in dataset and f"observations/{MASK}" in dataset
-    ):  # one array, and what says what is allowed
+    columns = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    if "observations" in columns and f"observations/{MASK}" in columns:  # no longer the only entry
         for column in ("observations", NEXT_OBSERVATIONS):
-            dataset[f"{column}/observation"] = dataset.pop(column)
-    return dataset
+            columns[f"{column}/observation"] = columns.pop(column)
+    return columns
 
 
 def minari_folder(path: Path) -> Path:
-    """Folder of a Minari dataset given by id or folder."""
-    if path.exists() or not is_minari_name(path):
-        return path
+    """The folder with the files of a Minari dataset, which is given by id or folder."""
+    for folder in (path / "data", path):
+        if (folder / "main_data.hdf5").is_file():
+            return folder
+    import_extra("minari", "data=minari")
     from minari.storage.datasets_root_dir import get_dataset_path
 
-    return get_dataset_path(str(path))
+    return get_dataset_path(str(path)) / "data"
 
 
 def has_old_minari_format(path: Path) -> bool:
-    """Whether a Minari dataset was written by an early ``record``, with values as the policy has them."""
-    library = import_extra("minari", "data=minari")
-    folder = minari_folder(path)
-    inner = folder / "data" if (folder / "data").is_dir() else folder
-    if (folder / "about.json").is_file() or (inner.parent / "about.json").is_file():
-        return False
-    description = str(library.MinariDataset(inner).storage.metadata.get("description", ""))
+    """Whether a Minari dataset without ``about.json`` is of an early ``record``, in the policy's units."""
+    storage = import_extra("minari", "data=minari").MinariDataset(minari_folder(path)).storage
+    description = str(storage.metadata.get("description", ""))
     return re.match(r"\d+ steps of .+, played by ", description) is not None
 
 
-def is_minari_name(path: Path) -> bool:
+def is_minari_id(path: Path) -> bool:
     """Whether a path could be a Minari id, such as ``pendulum/expert-v0``."""
     return not path.is_absolute() and re.search(r"-v\d+$", path.name) is not None
 
 
-def iterate_leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
-    """Arrays in nested dictionaries and tuples, by name ``OUTER_INNER``."""
-    within = (
-        values.items() if isinstance(values, dict) else enumerate(values) if type(values) is tuple else None
-    )
-    if within is None:
-        yield ("_".join(path),) if path else (), np.asarray(values)
-        return
-    for key, inner in within:
-        yield from iterate_leaves(inner, (*path, str(key)))
+def iterate_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], np.ndarray]]:
+    """Arrays in nested dictionaries and tuples, by name ``OUTER_INNER``; without a name if not nested."""
+    if isinstance(tree, dict) or type(tree) is tuple:
+        for key, inner in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from iterate_leaves(inner, (*path, str(key)))
+    else:
+        yield ("_".join(path),) if path else (), np.asarray(tree)
 
 
-def import_extra(name: str, asks: str) -> Any:
-    """Imports an optional package.
+def import_extra(name: str, option: str) -> Any:
+    """Imports an optional package that ``option`` needs.
 
     Raises:
         UserError: if it is not installed.
@@ -221,7 +211,7 @@ def import_extra(name: str, asks: str) -> Any:
     try:
         return __import__(name)
     except ImportError:
-        raise UserError(f"{asks} needs {name}; {EXTRA}") from None
+        raise UserError(f"{option}: needs {name}. Run pip install 'hydrl[minari]'.") from None
 
 
 def check_columns(columns: Columns, label: str, names: Sequence[str] = ()) -> None:
@@ -229,50 +219,54 @@ def check_columns(columns: Columns, label: str, names: Sequence[str] = ()) -> No
 
     Args:
         columns: the columns that are read, changed in place.
-        label: how the user named the dataset, for messages.
+        label: the dataset as the user named it, for messages.
         names: names of all columns in the file.
 
     Raises:
         UserError: naming the column and the first wrong row.
     """
     entries = {name.partition("/")[0] for name in columns}
-    if lacking := [name for name in REQUIRED if name not in entries]:
-        has = ", ".join(dict.fromkeys(name.partition("/")[0] for name in names)) or "none"
-        raise UserError(f"{label}: it has no {' and no '.join(lacking)}; its columns are {printable(has)}")
+    if missing := [name for name in REQUIRED if name not in entries]:
+        present = ", ".join(dict.fromkeys(name.partition("/")[0] for name in names)) or "none"
+        raise UserError(f"{label}: no column {', '.join(missing)}. Its columns: {printable(present)}.")
     if odd := [name for name in columns if not name.isprintable()]:
-        raise UserError(f"{label}: the column {odd[0]!a} has a name that cannot be printed")
+        raise UserError(f"{label}: the name of column {odd[0]!a} cannot be printed. Rename it.")
     count = len(columns["rewards"]) if columns["rewards"].ndim else 0
     if not count:
-        raise UserError(f"{label}: it has no rows")
+        raise UserError(f"{label}: the dataset has no rows.")
     for name, values in columns.items():
-        if values.dtype.kind not in "biuf":
-            raise UserError(f"{label}: {name} holds {values.dtype}, and numbers are read")
-        if not values.ndim or len(values) != count:
-            rows = len(values) if values.ndim else 0
-            raise UserError(f"{label}: {name} has {rows:,} rows and rewards {count:,}")
-        if values.dtype.kind == "f" and not (finite := np.isfinite(values).reshape(count, -1).all(1)).all():
-            raise UserError(f"{label}: {name} has a NaN or an infinity in row {finite.argmin():,}")
-        if (large := ((values > MAX_VALUE) | (values < -MAX_VALUE)).reshape(count, -1).any(1)).any():
-            row = int(large.argmax())
-            value = max(values[row].reshape(-1).tolist(), key=abs)
-            raise UserError(
-                f"{label}: {name} has {value:g} in row {row:,}, and numbers up to {MAX_VALUE:g} are read"
-            )
+        check_values(values, count, f"{label}: {name}")
     for name in ("rewards", *END_COLUMNS):
         if name in columns:
-            columns[name] = columns[name].reshape(count, -1)
-            if columns[name].shape[1:] != (1,):
-                raise UserError(
-                    f"{label}: {name} should be one number a row, and there are {columns[name].shape}"
-                )
-            columns[name] = columns[name][:, 0]
-            if name in END_COLUMNS and not np.isin(columns[name], (0, 1)).all():
-                raise UserError(f"{label}: {name} should be true or false, or 1 or 0")
+            flat = columns[name].reshape(count, -1)
+            if flat.shape[1:] != (1,):
+                raise UserError(f"{label}: {name} has shape {flat.shape}. Write one number per row.")
+            columns[name] = flat[:, 0]
+            if name in END_COLUMNS and not np.isin(flat, (0, 1)).all():
+                raise UserError(f"{label}: {name} is not boolean. Write true and false, or 1 and 0.")
     if NEXT_OBSERVATIONS not in entries and ("timeouts" not in columns or not episode_ends(columns).any()):
-        lacks = "no timeouts" if "timeouts" not in columns else "no row that ends an episode"
-        raise UserError(
-            f"{label}: it has {lacks} and no {NEXT_OBSERVATIONS}, so that one episode would run into the next"
-        )
+        lack = "no timeouts" if "timeouts" not in columns else "no row that ends an episode"
+        problem = f"{lack} and no {NEXT_OBSERVATIONS}: one episode would run into the next"
+        raise UserError(f"{label}: {problem}. Add one of the columns timeouts, {NEXT_OBSERVATIONS}.")
+
+
+def check_values(values: np.ndarray, count: int, label: str) -> None:
+    """Checks that a column has ``count`` rows of finite numbers; ``label`` names it in messages.
+
+    Raises:
+        UserError: naming the first wrong row.
+    """
+    if values.dtype.kind not in "biuf":
+        raise UserError(f"{label} has dtype {values.dtype}, not numbers.")
+    if not values.ndim or len(values) != count:
+        rows = len(values) if values.ndim else 0
+        raise UserError(f"{label} has {rows:,} rows, rewards has {count:,}.")
+    if values.dtype.kind == "f" and not (finite := np.isfinite(values).reshape(count, -1).all(1)).all():
+        raise UserError(f"{label} has a NaN or an infinity in row {finite.argmin():,}.")
+    if (large := ((values > MAX_VALUE) | (values < -MAX_VALUE)).reshape(count, -1).any(1)).any():
+        row = int(large.argmax())
+        value = max(values[row].reshape(-1).tolist(), key=abs)
+        raise UserError(f"{label} has {value:g} in row {row:,}. The limit is {MAX_VALUE:g}.")
 
 
 def episode_ends(columns: Columns) -> np.ndarray:
@@ -283,9 +277,8 @@ def episode_ends(columns: Columns) -> np.ndarray:
 
 def column_entries(columns: Columns, of: str = "observations") -> dict[str, np.ndarray]:
     """Columns of ``of`` (``observations``, ``actions``, ...) by entry name; a single one has the name ""."""
-    return {
-        name.partition("/")[2]: values for name, values in columns.items() if name.partition("/")[0] == of
-    }
+    parts = {name: name.partition("/") for name in columns}
+    return {entry: columns[name] for name, (group, _, entry) in parts.items() if group == of}
 
 
 def add_episode_columns(columns: Columns) -> Columns:
@@ -335,8 +328,8 @@ def write_columns(kind: str, file: Path, columns: Columns) -> None:
             arrays: dict[str, Any] = dict(columns)
             np.savez_compressed(opened, **arrays)
         return
-    whole = io.BytesIO()  # HDF5's library crashes the process on a full disk
-    with import_extra("h5py", "format=h5").File(whole, "w") as opened:
+    content = io.BytesIO()  # HDF5's library crashes the process on a full disk
+    with import_extra("h5py", "format=h5").File(content, "w") as opened:
         for name, values in columns.items():
             opened.create_dataset(name, data=values, compression="gzip")
-    file.write_bytes(whole.getbuffer())
+    file.write_bytes(content.getbuffer())

@@ -1,4 +1,4 @@
-"""Replay buffer of an earlier run as an offline dataset, in the environment's own units."""
+"""Replay buffer of an earlier run as an offline dataset."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,8 @@ from hydrl.experience.frame_dedup import FrameDedup
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.checkpoint.replay_buffer import BufferFiles, read
 
-NORMALIZER_NAMES = ("Norm", "normaliser", "normalizer", "Running")  # parts of transforms' names
+NORMALIZER_NAMES = ("Norm", "normaliser", "normalizer", "Running")  # in the names of transforms
+RECORD_ADVICE = "Record its policy, python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
 
 
 def read_run_buffer(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any], list[str], Path]:
@@ -33,9 +34,9 @@ def read_run_buffer(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any],
         UserError: if there is no such run or it has no replay buffer.
     """
     if not path.exists():
-        raise UserError(f"{key}={path}: there is no such folder; give a run's or a checkpoint")
-    if (other := files.suggest_kind(path)) != "use data=replay_buffer":
-        raise UserError(f"{key}={path} is no run; {other}")
+        raise UserError(f"{key}={path}: no such folder. Name a run folder or a checkpoint.")
+    if files.guess_kind(path) != "replay_buffer":
+        raise UserError(f"{key}={path}: not a run folder. {files.suggest_kind(path, 'replay_buffer')}.")
     try:
         archive = path if path.suffix == ".torchrl" else checkpoint.find(path, "last")
         metadata = checkpoint.verify(archive, with_rows=True)
@@ -47,26 +48,21 @@ def read_run_buffer(path: Path, key: str) -> tuple[ReplayBuffer, dict[str, Any],
 
 
 def read_checkpoint_rows(
-    archive: Path, metadata: Mapping[str, Any], place: str
+    archive: Path, metadata: Mapping[str, Any], label: str
 ) -> tuple[ReplayBuffer, dict[str, Any], list[str]]:
-    """Rows of a verified checkpoint, for :func:`read_run_buffer`; ``place`` names it in messages."""
+    """Rows of a verified checkpoint, for :func:`read_run_buffer`; ``label`` names it in messages."""
     state = metadata["memory"]
     parts = [rows for _, rows in read(archive.parent, state)]
     if not parts or holds_one_batch(metadata["settings"]):
-        raise UserError(
-            f"{place}: the run kept no replay memory; use one of algo=sac or dqn, or play its policy, "
-            "by python scripts/record.py run=RUN out=DIR, and use data=npz data.path=DIR"
-        )
+        raise UserError(f"{label}: the run has no replay buffer. {RECORD_ADVICE}.")
     rows: Any = torch.cat(parts)
     settings = dict(metadata["settings"])
-    kinds = {
-        name: transform["_target_"].rpartition(".")[2] for name, transform in settings["transforms"].items()
-    }
-    left = [name for name, kind in kinds.items() if "reward" in kind.lower()]
-    if all(is_factor(settings["transforms"][name]) for name in left):
-        for name in left:
-            rows["next", "reward"].div_(settings["transforms"][name]["scale"])
-        left = []
+    transforms = settings["transforms"]
+    applied = [name for name in transforms if "reward" in class_name(transforms[name]).lower()]
+    if all(is_factor(transforms[name]) for name in applied):
+        for name in applied:
+            rows["next", "reward"].div_(transforms[name]["scale"])
+        applied = []
     buffer = ReplayBuffer(storage=LazyTensorStorage(len(rows)))
     buffer.extend(rows)
     if "frames" in state:
@@ -75,7 +71,12 @@ def read_checkpoint_rows(
         images = BufferFiles(frames.buffer, archive.parent.parent, "frames")
         images.load(state["frames"], torch.device("cpu"), archive.parent)
         buffer.append_transform(frames)
-    return buffer, settings, left
+    return buffer, settings, applied
+
+
+def class_name(component: Mapping[str, Any]) -> str:
+    """Class or function that a component's settings name, without its module."""
+    return component["_target_"].rpartition(".")[2]
 
 
 def holds_one_batch(settings: Mapping[str, Any]) -> bool:
@@ -91,5 +92,5 @@ def is_normalized(settings: Mapping[str, Any]) -> bool:
 
 def is_factor(scaling: Mapping[str, Any]) -> bool:
     """Whether a reward transform's settings only multiply by a number."""
-    known = scaling["_target_"].endswith(".RewardScaling") and bool(scaling.get("scale"))
-    return known and not (scaling.get("loc") or scaling.get("standard_normal"))
+    is_scaling = class_name(scaling) == "RewardScaling" and bool(scaling.get("scale"))
+    return is_scaling and not (scaling.get("loc") or scaling.get("standard_normal"))

@@ -1,4 +1,4 @@
-"""Writing of Minari datasets, by the ``minari`` package."""
+"""Writing of Minari datasets with the ``minari`` package."""
 
 import json
 import warnings
@@ -28,8 +28,8 @@ def check_is_free(out: Path) -> None:
         UserError: if it has.
     """
     if str(out) in (existing := import_extra("minari", "format=minari").list_local_datasets()):
-        versions = ", ".join(sorted(existing))
-        raise UserError(f"out={out}: Minari has such a set already; give another name than {versions}")
+        names = ", ".join(sorted(existing))
+        raise UserError(f"out={out}: Minari has this dataset already. Use another name than {names}.")
 
 
 def save_minari(
@@ -49,22 +49,19 @@ def save_minari(
         make_env: makes that environment.
     """
     minari = import_extra("minari", "format=minari")
-    own = env_spaces(make_env)
-    task = (
-        gymnasium.registry.get(env["id"].rpartition(":")[2])
-        if env["_target_"] == option_target("env/gym")
-        else None
-    )
-    if task is not None and not isinstance(task.entry_point, str):  # a class is not written down
-        task = None
-    with warnings.catch_warnings(action="ignore"):  # of an author, and a link, that it is not given
+    spaces = env_spaces(make_env)
+    is_gym = env["_target_"] == option_target("env/gym")
+    spec = gymnasium.registry.get(env["id"].rpartition(":")[2]) if is_gym else None
+    if spec is not None and not isinstance(spec.entry_point, str):  # Minari cannot store a class
+        spec = None
+    with warnings.catch_warnings(action="ignore"):  # that author and code link are missing
         created = minari.create_dataset_from_buffers(
             dataset_id=name,
-            buffer=[*episode_buffers(columns, own)],
-            env=task,
+            buffer=[*episode_buffers(columns, spaces)],
+            env=spec,
             algorithm_name=about["made_by"]["algo"],
-            observation_space=own[0] if own else observation_space(about["specs"], columns),
-            action_space=own[1] if own else make_space(about["specs"]["actions"]),
+            observation_space=spaces[0] if spaces else observation_space(about["specs"], columns),
+            action_space=spaces[1] if spaces else make_space(about["specs"]["actions"]),
             description=f"{about['rows']} steps of {about['task']}, played by {about['made_by']['run']}",
             jpeg_encoding=False,
         )
@@ -72,29 +69,36 @@ def save_minari(
         partial.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
-def episode_buffers(columns: Columns, own: tuple[Space, Space, str | None] | None) -> Iterator[Any]:
+def episode_buffers(columns: Columns, spaces: tuple[Space, Space, str | None] | None) -> Iterator[Any]:
     """Minari's ``EpisodeBuffer`` for each episode; it has one observation more than actions.
 
     Args:
         columns: all columns.
-        own: result of :func:`hydrl.datasets.record.env_spaces`. An action mask that is no entry of the
+        spaces: result of :func:`hydrl.datasets.record.env_spaces`. An action mask that is no entry of the
             observation is written to ``infos``.
     """
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
+    entries, after, taken = (
+        column_entries(columns, column) for column in ("observations", NEXT_OBSERVATIONS, "actions")
+    )
     begin = 0
     for number, end in enumerate(np.flatnonzero(episode_ends(columns)) + 1):
-        now, after = (column_entries(columns, column) for column in ("observations", NEXT_OBSERVATIONS))
-        shown = {name: np.r_[values[begin:end], after[name][end - 1 : end]] for name, values in now.items()}
-        taken = {name: values[begin:end] for name, values in column_entries(columns, "actions").items()}
-        beside = own is not None and MASK in shown and own[2] is None
-        infos = {MASK: shown.pop(MASK)} if beside else None
+        observed: Any = {
+            name: np.r_[values[begin:end], after[name][end - 1 : end]] for name, values in entries.items()
+        }
+        actions: Any = {name: values[begin:end] for name, values in taken.items()}
+        infos = None
+        if spaces is None:
+            observed, actions = observed.get("", observed), actions[""]
+        else:
+            infos = {MASK: observed.pop(MASK)} if MASK in observed and spaces[2] is None else None
+            observed = as_space_values(spaces[0], observed, entry_paths(spaces[0], spaces[2]))
+            actions = as_space_values(spaces[1], actions, action_entries(spaces[1]))
         yield EpisodeBuffer(
             id=number,
-            observations=as_space_values(own[0], shown, entry_paths(own[0], own[2]))
-            if own
-            else shown.get("", shown),
-            actions=as_space_values(own[1], taken, action_entries(own[1])) if own else taken[""],
+            observations=observed,
+            actions=actions,
             infos=infos,
             rewards=columns["rewards"][begin:end].astype(np.float64),
             terminations=columns["terminals"][begin:end],
@@ -121,9 +125,7 @@ def make_space(spec: Mapping[str, Any]) -> Space:
     """Gymnasium space from its description; unbounded if the bounds were too many to be stored."""
     if "choices" in spec:
         return Discrete(spec["choices"])
-    shape, kind = spec["shape"], np.dtype(spec["dtype"])
-    least, most = (0.0, 255.0) if kind == np.uint8 else (-np.inf, np.inf)
-    low, high = (
-        np.broadcast_to(spec.get(end, default), shape) for end, default in (("low", least), ("high", most))
-    )
-    return Box(low.astype(kind), high.astype(kind), dtype=kind.type)
+    shape, dtype = spec["shape"], np.dtype(spec["dtype"])
+    defaults = {"low": 0.0, "high": 255.0} if dtype == np.uint8 else {"low": -np.inf, "high": np.inf}
+    low, high = (np.broadcast_to(spec.get(end, defaults[end]), shape).astype(dtype) for end in defaults)
+    return Box(low, high, dtype=dtype.type)

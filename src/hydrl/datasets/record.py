@@ -86,30 +86,19 @@ def record_episodes(
     Raises:
         UserError: if actions should be sampled and the policy has no distribution.
     """
-    parts = evaluator.actor.modules()
-    if sampled and not any(isinstance(part, ProbabilisticTensorDictModule) for part in parts):
+    modules = evaluator.actor.modules()
+    if sampled and not any(isinstance(module, ProbabilisticTensorDictModule) for module in modules):
         raise UserError(
-            f"sampled=true: the policy of algo={run.algo} has no distribution to draw from; leave it "
-            "out, or let a share be played at random, as random=0.5"
+            f"sampled=true: the policy of algo={run.algo} has no distribution. "
+            "Remove it, or use random=0.5 for a share of random actions."
         )
     random_frames = round(frames * random)
-    shares = [
-        (frames - random_frames, trained, False),
-        (random_frames, 0, True),
-    ]  # the random policy is trained for 0 frames
-    shares_columns = [
-        play_episodes(
-            run,
-            evaluator,
-            share,
-            seed=episode_seed(run.seed, learned, stream),
-            sampled=sampled,
-            random=at_random,
-        )
-        for share, learned, at_random in shares
-        if share
-    ]
-    return {name: np.concatenate([columns[name] for columns in shares_columns]) for name in shares_columns[0]}
+    parts = []
+    for count, is_random in ((frames - random_frames, False), (random_frames, True)):
+        if count:
+            seed = episode_seed(run.seed, 0 if is_random else trained, stream)
+            parts += [play_episodes(run, evaluator, count, seed=seed, sampled=sampled, random=is_random)]
+    return {name: np.concatenate([columns[name] for columns in parts]) for name in parts[0]}
 
 
 def play_episodes(
@@ -132,119 +121,103 @@ def play_episodes(
         seed=seed,
     )
     try:
-        share = -(-frames // count)
-        steps, own, lengths = step_envs(env, evaluator, share, sampled=sampled, random=random)
-        columns = to_columns(env, torch.cat([steps[:length, place] for place, length in enumerate(lengths)]))
+        min_steps = -(-frames // count)
+        steps, transitions, lengths = step_envs(env, evaluator, min_steps, sampled=sampled, random=random)
+        columns = to_columns(env, torch.cat([steps[:length, index] for index, length in enumerate(lengths)]))
         if find_recorders(env.base_env):
-            in_order = [taken[place] for place, length in enumerate(lengths) for taken in own[:length]]
+            in_order = [step[index] for index, length in enumerate(lengths) for step in transitions[:length]]
             columns = env_space_columns(env.base_env, in_order) | columns
         last = np.cumsum(lengths) - 1
         columns["timeouts"][last] |= ~columns["terminals"][last]
         ends = np.flatnonzero(columns["terminals"] | columns["timeouts"])
-        count_recorded = ends[np.searchsorted(ends, frames - 1)] + 1
-        return {name: values[:count_recorded] for name, values in columns.items()}
+        row_count = ends[np.searchsorted(ends, frames - 1)] + 1
+        return {name: values[:row_count] for name, values in columns.items()}
     finally:
         env.close(raise_if_closed=False)
 
 
 @torch.no_grad()
 def step_envs(
-    env: TransformedEnv, evaluator: PolicyEvaluator, share: int, *, sampled: bool, random: bool
+    env: TransformedEnv, evaluator: PolicyEvaluator, min_steps: int, *, sampled: bool, random: bool
 ) -> tuple[TensorDictBase, list[list[Transition]], list[int]]:
-    """Steps environments until each has ``share`` steps and its episode ends.
+    """Steps environments until each has ``min_steps`` steps and its episode ends.
 
     Returns:
         steps ``[time, envs]``; the same steps as the environments' own values, empty without recorders; and
         the number of steps of each environment.
     """
-    recorded_keys = [
-        RAW_PREFIX + column_name(key)
-        for key in (*entries_without_recorder(env.base_env), env.base_env.reward_keys[0])
-    ]
-    tasks, own = find_recorders(env.base_env), list[list[Transition]]()
-    count, longest = env.numel(), episode_limit(env)
+    entries = (*entries_without_recorder(env.base_env), env.base_env.reward_keys[0])
+    keys = [RAW_PREFIX + column_name(key) for key in entries]
+    recorders, transitions = find_recorders(env.base_env), list[list[Transition]]()
+    count, limit = env.numel(), episode_limit(env)
     steps: list[TensorDictBase] = []
-    lengths, begun = [0] * count, torch.zeros(count, dtype=torch.int64)
+    lengths, ages = [0] * count, torch.zeros(count, dtype=torch.int64)
     kind = ExplorationType.RANDOM if sampled else ExplorationType.DETERMINISTIC
     with set_exploration_type(kind), without_log_probabilities(evaluator.actor):
         now = env.reset()
         while not all(lengths):
             acted = evaluator.actor(now)  # for random actions too: it updates the RNN state
-            before = [task.observation for task in tasks]
+            before = [recorder.observation for recorder in recorders]
             now, following = env.step_and_maybe_reset(random_action(env, acted) if random else acted)
-            own.append(
-                [
-                    (observation, task.action, task.next_observation)
-                    for observation, task in zip(before, tasks, strict=True)
-                ]
-            )
-            step = now.reshape(count).select(*recorded_keys, "action", strict=False).cpu().clone()
-            after = (
-                now["next"]
-                .reshape(count)
-                .select(*recorded_keys, "terminated", "truncated", "done", strict=False)
-            )
-            step.set("next", after.cpu().clone())
+            after = [(recorder.action, recorder.next_observation) for recorder in recorders]
+            transitions.append([(first, *rest) for first, rest in zip(before, after, strict=True)])
+            step = now.reshape(count).select(*keys, "action", strict=False).cpu().clone()
+            ends = ("terminated", "truncated", "done")
+            next_step = now["next"].reshape(count).select(*keys, *ends, strict=False)
+            step.set("next", next_step.cpu().clone())
             steps.append(step)
-            done, begun = step["next", "done"].reshape(count), begun + 1
-            for place in range(count):
-                over = done[place] or begun[place] >= longest
-                if not lengths[place] and len(steps) >= share and over:
-                    lengths[place] = len(steps)
-            begun[done] = 0
+            done, ages = step["next", "done"].reshape(count), ages + 1
+            for index in range(count):
+                is_over = done[index] or ages[index] >= limit
+                if not lengths[index] and len(steps) >= min_steps and is_over:
+                    lengths[index] = len(steps)
+            ages[done] = 0
             now = following
-    return torch.stack(steps), own, lengths
+    return torch.stack(steps), transitions, lengths
 
 
 def entries_without_recorder(env: EnvBase) -> list[NestedKey]:
     """Entries written as TorchRL has them: all, or with a recorder the mask outside the observation."""
-    if not (tasks := find_recorders(env)):
-        return observation_entries(env)
-    return [
-        key
-        for key in observation_entries(env)
-        if key == MASK and key not in entry_paths(*observation_space(env, tasks[0]))
-    ]
+    entries = observation_entries(env)
+    if not (recorders := find_recorders(env)):
+        return entries
+    return [MASK] if MASK in entries and MASK not in observation_paths(env, recorders[0]) else []
 
 
-def observation_space(env: EnvBase, task: TransitionRecorder) -> tuple[Space, str | None]:
-    """The environment's own observation space, and its entry that is an action mask."""
-    return task.observation_space, mask_entry(env)
+def observation_paths(env: EnvBase, recorder: TransitionRecorder) -> dict[str, tuple[tuple, Space]]:
+    """Path and space of each entry of the environment's own observations, by name."""
+    return entry_paths(recorder.observation_space, mask_entry(env))
 
 
 def env_space_columns(env: EnvBase, rows: list[Transition]) -> Columns:
     """Observation and action columns of transitions, in the environment's own spaces."""
-    task = find_recorders(env)[0]
-    before, actions, after = ([row[place] for row in rows] for place in range(3))
-    space, entry = observation_space(env, task)
-    names = entry_paths(space, entry)
-    alone = len(names) == 1 and not entries_without_recorder(env)
+    recorder = find_recorders(env)[0]
+    before, actions, after = ([row[index] for row in rows] for index in range(3))
+    space, paths = recorder.observation_space, observation_paths(env, recorder)
+    is_only = len(paths) == 1 and not entries_without_recorder(env)
     columns: Columns = {}
     for column, values in (("observations", before), (NEXT_OBSERVATIONS, after)):
         arrays = flat_arrays(stack_values(values, space), space)
-        columns |= {
-            column if alone else f"{column}/{name}": arrays[path] for name, (path, _) in names.items()
-        }
-    arrays = flat_arrays(stack_values(actions, task.action_space), task.action_space)
-    taken = action_entries(task.action_space)
-    return columns | {
-        "/".join(filter(None, ["actions", name])): arrays[path] for name, (path, _) in taken.items()
-    }
+        for name, (path, _) in paths.items():
+            columns[column if is_only else f"{column}/{name}"] = arrays[path]
+    arrays = flat_arrays(stack_values(actions, recorder.action_space), recorder.action_space)
+    for name, (path, _) in action_entries(recorder.action_space).items():
+        columns["/".join(filter(None, ["actions", name]))] = arrays[path]
+    return columns
 
 
 def to_columns(env: TransformedEnv, rows: TensorDictBase) -> Columns:
     """Columns of steps ``[rows]``, without those that :func:`env_space_columns` gives."""
     keys, after = entries_without_recorder(env.base_env), rows["next"]
-    terminal, done = (after[name].reshape(-1) for name in ("terminated", "done"))
-    limits = after["truncated"].reshape(-1) if "truncated" in after else done & ~terminal
-    columns: dict[str, Any] = {
-        "rewards": after[RAW_PREFIX + column_name(env.base_env.reward_keys[0])].reshape(-1)
-    }
-    for column, of in (("observations", rows), (NEXT_OBSERVATIONS, after)):
-        for key in keys:
-            place = column if len(observation_entries(env.base_env)) == 1 else f"{column}/{column_name(key)}"
-            columns[place] = of[RAW_PREFIX + column_name(key)]
-    columns |= {"terminals": terminal, "timeouts": limits}
+    is_only = len(observation_entries(env.base_env)) == 1
+    terminated, done = (after[name].reshape(-1) for name in ("terminated", "done"))
+    truncated = after["truncated"].reshape(-1) if "truncated" in after else done & ~terminated
+    rewards = after[RAW_PREFIX + column_name(env.base_env.reward_keys[0])]
+    columns: dict[str, Any] = {"rewards": rewards.reshape(-1)}
+    for column, steps in (("observations", rows), (NEXT_OBSERVATIONS, after)):
+        for name in map(column_name, keys):
+            columns[column if is_only else f"{column}/{name}"] = steps[RAW_PREFIX + name]
+    columns |= {"terminals": terminated, "timeouts": truncated}
     if not find_recorders(env.base_env):
         columns = {"actions": unscale_actions(env, rows["action"]), **columns}
     return {name: values.numpy() for name, values in columns.items()}
@@ -265,10 +238,11 @@ def env_spaces(make_env: Callable[..., EnvBase]) -> tuple[Space, Space, str | No
     ``None`` for other environments.
     """
     env = envs.make_env(record_transitions(make_env), [])
-    tasks = find_recorders(env.base_env)
-    spaces = (*observation_space(env.base_env, tasks[0]), tasks[0].action_space) if tasks else None
+    spaces = None
+    for recorder in find_recorders(env.base_env)[:1]:
+        spaces = recorder.observation_space, recorder.action_space, mask_entry(env.base_env)
     env.close()
-    return (spaces[0], spaces[2], spaces[1]) if spaces else None
+    return spaces
 
 
 def describe_space(space: Space) -> dict[str, Any]:
@@ -287,29 +261,24 @@ def describe_specs(make_env: Callable[..., EnvBase]) -> dict[str, Any]:
     """Plain descriptions of a run's observation and action columns."""
     env = envs.make_env(record_transitions(make_env), [])
     try:
-        if not (tasks := find_recorders(env.base_env)):
-            return describe_torchrl_specs(env.base_env)
-        shown = entry_paths(*observation_space(env.base_env, tasks[0]))
-        description = {f"observations/{name}": describe_space(space) for name, (_, space) in shown.items()}
-        beside = describe_torchrl_specs(env.base_env)
-        description |= {
-            place: beside[place]
-            for key in entries_without_recorder(env.base_env)
-            if (place := f"observations/{key}")
-        }
-        taken = action_entries(tasks[0].action_space)
-        return description | {
-            "/".join(filter(None, ["actions", name])): describe_space(space)
-            for name, (_, space) in taken.items()
-        }
+        descriptions = describe_torchrl_specs(env.base_env)
+        if not (recorders := find_recorders(env.base_env)):
+            return descriptions
+        paths = observation_paths(env.base_env, recorders[0])
+        described = {f"observations/{name}": describe_space(space) for name, (_, space) in paths.items()}
+        masks = [f"observations/{key}" for key in entries_without_recorder(env.base_env)]
+        described |= {name: descriptions[name] for name in masks}
+        for name, (_, space) in action_entries(recorders[0].action_space).items():
+            described["/".join(filter(None, ["actions", name]))] = describe_space(space)
+        return described
     finally:
         env.close()
 
 
 def describe_torchrl_specs(env: EnvBase) -> dict[str, Any]:
     """Plain descriptions of an environment's TorchRL specs."""
-    shown = env.observation_spec_unbatched
-    specs = {f"observations/{column_name(key)}": shown[key] for key in observation_entries(env)}
+    observations = env.observation_spec_unbatched
+    specs = {f"observations/{column_name(key)}": observations[key] for key in observation_entries(env)}
     specs["actions"] = env.action_spec_unbatched
     descriptions: dict[str, Any] = {}
     for name, spec in specs.items():
@@ -329,8 +298,8 @@ def describe_torchrl_specs(env: EnvBase) -> dict[str, Any]:
 def episode_returns(columns: Columns) -> tuple[np.ndarray, np.ndarray]:
     """Returns and lengths, ``[episodes]``, of a dataset's finished episodes."""
     extended = files.add_episode_columns(columns)
-    over = files.episode_ends(extended)
-    return extended["next_returns"][over], extended["steps"][over]
+    is_end = files.episode_ends(extended)
+    return extended["next_returns"][is_end], extended["steps"][is_end]
 
 
 def save_dataset(kind: str, out: Path, columns: Columns, about: Mapping[str, Any]) -> None:
@@ -355,13 +324,13 @@ def check_is_free(out: Path) -> None:
     """
     if out.exists():
         if not (out.is_dir() and not any(out.iterdir())):
-            raise UserError(f"out={out}: something lies there already; name another folder")
+            raise UserError(f"out={out}: already exists. Use another folder.")
         return
     try:
         out.mkdir(parents=True)
         out.rmdir()  # it is created again after recording
     except OSError as error:
-        raise UserError(f"out={out}: no folder can be made there: {error.strerror}") from None
+        raise UserError(f"out={out}: cannot be created: {error.strerror}.") from None
 
 
 def describe_dataset(

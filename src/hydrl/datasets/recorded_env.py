@@ -10,7 +10,7 @@ from hydrl.errors import printable
 from hydrl.library_setup import warn_once
 from hydrl.run.checkpoint.resume import DATA
 
-IGNORED_KEYS = ("_target_", "info_keys")  # compared by the task's name; changes no row
+IGNORED_KEYS = ("_target_", "info_keys")  # compared by the environment's name; changes no row
 
 
 def warn_of_other_env(data: ReplayBuffer | None, settings: Mapping[str, Any]) -> None:
@@ -19,26 +19,25 @@ def warn_of_other_env(data: ReplayBuffer | None, settings: Mapping[str, Any]) ->
     if getattr(data, "read_from", None) is None:  # no run's own steps: played by `record`
         recorded, now = without_training_wrappers(recorded), without_training_wrappers(now)
     if isinstance(recorded, Mapping) and (differences := compare_envs(recorded, now)):
-        text = printable("; ".join(differences))
         warn_once(
-            f"{DATA}={find(settings, DATA)} was recorded in the same environment under other settings: "
-            f"{text}; its observations, actions and rewards are taken as they are"
+            f"{DATA}={find(settings, DATA)}: recorded with other settings of the environment: "
+            f"{printable('; '.join(differences))}. Its rows are used unchanged."
         )
 
 
-def compare_envs(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Differences between two environments' settings, in words."""
-    both = (env.get("wrappers") for env in (then, now))
-    before, after = (dict(value) if isinstance(value, Mapping) else {} for value in both)
-    same = [*before.values()] == [*after.values()]  # whatever they are called
-    left = (*IGNORED_KEYS, "wrappers") if same else IGNORED_KEYS
+def compare_envs(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Differences between the settings of the dataset's and the run's environment, in words."""
+    settings = (env.get("wrappers") for env in (recorded, now))
+    before, after = (dict(wrappers) if isinstance(wrappers, Mapping) else {} for wrappers in settings)
+    same_wrappers = [*before.values()] == [*after.values()]  # whatever their keys
+    ignored = (*IGNORED_KEYS, "wrappers") if same_wrappers else IGNORED_KEYS
     differences = []
-    for key in dict.fromkeys([*paths(then), *paths(now)]):
-        old, new = find(then, key), find(now, key)
-        nested = all(value is None or isinstance(value, Mapping) for value in (old, new))  # its keys follow
-        if key.partition(".")[0] not in left and not nested and old != new:
-            differences.append(f"env.{key}={show(old)} (this run: {show(new)})")
-    if not same and not differences:
+    for key in dict.fromkeys([*paths(recorded), *paths(now)]):
+        values = find(recorded, key), find(now, key)
+        is_nested = all(value is None or isinstance(value, Mapping) for value in values)  # its keys follow
+        if key.partition(".")[0] not in ignored and not is_nested and values[0] != values[1]:
+            differences.append(f"env.{key}={show(values[0])} (this run: {show(values[1])})")
+    if not same_wrappers and not differences:
         differences = [f"env.wrappers in the order {', '.join(before)} (this run: {', '.join(after)})"]
     return differences
 

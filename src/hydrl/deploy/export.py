@@ -2,6 +2,7 @@
 
 import json
 import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -35,16 +36,16 @@ def check_export_path(path: str | Path) -> Path:
     """
     path = Path(path)
     if path.suffix not in (".onnx", ".pt2"):
-        raise UserError(f"export: {path} should end in .onnx or .pt2")
+        raise UserError(f"export={path}: unknown format. Use a name that ends in .onnx or .pt2.")
     if not path.parent.is_dir():
-        raise UserError(f"export: {path} cannot be written: there is no folder {path.parent}")
+        raise UserError(f"export={path}: no folder {path.parent}. Create it first.")
     if path.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
-        raise UserError(f"export: {path} needs ONNX, which is not installed: pip install 'hydrl[export]'")
+        raise UserError(f"export={path}: ONNX is not installed. Run pip install 'hydrl[export]'.")
     return path
 
 
 class ExportedPolicy(nn.Module):
-    """Network from the environment's own observations to its own actions, with the transforms inside.
+    """Network from the environment's own observations to its own actions, which contains the transforms.
 
     It is on the CPU and in single precision.
 
@@ -68,35 +69,34 @@ class ExportedPolicy(nn.Module):
         self.io, self.action_space, self.observe = io, io.action_space, io.observe
         self.inputs = {name or "observation": space for name, (_, space) in io.entries.items()}
         self.inputs |= {MASK: MultiBinary(len(io.mask_tracker.mask))} if io.mask_tracker else {}
-        apart = isinstance(io.task.observation_space, Dict)
-        self.names = [name or "pixels" for name in io.entries] if apart else []
+        is_dict = isinstance(io.task.observation_space, Dict)
+        self.names = [name or "pixels" for name in io.entries] if is_dict else []
         for space in self.inputs.values():
             if not isinstance(space, Box | Discrete | MultiBinary | MultiDiscrete):
-                raise UserError(f"export writes no policy that observes a {space}; use predict")
+                raise UserError(f"export: observations in {space} are not supported. Use predict.")
         if isinstance(self.action_space, Dict | Tuple):
-            raise UserError(f"export writes no policy whose actions are a {self.action_space}; use predict")
+            raise UserError(f"export: actions in {self.action_space} are not supported. Use predict.")
         with preserve_rng():
             env = evaluator.make_env(normaliser=evaluator.normaliser(), device="cpu", policy=None)
             actor = build_actor(env)
             env.close()
         actor.load_state_dict(evaluator.actor.state_dict())
         if "episode_reward" in actor.in_keys:
-            raise UserError("export writes no policy that acts for a return and reads rewards; use predict")
+            raise UserError("export: return-conditioned policies are not supported. Use predict.")
         self.key, self.state_shapes = env.action_key, recurrent_shapes(actor)
         if any(isinstance(transform, CatFrames) for transform in env.transform):
             raise UserError(
-                "export: this run stacks frames (CatFrames), which no file carries from step to step; use "
-                "predict, or train with a memory in their place, rnn=lstm, or with "
-                "gymnasium.wrappers.FrameStackObservation in env.wrappers"
+                "export: stacked frames (CatFrames) are not supported. Use predict, or train with "
+                "rnn=lstm or gymnasium.wrappers.FrameStackObservation in env.wrappers."
             )
         transforms = transforms_read_by(actor, env)
         self.scalings = [transform for transform in env.transform if isinstance(transform, ActionScaling)]
         self.steps = [f"observe {self.observe}"] if self.observe else []
         before, after = ([type(step).__name__ for step in side] for side in (transforms, self.scalings))
         self.steps += [*before, "actor", *after]
-        standing = list(map(detach_transform, transforms))
+        detached = list(map(detach_transform, transforms))
         replace_recurrent_modules(actor)
-        self.layers = nn.ModuleList([*standing, actor]).eval().float().requires_grad_(False)
+        self.layers = nn.ModuleList([*detached, actor]).eval().float().requires_grad_(False)
         for module in self.modules():
             if isinstance(module, ObservationNorm):  # it branches on a buffer; graphs cannot
                 standard = bool(module.standard_normal)
@@ -116,35 +116,34 @@ class ExportedPolicy(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Observation ``[batch, *shape]`` and RNN states to action ``[batch, ...]`` and next RNN states."""
-        entries, states = self.entries(inputs[: len(self.inputs)]), inputs[len(self.inputs) :]
+        entries, states = self.read_inputs(inputs[: len(self.inputs)]), inputs[len(self.inputs) :]
         tensordict = TensorDict({**entries, **dict(zip(self.state_shapes, states, strict=True))})
         for layer in self.layers:
             tensordict = layer(tensordict)
-        action = self.acted(tensordict[self.key])
+        action = self.to_env_action(tensordict[self.key])
         return (action, *(tensordict["next", key] for key in self.state_shapes)) if states else action
 
-    def entries(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    def read_inputs(self, inputs: Sequence[Tensor]) -> dict[str, Tensor]:
         """Policy inputs: entries by name, or one vector of all, and the mask."""
-        read = [
-            adapt_input(values, space) for values, space in zip(inputs, self.inputs.values(), strict=True)
-        ]
-        mask = {MASK: read.pop() != 0} if self.io.mask_tracker else {}
+        spaces = self.inputs.values()
+        adapted = [adapt_input(values, space) for values, space in zip(inputs, spaces, strict=True)]
+        mask = {MASK: adapted.pop() != 0} if self.io.mask_tracker else {}
         if self.names:
-            return mask | dict(zip(self.names, read, strict=True))
-        vector = torch.cat(read, -1) if len(read) > 1 else read[0]
+            return mask | dict(zip(self.names, adapted, strict=True))
+        vector = torch.cat(adapted, -1) if len(adapted) > 1 else adapted[0]
         return mask | {"observation": vector[:, self.observe] if self.observe else vector}
 
-    def acted(self, action: Tensor) -> Tensor:
+    def to_env_action(self, action: Tensor) -> Tensor:
         """The policy's action in the environment's own space."""
         for scaling in self.scalings:
             action = scaling.denormalize(action)
         if isinstance(self.action_space, Discrete):
             return action.argmax(-1) + int(self.action_space.start)
         if isinstance(self.action_space, MultiDiscrete | MultiBinary):
-            if isinstance(self.io.spec, OneHot):  # there is one
+            if isinstance(self.io.spec, OneHot):  # a single discrete action
                 action = action.argmax(-1)
-            counted = action.reshape(-1, *self.action_space.shape)
-            return counted + torch.as_tensor(getattr(self.action_space, "start", 0), dtype=torch.long)
+            start = torch.as_tensor(getattr(self.action_space, "start", 0), dtype=torch.long)
+            return action.reshape(-1, *self.action_space.shape) + start
         return action.float().reshape(-1, *self.action_space.shape)
 
 
@@ -174,7 +173,7 @@ def replace_recurrent_modules(actor: nn.Module) -> None:
             if isinstance(child, LSTMModule | GRUModule):
                 cell = child.make_python_based()
                 step = RecurrentStep(cell.lstm if isinstance(cell, LSTMModule) else cell.gru)
-                keys = [key for key in child.in_keys if key != "is_init"]  # which zeros say
+                keys = [key for key in child.in_keys if key != "is_init"]  # zero states mark a start
                 setattr(parent, name, TensorDictModule(step, in_keys=keys, out_keys=child.out_keys))
 
 
@@ -209,10 +208,10 @@ def check_outputs(
             try:
                 outputs = network(*network.begin(observation, mask)[:inputs], *states)
             except (KeyError, NotImplementedError) as error:
-                raise UserError(f"export: the policy reads more than the observation: {error}") from error
+                raise UserError(f"export: the policy reads more than the observation: {error}.") from error
             action, *states = outputs if states else [outputs]
             if not np.allclose(action, predict(observation, mask=mask), rtol=1e-4, atol=1e-4):
-                raise UserError("export: a transform of this run acts otherwise outside of its environment")
+                raise UserError("export: the exported policy acts differently. Use predict.")
 
 
 def input_dtype(space: Space) -> str:
@@ -226,13 +225,15 @@ def describe_policy(run: Mapping[str, Any], frames: int, network: ExportedPolicy
     """Metadata of an exported file: origin, inputs, outputs and inner steps of the policy.
 
     Args:
-        run: its settings as they are saved.
-        frames: how long it had trained.
-        network: what is exported.
+        run: settings of the run as they are saved.
+        frames: frames the policy was trained for.
+        network: the exported network.
     """
-    chosen = {} if isinstance(network.action_space, Box) else {"dtype": "int64"}
-    state = [(str(key).removeprefix("recurrent_"), shape) for key, shape in network.state_shapes.items()]
-    states = [{"name": name, "dtype": "float32", "shape": ["batch", *shape]} for name, shape in state]
+    action_dtype = {} if isinstance(network.action_space, Box) else {"dtype": "int64"}
+    shapes = {str(key).removeprefix("recurrent_"): shape for key, shape in network.state_shapes.items()}
+    states = [
+        {"name": name, "dtype": "float32", "shape": ["batch", *shape]} for name, shape in shapes.items()
+    ]
     return {
         "hydrl": version("hydrl"),
         **{key: run[key] for key in ("algo", "task", "env", "seed")},
@@ -243,7 +244,7 @@ def describe_policy(run: Mapping[str, Any], frames: int, network: ExportedPolicy
             *({**description, "begins": 0.0} for description in states),
         ],
         "outputs": [
-            describe_entry("action", network.action_space) | chosen,
+            describe_entry("action", network.action_space) | action_dtype,
             *(description | {"name": f"next_{description['name']}"} for description in states),
         ],
     }
@@ -281,24 +282,26 @@ def describe_in_words(description: dict[str, Any]) -> str:
         ", ".join("{name} {dtype} {shape}".format(**tensor).replace("'", "") for tensor in description[side])
         for side in ("inputs", "outputs")
     ]
-    begin = "; zeros begin an episode" if any("begins" in tensor for tensor in description["inputs"]) else ""
-    return f"{' -> '.join(sides)}{begin}"
+    is_recurrent = any("begins" in tensor for tensor in description["inputs"])
+    return " -> ".join(sides) + "; zeros at episode start" * is_recurrent
 
 
 def write_model(
     network: ExportedPolicy, example: Sequence[Tensor], description: dict[str, Any], path: Path
 ) -> None:
     """Writes an ONNX or ``torch.export`` file, by the ending of ``path``."""
-    many = (tuple({0: torch.export.Dim("batch")} for _ in example),)
+    batch_dims = (tuple({0: torch.export.Dim("batch")} for _ in example),)
     with torch.no_grad():
-        program = torch.export.export(network, tuple(example), dynamic_shapes=many)
+        program = torch.export.export(network, tuple(example), dynamic_shapes=batch_dims)
     if path.suffix == ".pt2":
         torch.export.save(program, path, extra_files={"policy.json": json.dumps(description, indent=2)})
         return
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it would warn that torchvision is missing
-    taken, outputs = ([tensor["name"] for tensor in description[side]] for side in ("inputs", "outputs"))
-    named: dict[str, Any] = {"input_names": taken, "output_names": outputs, "dynamic_shapes": many}
-    exported = torch.onnx.export(program, (), verbose=False, **named)
+    inputs, outputs = ([tensor["name"] for tensor in description[side]] for side in ("inputs", "outputs"))
+    names: dict[str, Any] = {"input_names": inputs, "output_names": outputs}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "# The axis name")  # all inputs share their first one
+        exported = torch.onnx.export(program, (), verbose=False, dynamic_shapes=batch_dims, **names)
     assert exported is not None
     model = exported.model
     for key, value in description.items():

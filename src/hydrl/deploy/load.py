@@ -26,7 +26,7 @@ from hydrl.run.trained_run import TrainedRun
 from hydrl.specs import mask_key
 from hydrl.training.evaluator import PolicyEvaluator
 
-PLAYED_COMPONENTS = ("env", "transforms", "encoder", "rnn", "actor")  # needed to act
+ACTING_COMPONENTS = ("env", "transforms", "encoder", "rnn", "actor")  # needed to act
 
 
 def read_settings(run: Path, *, trust: bool) -> Settings:
@@ -42,20 +42,20 @@ def read_settings(run: Path, *, trust: bool) -> Settings:
     """
     refuse_links(run)
     require_run(run)
-    values: Any = {}
+    config: Any = {}
     try:
         loaded = OmegaConf.load(run / "config_resolved.yaml")
         saved: Any = new_config(OmegaConf.to_container(loaded))
-        values = new_config(OmegaConf.to_container(loaded, resolve=True))
+        config = new_config(OmegaConf.to_container(loaded, resolve=True))
         if trust:
             user_dirs.add_folders(user_dirs.saved_folders(run))
         else:
-            check_trust(values, f"run={run}")
-            check_addresses({part: values.get(part) for part in PLAYED_COMPONENTS}, f"run={run}")
-        return Settings.of(values, saved)
+            check_trust(config, f"run={run}")
+            check_addresses({name: config.get(name) for name in ACTING_COMPONENTS}, f"run={run}")
+        return Settings.of(config, saved)
     except ValidationError as error:
-        reason = " ".join(str(explain(error, values)).split())
-        raise UserError(f"run={run}: config_resolved.yaml does not fit: {reason}") from None
+        reason = " ".join(str(explain(error, config)).split())
+        raise UserError(f"run={run}: config_resolved.yaml is not valid: {reason}") from None
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"run={run}: config_resolved.yaml cannot be read: {reason}") from None
@@ -99,21 +99,21 @@ def open_run(
     if untrained:
         actor = partly_untrained(actor, build("actor")(env), untrained, env)
     env.close()
-    limit, known = settings.eval.max_steps, lambda: state["normaliser"]
-    play = envs.find_family(build("env")).evaluate
-    return (
-        TrainedRun(
-            algo=settings.algo,
-            task=settings.task,
-            seed=settings.seed,
-            env=settings.env,
-            shown=settings.shown,
-            build=build,
-            transform_builders=transforms,
-        ),
-        frames_of(archive),
-        PolicyEvaluator(make_env, actor, known, seed=settings.seed, max_steps=limit, play=play),
+    trained_run = TrainedRun(
+        algo=settings.algo,
+        task=settings.task,
+        seed=settings.seed,
+        env=settings.env,
+        shown=settings.shown,
+        build=build,
+        transform_builders=transforms,
     )
+    play: dict[str, Any] = {
+        "max_steps": settings.eval.max_steps,
+        "play": envs.find_family(build("env")).evaluate,
+    }
+    evaluator = PolicyEvaluator(make_env, actor, lambda: state["normaliser"], seed=settings.seed, **play)
+    return trained_run, frames_of(archive), evaluator
 
 
 def load_weights(actor: nn.Module, weights: Mapping[str, Any], env: EnvBase, label: str) -> None:
@@ -125,6 +125,8 @@ def load_weights(actor: nn.Module, weights: Mapping[str, Any], env: EnvBase, lab
     try:
         actor.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
-        older = "; of a run that observed its mask, write env.action_mask: false into config_resolved.yaml"
-        reason = " ".join(str(error).split())[:200] + (older if mask_key(env) else "")
-        raise UserError(f"{label} does not fit its environment: {reason}") from error
+        advice = " If the run observed its mask, write env.action_mask: false into config_resolved.yaml."
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{label} does not fit its environment: {reason}.{advice * bool(mask_key(env))}"
+        ) from error

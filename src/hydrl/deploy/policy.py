@@ -1,4 +1,4 @@
-"""Trained policy for deployment: acts on NumPy arrays or tensordicts, and exports to ONNX or PyTorch."""
+"""Trained policy for deployment: acts on NumPy arrays or tensordicts, exports to ONNX or PyTorch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,8 +109,8 @@ class Policy:
         """
         if self.io is None:
             make: Any = self.run.build("env")
-            of_agents = make.func is envs.pettingzoo_env
-            self.io = PettingZooIO(make) if of_agents else self.gym_io("predict")
+            is_pettingzoo = make.func is envs.pettingzoo_env
+            self.io = PettingZooIO(make) if is_pettingzoo else self.gym_io("predict")
         entries = self.io.read(observation, mask)
         if reward is not None:
             entries.set("reward", as_reward(reward, entries.shape))
@@ -119,22 +119,20 @@ class Policy:
             return self.io.write(acted)
         return self.io.write(acted[self.example_env.action_key].cpu())
 
-    def gym_io(self, asking: str) -> GymIO:
+    def gym_io(self, method: str) -> GymIO:
         """Conversion from and to the spaces of the run's Gymnasium environment.
 
         Raises:
-            UserError: for other environments; ``asking`` names the method in the message.
+            UserError: for other environments; ``method`` is named in the message.
         """
         make: Any = self.run.build("env")
         if make.func is not envs.gymnasium_env:
             env = name_env(self.run.task, self.run.env)
-            if asking == "export" and specs.agent_groups(self.example_env):
-                raise UserError(f"{env} has several agents, and their policies are not exported")
-            raise UserError(
-                f"{asking} is for Gymnasium's tasks, and {env} is none"
-                + "; use act or env" * (asking != "export")
-            )
-        return GymIO(make, self.example_env.base_env.action_spec_unbatched, asking)
+            if method == "export" and specs.agent_groups(self.example_env):
+                raise UserError(f"{method}: {env} has several agents, which are not supported.")
+            advice = " Use act or env." * (method != "export")
+            raise UserError(f"{method}: {env} is no Gymnasium environment.{advice}")
+        return GymIO(make, self.example_env.base_env.action_spec_unbatched, method)
 
     @torch.no_grad()
     def act(self, tensordict: TensorDictBase, deterministic: bool = True) -> TensorDictBase:
@@ -153,8 +151,8 @@ class Policy:
         """
         if "episode_reward" in self.actor.in_keys and self.now is not None and "reward" not in tensordict:
             raise UserError(
-                "this policy acts for a return, and has to know what the last step paid: give reward=, or "
-                "call reset() where episodes begin"
+                "reward: a return-conditioned policy needs the reward of the last step. Pass reward, or call "
+                "reset() at the start of an episode."
             )
         env = self.env_for(tensordict.batch_size)
         env.base_env.set_observation(tensordict)
@@ -174,15 +172,11 @@ class Policy:
         """The run's transforms over an environment that returns what it is fed, for this batch size."""
         if self.external_env is None or self.external_env.batch_size != batch_size:
             if self.now is not None and self.is_stateful:
-                raise UserError(
-                    f"observations came as {list(self.external_env.batch_size)} environments and now as "
-                    f"{list(batch_size)}; call reset() where other episodes begin"
-                )
-            base, builders = (
-                ExternalEnv(self.example_env.base_env, batch_size),
-                self.run.transform_builders,
-            )
-            normaliser = self.evaluator.normaliser()
+                before = list(self.external_env.batch_size)
+                problem = f"{list(batch_size)} environments after {before}"
+                raise UserError(f"observation: {problem}. Call reset() before another number of them.")
+            base = ExternalEnv(self.example_env.base_env, batch_size)
+            builders, normaliser = self.run.transform_builders, self.evaluator.normaliser()
             self.external_env = envs.make_env(
                 lambda device: base, builders, normaliser=normaliser, policy=self.actor
             )

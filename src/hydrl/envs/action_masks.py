@@ -18,7 +18,7 @@ from hydrl.specs import MASK
 # Where a task says which actions are allowed: an entry of its dictionary or of `info`, or a method; its name.
 MaskSource = tuple[Literal["entry", "info", "method"], str]
 MaskSetting = str | Literal[False] | None
-NOT_DISCRETE = "they are no choices"
+NOT_DISCRETE = "its actions are not discrete"
 
 
 class MaskTracker(gymnasium.Wrapper):
@@ -45,7 +45,9 @@ class MaskTracker(gymnasium.Wrapper):
         if kind == "entry":
             rest = {name: space for name, space in env.observation_space.spaces.items() if name != key}
             if not rest:
-                raise UserError(f"{label} observes nothing but {key}; env.action_mask=false observes that")
+                raise UserError(
+                    f"{label}: its observation is {key} alone. Write env.action_mask=false to observe it."
+                )
             self.observation_space = Dict(rest)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
@@ -122,14 +124,14 @@ def track_mask(
         UserError: for an entry that is missing or cannot be used.
     """
     if isinstance(setting, str) and not actions:
-        raise UserError(f"env.action_mask={setting}: {label} has {env.action_space} actions; leave it out")
+        raise UserError(f"env.action_mask={setting}: {label} has {env.action_space} actions. Leave it out.")
     place = find_mask_source(env, setting, at_reset if actions and setting is not False else list)
     if place is None and isinstance(setting, str):
         space = env.observation_space
         names = sorted({*at_reset(), *(space.spaces if isinstance(space, Dict) else ())})
         raise UserError(
-            f"env.action_mask={setting}: {label} shows no such entry, nor has info of its reset; there "
-            f"{'are ' + ', '.join(names) if names else 'is none'}"
+            f"env.action_mask={setting}: no such entry in the observation of {label}, nor in info at reset. "
+            f"{'Entries are ' + ', '.join(names) if names else 'There are no entries'}."
         )
     if place is not None and (setting is False or not actions):
         warn_mask_ignored(label, place, "env.action_mask=false" if setting is False else NOT_DISCRETE)
@@ -163,7 +165,8 @@ def describe_source(place: MaskSource) -> str:
 def warn_mask_ignored(label: str, source: MaskSource, why: str) -> None:
     """Warns that invalid actions may be taken, and why."""
     warn_once(
-        f"{label} says by {describe_source(source)} which actions are forbidden, and they are tried: {why}"
+        f"{label} gives an action mask, {describe_source(source)}, which is ignored: {why}. "
+        "Invalid actions may be taken."
     )
 
 
@@ -186,5 +189,5 @@ def parse_mask(mask: Any, actions: int, prefix: str) -> np.ndarray:
         is_right = False
     if not is_right or array.dtype.kind not in "biuf":
         shown = "nothing" if mask is None else " ".join(repr(mask).split())[:60]
-        raise UserError(f"{prefix} = {shown}; it should be {actions} truth values, one for each action")
+        raise UserError(f"{prefix} = {shown}. It should be {actions} booleans, one for each action.")
     return array.reshape(actions) != 0

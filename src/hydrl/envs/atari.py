@@ -10,7 +10,7 @@ from hydrl.envs.optional import check_id, check_probability, require_package
 from hydrl.errors import UserError
 
 OTHER_KEYS = {
-    "frameskip": "env.wrappers.preprocessing.frame_skip, which skips them once",
+    "frameskip": "env.wrappers.preprocessing.frame_skip",
     "repeat_action_probability": "env.sticky",
 }
 FPS = 60  # frames a second of the console's; its package says 30
@@ -34,7 +34,9 @@ def make(id: str, sticky: float = 0.0, **kwargs: Any) -> gymnasium.Env:
     package = require_package("ale_py", "atari")
     check_id(id, [env_id for env_id in gymnasium.registry if env_id.startswith("ALE/")])
     for key in kwargs.keys() & OTHER_KEYS:
-        raise UserError(f"env.{key}={kwargs[key]}: use {OTHER_KEYS[key]}")
+        raise UserError(
+            f"env.{key}={kwargs[key]}: another key sets this. Write {OTHER_KEYS[key]}={kwargs[key]}."
+        )
     check_probability("env.sticky", sticky)
     package.ALEInterface.setLoggerMode(package.LoggerMode.Error)  # else the first one prints who made it
     check_variant(id, kwargs)
@@ -57,7 +59,8 @@ def check_variant(id: str, kwargs: dict[str, Any]) -> None:
         for key, listed in VARIANTS.items():
             able = getattr(game, listed)()
             if kwargs.get(key) is not None and kwargs[key] not in able:
-                raise UserError(f"env.{key}={kwargs[key]}: {id} has {', '.join(map(str, able))}")
+                options = ", ".join(map(str, able))
+                raise UserError(f"env.{key}={kwargs[key]}: {id} has no such {key}. Write one of {options}.")
 
 
 class EpisodicLife(gymnasium.Wrapper):
@@ -76,7 +79,7 @@ class EpisodicLife(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
         if not hasattr(env.unwrapped, "ale"):
-            raise TypeError("only Atari's games have lives that it knows of")
+            raise TypeError("EpisodicLife needs an Atari game")
         self.lives, self.goes_on = 0, False
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:

@@ -23,7 +23,7 @@ from torchrl.envs import (
 from torchrl.envs.utils import check_env_specs
 from torchrl.modules.utils import get_env_transforms_from_module
 
-from hydrl.envs.action_masks import NOT_DISCRETE
+from hydrl.envs.action_masks import NOT_DISCRETE, warn_mask_ignored
 from hydrl.envs.checked_env import copy_kwargs, is_env_error
 from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.envs.gymnasium import for_evaluation, gymnasium_env
@@ -31,7 +31,7 @@ from hydrl.envs.normalization import init_normalizers, load_normalizer, normaliz
 from hydrl.envs.pettingzoo import pettingzoo_env
 from hydrl.envs.transforms import ActionMask, CopyTensors, MeanAgentReturn
 from hydrl.errors import RunError, UserError
-from hydrl.library_setup import warn_of_mujoco, warn_once
+from hydrl.library_setup import warn_of_mujoco
 from hydrl.specs import AGENTS, MASK, action_kind, mask_keys, needs_episode_starts
 
 MakeEnv = Callable[..., EnvBase]
@@ -114,9 +114,8 @@ def explain_spec_errors(target: str) -> Iterator[None]:
             raise
         reason = " ".join(str(error).split())
         raise UserError(
-            f"env._target_={target}: it does not keep to its specs under TorchRL's transforms: {reason}; "
-            "torchrl.envs.utils.check_env_specs(ENV) checks an environment, and env=self_play has games in "
-            "which players take turns"
+            f"env._target_={target}: it violates its own specs under TorchRL's transforms: {reason}. "
+            "Check it by torchrl.envs.utils.check_env_specs(ENV); for turn-based games write env=self_play."
         ) from error
 
 
@@ -128,7 +127,7 @@ def mask_transforms(base: EnvBase, make: MakeEnv) -> list[Transform]:
     if heeded := mask_keys(base):
         return [ActionMask(action, mask, label) for action, mask in heeded.items()]
     if any(MASK in (key, key[-1]) for key in base.observation_spec.keys(True, True)):
-        warn_once(f"{label} says by {MASK} which actions are forbidden, and they are tried: {NOT_DISCRETE}")
+        warn_mask_ignored(label, ("entry", MASK), NOT_DISCRETE)
     return []
 
 
@@ -269,11 +268,11 @@ def build_env(make: MakeEnv, **kwargs: Any) -> EnvBase:
             env = make(**kwargs)
         except UserWarning as error:
             passed = str(error).removeprefix("Scenario kwargs: ").partition(". This")[0]
-            raise UserError(f"env.scenario_kwargs: {passed}; VMAS' source has their names") from None
+            raise UserError(f"env.scenario_kwargs: {passed}. VMAS' source has their names.") from None
     if isinstance(env, gymnasium.Env):
         raise UserError(
-            f"env makes {type(env).__name__}, a task of Gymnasium's; register it and write env=gym "
-            "env.id=MODULE:NAME, or hand its class over to hydrl.train as env=CLASS"
+            f"env: it makes {type(env).__name__}, a Gymnasium environment. Register it and write env=gym "
+            "env.id=MODULE:NAME, or pass its class: hydrl.train(env=CLASS)."
         )
     return env
 

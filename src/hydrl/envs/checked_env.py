@@ -1,8 +1,11 @@
 """A Gymnasium wrapper that copies arrays and checks values, so that mistakes become one-line messages."""
 
+import warnings
+from collections.abc import Callable
 from copy import deepcopy
+from functools import wraps
 from traceback import walk_tb
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -16,7 +19,24 @@ from hydrl.specs import MASK
 
 CHECKED_STEPS = 100  # first steps of a task that are held against what its spaces say
 HUGE_REWARD = 1e6  # a reward beyond it is more likely a mistake than meant
-CHECK_ENV = "gymnasium.utils.env_checker.check_env(ENV) checks all of it"
+Method = TypeVar("Method", bound=Callable[..., Any])
+CHECK_ENV = "Check it by gymnasium.utils.env_checker.check_env(ENV)."
+
+
+def without_checker_warnings(method: Method) -> Method:
+    """A method whose first calls warn of nothing if they raise: Gymnasium's checker repeats the error."""
+
+    @wraps(method)
+    def call(self: "CheckedEnv", *args: Any, **kwargs: Any) -> Any:
+        if self.steps_to_check < CHECKED_STEPS:
+            return method(self, *args, **kwargs)
+        with warnings.catch_warnings(record=True) as caught:
+            result = method(self, *args, **kwargs)
+        for warning in caught:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        return result
+
+    return cast(Method, call)
 
 
 class CheckedEnv(gymnasium.Wrapper):
@@ -51,6 +71,7 @@ class CheckedEnv(gymnasium.Wrapper):
             self.observation_space = without_bounds(space)
         self.steps_to_check = CHECKED_STEPS if self.unwrapped.spec else 0  # steps that are still looked at
 
+    @without_checker_warnings
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         """Begins an episode; a seed also seeds the environment's spaces.
 
@@ -65,14 +86,15 @@ class CheckedEnv(gymnasium.Wrapper):
             raise
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise UserError(
-                f"{self.label} gave {describe_value(result)} in reset, and not an observation and a "
-                f"dictionary, as Gymnasium asks since 0.26; {CHECK_ENV}"
+                f"{self.label}: its reset returned {describe_value(result)}, not an observation and a "
+                f"dictionary (Gymnasium 0.26). {CHECK_ENV}"
             )
         observation, info = self.copy_observation(result[0]), result[1]
         if self.steps_to_check:
             self.check_values(observation, 0.0, info)
         return observation, {}
 
+    @without_checker_warnings
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         """One step.
 
@@ -105,7 +127,9 @@ class CheckedEnv(gymnasium.Wrapper):
         """
         if not (isinstance(error, UserError) or is_env_error(error)):
             reason = " ".join(str(error).split())
-            raise UserError(f"{self.label} does not keep to Gymnasium: {reason}; {CHECK_ENV}") from error
+            raise UserError(
+                f"{self.label}: it does not follow Gymnasium's API: {reason}. {CHECK_ENV}"
+            ) from error
 
     def copy_observation(self, observation: Any) -> Any:
         """The observation as new arrays: one, or by their names."""
@@ -130,10 +154,9 @@ class CheckedEnv(gymnasium.Wrapper):
         except (TypeError, ValueError, OverflowError):
             array = np.empty(0)  # of a shape that no space has
         if array.shape != size:
-            numbers = f"{size[0]} numbers" if len(size) == 1 else f"numbers of shape {list(size)}"
             raise UserError(
-                f"{self.label} gave {describe_value(value)} to observe{' as ' * bool(name)}{name}; its "
-                f"observation_space says {numbers} of kind {kind.__name__}"
+                f"{self.label}: its observation{' ' * bool(name)}{name} is {describe_value(value)}, but its "
+                f"observation_space has shape {list(size)} and dtype {kind.__name__}. Make the two agree."
             )
         return array
 
@@ -146,7 +169,7 @@ class CheckedEnv(gymnasium.Wrapper):
         try:
             return float(np.asarray(reward).item())
         except (TypeError, ValueError):
-            raise UserError(f"{self.label} gave the reward {reward}; it must be one number") from None
+            raise UserError(f"{self.label}: it returned the reward {reward}. Return one number.") from None
 
     def check_values(self, observation: Any, reward: float, info: Any) -> None:
         """Warns of unusual values that may be meant."""
@@ -157,20 +180,16 @@ class CheckedEnv(gymnasium.Wrapper):
             ((values[name] < bounds.low) | (values[name] > bounds.high)).any()
             for name, bounds in spaces.items()
         ):
-            warn_once(
-                f"{self.label} observes what lies outside its observation_space; it is learned from as it is"
-            )
+            warn_once(f"{self.label} returned an observation outside its observation_space. It is used.")
         if abs(reward) > HUGE_REWARD:
-            warn_once(
-                f"{self.label} pays {reward:g} in a step; losses grow with it, transforms can scale rewards"
-            )
+            warn_once(f"{self.label} returned a reward of {reward:g}. A transform can scale large rewards.")
         if (
             isinstance(info, dict)
             and MASK in info
             and not any(isinstance(e, MaskTracker) for e in wrapper_chain(self))
         ):
             is_choice = isinstance(self.action_space, Discrete | MultiDiscrete)
-            why = "env.action_mask=false, or its reset did not say so" if is_choice else NOT_DISCRETE
+            why = "env.action_mask=false, or its reset gave none" if is_choice else NOT_DISCRETE
             warn_mask_ignored(self.label, ("info", MASK), why)
 
 
@@ -233,7 +252,7 @@ def warn_success_ignored(task: CheckedEnv, info: dict[str, Any]) -> None:
             for name in level.reductions
         }
         for name in (key for key in untaken if key not in taken):
-            warn_once(f"{task.label} gives {name} in info; env.info_keys=[{name}] logs it")
+            warn_once(f"{task.label} returns {name} in info. Write env.info_keys=[{name}] to log it.")
 
 
 def copy_kwargs(values: dict[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from gymnasium.wrappers import FrameStackObservation
 from hydrl.errors import UserError
 from hydrl.library_setup import warn_of_mujoco
 
-EXTRA = "pip install 'hydrl[dm-control]' takes the newest MuJoCo that it works with, in place of another"
+EXTRA = "Run pip install 'hydrl[dm-control]', which installs a MuJoCo that it works with."
 VIDEO_SIZE = (240, 320)  # height and width, dm_control's own
 
 
@@ -47,10 +47,10 @@ def make(
         UserError: for a missing or unfit package, an unknown task, or if rendering fails.
     """
     if render_mode not in (None, "rgb_array"):
-        raise UserError(f"env.id={id} opens no window; video=true films it")
+        raise UserError(f"env.id={id}: the Control Suite opens no window. Write video=true for videos.")
     for name, value in (("repeat", repeat), ("frame_stack", frame_stack), ("pixels", pixels)):
         if value is not None and value < 1:
-            raise UserError(f"env.{name}={value}: should be 1 or more")
+            raise UserError(f"env.{name}={value}: should be 1 or more.")
     camera = camera if camera is not None else 2 if id.startswith("quadruped-") else 0
     env = load_env(id)
     if not shadows:
@@ -63,8 +63,8 @@ def make(
     except Exception as error:  # whatever a simulator's graphics raise
         reason = " ".join(str(error).split())
         if "OpenGL" in reason:
-            reason += " (dm_control draws through libEGL; on Debian and Ubuntu: apt install libegl1)"
-        raise UserError(f"env.id={id} cannot be drawn with env.pixels={pixels}: {reason}") from error
+            reason += " (dm_control renders through libEGL; on Debian and Ubuntu: apt install libegl1)"
+        raise UserError(f"env.pixels={pixels}: env.id={id} cannot be rendered: {reason}") from error
     return FrameStackObservation(task, frame_stack)
 
 
@@ -75,7 +75,7 @@ def load_env(id: str) -> Any:
         UserError: as :func:`make`.
     """
     if find_spec("dm_control") is None:
-        raise UserError(f"env.id={id} needs dm_control, which is not installed; {EXTRA}")
+        raise UserError(f"env.id={id}: dm_control is not installed. {EXTRA}")
     choose_renderer()
     from dm_control import suite
 
@@ -83,7 +83,7 @@ def load_env(id: str) -> Any:
     names = {f"{domain}-{task}": (domain, task) for domain, task in suite.ALL_TASKS}
     if id not in names:
         near = get_close_matches(id.lower(), names, n=3, cutoff=0.5)
-        raise UserError(f"env.id={id}: no such task; try {', '.join(near or names)}")
+        raise UserError(f"env.id={id}: no such task. Write {' or '.join(near or names)}.")
     try:
         # A model that is drawn, as LQR's, has to be the same in every process.
         return suite.load(*names[id], task_kwargs={"random": 0})
@@ -92,7 +92,7 @@ def load_env(id: str) -> Any:
             raise
         raise UserError(
             f"env.id={id}: dm_control {version('dm_control')} does not work with mujoco {version('mujoco')} "
-            f"({' '.join(str(error).split())}); {EXTRA}"
+            f"({' '.join(str(error).split())}). {EXTRA}"
         ) from error
 
 

@@ -64,8 +64,8 @@ class EpisodeInfo(gymnasium.Wrapper):
             return float(np.asarray(value).item())
         if name in self.required:
             raise UserError(
-                f"env.info_keys: {self.label} gave info[{name!r}]={' '.join(repr(value).split())[:60]}, "
-                "which is no number; leave it out, or let the task give one"
+                f"env.info_keys: {self.label} returned info[{name!r}]={' '.join(repr(value).split())[:60]}, "
+                f"which is not a number. Leave {name} out, or return a number."
             )
         return nan
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchrl.envs import TransformedEnv
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from hydrl import metric_names as names
 from hydrl.specs import INFO
 
 
@@ -42,13 +43,13 @@ class Evaluation:
     def metrics(self) -> dict[str, float]:
         """The ``eval/`` entries of a log row."""
         return {
-            "eval/return_mean": self.mean,
-            "eval/return_std": self.std,
-            "eval/return_min": self.returns.min().item(),
-            "eval/return_max": self.returns.max().item(),
-            "eval/length_mean": self.lengths.double().mean().item(),
-            "eval/episodes": self.returns.numel(),
-            "eval/cut_episodes": self.cut_episodes,
+            names.RETURN_MEAN: self.mean,
+            names.RETURN_STD: self.std,
+            names.RETURN_MIN: self.returns.min().item(),
+            names.RETURN_MAX: self.returns.max().item(),
+            names.LENGTH_MEAN: self.lengths.double().mean().item(),
+            names.EVAL_EPISODES: self.returns.numel(),
+            names.CUT_EPISODES: self.cut_episodes,
             **self.info_means(),
         }
 

@@ -68,8 +68,8 @@ class ExternalEnv(EnvBase):
         for key, spec in self.observation_spec.items(True, True):
             value = tensordict.get(key, None)
             if value is None or (value.shape, value.dtype) != (spec.shape, spec.dtype):
-                problem = "there is none" if value is None else f"got {value.dtype} of {list(value.shape)}"
-                raise UserError(f"{key} should be {spec.dtype} of shape {list(spec.shape)}; {problem}")
+                problem = "it is missing" if value is None else f"got {value.dtype} of {list(value.shape)}"
+                raise UserError(f"{key}: {problem}. Pass {spec.dtype} of shape {list(spec.shape)}.")
         self.entries = tensordict.select(*self.observation_spec.keys(True, True)).to(self.device)
         self.rewards = tensordict.select(*self.reward_keys, strict=False).to(self.device)
 
@@ -109,7 +109,7 @@ class GymIO:
     Args:
         make: a partial of :func:`hydrl.envs.gymnasium_env`.
         spec: of one action of the policy.
-        asking: the name of the caller, for messages.
+        caller: what messages begin with, as ``predict``.
 
     Attributes:
         observation_space: the environment's own.
@@ -122,7 +122,7 @@ class GymIO:
         UserError: for observations that are not arrays.
     """
 
-    def __init__(self, make: partial, spec: TensorSpec, asking: str) -> None:
+    def __init__(self, make: partial, spec: TensorSpec, caller: str) -> None:
         self.keywords = copy_kwargs(for_evaluation(make).keywords)
         self.observe, self.spec = self.keywords.pop("observe", None), spec
         self.keywords.pop("info_keys", None)
@@ -138,7 +138,7 @@ class GymIO:
         for _, space in self.entries.values():
             if space.shape is None:
                 raise UserError(
-                    f"{asking} takes arrays, and this task observes a {space}; use act(tensordict)"
+                    f"{caller}: the environment observes a {space}, no array. Use act(tensordict)."
                 )
 
     def sample_observations(
@@ -189,9 +189,11 @@ class GymIO:
                 is missing or unused.
         """
         if mask is not None and self.mask_tracker is None:
-            raise UserError("mask: this policy heeds none, as its task or its run says; leave it out")
+            raise UserError("mask: this policy uses no action mask. Leave it out.")
         if mask is None and self.mask_tracker is not None and self.mask_entry is None:
-            raise UserError("give mask=, which actions are allowed; this task says so beside what it shows")
+            raise UserError(
+                "mask=None: the observation of this environment has no action mask. Pass it as mask=."
+            )
         if mask is not None and self.mask_entry is not None and isinstance(observation, Mapping):
             own, batch = self.spaces.observation_space[self.mask_entry].dtype, np.asarray(mask)
             as_shown = batch.astype(own) if batch.dtype.kind in "biuf" else batch
@@ -203,8 +205,8 @@ class GymIO:
         for path in others:
             if counts[path] != counts[first]:
                 raise UserError(
-                    f"an observation's entries should be as many: {entry_label(first)} has shape "
-                    f"{list(shapes[first])} and {entry_label(path)} {list(shapes[path])}"
+                    f"observation: batch sizes differ: {entry_label(first)} has shape "
+                    f"{list(shapes[first])} and {entry_label(path)} {list(shapes[path])}. Make them equal."
                 )
         many = counts[first]
         each_of = [*iterate(batch_space(self.observation_space, *many), batch)] if many else [batch]
@@ -228,7 +230,7 @@ class GymIO:
         """
         shape, array = [*many, sum(choice_sizes(self.action_space))], np.asarray(mask)
         if list(array.shape) != shape:
-            raise UserError(f"mask should be truth values of shape {shape}; got {describe_value(array)}")
+            raise UserError(f"mask: got {describe_value(array)}. Pass booleans of shape {shape}.")
         return [*array] if many else [array]
 
     def write(self, action: Tensor) -> Any:
@@ -294,8 +296,8 @@ def as_arrays(values: Any, space: gymnasium.Space, path: tuple = ()) -> Any:
     many = array.ndim == len(shape) + 1 and len(array) > 0
     if list(array.shape[many:]) != shape or not np.can_cast(array.dtype, kind, "same_kind"):
         raise UserError(
-            f"{entry_label(path)} should be {kind} of shape {shape}, or of shape {['n', *shape]} for many; "
-            f"got {array.dtype} of shape {list(array.shape)}".replace("'n'", "n")
+            f"{entry_label(path)}: got {array.dtype} of shape {list(array.shape)}. Pass {kind} of shape "
+            f"{shape}, or [{', '.join(map(str, ['n', *shape]))}] for a batch."
         )
     return array.astype(kind)
 
@@ -310,10 +312,10 @@ def get_entry(values: Any, key: Any, space: Dict | Tuple, path: tuple) -> Any:
         return values[key]
     except (KeyError, IndexError, TypeError, ValueError):
         kind, keys = ("dictionary", [*space.spaces]) if isinstance(space, Dict) else ("tuple", "")
-        shown = f"a {kind} of {', '.join(map(str, keys)) or len(space.spaces)}"
+        expected = f"a {kind} of {', '.join(map(str, keys)) or len(space.spaces)}"
         raise UserError(
-            f"{entry_label((*path, key))} is missing: {entry_label(path)} should be {shown}; "
-            f"got {describe_value(values)}"
+            f"{entry_label((*path, key))}: it is missing, got {describe_value(values)}. Pass {expected} as "
+            f"{entry_label(path)}."
         ) from None
 
 

@@ -1,6 +1,7 @@
 """Gymnasium environments for TorchRL, one or several stepped together in this process."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -136,13 +137,15 @@ def explain_make_errors(id: str, maker: MakeGymEnv | None) -> Iterator[None]:
     """
     family = FAMILIES.get(id.rpartition("/")[0])
     if family and maker is None and id in gymnasium.registry:
-        warn_once(f"env={family} env.id={id} is that game as tables have it; env=gym has it as it comes")
+        warn_once(
+            f"env.id={id}: env=gym skips the usual preprocessing. Write env={family} env.id={id} for it."
+        )
     try:
         yield
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         if isinstance(error, UserError) or is_env_error(error):
             raise
-        raise UserError(f"env.id={id} could not be made: {explain_make_error(error, id)}") from error
+        raise UserError(f"env.id={id}: cannot be created: {explain_make_error(error, id)}") from error
 
 
 def explain_make_error(error: Exception, id: str) -> str:
@@ -150,22 +153,20 @@ def explain_make_error(error: Exception, id: str) -> str:
     reason = " ".join(str(error).split())
     family = FAMILIES.get(id.rpartition("/")[0])
     if family and isinstance(error, gymnasium.error.NamespaceNotFound):  # which it registers
-        reason = f"write env={family} env.id={id}"
+        reason = f"it is a game of another option. Write env={family} env.id={id}."
     elif id.startswith("hydrl/"):  # see hydrl.api.python_classes
-        reason = (
-            "it was a class of the process that trained it; hand it over again, as hydrl.train(env=CLASS)"
-        )
+        reason = "it was a class of the process that trained it. Pass it again: hydrl.train(env=CLASS)."
     elif isinstance(error, gymnasium.error.NameNotFound):
         module, _, name = id.rpartition(":")
         reason += (
-            f' {module} does not register it, as gymnasium.register("{name}", CLASS) would'
+            f' Register it in {module}: gymnasium.register("{name}", CLASS).'
             if module
-            else f" One of your own is env.id=MODULE:{id}, whose module registers it"
+            else f" For your own environment, write env.id=MODULE:{id}; MODULE registers it."
         )
     elif unasked := re.search(r"unexpected keyword argument '(\w+)'", reason):
-        reason = f"it takes no {unasked[1]}; leave env.{unasked[1]} out"
+        reason = f"it takes no {unasked[1]}. Leave env.{unasked[1]} out."
     elif "gymnasium[box2d]" in reason:
-        reason = "it needs Box2D; pip install 'hydrl[box2d]'"
+        reason = "it needs Box2D. Run pip install 'hydrl[box2d]'."
     return reason
 
 
@@ -206,17 +207,17 @@ def make_wrapped_env(
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             if wrapper.func is AtariPreprocessing and "Disable frame-skipping" in reason:
-                reason = f"it skips frames, and {id} skips them too; use env=atari, or +env.frameskip=1"
-            raise UserError(f"{wrapper_key} cannot be put around env.id={id}: {reason}") from error
+                reason = f"it skips frames, and {id} does, too. Write env=atari, or +env.frameskip=1."
+            raise UserError(f"{wrapper_key}: cannot wrap env.id={id}: {reason}") from error
         if not isinstance(wrapped, gymnasium.Env):
             raise UserError(
-                f"{wrapper_key} made a {type(wrapped).__name__} of env.id={id}, and no gymnasium.Wrapper"
+                f"{wrapper_key}: it returned a {type(wrapped).__name__}. Write a gymnasium.Wrapper."
             )
         for space_name in ("observation_space", "action_space") if alone else ():
             if getattr(wrapped, space_name) != getattr(task, space_name):
                 raise UserError(
-                    f"{wrapper_key}.training_only=true: it makes another {space_name}, and the policy could "
-                    "not be evaluated without it; leave training_only out"
+                    f"{wrapper_key}.training_only=true: it changes the {space_name}, and the policy could "
+                    "not be evaluated without it. Leave training_only out."
                 )
         task = wrapped
     return task
@@ -267,7 +268,8 @@ def probe_env(
         rng, result = GlobalRNGState(), ProbeResult(steps, [], [])
         state = rng.state_dict()
         try:
-            with closing(make_wrapped_env(id, known, make, **keywords)) as task:
+            wrapped = make_wrapped_env(id, known, make, **keywords)
+            with warnings.catch_warnings(action="ignore"), closing(wrapped) as task:
                 seed_spaces(task, 0)
                 result = ProbeResult(steps, [*task.reset(seed=0)[1]], [])
                 result.success.extend(find_success_in_episode(task, result))

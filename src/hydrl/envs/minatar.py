@@ -45,7 +45,7 @@ def make(
     check_id(id, [env_id for env_id in gymnasium.registry if env_id.startswith("MinAtar/")])
     check_probability("env.sticky", sticky)
     if max_episode_steps < 1:
-        raise UserError(f"env.max_episode_steps={max_episode_steps}: should be 1 or more")
+        raise UserError(f"env.max_episode_steps={max_episode_steps}: should be 1 or more.")
     kwargs |= {"sticky_action_prob": sticky, "difficulty_ramping": difficulty_ramping}
     return MinAtarWrapper(gymnasium.make(id, max_episode_steps=max_episode_steps, **kwargs))
 

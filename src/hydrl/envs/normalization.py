@@ -34,16 +34,18 @@ def init_normalizers(env: TransformedEnv, frames: int | None, known: dict[str, A
     """
     for position, transform in enumerate(normalizers(env)):
         if not isinstance(transform, ObservationNorm):
-            require_vectors(transform.parent.observation_spec, transform.in_keys, "a normaliser")
+            require_vectors(transform.parent.observation_spec, transform.in_keys, "a normalizer")
         elif known is not None:
             with explain_mismatch():
                 set_statistics(transform, known[str(position)])
         elif not transform.initialized:
             if len(transform.in_keys) > 1:
-                raise UserError(f"in_keys={transform.in_keys}: give each entry an ObservationNorm of its own")
+                raise UserError(
+                    f"in_keys={transform.in_keys}: ObservationNorm takes one entry. Write one for each entry."
+                )
             if frames is None:
-                raise UserError("init_stats_frames=null: ObservationNorm takes statistics; use 1_000")
-            require_vectors(transform.parent.observation_spec, transform.in_keys, "a normaliser")
+                raise UserError("init_stats_frames=null: ObservationNorm needs statistics. Write 1_000.")
+            require_vectors(transform.parent.observation_spec, transform.in_keys, "a normalizer")
             if env.batch_dims:
                 fit_to_random_frames(transform, env.numel(), frames)
             else:
@@ -151,4 +153,4 @@ def explain_mismatch() -> Iterator[None]:
         yield
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise UserError(f"a checkpoint's statistics do not fit the normalisers: {reason}") from error
+        raise UserError(f"a checkpoint's statistics do not fit the normalizers: {reason}") from error

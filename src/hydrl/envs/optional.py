@@ -19,7 +19,7 @@ def require_package(name: str, extra: str, family: str = "") -> ModuleType:
         return import_module(name)
     except ImportError as error:
         reason = f"{error.name} is not installed" if isinstance(error, ModuleNotFoundError) else str(error)
-        raise UserError(f"env={family or extra}: {reason}; pip install 'hydrl[{extra}]'") from error
+        raise UserError(f"env={family or extra}: {reason}. Run pip install 'hydrl[{extra}]'.") from error
 
 
 def check_id(id: str, known: Iterable[str]) -> None:
@@ -36,7 +36,7 @@ def check_id(id: str, known: Iterable[str]) -> None:
         return
     games = {game_name(env_id): env_id for env_id in ids}  # of several versions the last
     near = get_close_matches(game_name(id), games, 3) or sorted(games)
-    raise UserError(f"env.id={id}: there is no such game; use {' or '.join(games[game] for game in near)}")
+    raise UserError(f"env.id={id}: no such game. Write {' or '.join(games[game] for game in near)}.")
 
 
 def check_probability(key: str, value: float) -> None:
@@ -46,7 +46,7 @@ def check_probability(key: str, value: float) -> None:
         UserError: naming the key.
     """
     if not 0 <= value < 1:
-        raise UserError(f"{key}={value}: should be a probability, at least 0 and below 1")
+        raise UserError(f"{key}={value}: should be a probability, at least 0 and below 1.")
 
 
 def game_name(id: str) -> str:

@@ -24,7 +24,7 @@ from hydrl.specs import AGENTS, ALIVE, GONE, MASK, has_room
 
 PACKAGES = {"mpe2": "mpe2"}  # where the tasks of an id's first half lie
 PACKAGES |= {family: f"pettingzoo.{family}" for family in ("atari", "butterfly", "classic", "sisl")}
-OWN = "One of your own is env.id=MODULE:CLASS, with the methods of pettingzoo.ParallelEnv"
+OWN = "Your own environment is env.id=MODULE:CLASS, a pettingzoo.ParallelEnv."
 ENDS = ("done", "terminated", "truncated")
 GroupMap = Literal["all_in_one_group", "one_group_per_agent"] | dict[str, list[str]] | None
 GroupArrays = dict[str, dict[str, np.ndarray]]  # arrays [num_envs, agents, ...] by their groups and names
@@ -89,7 +89,7 @@ def make_parallel_env(id: str, kwargs: dict[str, Any]) -> Any:
     if not all(
         hasattr(task, attribute) for attribute in ("possible_agents", "action_space", "step", "reset")
     ):
-        raise UserError(f"env.id={id} made a {type(task).__name__}, and no task of PettingZoo's. {OWN}")
+        raise UserError(f"env.id={id}: it made a {type(task).__name__}, no PettingZoo environment. {OWN}")
     return task
 
 
@@ -104,7 +104,7 @@ def call_maker(maker: Any, id: str, kwargs: dict[str, Any]) -> Any:
     except (TypeError, ImportError) as error:
         if is_own_code(maker) and is_env_error(error):
             raise
-        raise UserError(f"env.id={id} could not be made: {' '.join(str(error).split())}") from error
+        raise UserError(f"env.id={id}: cannot be created: {' '.join(str(error).split())}") from error
 
 
 def find_maker(id: str) -> Any:
@@ -128,15 +128,15 @@ def import_own_env(id: str) -> Any:
         UserError: if it cannot be imported.
     """
     module, _, name = id.partition(":")
-    where = "put it beside the folder of --config-dir=DIR, or its folder into PYTHONPATH"
+    advice = "Put it next to the folder of --config-dir=DIR, or its folder into PYTHONPATH."
     try:
         return getattr(import_module(module), name)
     except AttributeError as error:
-        raise UserError(f"env.id={id} could not be made: {error}") from None
+        raise UserError(f"env.id={id}: cannot be created: {error}") from None
     except ModuleNotFoundError as error:
         if error.name not in (module, module.split(".")[0]):
             raise
-        raise UserError(f"env.id={id} could not be made: {error}; {where}") from None
+        raise UserError(f"env.id={id}: cannot be created: {error}. {advice}") from None
 
 
 def import_env_module(id: str) -> Any:
@@ -153,7 +153,7 @@ def import_env_module(id: str) -> Any:
         return import_module(f"{PACKAGES[family]}.{name}")
     except ImportError as error:
         extra = "hydrl[pettingzoo]" if family in ("mpe2", "classic") else f"pettingzoo[{family}]"
-        raise UserError(f"env.id={id}: {' '.join(str(error).split())}; pip install '{extra}'") from error
+        raise UserError(f"env.id={id}: {' '.join(str(error).split())}. Run pip install '{extra}'.") from error
 
 
 def list_env_ids() -> list[str]:
@@ -168,7 +168,7 @@ def list_env_ids() -> list[str]:
 
 def turns_message(id: str) -> str:
     """The message for a turn-based environment."""
-    return f"env.id={id}: its players take turns; write env=self_play env.id={id}"
+    return f"env.id={id}: it is a turn-based game. Write env=self_play env.id={id}."
 
 
 def is_own_code(maker: Any) -> bool:
@@ -311,8 +311,8 @@ class MultiAgentEnv(EnvBase):
             return flatten(space, observation)
         if np.shape(observation) != space.shape:
             raise UserError(
-                f"{self.label}: {agent} observes shape {list(np.shape(observation))}, and its space says "
-                f"{list(space.shape)}"
+                f"{self.label}: the observation of {agent} has shape {list(np.shape(observation))}, but its "
+                f"space has shape {list(space.shape)}. Make the two agree."
             )
         return np.ravel(observation)
 
@@ -364,8 +364,8 @@ class PettingZooIO:
         like, infos = self.env, {agent: {MASK: mask} for agent, mask in (masks or {}).items()}
         if not isinstance(observations, Mapping) or not observations or {*observations} - {*like.positions}:
             raise UserError(
-                f"observation should be a dictionary by agent, of those that still act among "
-                f"{', '.join(like.positions)}; got {describe_value(observations)}"
+                f"observation: got {describe_value(observations)}. Pass a dictionary by agent, of those that "
+                f"still act among {', '.join(like.positions)}."
             )
         for agent, (group, k) in like.positions.items():
             is_alive = agent in observations
@@ -395,8 +395,8 @@ def make_groups(task: Any, group_map: GroupMap, label: str) -> list[Group]:
         listed = [agent for members in members_of.values() for agent in members]
         if sorted(listed) != sorted(agents) or not all(members_of.values()):
             raise UserError(
-                f"env.group_map={group_map}: each agent should be in one group; {label} has "
-                f"{', '.join(agents)}"
+                f"env.group_map={group_map}: each agent should be in one group. The agents of {label} are "
+                f"{', '.join(agents)}."
             )
     elif group_map == "all_in_one_group":
         members_of = {AGENTS: agents}
@@ -408,7 +408,7 @@ def make_groups(task: Any, group_map: GroupMap, label: str) -> list[Group]:
     if len(members_of) == 1:
         members_of = {AGENTS: agents}
     if taken := sorted({*members_of} & RESERVED_KEYS):
-        raise UserError(f"env.group_map: a group may not be called {taken[0]}, a name that a run needs")
+        raise UserError(f"env.group_map: {taken[0]} is a reserved name. Give the group another one.")
     return [make_group(task, name, members, group_map) for name, members in members_of.items()]
 
 
@@ -426,10 +426,11 @@ def make_group(task: Any, name: str, agents: list[str], group_map: GroupMap) -> 
                 f"{a} observes {size} numbers and {describe_actions(actions)}"
                 for a, (size, actions) in ((first, kind[0]), (agent, signature))
             ]
-            by_names = "null, which goes by names, or env.group_map=" * (group_map is not None)
+            by_names = "null (by names), or env.group_map=" * (group_map is not None)
             raise UserError(
-                f"env.group_map={group_map or 'null'}: {' and '.join(what)}, and agents of one group are "
-                f"alike; use env.group_map={by_names}one_group_per_agent, with algo=mappo or algo=ippo"
+                f"env.group_map={group_map or 'null'}: agents of one group must be alike, but "
+                f"{' and '.join(what)}. "
+                f"Write env.group_map={by_names}one_group_per_agent, with algo=mappo or algo=ippo."
             )
     return Group(name, agents, task.action_space(first), kind[0][0])
 
@@ -437,7 +438,7 @@ def make_group(task: Any, name: str, agents: list[str], group_map: GroupMap) -> 
 def describe_actions(actions: Any) -> str:
     """The kind of actions of :func:`action_signature`, in words."""
     several = " and of ".join(map(str, actions)) if isinstance(actions, list) else ""
-    return f"chooses of {several}" if several else f"does {actions}"
+    return f"has {several} actions" if several else f"acts in {actions}"
 
 
 def observation_size(task: Any, agent: str) -> int:
@@ -491,6 +492,6 @@ def action_spec_of(group: Group, label: str) -> TensorSpec:
         low, high = (torch.as_tensor(bound.ravel(), dtype=torch.float32) for bound in (space.low, space.high))
         return Bounded(low, high)
     raise UserError(
-        f"{label}: {group.agents[0]} does {space}; what learns here takes choices of two or more, or a Box "
-        "of floats with finite bounds, low below high"
+        f"{label}: the actions of {group.agents[0]} are {space}. Supported are discrete and multi-discrete "
+        "ones of two options or more, and a Box of floats with finite bounds, low below high."
     )

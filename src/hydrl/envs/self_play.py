@@ -141,9 +141,8 @@ def opponent_transforms(policy: TensorDictModuleBase, env: TransformedEnv) -> li
         by_steps = type(transform)._apply_transform is Transform._apply_transform
         if by_steps and not hasattr(transform, "to_observation_norm"):
             raise UserError(
-                f"env.opponents: earlier policies are asked move by move, and have not what "
-                f"{type(transform).__name__} writes; leave it out of transforms, or use env.opponents=null, "
-                "which draws their moves at random"
+                f"env.opponents: opponents cannot use {type(transform).__name__}, which needs earlier steps. "
+                "Leave it out of transforms, or write env.opponents=null for random opponents."
             )
     return transforms
 
@@ -169,7 +168,7 @@ def make(
         UserError: for an unknown game or player, or one whose agents act at once.
     """
     zoo = require_package("pettingzoo", "pettingzoo", "self_play")
-    at_once = UserError(f"env.id={id} is no game of turns; write env=pettingzoo env.id={id}")
+    at_once = UserError(f"env.id={id}: its agents act at once. Write env=pettingzoo env.id={id}.")
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
     if ":" in id:
@@ -204,7 +203,7 @@ class SelfPlayEnv(gymnasium.Env):
         players = game.possible_agents
         if seat not in (None, *players):
             raise UserError(
-                f"env.seat={seat}: {id} has {' and '.join(players)}; null draws one for each game"
+                f"env.seat={seat}: no such player. Write {' or '.join(players)}, or null to draw one a game."
             )
         self.metadata = getattr(game, "metadata", {})
         self.render_mode = getattr(game.unwrapped, "render_mode", None)

@@ -76,12 +76,12 @@ def adapt_spaces(
         env = flatten_actions(env)
     if not is_of_fixed_size(observations):
         raise TypeError(
-            f"its observations are {observations}, of no fixed size; a wrapper may make a Box of them"
+            f"its observations are {observations}, of no fixed size. A wrapper can make a Box of them."
         )
     if any(map(is_unsupported_stack, all_spaces(observations))):
         warn_once(
-            f"{label} observes stacked pictures that are not uint8, which are read as one vector; stack them "
-            "by the transform torchrl.envs.CatFrames in place of a wrapper, and they are read as pictures"
+            f"{label}: stacked images that are not uint8 are read as one vector. Stack them by the transform "
+            "torchrl.envs.CatFrames instead of a wrapper."
         )
     if isinstance(observations, Dict) or any(map(is_image, all_spaces(observations))):
         env = ObservationAdapter(env)
@@ -115,10 +115,12 @@ def select_space(whole: gymnasium.Space, observe: list[int]) -> gymnasium.Space:
     if isinstance(whole, Dict):
         if len(whole) > 1:
             shown = ", ".join(whole)
-            raise TypeError(f"observe={observe} is for one vector or picture, and it shows {shown}")
+            raise TypeError(
+                f"env.observe={observe} needs one vector or image, and its observation has {shown}"
+            )
         return Dict({name: select_space(subspace, observe) for name, subspace in whole.items()})
     if not set(observe) <= set(range(whole.shape[0])):
-        raise TypeError(f"it has no places observe={observe}, but 0 to {whole.shape[0] - 1}")
+        raise TypeError(f"env.observe={observe} should be indices of 0 to {whole.shape[0] - 1}")
     return Box(whole.low[observe], whole.high[observe], dtype=whole.dtype.type)
 
 
@@ -142,9 +144,9 @@ def flatten_actions(env: gymnasium.Env) -> gymnasium.Env:
         if has_room(whole.low, whole.high):
             return TransformAction(env, lambda row: unflatten(actions, row), whole)
     raise TypeError(
-        f"its actions are {actions}; what learns here takes choices of two or more (Discrete, MultiDiscrete, "
-        "MultiBinary) or a Box of floats with finite bounds, low below high, and not both together; a "
-        "wrapper may make choices of numbers"
+        f"its actions are {actions}. Supported are discrete ones of two options or more (Discrete, "
+        "MultiDiscrete, MultiBinary), or a Box of floats with finite bounds, low below high. A wrapper can "
+        "convert others."
     )
 
 
@@ -195,10 +197,7 @@ def check_reset(env: gymnasium.Env) -> None:
     try:
         signature(env.unwrapped.reset).bind(seed=0, options={})
     except TypeError:
-        raise TypeError(
-            "its reset does not take seed and options and give an observation and a dictionary, as Gymnasium "
-            f"asks since 0.26; {CHECK_ENV}"
-        ) from None
+        raise TypeError(f"its reset does not take seed and options (Gymnasium 0.26). {CHECK_ENV}") from None
 
 
 class ObservationAdapter(gymnasium.ObservationWrapper):
@@ -221,7 +220,7 @@ class ObservationAdapter(gymnasium.ObservationWrapper):
         alone = not isinstance(observations, Dict | Tuple)
         self.leaves = {"pixels": ((), observations)} if alone else dict(leaf_spaces(observations))
         if taken := sorted(self.leaves.keys() & RESERVED_KEYS):
-            raise UserError(f"{env} observes {taken[0]}, a name that a run needs; let a wrapper change it")
+            raise UserError(f"{env} observes {taken[0]}, a reserved name. Rename it in a wrapper.")
         self.observation_space = Dict(
             {name: adapted_space(space) for name, (_, space) in self.leaves.items()}
         )

@@ -39,7 +39,7 @@ class BitFlip(gymnasium.Env):
 
     def __init__(self, bits: int = 15, render_mode: str | None = None) -> None:
         if bits < 2:
-            raise UserError(f"env.bits={bits}: should be 2 or more")
+            raise UserError(f"env.bits={bits}: should be 2 or more.")
         self.bits, self.render_mode = bits, render_mode
         self.observation_space, self.action_space = goal_space(0, bits), Discrete(bits)
 
@@ -103,7 +103,7 @@ class PointReach(gymnasium.Env):
     def __init__(self, radius: float = 0.05, speed: float = 0.1, render_mode: str | None = None) -> None:
         for name, value in (("radius", radius), ("speed", speed)):
             if not value > 0:
-                raise UserError(f"env.{name}={value}: should be above 0")
+                raise UserError(f"env.{name}={value}: should be above 0.")
         self.radius, self.speed, self.render_mode = radius, speed, render_mode
         self.observation_space, self.action_space = goal_space(-1, 2), Box(-1, 1, (2,), np.float32)
 

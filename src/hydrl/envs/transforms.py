@@ -305,7 +305,7 @@ class RandomHorizon(RandomTruncationTransform):
 
     def _reset(self, tensordict: TensorDictBase, tensordict_reset: TensorDictBase) -> TensorDictBase:
         if "step_count" not in tensordict_reset:
-            raise UserError("transforms.random_truncation needs the transform StepCounter before it")
+            raise UserError("transforms.random_truncation: add torchrl.envs.StepCounter before it.")
         begun = super()._reset(tensordict, tensordict_reset)
         return begun.set("cut_short", torch.zeros_like(begun.get("done")))
 
@@ -348,8 +348,8 @@ class ActionMask(envs.ActionMask):
             ended = done.reshape(*done.shape[:-1], *[1] * (mask.ndim - done.ndim + 1))
             if (nothing & ~ended).any():
                 raise UserError(
-                    f"{self.label} forbids every {'option of a choice' if several else 'action'}, and the "
-                    "episode goes on; let it end there, or allow one that does nothing"
+                    f"{self.label}: every {'option of a choice' if several else 'action'} is invalid, and "
+                    "the episode continues. End it there, or allow an action that does nothing."
                 )
             mask = mask | nothing
         return super()._call(next_tensordict.set(key, mask))

@@ -134,9 +134,9 @@ class Hindsight(Transform):
         if same.float().mean() < MIN_EQUAL_REWARDS:
             odd = int((~same).flatten().nonzero()[0])
             raise UserError(
-                f"buffer=hindsight: the task gave the reward {rewards[odd].item():g} where its "
-                f"compute_reward of the goal that was reached says {recomputed[odd].item():g}; no wrapper "
-                "may change it, and it has to judge the state that a step leads to"
+                f"buffer=hindsight: step returned the reward {rewards[odd].item():g}, but compute_reward of "
+                f"the achieved goal returns {recomputed[odd].item():g}. Remove wrappers that change rewards, "
+                "and score the state that a step leads to."
             )
 
     def forward(self, rows: TensorDictBase) -> TensorDictBase:
@@ -212,16 +212,15 @@ def goal_env(env: TransformedEnv) -> gymnasium.Env:
     leaves = task.get_wrapper_attr("leaves") if task and task.has_wrapper_attr("leaves") else {}
     if {"observation", ACHIEVED, DESIRED} - leaves.keys() or not task.has_wrapper_attr("compute_reward"):
         raise UserError(
-            "buffer=hindsight relabels goals of Gymnasium tasks that observe observation, achieved_goal and "
-            "desired_goal and have compute_reward(achieved_goal, desired_goal, info), and this one does not; "
-            "use buffer=replay"
+            "buffer=hindsight: it needs a Gymnasium environment that observes observation, achieved_goal and "
+            "desired_goal and has compute_reward(achieved_goal, desired_goal, info). Write buffer=replay."
         )
     (_, achieved), (_, desired) = leaves[ACHIEVED], leaves[DESIRED]
     vectors = all(is_vector(env.observation_spec, key) for key in (ACHIEVED, DESIRED))
     if not (vectors and isinstance(desired, Box | MultiBinary) and achieved.shape == desired.shape):
         raise UserError(
-            f"buffer=hindsight: achieved_goal is {achieved} and desired_goal {desired}; both have to be "
-            "a Box or MultiBinary of one shape, and no pictures; use buffer=replay"
+            f"buffer=hindsight: achieved_goal is {achieved} and desired_goal {desired}, but both must be a "
+            "Box or MultiBinary of one shape, and not images. Write buffer=replay."
         )
     return task
 
@@ -236,13 +235,13 @@ def check_transforms(env: TransformedEnv) -> None:
         keys, name = {*transform.in_keys, *transform.out_keys}, type(transform).__name__
         if keys & {ACHIEVED, DESIRED} and not isinstance(transform, DoubleToFloat):
             raise UserError(
-                f"buffer=hindsight: {name} changes goals, and the task judges them as it gave them; use "
-                "transforms=plain, or transforms.normalize.in_keys=[observation]"
+                f"buffer=hindsight: {name} changes goals, and compute_reward needs them unchanged. Write "
+                "transforms=plain, or transforms.normalize.in_keys=[observation]."
             )
         if "reward" in keys and not isinstance(transform, (DoubleToFloat, RewardSum, *SCALING)):
             raise UserError(
-                f"buffer=hindsight: a relabelled reward cannot be changed as by {name}; leave that out, or "
-                "scale rewards by torchrl.envs.RewardScaling"
+                f"buffer=hindsight: {name} cannot be applied to relabelled rewards. Leave it out, or scale "
+                "rewards by torchrl.envs.RewardScaling."
             )
 
 
@@ -252,8 +251,8 @@ class UnavailableInfo:
     def refuse(self, *_: Any) -> NoReturn:
         """Raises on every access."""
         raise UserError(
-            "buffer=hindsight: the task's compute_reward reads info, and there is none of a goal that nobody "
-            "had; let it judge by achieved_goal and desired_goal alone, or use buffer=replay"
+            "buffer=hindsight: compute_reward reads info, which a relabelled goal does not have. Compute it "
+            "from achieved_goal and desired_goal alone, or write buffer=replay."
         )
 
     __getattr__ = __getitem__ = __contains__ = __iter__ = __len__ = __bool__ = refuse
@@ -285,8 +284,8 @@ def compute_rewards(
     task_rewards = call_goal_method(task, "compute_reward", achieved, desired)
     if task_rewards.size != len(achieved):
         raise UserError(
-            f"buffer=hindsight: compute_reward gave {list(task_rewards.shape)} numbers for goals of shape "
-            f"{list(achieved.shape)}; it has to give one for each row, as by np.linalg.norm(..., axis=-1)"
+            f"buffer=hindsight: compute_reward returned shape {list(task_rewards.shape)} for goals of shape "
+            f"{list(achieved.shape)}. Return one reward for each row, as by np.linalg.norm(..., axis=-1)."
         )
     reward = torch.as_tensor(task_rewards, dtype=torch.float32).reshape(-1, 1).to(achieved.device)
     for transform in scaling:

@@ -164,8 +164,8 @@ class SupportCheck:
                 self.is_done = True
                 warn_once(
                     f"a discounted return of {self.returns[outside][0]:.4g} is outside "
-                    f"actor.v_min={self.low:g} to actor.v_max={self.high:g} and is learned as the nearer of "
-                    "them; set both around the returns, or scale the rewards"
+                    f"actor.v_min={self.low:g} to actor.v_max={self.high:g}, and is clipped to them. Set "
+                    "both around the returns, or scale the rewards."
                 )
                 return
             self.returns, self.discount = (
@@ -262,7 +262,9 @@ class Replay(Minibatches):
         if not self.is_prioritized:
             return
         if self.loss.tensor_keys.priority not in minibatch:
-            raise UserError(f"buffer.sampler draws by priorities and {type(self.loss).__name__} writes none")
+            raise UserError(
+                f"buffer.sampler: {type(self.loss).__name__} writes no priorities. Write buffer=replay."
+            )
         self.buffer.update_tensordict_priority(minibatch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -315,9 +317,11 @@ class Mixed(Replay):
         super().__init__(buffer, loss, **numbers, draw=draw)
         self.data, self.offline_size = data, round(share * size)
         if not 0 < self.offline_size < size:
-            raise UserError(f"minibatches.share={share} of minibatches.size={size} leaves one of both out")
+            raise UserError(
+                f"minibatches.share={share}: it leaves one source out of minibatches.size={size}. Write 0.5."
+            )
         if self.is_prioritized:
-            raise UserError("buffer=prioritized is for a memory alone; use buffer=replay")
+            raise UserError("buffer=prioritized: minibatches=mixed samples uniformly. Write buffer=replay.")
 
     def sample(self, count: int) -> TensorDictBase:
         """Rows of ``count`` minibatches; in each, the replay buffer's rows come first."""

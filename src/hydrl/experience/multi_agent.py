@@ -28,14 +28,12 @@ def fill_loss_keys(rows: TensorDictBase, keys: Any) -> TensorDictBase:
             after.set(key, after.get(name).unsqueeze(-2).expand(shape))
     if isinstance(action, tuple) and not rows.get(sibling_key(action, ALIVE), torch.ones(1)).all():
         warn_once(
-            "agents that ended before their episode are learned from as if they still acted; algo=mappo and "
-            "algo=ippo leave them out"
+            "agents that ended before their episode are trained on as if they still acted. algo=mappo and "
+            "algo=ippo leave them out."
         )
     if isinstance(action, tuple) and keys.reward not in after.keys(True):
         own = after.get(sibling_key(action, "reward"))
         if (own != own[..., :1, :]).any():
-            warn_once(
-                "agents that are learned together have rewards of their own; the mean of them is learned from"
-            )
+            warn_once("agents that are trained together have different rewards, whose mean is used.")
         after.set(keys.reward, own.mean(-2))
     return rows

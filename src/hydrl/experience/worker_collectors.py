@@ -149,8 +149,8 @@ class WorkerWatchdog:
     ) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise UserError(
-                "collector: workers are watched by a signal, which comes to the main thread alone; use "
-                "collector=single, or train from the main thread"
+                "collector: workers are watched by a signal, which only the main thread receives. Write "
+                "collector=single, or train from the main thread."
             )
         self.worker_timeout, self.stop = worker_timeout, stop or int
         self.wait_started: float | None = None

@@ -73,9 +73,9 @@ def read_baselines(file: Path) -> list[PublishedReturn]:
             file.read_text(encoding="utf-8-sig").splitlines(), restkey="beyond the columns"
         )
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"published={file}: cannot be read: {error}") from None
+        raise UserError(f"published={file}: cannot be read: {error}.") from None
     if sorted(lines.fieldnames or []) != sorted(COLUMNS):
-        raise UserError(f"published={file}: its first line has to be {','.join(COLUMNS)}")
+        raise UserError(f"published={file}: wrong header. Write {','.join(COLUMNS)} as the first line.")
     rows = []
     for line in lines:
         try:
@@ -83,28 +83,28 @@ def read_baselines(file: Path) -> list[PublishedReturn]:
         except ValidationError as error:
             wrong = error.errors()[0]
             message = f"{wrong['loc'][0]}={wrong['input']}: {wrong['msg']}"
-            raise UserError(f"published={file}, line {lines.line_num}: {message}") from None
+            raise UserError(f"published={file}: line {lines.line_num}: {message}.") from None
     return rows
 
 
 def task_of(run: RunResult) -> tuple[str, str]:
-    """A run's Gymnasium id and version: ``HalfCheetah``, ``v4``."""
+    """Gymnasium id and version of a run's environment: ``HalfCheetah``, ``v4``."""
     task, version = re.fullmatch(r"(.*?)(?:-(v\d+))?", run.id or run.env, re.DOTALL).groups()  # type: ignore[union-attr]
     return task, version or ""
 
 
-def select_baselines(words: str, runs: Iterable[RunResult]) -> list[PublishedReturn]:
-    """Selects published returns of the runs' tasks.
+def select_baselines(choice: str, runs: Iterable[RunResult]) -> list[PublishedReturn]:
+    """Selects published returns of the runs' environments.
 
     Args:
-        words: ``true``, or methods and CSV files separated by commas; ``false`` for none.
-        runs: the runs of the report.
+        choice: ``true``, or methods and CSV files separated by commas; ``false`` for none.
+        runs: runs of the report.
 
     Raises:
-        UserError: for a word without any row.
+        UserError: for a method or file without any such return.
     """
-    names = [word.strip().strip("'\"") for word in words.strip("[]").split(",")]
-    if words.lower() == "false":
+    names = [name.strip().strip("'\"") for name in choice.strip("[]").split(",")]
+    if choice.lower() == "false":
         return []
     tasks = {task_of(run)[0] for run in runs}
     included = [row for file in sorted(FILES.glob("*.csv")) for row in read_baselines(file)]
@@ -115,10 +115,10 @@ def select_baselines(words: str, runs: Iterable[RunResult]) -> list[PublishedRet
         fit = [row for row in available if row.task in tasks]
         matching = [row for row in fit if all_methods or normalize_name(row.method) == normalize_name(name)]
         if not matching:
-            what = f"of {', '.join(sorted(tasks))} there is "
-            what += f"by {', '.join(sorted({row.method for row in fit}))}" if fit else "none; tasks are "
-            what += "" if fit else ", ".join(sorted({row.task for row in available}))
-            raise UserError(f"published={name}: there is no such figure; {what}")
+            known = {row.method for row in fit} or {row.task for row in available}
+            choices = f"{'Methods' if fit else 'Environments'}: {', '.join(sorted(known))}"
+            where = f"published returns for {', '.join(sorted(tasks))}"
+            raise UserError(f"published={name}: no such {where}. {choices}.")
         rows += [row for row in matching if row not in rows]
     return rows
 
@@ -131,15 +131,15 @@ def normalize_name(method: str) -> str:
 def baseline_curves(
     rows: Iterable[PublishedReturn], runs: Sequence[RunResult]
 ) -> dict[str, list[PublishedReturn]]:
-    """Rows of the runs' task by a label of method, source and seeds, and version if it differs."""
-    ours = [task_of(run) for run in runs]
+    """Rows of the runs' environment by label: method, source and seeds, and version if it differs."""
+    run_tasks = [task_of(run) for run in runs]
     by_source: dict[tuple[Any, ...], list[PublishedReturn]] = {}
     for row in rows:
-        if row.task in {task for task, _ in ours}:
+        if row.task in {task for task, _ in run_tasks}:
             by_source.setdefault((row.method, row.source, row.version, row.seeds), []).append(row)
     named: dict[str, list[PublishedReturn]] = {}
     for (method, _, version, seeds), members in sorted(by_source.items()):
-        details = [version] if version and {version} != {other_version for _, other_version in ours} else []
+        details = [version] if version and {version} != {used for _, used in run_tasks} else []
         details += [f"{seeds} seed{'s' * (seeds != '1')}"] if seeds else []
         name = f"{method}, {members[0].by}" + (f" ({', '.join(details)})" if details else "")
         named.setdefault(name, []).extend(members)

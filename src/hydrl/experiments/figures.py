@@ -35,46 +35,65 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # names may contain $
     "svg.hashsalt": "hydrl",  # the same runs give the same file
+    "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
 }
+THRESHOLD_MARGIN = 0.5  # a threshold this share of the curves' range away is still drawn
 
 
 @matplotlib.rc_context(STYLE)
 def draw_curves(
     runs: Sequence[RunResult],
-    places: Mapping[str, int],
+    style_numbers: Mapping[str, int],
     *files: Path,
     published: Iterable[PublishedReturn] = (),
     seconds: bool = True,
+    reward_threshold: bool = True,
 ) -> None:
-    """Draws a task's learning curves against frames and against seconds.
+    """Figure of an environment's learning curves against frames and against seconds.
 
     Args:
-        runs: runs of the task.
-        places: as :func:`assign_styles` gives them.
-        files: whose names say in which format.
-        published: figures of others, of which those of the task are drawn, against frames.
-        seconds: whether to draw against seconds, too.
+        runs: runs of the environment.
+        style_numbers: number of each group's style, by :func:`assign_styles`.
+        files: files to write; their suffixes choose the formats.
+        published: published returns; those of the environment are drawn against frames.
+        seconds: adds the panel against seconds.
+        reward_threshold: draws the return at which the environment counts as solved.
     """
-    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    panels = figure.subplots(1, 1 + seconds, squeeze=False)[0]
-    for against, axes in enumerate(panels):
+    figure = Figure(figsize=(9.6, 3.8) if seconds else (6.4, 3.8), layout="constrained")
+    panels = figure.subplots(1, 1 + seconds, squeeze=False, sharey=True)[0]
+    for column, axes in enumerate(panels):
         for name in sorted({run.group for run in runs}):
             members = [run for run in runs if run.group == name]
-            look = [styles[places[name] % len(styles)] for styles in (COLOURS, DASHES, MARKERS)]
-            draw_curve(axes, members, against, legend_label(name), *look)
-        for threshold in filter(None, {run.threshold for run in runs}):
-            axes.axhline(threshold, color="#666666", linestyle=":", label="solved")
-        axes.set_ylabel("evaluation return, IQM")
+            style = [styles[style_numbers[name] % len(styles)] for styles in (COLOURS, DASHES, MARKERS)]
+            draw_curve(axes, members, column, legend_label(name), *style)
+    panels[0].set_ylabel("evaluation return (IQM)")
     draw_baselines(panels[0], baseline_curves(published, runs), max(run.curve[-1, 0] for run in runs))
+    if reward_threshold:
+        draw_thresholds(panels, sorted({run.threshold for run in runs if run.threshold is not None}))
     handles, labels = panels[0].get_legend_handles_labels()
-    named = dict(zip(labels, handles, strict=True))  # thresholds that differ have one name
-    # Below the figure, which the picture grows to hold.
+    columns = min(4, max(1, 100 // (max(map(len, labels)) + 8)))
+    # Below the axes; the saved figure grows to hold it.
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "handlelength": 3.5}
-    columns = min(4, max(1, 100 // (max(map(len, named)) + 8)))
-    figure.legend(named.values(), named, ncols=columns, **place)
+    figure.legend(handles, labels, ncols=columns, **place)
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}  # none: the same runs, the same file
     for file in files:
-        dateless = {"Date": None} if file.suffix == ".svg" else None
-        figure.savefig(file, dpi=150, bbox_inches="tight", metadata=dateless)
+        figure.savefig(file, dpi=150, bbox_inches="tight", metadata=dates.get(file.suffix))
+
+
+def draw_thresholds(panels: Sequence[Axes], thresholds: Sequence[float]) -> None:
+    """Draws reward thresholds near the curves; the legend names them all.
+
+    One that is far from the curves would flatten them.
+    """
+    low, high = panels[0].dataLim.intervaly
+    margin = THRESHOLD_MARGIN * (high - low)
+    for threshold in thresholds:
+        is_near = low - margin <= threshold <= high + margin
+        label = f"reward threshold {threshold:,g}" + ", outside the figure" * (not is_near)
+        for axes in panels if is_near else ():
+            axes.axhline(threshold, color="#666666", linestyle=":", label=label)
+        if not is_near:
+            panels[0].plot([], [], linestyle="none", label=label)
 
 
 def legend_label(name: str) -> str:
@@ -83,36 +102,36 @@ def legend_label(name: str) -> str:
 
 
 def assign_styles(runs: Iterable[RunResult]) -> dict[str, int]:
-    """Of each group the look that it has on all of its tasks, on none of which another group has it."""
-    tasks: dict[str, set[str]] = {}
+    """Style number of each group: the same in all figures, and different from the others of a figure."""
+    envs: dict[str, set[str]] = {}
     for run in runs:
-        tasks.setdefault(run.group, set()).add(run.env)
-    places: dict[str, int] = {}
-    for name in sorted(tasks):
-        taken = {place for other, place in places.items() if tasks[other] & tasks[name]}
-        places[name] = next(place for place in count() if place not in taken)
-    return places
+        envs.setdefault(run.group, set()).add(run.env)
+    numbers: dict[str, int] = {}
+    for name in sorted(envs):
+        used = {number for other, number in numbers.items() if envs[other] & envs[name]}
+        numbers[name] = next(number for number in count() if number not in used)
+    return numbers
 
 
 def draw_curve(
-    axes: Axes, runs: Sequence[RunResult], against: int, label: str, colour: str, dashes: str, marker: str
+    axes: Axes, runs: Sequence[RunResult], column: int, label: str, colour: str, dashes: str, marker: str
 ) -> None:
-    """Draws a group's learning curve with its interval or, with too few seeds, each seed.
+    """Draws a group's IQM with its 95% interval or, with too few seeds, the curve of each seed.
 
-    A shorter run continues at its last value. ``against`` is 0 for frames, 1 for seconds.
+    A run that ended early keeps its last value. ``column`` of the curves is 0 for frames, 1 for seconds.
     """
-    start = max(run.curve[0, against] for run in runs)
-    points = np.unique(np.concatenate([run.curve[:, against] for run in runs]))
+    start = max(run.curve[0, column] for run in runs)
+    points = np.unique(np.concatenate([run.curve[:, column] for run in runs]))
     points = points[points >= start]
-    returns = np.array([np.interp(points, run.curve[:, against], run.curve[:, 2]) for run in runs])
+    returns = np.array([np.interp(points, run.curve[:, column], run.curve[:, 2]) for run in runs])
     middle, low, high = estimate(iqm, returns)
     axes.plot(points, middle, dashes, color=colour, marker=marker, label=label, markevery=[-1])
     axes.fill_between(points, low, high, color=colour, alpha=0.12, linewidth=0, zorder=1)
-    for thin in (low, high) if len(runs) >= MIN_RUNS else returns:  # edges tell bands apart that overlap
-        axes.plot(points, thin, dashes, color=colour, linewidth=0.8, alpha=0.6, zorder=1)
-    axes.set_xlabel(("environment frames", "seconds of the loop")[against])
+    for edge in (low, high) if len(runs) >= MIN_RUNS else returns:  # edges separate bands that overlap
+        axes.plot(points, edge, dashes, color=colour, linewidth=0.8, alpha=0.6, zorder=1)
+    axes.set_xlabel(("environment steps", "training time [s]")[column])
     axes.locator_params(axis="x", nbins=5)
-    axes.xaxis.set_major_formatter((EngFormatter(sep=""), StrMethodFormatter("{x:,.10g}"))[against])
+    axes.xaxis.set_major_formatter((EngFormatter(sep=""), StrMethodFormatter("{x:,.10g}"))[column])
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
 
 
@@ -126,20 +145,21 @@ def draw_baselines(axes: Axes, published: dict[str, list[PublishedReturn]], long
     end = last_frame(published, longest)
     near = {name: [row for row in rows if row.frames <= end] for name, rows in published.items()}
     near = {name: rows for name, rows in near.items() if rows}
-    alike = Counter(row.frames for rows in near.values() for row in rows)
-    for place, (name, shown) in enumerate(near.items()):
-        grey, marker = (styles[place % len(styles)] for styles in (GREYS, HOLLOW))
-        apart = ((place + 0.5) / len(near) - 0.5) * 0.06 * end
-        frames = [row.frames + apart * (alike[row.frames] > 1) for row in shown]
-        returns, std = ([getattr(row, key) for row in shown] for key in ("return_mean", "std"))
-        look: dict[str, Any] = {
-            "color": grey,
-            "marker": marker,
-            "markersize": 8,
-            "markerfacecolor": "none",
-            "linewidth": 0.8,
-        }
-        known = any(deviation is not None for deviation in std)
-        errors = [np.nan if deviation is None else deviation for deviation in std] if known else None
-        axes.errorbar(frames, returns, errors, label=legend_label(name), capsize=3, zorder=1.5, **look)
+    rows_at = Counter(row.frames for rows in near.values() for row in rows)
+    for number, (name, rows) in enumerate(near.items()):
+        grey, marker = (styles[number % len(styles)] for styles in (GREYS, HOLLOW))
+        shift = ((number + 0.5) / len(near) - 0.5) * 0.06 * end
+        frames = [row.frames + shift * (rows_at[row.frames] > 1) for row in rows]
+        stds = [np.nan if row.std is None else row.std for row in rows]
+        style: dict[str, Any] = {"color": grey, "marker": marker, "markersize": 8, "markerfacecolor": "none"}
+        axes.errorbar(
+            frames,
+            [row.return_mean for row in rows],
+            None if np.isnan(stds).all() else stds,
+            label=legend_label(name),
+            capsize=3,
+            linewidth=0.8,
+            zorder=1.5,
+            **style,
+        )
     axes.set_xlim(axes.get_xlim()[0], end)

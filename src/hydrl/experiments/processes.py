@@ -95,8 +95,8 @@ class ProcessPool:
 
     def __enter__(self) -> Self:
         """Handles the signals, except ignored ones (SIGHUP under nohup)."""
-        taken = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
-        self.previous = {signum: signal.signal(signum, self.interrupt) for signum in taken}
+        handled = [signum for signum in SIGNALS if signal.getsignal(signum) != signal.SIG_IGN]
+        self.previous = {signum: signal.signal(signum, self.interrupt) for signum in handled}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,7 +105,7 @@ class ProcessPool:
         for training in running:
             training.stop()
         if running:
-            print(f"\nwaits for {len(running)} to save and end; another Ctrl-C kills", flush=True)
+            print(f"\nwaiting for {len(running)} runs to save; another Ctrl-C kills them", flush=True)
             time.sleep(SIGNAL_REPEAT_SECONDS)
         for signum, handler in self.previous.items():
             signal.signal(signum, handler)
@@ -114,8 +114,8 @@ class ProcessPool:
 
     def interrupt(self, signum: int, frame: FrameType | None) -> None:
         """Signal handler."""
-        for handled in self.previous:
-            signal.signal(handled, signal.SIG_IGN)
+        for repeated in self.previous:
+            signal.signal(repeated, signal.SIG_IGN)
         raise Interrupted(signum)
 
     def start(self, arguments: Sequence[str], folder: Path, shown: bool = False) -> TrainingProcess:
@@ -124,14 +124,14 @@ class ProcessPool:
         return self.started[-1]
 
 
-def run_concurrently(works: Iterable[Iterator[None]], limit: int) -> None:
+def run_concurrently(jobs: Iterable[Iterator[None]], limit: int) -> None:
     """Steps up to ``limit`` generators in turn until all have ended.
 
     Args:
-        works: generators; each starts a run at its first step and yields while that runs.
+        jobs: generators; each starts a run at its first step and yields while that runs.
         limit: generators at a time.
     """
-    works, in_hand = iter(works), list[Iterator[None]]()
-    while in_hand := [*in_hand, *islice(works, limit - len(in_hand))]:
-        in_hand = [work for work in in_hand if next(work, "ended") is None]
+    jobs, active = iter(jobs), list[Iterator[None]]()
+    while active := [*active, *islice(jobs, limit - len(active))]:
+        active = [job for job in active if next(job, "ended") is None]
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Results of run folders, in groups of runs that differ only in seed and task."""
+"""Results of run folders, in groups of runs that differ only in seed and environment."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,13 +8,14 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, Field, FiniteFloat, PlainSerializer, PlainValidator, ValidationError
 
+from hydrl import metric_names as names
 from hydrl.config.migrations import new_config, new_word
 from hydrl.config.overrides import key_of
 from hydrl.config.schema import KeyScope, keys_with_scope
 from hydrl.errors import UserError
 from hydrl.run.run_folder import metric_rows, summary
 
-# Keys that form no groups: algorithm, task and seed are columns, the others do not affect learning.
+# Keys that form no groups: algorithm, environment and seed are columns, the others do not affect learning.
 COMMON_KEYS = {"algo", "env", "env.id", "env._target_", "seed"}
 IGNORED_KEYS = keys_with_scope(KeyScope.PROCESS, KeyScope.RECORD)
 # Files of fields that are not in summary.json.
@@ -33,9 +34,9 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
         id: environment id with version, if it has one.
         curve: evaluations by :func:`read_evaluations`, the final one last. Seconds count from the start of
             training, and so does ``solved_at_seconds`` here.
-        threshold: return at which the task counts as solved.
+        threshold: return at which the environment counts as solved.
         overrides: command-line arguments of ``train.py``.
-        group: label of the runs that differ from this one only in task and seed.
+        group: label of the runs that differ from this one only in environment and seed.
     """
 
     algo: str
@@ -43,7 +44,7 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
     id: str | None
     seed: int
     status: str
-    score: FiniteFloat = Field(alias="eval/return_mean")
+    score: FiniteFloat = Field(alias=names.RETURN_MEAN)
     solved_at_frames: float | None
     solved_at_seconds: float | None
     versions: dict[str, str]
@@ -56,11 +57,11 @@ class RunResult(BaseModel, arbitrary_types_allowed=True):
     @property
     def differences(self) -> set[str]:
         """The overrides that form groups."""
-        words = {override for override in self.overrides if key_of(override) not in COMMON_KEYS}
-        return {override for override in words if key_of(override).partition(".")[0] not in IGNORED_KEYS}
+        varied = {override for override in self.overrides if key_of(override) not in COMMON_KEYS}
+        return {override for override in varied if key_of(override).partition(".")[0] not in IGNORED_KEYS}
 
 
-def read_evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarray:
+def read_evaluations(folder: Path, column: str = names.RETURN_MEAN) -> np.ndarray:
     """A run's evaluations so far, ``[evaluations, 3]``: frames, seconds since the start, mean return.
 
     ``column`` selects another column of ``metrics.csv`` instead of the return. Empty without that file; an
@@ -69,8 +70,10 @@ def read_evaluations(folder: Path, column: str = "eval/return_mean") -> np.ndarr
     Raises:
         UserError: for a damaged file.
     """
-    names = ("frames", "time/elapsed", column)
-    rows = np.array([[row.get(name) for name in names] for row in metric_rows(folder / "metrics.csv")], float)
+    columns = ("frames", names.ELAPSED, column)
+    rows = np.array(
+        [[row.get(name) for name in columns] for row in metric_rows(folder / "metrics.csv")], float
+    )
     rows = rows.reshape(-1, 3)
     return rows[np.isfinite(rows).all(1)]
 
@@ -81,32 +84,29 @@ def read_run(folder: Path) -> RunResult:
     Raises:
         UserError: saying why the run does not count.
     """
-    if not (values := summary(folder)):
-        raise UserError("has no summary.json that can be read: it was killed, or is still training")
-    status, file = values.get("status"), "summary.json"
-    ended = not isinstance(status, str) or status in ("finished", "diverged")
-    if not ended or values.get("eval/return_mean") is None:
-        raise UserError(f"{status} after {values.get('frames')} frames, without a score")
+    if not (result := summary(folder)):
+        raise UserError("no readable summary.json: it was killed or is still training")
+    status, file = result.get("status"), "summary.json"
+    has_ended = not isinstance(status, str) or status in ("finished", "diverged")
+    if not has_ended or result.get(names.RETURN_MEAN) is None:
+        raise UserError(f"{status} after {result.get('frames')} frames, without a score")
     try:
-        start = values.get("start_seconds", 0.0)  # for imports and building
-        closing = [float(values["frames"]), values["wall_seconds"] - start, float(values["eval/return_mean"])]
-        if not np.isfinite(closing).all():
-            raise ValueError(f"frames, seconds and return are {closing}")
+        start = result.get("start_seconds", 0.0)  # for imports and building
+        final = [float(result["frames"]), result["wall_seconds"] - start, float(result[names.RETURN_MEAN])]
+        if not np.isfinite(final).all():
+            raise ValueError(f"frames, seconds and return are {final}")
         curve = read_evaluations(folder) - [0.0, start, 0.0]
-        if values["solved_at_seconds"] is not None:
-            values["solved_at_seconds"] -= start
+        if result["solved_at_seconds"] is not None:
+            result["solved_at_seconds"] -= start
+        result |= {"folder": folder, "curve": np.vstack([curve[curve[:, 0] < final[0]], final])}
         file = "config_resolved.yaml"
         config = new_config(yaml.safe_load((folder / file).read_text(encoding="utf-8")))
-        more = {
-            "folder": folder,
-            "curve": np.vstack([curve[curve[:, 0] < closing[0]], closing]),
-            "threshold": config["eval"]["reward_threshold"],
-            "id": config.get("env", {}).get("id"),
-        }
+        result["threshold"] = config["eval"]["reward_threshold"]
+        result["id"] = config.get("env", {}).get("id")
         file = ".hydra/overrides.yaml"
-        typed = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
-        more["overrides"] = [*map(new_word, typed)]
-        return RunResult.model_validate(values | more)
+        overrides = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+        result["overrides"] = [*map(new_word, overrides)]
+        return RunResult.model_validate(result)
     except UserError:
         raise
     except ValidationError as error:
@@ -118,26 +118,26 @@ def read_run(folder: Path) -> RunResult:
         raise UserError(f"{file} is damaged: {reason}") from None
 
 
-def load_runs(places: Iterable[Path]) -> tuple[list[RunResult], dict[Path, str]]:
+def load_runs(parents: Iterable[Path]) -> tuple[list[RunResult], dict[Path, str]]:
     """Reads every run in and below folders.
 
     Returns:
-        the runs, sorted by task, group and seed; and the folders that do not count, with the reason.
+        the runs, sorted by environment, group and seed; and the folders that do not count, with the reason.
     """
-    folders = [file.parent for place in places for file in sorted(place.rglob("config_resolved.yaml"))]
+    folders = [file.parent for parent in parents for file in sorted(parent.rglob("config_resolved.yaml"))]
     runs: list[RunResult] = []
-    left_out: dict[Path, str] = {}
+    skipped: dict[Path, str] = {}
     for folder in {folder.resolve(): folder for folder in folders}.values():
         try:
             runs.append(read_run(folder))
         except UserError as error:
-            left_out[folder] = str(error)
+            skipped[folder] = str(error)
     name_groups(runs)
     counted: dict[tuple[str, str, int], RunResult] = {}
     for run in runs:
         if (first := counted.setdefault((run.env, run.group, run.seed), run)) is not run:
-            left_out[run.folder] = f"repeats {first.folder}, with the same overrides and seed"
-    return [counted[key] for key in sorted(counted)], left_out
+            skipped[run.folder] = f"repeats {first.folder}, with the same overrides and seed"
+    return [counted[key] for key in sorted(counted)], skipped
 
 
 def name_groups(runs: Sequence[RunResult]) -> None:

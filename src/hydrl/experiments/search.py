@@ -39,8 +39,8 @@ def as_choice(space: BaseDistribution, value: Any) -> Any:
         equal = (choice for choice in space.choices if value in (choice, parse_value(str(choice))))
         return next(equal, None)
     assert isinstance(space, IntDistribution | FloatDistribution)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if number and space.low <= value <= space.high else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and space.low <= value <= space.high else None
 
 
 class Search:
@@ -60,21 +60,21 @@ class Search:
 
     def __init__(self, plan: SearchPlan, say: Callable[[str], None]) -> None:
         self.plan, self.say, self.out, self.failures = plan, say, Path(plan.out), 0
-        values = plan.settings.model_dump()
-        self.current_values = {key: find(values, key_of(new_word(key))) for key in plan.space}
-        drawing = {"sampler": make_builder(plan.sampler)(), "pruner": make_builder(plan.pruner)()}
+        config = plan.settings.model_dump()
+        self.current_values = {key: find(config, key_of(new_word(key))) for key in plan.space}
+        components = {"sampler": make_builder(plan.sampler)(), "pruner": make_builder(plan.pruner)()}
         self.new_folders = [folder for folder in (self.out, *self.out.parents) if not folder.exists()]
         self.lock = RunLock()
         try:
             self.lock.acquire(self.out)
         except UserError as error:
-            own = "; each process of a search has an out=DIR of its own" if plan.storage else ""
-            raise UserError(f"{error}{own}") from None
+            advice = " Give each process of a search its own out=DIR." if plan.storage else ""
+            raise UserError(f"{error}{advice}") from None
         self.process = search_storage.process_id(self.out) if plan.storage else None
         self.heartbeats: dict[int, float] = {}  # time of the last heartbeat by trial
         try:
             self.storage = search_storage.open_storage(plan.storage, self.out, self.requeue)
-            self.study, begins = self.open_study(**drawing)
+            self.study, is_new = self.open_study(**components)
             self.check_same_search()
         except UserError:
             self.close()
@@ -85,20 +85,20 @@ class Search:
                 self.requeue(self.study, trial)
                 self.study.tell(trial.number, state=TrialState.FAIL)
         first = [trial for trial in self.study.trials if trial.number == 0 or trial.user_attrs.get("present")]
-        if (begins or first) and all(trial.state == TrialState.FAIL for trial in first):
+        if (is_new or first) and all(trial.state == TrialState.FAIL for trial in first):
             self.study.enqueue_trial(self.current_params(), {"present": True})
 
     def close(self) -> None:
-        """Lets other processes have the folder."""
+        """Releases the folder's lock."""
         self.lock.release()
 
-    def open_study(self, **drawing: Any) -> tuple[optuna.Study, bool]:
+    def open_study(self, **options: Any) -> tuple[optuna.Study, bool]:
         """The Optuna study, and whether this process created it."""
-        drawing |= {"study_name": self.plan.study if self.process else "search", "storage": self.storage}
+        options |= {"study_name": self.plan.study if self.process else "search", "storage": self.storage}
         try:
-            return optuna.create_study(direction="maximize", **drawing), True
+            return optuna.create_study(direction="maximize", **options), True
         except DuplicatedStudyError:
-            return optuna.load_study(**drawing), not self.process
+            return optuna.load_study(**options), not self.process
 
     def check_same_search(self) -> None:
         """Checks that the folder's search has the same overrides, ranges, seeds and objective.
@@ -111,12 +111,11 @@ class Search:
         now += [f"maximise={plan.maximise}"] * (plan.maximise != DEFAULT_METRIC)
         then = [*map(new_word, self.study.user_attrs.get("words", now))]
         if set(then) != set(now):
-            place, other = f"out={self.out}", "remove the folder, or name another by out=DIR"
-            if plan.storage:
-                place, other = f"study={plan.study}", "or name another by study=NAME"
+            key = f"study={plan.study}" if plan.storage else f"out={self.out}"
+            other = "study=NAME" if plan.storage else "out=DIR"
             raise UserError(
-                f"{place} holds another search, with {difference(now, then)} where this has "
-                f"{difference(then, now)}; go on with it as it was, {other}"
+                f"{key}: another search, with {difference(now, then)} where this one has "
+                f"{difference(then, now)}. Use the same arguments, or {other} for a new search."
             )
         self.study.set_user_attr("words", now)
 
@@ -126,14 +125,14 @@ class Search:
             study.enqueue_trial(trial.params, {**trial.user_attrs, "folder": self.folder(trial).name})
 
     def current_params(self) -> dict[str, Any]:
-        """The current hyperparameters; those outside their range are left out, with a message."""
-        values = {key: as_choice(space, self.current_values[key]) for key, space in self.plan.space.items()}
+        """The current hyperparameters; the first trial samples those outside their range, with a message."""
+        params = {key: as_choice(space, self.current_values[key]) for key, space in self.plan.space.items()}
         ranges = dict(zip(self.plan.space, self.plan.ranges, strict=True))
-        for key in [key for key, value in values.items() if value is None]:
-            del values[key]
-            outside = f"for the present {show(self.current_values[key])} is not in {ranges[key]}"
-            self.say(f"the first trial draws {new_word(key)} too, {outside}")
-        return values
+        for key in [key for key, value in params.items() if value is None]:
+            del params[key]
+            current = show(self.current_values[key])
+            self.say(f"the first trial samples {new_word(key)}: {current} is outside {ranges[key]}")
+        return params
 
     def run(self) -> None:
         """Runs the missing trials, ``jobs`` at a time.
@@ -185,8 +184,8 @@ class Search:
     @property
     def best(self) -> FrozenTrial | None:
         """The best complete trial."""
-        whole = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        return self.study.best_trial if whole else None
+        complete = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        return self.study.best_trial if complete else None
 
     def format_value(self, trial: FrozenTrial) -> str:
         """A trial's value as text."""
@@ -194,8 +193,8 @@ class Search:
 
     def folder(self, trial: Trial | FrozenTrial) -> Path:
         """Folder of a trial's runs; a requeued trial keeps its first folder."""
-        named = str(trial.user_attrs.get("folder"))
-        return self.out / (named if re.fullmatch(r"trial-\d+", named) else f"trial-{trial.number:04}")
+        name = str(trial.user_attrs.get("folder"))
+        return self.out / (name if re.fullmatch(r"trial-\d+", name) else f"trial-{trial.number:04}")
 
     def location(self, trial: FrozenTrial) -> str:
         """Folder of a trial, with the machine if it is another one."""
@@ -204,19 +203,18 @@ class Search:
 
     def as_overrides(self, trial: Trial | FrozenTrial) -> list[str]:
         """A trial's hyperparameters as overrides, floats with four digits."""
-        values = {key: trial.params[key] for key in self.plan.space}
-        floats = [key for key, space in self.plan.space.items() if isinstance(space, FloatDistribution)]
-        values |= {
-            key: float(f"{values[key]:.4g}") for key in floats if values[key] != self.current_values[key]
-        }
-        return [new_word(f"{key}={value}") for key, value in values.items()]
+        params = {key: trial.params[key] for key in self.plan.space}
+        for key, space in self.plan.space.items():
+            if isinstance(space, FloatDistribution) and params[key] != self.current_values[key]:
+                params[key] = float(f"{params[key]:.4g}")
+        return [new_word(f"{key}={value}") for key, value in params.items()]
 
     def command(self, trial: FrozenTrial) -> str:
         """Command that trains with a trial's hyperparameters."""
-        words = [*self.plan.overrides, *self.as_overrides(trial)]
-        if not any(key_of(word) == key_of(FULL_LENGTH) for word in words):
-            words.append(FULL_LENGTH)
-        return localize_commands(shlex.join(["python", "train.py", *words]))
+        overrides = [*self.plan.overrides, *self.as_overrides(trial)]
+        if key_of(FULL_LENGTH) not in map(key_of, overrides):
+            overrides.append(FULL_LENGTH)
+        return localize_commands(shlex.join(["python", "train.py", *overrides]))
 
     def evaluate(self, trial: Trial, pool: ProcessPool) -> Iterator[None]:
         """Runs one seed after another; reports the mean over the seeds so far at each evaluation.
@@ -226,40 +224,48 @@ class Search:
         if self.process:
             trial.set_user_attr("process", self.process)
             self.send_heartbeat(trial)
-        every = self.plan.settings.eval.every_frames
-        in_a_run = max(1, self.plan.settings.batches * self.plan.settings.frames_per_batch // every)
         scores: list[float] = []
-        reported, pruned = 0, False
+        reported, is_pruned = 0, False
         for seed in self.plan.seeds:
-            words = [
-                FULL_LENGTH,
-                *self.plan.overrides,
-                *self.as_overrides(trial),
-                f"seed={seed}",
-                "resume=auto",
-            ]
-            run, ended = pool.start(words, self.folder(trial) / f"seed{seed}"), False
-            while not ended:
+            overrides = [FULL_LENGTH, *self.plan.overrides, *self.as_overrides(trial), f"seed={seed}"]
+            run = pool.start([*overrides, "resume=auto"], self.folder(trial) / f"seed{seed}")
+            has_ended = False
+            while not has_ended:
                 self.send_heartbeat(trial)
                 yield
-                ended = run.code is not None  # polled first, so that its last evaluation is reported too
-                for frames, _, score in runs.read_evaluations(run.folder, self.plan.maximise):
-                    # Steps count evaluations: their frames depend on the batch size.
-                    step = len(scores) * in_a_run + min(int(frames // every), in_a_run)
-                    if step > reported:
-                        reported = step
-                        with suppress(UpdateFinishedTrialError):  # another process declared it stale
-                            trial.report((sum(scores) + score) / (len(scores) + 1), step)
-                        pruned = pruned or trial.should_prune()
-                if pruned:
+                has_ended = run.code is not None  # polled first, so that its last evaluation is reported too
+                reported, should_prune = self.report(trial, run.folder, scores, reported)
+                is_pruned = is_pruned or should_prune
+                if is_pruned:
                     run.stop()
             if run.code == 0:
                 scores.append(self.score(summary(run.folder)))
-            if pruned or run.code == 3 or not all(map(math.isfinite, scores)):
+            if is_pruned or run.code == 3 or not all(map(math.isfinite, scores)):
                 return self.finish_trial(trial, run, TrialState.PRUNED)
             if run.code != 0:
                 return self.finish_trial(trial, run, TrialState.FAIL)
         self.finish_trial(trial, run, TrialState.COMPLETE, sum(scores) / len(scores))
+
+    def report(self, trial: Trial, folder: Path, scores: list[float], reported: int) -> tuple[int, bool]:
+        """Reports a run's evaluations after the step ``reported``, averaged with the scores of earlier seeds.
+
+        Steps count evaluations: their frames depend on the batch size.
+
+        Returns:
+            the last step, and whether the trial should be pruned.
+        """
+        settings = self.plan.settings
+        every = settings.eval.every_frames
+        per_run = max(1, settings.batches * settings.frames_per_batch // every)
+        should_prune = False
+        for frames, _, score in runs.read_evaluations(folder, self.plan.maximise):
+            step = len(scores) * per_run + min(int(frames // every), per_run)
+            if step > reported:
+                reported = step
+                with suppress(UpdateFinishedTrialError):  # another process declared it stale
+                    trial.report((sum(scores) + score) / (len(scores) + 1), step)
+                should_prune = should_prune or trial.should_prune()
+        return reported, should_prune
 
     def send_heartbeat(self, trial: Trial) -> None:
         """Records a heartbeat every ``HEARTBEAT_SECONDS``, for other machines."""
@@ -271,19 +277,17 @@ class Search:
             self.heartbeats[trial.number] = now
             self.storage.record_heartbeat(trial._trial_id)
 
-    def score(self, reached: dict[str, Any]) -> float:
+    def score(self, result: dict[str, Any]) -> float:
         """The metric of a run's summary that the search maximises.
 
         Raises:
             UserError: if the summary does not have it.
         """
-        if not isinstance(score := reached.get(self.plan.maximise), int | float):
-            able = (key for key, value in reached.items() if isinstance(value, int | float))
-            metrics = [key for key in able if key.startswith("eval/")]
-            raise UserError(
-                f"maximise={self.plan.maximise}: the run does not have it; it has "
-                f"{', '.join(metrics) or 'no evaluation in its summary.json'}"
-            )
+        if not isinstance(score := result.get(self.plan.maximise), int | float):
+            numbers = (key for key, value in result.items() if isinstance(value, int | float))
+            metrics = ", ".join(key for key in numbers if key.startswith("eval/"))
+            advice = f"Use one of {metrics}" if metrics else "It has no evaluation in summary.json"
+            raise UserError(f"maximise={self.plan.maximise}: the run has no such metric. {advice}.")
         return score
 
     def finish_trial(
@@ -292,21 +296,21 @@ class Search:
         """Records and prints a trial's result; deletes checkpoints of all but the best trial."""
         if last.code == 2:
             raise UserError(last.error)
-        before, ended = self.best, self.study.tell(trial, score, state, skip_if_finished=True)
-        for trial_before in (before, ended):
-            if trial_before and (not self.best or trial_before.params != self.best.params):
-                for checkpoints in self.folder(trial_before).glob("*/checkpoints"):
+        previous, ended = self.best, self.study.tell(trial, score, state, skip_if_finished=True)
+        for candidate in (previous, ended):
+            if candidate and (not self.best or candidate.params != self.best.params):
+                for checkpoints in self.folder(candidate).glob("*/checkpoints"):
                     shutil.rmtree(checkpoints, ignore_errors=True)
         if state == TrialState.FAIL:
             note = f"failed: {last.error}; see {last.log}"
         elif ended.state != state:
-            note = f"is made elsewhere, as nothing was heard of it for {search_storage.STALE_SECONDS} seconds"
+            note = f"repeated by another process: no heartbeat for {search_storage.STALE_SECONDS} seconds"
         elif last.code == 3:
             note = "diverged"
         else:
-            note = self.format_value(ended) + ", cut short" * (state == TrialState.PRUNED)
-        short = (re.sub(r"^[^=]*\.", "", word) for word in self.as_overrides(ended))
-        self.say(f"#{ended.number}  {note}  {' '.join(short)}")
+            note = self.format_value(ended) + ", pruned" * (state == TrialState.PRUNED)
+        params = (re.sub(r"^[^=]*\.", "", override) for override in self.as_overrides(ended))
+        self.say(f"#{ended.number}  {note}  {' '.join(params)}")
         self.failures = self.failures + 1 if state == TrialState.FAIL else 0
         if self.failures == MAX_FAILURES:
             raise RunError(f"{MAX_FAILURES} trials in a row failed; see {last.log}")
@@ -328,12 +332,12 @@ class Search:
                 pyplot.savefig(file, dpi=100, bbox_inches="tight")
                 pyplot.close()
         header = f"# @package _global_\n# {self.format_value(top)} by {self.command(top)}\n"
-        numbers = OmegaConf.from_dotlist([word.lstrip("+") for word in self.as_overrides(top)])
+        params = OmegaConf.from_dotlist([override.lstrip("+") for override in self.as_overrides(top)])
         experiment = self.out / "experiment.yaml"
-        experiment.write_text(header + OmegaConf.to_yaml(numbers), encoding="utf-8")
+        experiment.write_text(header + OmegaConf.to_yaml(params), encoding="utf-8")
         return [experiment, *files]
 
 
-def difference(others: Sequence[str], words: Sequence[str]) -> str:
-    """The words that are not in ``others``, as a shell line."""
-    return shlex.join(word for word in words if word not in others) or "nothing"
+def difference(others: Sequence[str], overrides: Sequence[str]) -> str:
+    """The overrides that are not in ``others``, as a shell line."""
+    return shlex.join(override for override in overrides if override not in others) or "nothing"

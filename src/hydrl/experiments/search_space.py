@@ -17,6 +17,7 @@ from optuna.distributions import (
 )
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError
 
+from hydrl import metric_names
 from hydrl.config.hydra_errors import translate
 from hydrl.config.migrations import new_words, old_word
 from hydrl.config.overrides import expand_shorthands, key_of, quote_paths
@@ -29,16 +30,9 @@ from hydrl.config.user_dirs import add_folders, searchpath, split_folders
 from hydrl.errors import UserError
 
 RANGE_EXAMPLE = "'optim.lr=tag(log,interval(1e-4,1e-2))'"
-DEFAULT_METRIC = "eval/return_mean"
-SEARCH_KEYS = (
-    "trials",
-    "seeds",
-    "jobs",
-    "out",
-    "maximise",
-    "storage",
-    "study",
-)  # typed without the `search.` that they have in configs/search
+DEFAULT_METRIC = metric_names.RETURN_MEAN
+# Typed without the `search.` that they have in configs/search.
+SEARCH_KEYS = ("trials", "seeds", "jobs", "out", "maximise", "storage", "study")
 
 
 class SearchPlan(Strict, arbitrary_types_allowed=True):
@@ -75,27 +69,25 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     named, others = split_folders(quote_paths(new_words(words)))
     add_folders(named)
     if "out=" in others:
-        raise UserError("out= names no folder; write out=DIR")
+        raise UserError("out=: no folder. Write out=DIR.")
     parsed = parse_overrides([as_search_override(word) for word in others])
     for key in parsed:
         if key.replace("/", ".").partition(".")[0] in {"hydra", "seed", *keys_with_scope(KeyScope.PROCESS)}:
-            raise UserError(
-                f"{key}: the search says this for each run; it has search, {', '.join(SEARCH_KEYS)}"
-            )
+            raise UserError(f"{key}: the search sets it. Use search, {', '.join(SEARCH_KEYS)}.")
     swept = {key: override for key, override in parsed.items() if override.is_sweep_override()}
     single = {key: override.input_line or "" for key, override in parsed.items() if key not in swept}
     overrides = [word for key, word in single.items() if key.partition(".")[0] != "search"]
-    chosen = [*expand_shorthands([*single.values()]), "run_dir=unused"]
-    chosen += ["+search=${algo}"] * ("search" not in parsed)
-    adding = [searchpath(named)] * bool(named)
+    composed_words = [*expand_shorthands([*single.values()]), "run_dir=unused"]
+    composed_words += ["+search=${algo}"] * ("search" not in parsed)
+    search_paths = [searchpath(named)] * bool(named)
     try:
-        cfg = compose_run([*adding, *chosen])
+        cfg = compose_run([*search_paths, *composed_words])
     except (HydraException, OmegaConfBaseException) as error:
-        message = translate(error, chosen)
-        if (lacking := re.match(r"search=(\w+):", str(message))) and "search" not in parsed:
+        message = translate(error, composed_words)
+        if (match := re.match(r"search=(\w+):", str(message))) and "search" not in parsed:
             message = UserError(
-                f"search={lacking[1]}: no ranges for algo={lacking[1]}. Add search=base and ranges, as "
-                f"{RANGE_EXAMPLE}, or write conf/search/{lacking[1]}.yaml and add --config-dir=conf."
+                f"search={match[1]}: no ranges for algo={match[1]}. Add search=base and ranges, as "
+                f"{RANGE_EXAMPLE}, or write conf/search/{match[1]}.yaml and add --config-dir=conf."
             )
         raise message from None
     try:
@@ -108,17 +100,17 @@ def read_plan(words: Sequence[str]) -> SearchPlan:
     ranges = parse_overrides([f"{key}={text}" for key, text in search["space"].items()]) | swept
     ranges = {key: override for key, override in ranges.items() if key not in single}
     if not ranges:
-        raise UserError(f"nothing is left to draw; add a range, as {RANGE_EXAMPLE}")
-    present = settings.model_dump()
-    cell = find(present, "rnn.cell") or "lstm"
+        raise UserError(f"search: no ranges. Add one, as {RANGE_EXAMPLE}.")
+    current = settings.model_dump()
+    cell = find(current, "rnn.cell") or "lstm"
     space = {
-        old_word(override.get_key_element(), cell): distribution(override, find(present, key))
+        old_word(override.get_key_element(), cell): distribution(override, find(current, key))
         for key, override in ranges.items()
     }
-    lines = [override.input_line for override in ranges.values()]
-    more = {"overrides": [*adding, *overrides], "ranges": lines, "space": space, "settings": settings}
+    search |= {"overrides": [*search_paths, *overrides], "space": space, "settings": settings}
+    search["ranges"] = [override.input_line for override in ranges.values()]
     try:
-        return SearchPlan.model_validate(search | more)
+        return SearchPlan.model_validate(search)
     except ValidationError as error:
         raise explain(error, {"search": search}, "search") from None
 
@@ -144,19 +136,20 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Override]:
     return {key_of(override.get_key_element()): override for override in parsed}
 
 
-def distribution(override: Override, present: Any) -> BaseDistribution:
-    """Optuna's distribution of an override; of integers if the value ``present`` is one.
+def distribution(override: Override, current: Any) -> BaseDistribution:
+    """Optuna's distribution of an override; of integers if the ``current`` value is one.
 
     Raises:
         UserError: if it is no valid range.
     """
-    value, word = override.value(), override.input_line
+    sweep = override.value()
     try:
-        if not isinstance(value, IntervalSweep):
-            choices = dict.fromkeys(override.sweep_iterator(Transformer.encode))  # the present one once
+        if not isinstance(sweep, IntervalSweep):
+            choices = dict.fromkeys(override.sweep_iterator(Transformer.encode))  # each once
             return CategoricalDistribution(list(choices))
-        if isinstance(value.start, int) or type(present) is int:
-            return IntDistribution(int(value.start), int(value.end), "log" in value.tags)
-        return FloatDistribution(value.start, value.end, "log" in value.tags)
+        if isinstance(sweep.start, int) or type(current) is int:
+            return IntDistribution(int(sweep.start), int(sweep.end), "log" in sweep.tags)
+        return FloatDistribution(sweep.start, sweep.end, "log" in sweep.tags)
     except (ValueError, HydraException) as error:
-        raise UserError(f"{word}: {error}; write interval(low,high) or choice(a,b)") from None
+        advice = "Write interval(low,high) or choice(a,b)"
+        raise UserError(f"{override.input_line}: {error}. {advice}.") from None

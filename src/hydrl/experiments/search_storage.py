@@ -48,13 +48,13 @@ def open_storage(
                 return connect()
     except (ArgumentError, NoSuchModuleError):
         example = "storage=postgresql://USER@HOST/DATABASE"
-        raise UserError(f"storage={without_password(url)} is no database's URL; write {example}") from None
+        raise UserError(f"storage={without_password(url)}: not a database URL. Write {example}.") from None
     except ImportError:
         kind = make_url(url).drivername
-        driver = f"pip install '{DRIVERS[kind]}'" if kind in DRIVERS else f"a driver of {kind} for Python"
-        raise UserError(f"storage={without_password(url)} needs {driver}") from None
+        advice = f"Run pip install '{DRIVERS[kind]}'" if kind in DRIVERS else f"Install one for {kind}"
+        raise UserError(f"storage={without_password(url)}: no driver. {advice}.") from None
     except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
-        raise UserError(f"storage={without_password(url)}: {short_reason(error)}") from None
+        raise UserError(f"storage={without_password(url)}: {short_reason(error)}.") from None
 
 
 def fail_stale(study: optuna.Study) -> None:
@@ -81,10 +81,9 @@ def report_failure(url: str | None) -> Iterator[None]:
     try:
         yield
     except StorageInternalError as error:
-        place = f"storage={without_password(url)}" if url else "study.db"
-        raise RunError(
-            f"{place}: {short_reason(error)}; what the runs saved is whole, and the same command goes on"
-        ) from None
+        database = f"storage={without_password(url)}" if url else "study.db"
+        advice = "The runs have saved. Repeat the command to resume the search."
+        raise RunError(f"{database}: {short_reason(error)}. {advice}") from None
 
 
 def without_password(url: str) -> str:

@@ -16,7 +16,9 @@ except ImportError:
     raise UserError("intervals over seeds need SciPy: pip install 'hydrl[report]'") from None
 
 RESAMPLES = 2_000
-MIN_RUNS = 3  # runs that a group needs for an interval
+# Runs that a group needs for an interval. The range of n runs holds the median with probability 1 - 2^(1-n):
+# 94% for five, 75% for three, and a resample never leaves that range.
+MIN_RUNS = 5
 
 
 def iqm(runs: np.ndarray, axis: int = 0) -> np.ndarray:

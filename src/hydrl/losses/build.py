@@ -46,7 +46,7 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
     def __init__(self, value_network: nn.Module, *, delay_value: bool = True) -> None:
         if not hasattr(value_network, "support"):
             raise UserError(
-                "actor has no returns to tell apart; make it a torchrl.modules.DistributionalQValueActor"
+                "actor: it has no support of returns. Use a torchrl.modules.DistributionalQValueActor."
             )
         super().__init__(value_network, gamma=0.99, delay_value=delay_value)
 
@@ -57,7 +57,7 @@ class DistributionalDQNLoss(objectives.DistributionalDQNLoss):
             UserError: for other options.
         """
         if ignored := sorted(others.keys() - {"device"}):
-            raise UserError(f"loss.value_estimator.{ignored[0]}: C51 takes gamma alone; leave it out")
+            raise UserError(f"loss.value_estimator.{ignored[0]}: C51 takes gamma alone. Leave it out.")
         super().make_value_estimator(TD0Estimator, value_network=None, gamma=gamma)
         self.gamma.fill_(gamma)
 
@@ -272,8 +272,8 @@ def check_shared(
     learned = [parameter for part in {*networks.values()} for parameter in parts[part].parameters()]
     if len(learned) > len({*learned}):
         raise UserError(
-            "loss.module.separate_losses=true keeps the critic's gradient from an encoder that it shares "
-            "with the actor; use critic.encoder=own, or leave it out"
+            "loss.module.separate_losses=true: the critic's gradient would not reach the encoder it shares "
+            "with the actor. Write critic.encoder=own, or leave it out."
         )
 
 
@@ -281,7 +281,7 @@ def require_written(part: str, network: Any, loss: type, read: Sequence[Any], ki
     """Refuses a network that does not write all it should; ``kind`` names one that does."""
     if lacking := [key for key in read if key not in network.out_keys]:
         writes, reads = (", ".join(map(str, listed)) for listed in (network.out_keys, lacking))
-        raise UserError(f"{part} writes {writes}, and {loss.__name__} reads {reads} of it; make it a {kind}")
+        raise UserError(f"{part}: it writes {writes}, but {loss.__name__} reads {reads}. Make it a {kind}.")
 
 
 def copy_value_norm(loss: LossModule) -> LossModule:
@@ -327,6 +327,8 @@ def parameter_groups(loss: LossModule, groups: Mapping[str, Mapping[str, Any]]) 
         own = [left.pop(parameter) for parameter in list(left) if parameter.startswith(name)]
         if not own:
             heads = sorted({parameter.partition(".")[0].removesuffix("_params") for parameter in left})
-            raise UserError(f"loss.param_groups.{name}: no parameter is left to it; use {' or '.join(heads)}")
+            raise UserError(
+                f"loss.param_groups.{name}: no parameter is left for it. Write {' or '.join(heads)}."
+            )
         groups_found.append({"params": own, **options})
     return [*([{"params": list(left.values())}] if left else []), *groups_found]

@@ -46,7 +46,9 @@ class ExpertMinibatches(Minibatches):
             keys.expert_action: keys.collector_action,
         }
         if lacking := [key for key in self.expert_to_policy if key not in data[:1].keys(True, True)]:
-            raise UserError(f"data has no {lacking[0]}, which loss.keys says an expert's steps have")
+            raise UserError(
+                f"data: the dataset has no {lacking[0]}, an entry in loss.keys. Use another dataset."
+            )
 
     def __call__(self, batch: TensorDictBase) -> Iterator[TensorDictBase]:
         """Minibatches of ``[size]``; the batch is ``[time]`` or ``[envs, time]``."""

@@ -140,6 +140,6 @@ def warn_rounding(env: EnvBase, key: NestedKey = "action") -> None:
     if (least := between.min()) < MIN_FLOATS:
         a, b = (bound[between.argmin()].item() for bound in (low, high))
         warn_once(
-            f"an action lies between {a:,.10g} and {b:,.10g}, where float32 has {least:,.0f} numbers, too "
-            "few for its probability; use other bounds in the task, as gymnasium.wrappers.RescaleAction does"
+            f"an action's bounds are {a:,.10g} and {b:,.10g}, between which float32 has {least:,.0f} values: "
+            "too few for its probability. Rescale it, as by gymnasium.wrappers.RescaleAction."
         )

@@ -50,7 +50,7 @@ def decision_transformer(
         UserError: if ``heads`` does not divide ``width``.
     """
     if width % heads:
-        raise UserError(f"actor.heads={heads} does not divide actor.width={width}")
+        raise UserError(f"actor.heads={heads}: should divide actor.width={width}.")
     in_keys = in_keys or observation_keys(env)
     size, spec = (
         total_size(env.observation_spec, in_keys, "a decision transformer"),
@@ -130,7 +130,7 @@ class DecisionTransformer(TensorDictModuleBase):
             returns = (to_go + rows["episode_reward"])[counts.cumsum(0) - 1]
             self.target_return.copy_(returns.quantile(TARGET_QUANTILE))
             reached = f"{self.target_return.item():,.1f}"
-            warn_once(f"eval.target_return is {reached}, which one in ten of the data's episodes returned")
+            warn_once(f"eval.target_return={reached}, the 90th percentile of the dataset's episode returns.")
 
     def make_tensordict_primer(self) -> TensorDictPrimer:
         """The transform that adds an empty context at the beginning of episodes."""

@@ -174,16 +174,20 @@ def encoder(
     names = ["_".join(key) if isinstance(key, tuple) else key for key in in_keys]
     images = [name for name, key in zip(names, in_keys, strict=True) if is_image(spec, key)]
     if unknown := sorted(entries.keys() - {*names}):
-        raise UserError(f"encoder.{unknown[0]}={entries[unknown[0]]}: entries are {', '.join(names)}")
+        raise UserError(
+            f"encoder.{unknown[0]}={entries[unknown[0]]}: no such entry. Entries are {', '.join(names)}."
+        )
     if reader not in ("auto", "mlp") and not images:
-        raise UserError(f"encoder={reader} reads pictures, and there are none in {', '.join(names)}")
+        raise UserError(
+            f"encoder={reader}: it is for images, and {', '.join(names)} has none. Write encoder=auto."
+        )
     for name in (name for name in entries if entries[name] in CONVOLUTIONS and name not in images):
-        raise UserError(f"encoder.{name}={entries[name]} reads pictures, and {name} is a vector; use mlp")
+        raise UserError(f"encoder.{name}={entries[name]}: {name} is a vector, not an image. Write mlp.")
     if not images:
         for key, value in (("features", features), ("channels", channels)):
             if value is not None:
-                line = f"encoder.{key}={value} is of pictures"
-                raise UserError(f"{line}, and there are none in {', '.join(names)}")
+                none = f"it is for images, and {', '.join(names)} has none"
+                raise UserError(f"encoder.{key}={value}: {none}. Leave it out.")
         return None
     networks = {}
     for name, key in zip(names, in_keys, strict=True):
@@ -220,8 +224,8 @@ def make_reader(
     if chosen == "cnn" and min(sides) < MIN_CNN_SIDE:
         size = " x ".join(map(str, sides))
         raise UserError(
-            f"{option}=cnn: its strides leave nothing of pictures of {size}, {MIN_CNN_SIDE} x {MIN_CNN_SIDE} "
-            "is the least; use minatar or impala"
+            f"{option}=cnn: images of {size} are below {MIN_CNN_SIDE} x {MIN_CNN_SIDE}, the least for its "
+            "strides. Write minatar or impala."
         )
     kwargs = {name: width for name, width in widths.items() if width}
     net = CONVOLUTIONS[chosen](channels, **kwargs) if chosen in CONVOLUTIONS else nn.Flatten()
@@ -251,8 +255,8 @@ def image_scaling(
     known = span < UNBOUNDED
     if not known.all():
         warn_once(
-            f"encoder.scale={scale}: a picture without bounds is read as it is; where its numbers are not "
-            "about 0 to 1, give its space bounds, or scale it by a wrapper"
+            f"encoder.scale={scale}: an image without bounds is not scaled. If its values are not about 0 to "
+            "1, give its space bounds, or scale it in a wrapper."
         )
     low = torch.where(known, low, 0.0).float()
     span = torch.where(known & (span > 0), span, 1.0).float()

@@ -304,8 +304,8 @@ def dueling_network(
     """Dueling network: a trunk with a head for advantages and one for the state value, added."""
     if len(layers.num_cells) < 2:
         raise UserError(
-            f"actor.num_cells={layers.num_cells} is too short for actor=dueling; give trunk and heads, as "
-            "[64,64]"
+            f"actor.num_cells={layers.num_cells}: actor=dueling needs a layer for the trunk and one for the "
+            "heads. Write [64,64]."
         )
     cls = activation_class(layers.activation)
     *trunk, head = layers.num_cells

@@ -94,7 +94,7 @@ def activation_class(name: str) -> type[nn.Module]:
         or activation in NEEDS_ARGUMENTS
     ):
         raise UserError(
-            f"activation={name} is not an activation of torch.nn; try Tanh, ReLU, ELU, SiLU or GELU"
+            f"activation={name}: no such activation in torch.nn. Write Tanh, ReLU, ELU, SiLU or GELU."
         )
     return activation
 

@@ -150,8 +150,8 @@ def partly_untrained(
     """
     specs = agent_groups(env)
     if unknown := [name for name in names if name not in specs]:
-        has = f"its groups are {' and '.join(specs)}" if specs else "this run has one agent, and no groups"
-        raise UserError(f"untrained={','.join(names)}: there are no agents {unknown[0]}; {has}")
+        advice = f"Write {' or '.join(specs)}" if specs else "This run has a single agent"
+        raise UserError(f"untrained={','.join(names)}: no such group as {unknown[0]}. {advice}.")
     if len(specs) == 1:
         return SampledPolicy(fresh)
     return TensorDictSequential(

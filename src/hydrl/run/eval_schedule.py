@@ -6,6 +6,7 @@ from typing import Any
 
 from torchrl.checkpoint import GlobalRNGState
 
+from hydrl import metric_names
 from hydrl.errors import Interrupted, WorkerError
 from hydrl.run.eval_process import EvalBackend, play_snapshot
 from hydrl.training.evaluator import Evaluation, PolicyEvaluator, preserve_rng
@@ -85,7 +86,7 @@ class EvalSchedule:
         if self.is_playing and self.backend.poll():
             self.receive()
         self.send_next()
-        with timeit("time/evaluate"):
+        with timeit(metric_names.EVALUATING):
             while len(self.pending) > self.max_pending:
                 if self.backend.poll(POLL_SECONDS):
                     self.receive()
@@ -113,7 +114,7 @@ class EvalSchedule:
         """Sends the next snapshot to an idle backend; the first waits until its process has started."""
         if self.backend is None or self.is_playing or not self.pending:
             return
-        with timeit("time/evaluate"):
+        with timeit(metric_names.EVALUATING):
             self.backend.send(self.pending[0])
         self.is_playing = True
 
@@ -163,6 +164,7 @@ class EvalSchedule:
         self.set_pending(state["asked"])
 
     def close(self) -> None:
-        """Ends the backend, whatever it is doing."""
+        """Ends the backend, whatever it is doing, and closes the evaluator."""
         if self.backend is not None:
             self.backend.close()
+        self.evaluator.close()

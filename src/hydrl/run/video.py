@@ -18,6 +18,7 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from hydrl import metric_names
 from hydrl.envs import load_normalizer
 from hydrl.errors import UserError
 from hydrl.library_setup import seed_generators
@@ -194,20 +195,20 @@ class EpisodeVideo:
         """
         if self.every is not None and self.progress.due(self.every):
             path = self.folder / f"{self.progress.frames:012}.mp4"
-            self.record(path, "eval/video", SeedStream.TRAINING, pause, say, show)
+            self.record(path, metric_names.VIDEO, SeedStream.TRAINING, pause, say, show)
 
     def record_final(self, pause: Callable[[], None], say: Say, show: Show) -> None:
         """Records the final policy, where the run makes videos; arguments as of :meth:`maybe_record`."""
         if self.every is not None:
             path = self.folder / "final.mp4"
-            self.record(path, "eval/final_video", SeedStream.FINAL, pause, say, show)
+            self.record(path, metric_names.FINAL_VIDEO, SeedStream.FINAL, pause, say, show)
 
     def record(
         self, path: Path, key: str, seed_stream: int, pause: Callable[[], None], say: Say, show: Show
     ) -> None:
         """Records a video and shows it under ``key``."""
         frames = self.progress.frames
-        with timeit("time/video"):
+        with timeit(metric_names.RECORDING):
             try:
                 _, steps, is_cut = record_episode(self.evaluator, path, frames, seed_stream, pause)
                 if is_cut:

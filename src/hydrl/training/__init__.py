@@ -1,7 +1,7 @@
 """What ``train.py`` calls each batch: update, learners, evaluator, metrics, progress, timers."""
 
 from hydrl.training.evaluator import PolicyEvaluator, SeedStream
-from hydrl.training.learner import Learner, make_learners
+from hydrl.training.learner import Learner, bind_accepted, learn, make_learners
 from hydrl.training.metrics import Metrics
 from hydrl.training.progress import Progress
 from hydrl.training.timers import Clock, timed
@@ -9,5 +9,5 @@ from hydrl.training.update import Update, anneal, train_mode
 
 __all__ = [
     "Clock", "SeedStream", "PolicyEvaluator", "Learner", "Metrics", "Progress", "Update",
-    "anneal", "train_mode", "make_learners", "timed",
+    "anneal", "bind_accepted", "learn", "make_learners", "timed", "train_mode",
 ]  # fmt: skip

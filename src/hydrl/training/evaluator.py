@@ -12,6 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl.checkpoint import GlobalRNGState
 from torchrl.envs import TransformedEnv
 
+from hydrl import metric_names
 from hydrl.envs import load_normalizer
 from hydrl.envs.evaluation import Evaluation, play_episodes
 from hydrl.envs.time_limits import episode_limit
@@ -76,7 +77,7 @@ class PolicyEvaluator:
 
     def play(self, frames: int, episodes: int, seed_stream: int) -> Evaluation:
         """Plays the episodes with seeded random generators, and restores these afterwards."""
-        with timeit("time/evaluate"), preserve_rng():
+        with timeit(metric_names.EVALUATING), preserve_rng():
             seed_generators(self.seed)
             if episodes not in self.envs:
                 self.envs[episodes] = self.make_env(num_envs=episodes)

@@ -12,6 +12,7 @@ from torchrl.data import ReplayBuffer, TensorSpec
 from torchrl.objectives import LossModule
 from torchrl.objectives.utils import TargetNetUpdater
 
+from hydrl import metric_names
 from hydrl.losses.build import make_loss, parameter_groups
 from hydrl.training.timers import timed
 from hydrl.training.update import Update
@@ -102,7 +103,7 @@ def update_on(
     """One learner's updates on a batch; learners that share its minibatches append the losses of theirs."""
 
     def minibatches() -> Iterator[TensorDictBase]:
-        for minibatch in timed("time/sample", learner.minibatches(batch)):
+        for minibatch in timed(learner.minibatches(batch), metric_names.SAMPLING):
             for extra, outputs in sharing:
                 outputs += extra.update.update_all([minibatch.copy()])  # a loss may write to it
             yield minibatch

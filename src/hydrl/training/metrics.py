@@ -7,22 +7,22 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import ReplayBuffer
 
+from hydrl import metric_names as names
 from hydrl.envs.evaluation import known_means
 from hydrl.experience.episodes import EPISODE, RETURN_TO_GO, complete_episodes
 from hydrl.specs import INFO, LAG
-from hydrl.training.update import Update
+from hydrl.training.learner import Learner
 
 RETURN = ("episode_reward", ("next", "episode_reward"))  # of an episode so far, before a step and after it
-EXPLORATION = {"eps": "epsilon", "sigma": "sigma"}  # what TorchRL's exploration modules anneal
+EXPLORATION = {"eps": names.EPSILON, "sigma": names.SIGMA}  # what TorchRL's exploration modules anneal
 
 
 class Metrics:
     """Collects metrics since the last log row.
 
     Args:
-        update: its learning rate is logged.
+        learners: of the run, its own last; extra ones have metrics under their names.
         exploration: TorchRL's module, or ``None``.
-        before: the names of extra learners.
         data: the dataset of an offline run, whose episodes' statistics stand in each row.
 
     Attributes:
@@ -30,13 +30,9 @@ class Metrics:
     """
 
     def __init__(
-        self,
-        update: Update,
-        exploration: Any,
-        before: Sequence[str] = (),
-        data: ReplayBuffer | None = None,
+        self, learners: Sequence[Learner], exploration: Any, data: ReplayBuffer | None = None
     ) -> None:
-        self.update, self.exploration, self.names = update, exploration, before
+        self.learners, self.exploration = learners, exploration
         self.data = episode_metrics([episodes_of(data.storage[:])]) if data is not None else None
         self.followed: list[str] = []
         self.clear()
@@ -59,9 +55,9 @@ class Metrics:
         self.values |= value_metrics(batch)
         if losses:
             self.losses.append(torch.stack(list(losses)).mean(0))
-        for name, losses_of_learner in zip(self.names, before, strict=True):
+        for learner, losses_of_learner in zip(self.learners[:-1], before, strict=True):
             if losses_of_learner:
-                self.before.setdefault(name, []).append(torch.stack(list(losses_of_learner)).mean(0))
+                self.before.setdefault(learner.name, []).append(torch.stack(list(losses_of_learner)).mean(0))
 
     def row(self) -> dict[str, float]:
         """The ``train/`` and ``loss/`` entries since the last row; then begins a new one."""
@@ -72,7 +68,7 @@ class Metrics:
             **info_metrics(self.episodes),
             **over_steps(self.steps),
             **self.values,
-            "train/learning_rate": self.update.learning_rate,
+            names.LEARNING_RATE: self.learners[-1].update.learning_rate,
             **exploration_metrics(self.exploration),
         }
         self.clear()
@@ -141,11 +137,11 @@ def episode_metrics(episodes: Sequence[TensorDictBase]) -> dict[str, float]:
     if ended is None or not len(ended):
         return {}
     metrics = {
-        "train/return": ended["episode_reward"].double().mean().item(),
-        "train/episodes": len(ended),
+        names.TRAIN_RETURN: ended["episode_reward"].double().mean().item(),
+        names.TRAIN_EPISODES: len(ended),
     }
     if (step_count := ended.get("step_count", None)) is not None:
-        metrics["train/episode_length"] = step_count.double().mean().item()
+        metrics[names.TRAIN_LENGTH] = step_count.double().mean().item()
     return metrics
 
 
@@ -182,11 +178,11 @@ def over_steps(batches: Sequence[TensorDictBase]) -> dict[str, float]:
     """Entries over :func:`step_metrics` of some batches of equal size."""
     metrics = {}
     if rewards := [batch["reward"] for batch in batches if "reward" in batch]:
-        metrics["train/reward"] = torch.stack(rewards).mean().item()
+        metrics[names.TRAIN_REWARD] = torch.stack(rewards).mean().item()
     if cut_short := [batch["cut_short"] for batch in batches if "cut_short" in batch]:
-        metrics["train/cut_short"] = int(torch.stack(cut_short).sum())
+        metrics[names.CUT_SHORT] = int(torch.stack(cut_short).sum())
     if lags := [batch["policy_lag"] for batch in batches if "policy_lag" in batch]:
-        metrics["time/policy_lag"] = torch.stack(lags).mean().item()
+        metrics[names.POLICY_LAG] = torch.stack(lags).mean().item()
     return metrics
 
 
@@ -197,18 +193,18 @@ def value_metrics(batch: TensorDictBase) -> dict[str, float]:
     it learned from the batch (where advantages are computed once): 1 is all, 0 no better than their mean.
     ``train/q_value`` is the mean value of the greedy action, taken or not.
     """
-    names = [key for key in batch.keys(True, True) if "chosen_action_value" in (key, key[-1])]
-    if names:  # of several agents the mean over them
-        return {"train/q_value": batch[names[0]].mean().item()}
+    for key in batch.keys(True, True):
+        if "chosen_action_value" in (key, key[-1]):  # of several agents the mean over them
+            return {names.Q_VALUE: batch[key].mean().item()}
     target, value = batch.get("value_target", None), batch.get("state_value", None)
     if target is None or value is None or target.numel() < 2:  # one number does not vary
         return {}
-    return {"train/explained_variance": (1 - (target - value).var() / target.var()).item()}
+    return {names.EXPLAINED_VARIANCE: (1 - (target - value).var() / target.var()).item()}
 
 
 def exploration_metrics(exploration: Any) -> dict[str, float]:
     """``train/epsilon`` or ``train/sigma``, the present amount of exploration, if any."""
-    values = {f"train/{name}": getattr(exploration, key, None) for key, name in EXPLORATION.items()}
+    values = {name: getattr(exploration, key, None) for key, name in EXPLORATION.items()}
     return {name: value.item() for name, value in values.items() if value is not None}
 
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 import psutil
 from torch._dynamo.utils import calculate_time_spent
 
+from hydrl import metric_names as names
+
 Item = TypeVar("Item")
 _spent: dict[str, float] = defaultdict(float)  # seconds of each activity of the run in this process
 
@@ -25,11 +27,11 @@ def timeit(activity: str) -> Iterator[None]:
         _spent[activity] += time.monotonic() - began
 
 
-def timed(name: str, items: Iterable[Item]) -> Iterator[Item]:
-    """Yields ``items`` and counts the time each takes to come under ``name``."""
+def timed(items: Iterable[Item], activity: str = names.COLLECTING) -> Iterator[Item]:
+    """Yields ``items`` and counts the seconds until each comes, by default as collecting."""
     iterator, end = iter(items), object()
     while True:
-        with timeit(name):
+        with timeit(activity):
             item = next(iterator, end)
         if item is end:
             return
@@ -90,7 +92,7 @@ class Clock:
         """Seconds of each activity; ``time/update`` holds ``time/compile``."""
         spent = dict(_spent)
         if compiling := compile_seconds() - self.compiled_before:
-            spent["time/compile"] = compiling
+            spent[names.COMPILING] = compiling
         return {
             name: spent.get(name, 0.0) + self.earlier.get(name, 0.0) for name in {**self.earlier, **spent}
         }
@@ -100,24 +102,22 @@ class Clock:
         in_loop = self.in_loop
         return {
             **{name: seconds / in_loop for name, seconds in self.activities.items()},
-            "time/elapsed": self.elapsed,
-            "time/frames_per_second": frames / in_loop,
+            names.ELAPSED: self.elapsed,
+            names.FRAMES_PER_SECOND: frames / in_loop,
         }
 
     def summary(self, frames: int) -> dict[str, float]:
         """The times of ``summary.json``, in seconds."""
         spent, elapsed = self.activities, self.elapsed
-        compiling = spent.get("time/compile", 0.0)
-        learning = (
-            sum(spent.get(f"time/{activity}", 0.0) for activity in ("collect", "sample", "update"))
-            - compiling
-        )
+        compiling = spent.get(names.COMPILING, 0.0)
+        learning = sum(spent.get(name, 0.0) for name in (names.COLLECTING, names.SAMPLING, names.UPDATING))
+        learning -= compiling
         return {
             "wall_seconds": elapsed,
             "start_seconds": self.loop_began - self.began,
             "learning_seconds": learning,
-            "evaluation_seconds": spent.get("time/evaluate", 0.0),
-            "video_seconds": spent.get("time/video", 0.0),
+            "evaluation_seconds": spent.get(names.EVALUATING, 0.0),
+            "video_seconds": spent.get(names.RECORDING, 0.0),
             "compile_seconds": compiling,
             "overhead_share": 1 - learning / elapsed,
             "frames_per_second": frames / self.in_loop,

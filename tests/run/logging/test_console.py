@@ -39,14 +39,14 @@ def test_the_closing_table_says_what_was_reached_and_where_it_lies(capsys):
     command = f"python train.py resume=/somewhere/{'long/' * 30}run"  # longer than any table
     print_summary(SUMMARY | {"status": "interrupted"}, Path("/somewhere/run[br]"), command)
     shown = capsys.readouterr().out
-    assert shown.splitlines()[-1] == f"go on with: {command}"
+    assert shown.splitlines()[-1] == f"resume with: {command}"
     for part in (
         "ppo on cartpole, seed 7 (interrupted)",
         "498.2 ± 1.5 over 20 episodes",
         "first solved",
         "10,240 frames, 8.1 s",
         "12,345 frames, 678 updates",
-        "9.9 s: 5.0 to start, 2.3 compiling, 3.2 learning, 1.6 evaluating",
+        "9.9 s: 5.0 starting, 2.3 compiling, 3.2 learning, 1.6 evaluating",
         "1,234 frames/s in the loop",
         "/somewhere/run[br]",  # which is no markup
     ):
@@ -171,9 +171,9 @@ def test_what_a_data_set_returned_is_not_taken_for_what_is_learned(capsys):
     )
     display.close()
     assert capsys.readouterr().out.splitlines() == [
-        "bc pendulum         100 frames  data's reward -0.250/step",
-        "bc pendulum         200 frames  data's reward -0.500/step  evaluation -900.0 ± 5.6",
-        "bc pendulum         300 frames  data's return -440.5  evaluation -160.0 ± 1.0",
+        "bc pendulum         100 frames  dataset reward -0.250/step",
+        "bc pendulum         200 frames  dataset reward -0.500/step  evaluation -900.0 ± 5.6",
+        "bc pendulum         300 frames  dataset return -440.5  evaluation -160.0 ± 1.0",
     ]
 
 

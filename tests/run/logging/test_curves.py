@@ -22,7 +22,7 @@ def test_curves_show_training_and_evaluation(tmp_path):
     assert coloured(path, ORANGE) > 300
     assert coloured(path, BLUE) > 300
     assert coloured(path, GREEN) == 0
-    save_curves(metrics, path, title="ppo on cartpole", solved_at=150, closing=(1_000, 190.0, 12.0))
+    save_curves(metrics, path, title="ppo on cartpole", solved_at=150, final=(1_000, 190.0, 12.0))
     assert coloured(path, GREEN) > 50
 
 

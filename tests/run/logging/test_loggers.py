@@ -76,6 +76,26 @@ def test_tensorboard_holds_the_rows_of_metrics_csv(run):
         rows = [row for row in csv.DictReader(file) if row["eval/return_mean"]]
     assert sent == {(int(row["frames"]), round(float(row["eval/return_mean"]), 4)) for row in rows}
     assert len(sent) == 2
+    assert "frames" not in events.Tags()["scalars"]
+    (final,) = events.Scalars("final/return_mean")
+    assert final.value == pytest.approx(json.loads((folder / "summary.json").read_text())["eval/return_mean"])
+
+
+def test_tensorboard_has_the_configuration_in_its_hparams_tab(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    config = {"seed": 0, "optim": {"_target_": "torch.optim.Adam", "lr": 1e-3}, "actor": {"num_cells": [64]}}
+    loggers.close(loggers.tensorboard(directory=tmp_path, config=config, name="run"))
+    (folder,) = {path.parent for path in tmp_path.rglob("events.*")}
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    hparams = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert hparams["optim.lr"].number_value == 1e-3
+    assert hparams["actor.num_cells"].string_value == "[64]"
+    assert set(hparams) == {"seed", "optim.lr", "actor.num_cells"}
 
 
 def trackio_rows(place: Path) -> dict[str, list[tuple[int, dict]]]:

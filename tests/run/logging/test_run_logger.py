@@ -12,7 +12,9 @@ from hydrl.errors import RunError
 from hydrl.run.logging.run_logger import RunInfo, RunLogger, open_logger
 from hydrl.training import Clock, Metrics, Progress
 from hydrl.training.evaluator import Evaluation
-from tests.conftest import settings
+from tests.conftest import composed, settings
+
+LEARNERS = [SimpleNamespace(update=SimpleNamespace(learning_rate=0.5))]
 
 
 @pytest.fixture
@@ -25,7 +27,7 @@ def record(tmp_path):
 def open_record(folder) -> RunLogger:
     chosen = settings("env=cartpole", "~tuned", "eval.reward_threshold=100", "resume=auto", run_dir=folder)
     info = RunInfo(**chosen.identity)
-    metrics = Metrics(SimpleNamespace(learning_rate=0.5), None)
+    metrics = Metrics(LEARNERS, None)
     return open_logger(folder, {}, info, Progress(9, 10, solved_at=100), metrics, Clock())
 
 
@@ -192,3 +194,9 @@ def test_a_run_that_ends_between_two_rows_keeps_what_came_in_since(record):
     assert (last["frames"], last["train/return"], last["loss/critic"]) == (20, 30.0, 4.0)
     record.finish()
     assert len(record.file.rows) == 2
+
+
+def test_a_run_s_name_has_no_colon():
+    assert RunInfo("ppo", "my_envs:MyEnv-v0", 1, {}).name == "ppo-my_envs-MyEnv-v0-seed1"
+    cfg = composed("env=gym", "env.id=my_envs:MyEnv-v0", hydra=True)
+    assert "/ppo-my_envs-MyEnv-v0/" in f"/{cfg.hydra.run.dir}".replace("outputs/", "")

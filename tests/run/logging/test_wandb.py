@@ -367,7 +367,7 @@ def test_a_dashboard_is_saved_and_its_address_printed(
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ([], "needs a W&B account: wandb login; dry=true shows it"),
+        ([], "no W&B account. Run wandb login, or use dry=true"),
         (["entity"], "entity: no value. Write KEY=VALUE"),
         (["user=x"], "user=x: no such key. The top level has entity, project, name, dry"),
         (["dry=3x"], "'3x' is not a valid bool"),

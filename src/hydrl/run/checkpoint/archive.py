@@ -20,12 +20,12 @@ from types import NoneType, SimpleNamespace
 from typing import Any
 
 from hydrl.errors import RunError, UserError, print_lines
+from hydrl.metric_names import RETURN_MEAN
 from hydrl.run.atomic_files import atomically
 from hydrl.run.run_folder import summary
 
 NAME = re.compile(r"checkpoint-\d{12,}\.torchrl")
 ROWS = re.compile(r"(?:rows|frames)-(\d{12,})-(\d{12,})\.pt")
-SCORE = "eval/return_mean"
 Metadata = Mapping[str, Any]
 # Types of the metadata's entries; older checkpoints lack some.
 KINDS: dict[str, tuple[type, ...]] = {
@@ -33,7 +33,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "memory": (Mapping,),
     "logger": (Mapping, str, NoneType),
     "restarts": (str, NoneType),
-    SCORE: (int, float),
+    RETURN_MEAN: (int, float),
 }
 
 
@@ -175,12 +175,11 @@ def find(run: Path, which: str, *, or_last: bool = False) -> Path:
         raise UserError(f"run={run} has no checkpoint{why}")
     if which == "last":
         return max(whole)
-    scored = [(metadata[SCORE], archive) for archive, metadata in whole.items() if SCORE in metadata]
+    scored = [(data[RETURN_MEAN], archive) for archive, data in whole.items() if RETURN_MEAN in data]
     ended = summary(run)
-    if ended.get("status") == "finished" and isinstance(
-        ended.get(SCORE), float
-    ):  # its closing evaluation came after its last checkpoint
-        scored += [(ended[SCORE], archive) for archive in whole if frames_of(archive) == ended.get("frames")]
+    final = ended.get(RETURN_MEAN) if ended.get("status") == "finished" else None
+    if isinstance(final, float):  # the final evaluation came after the last checkpoint
+        scored += [(final, archive) for archive in whole if frames_of(archive) == ended.get("frames")]
     if not scored and or_last:
         print_lines(f"warning: run={run} was not evaluated before it stopped; taking its last checkpoint")
         return max(whole)
@@ -253,7 +252,7 @@ def prune(run: Path, keep: int) -> None:
     """Removes all checkpoints but the newest ``keep`` and the best by evaluation."""
     from torchrl.checkpoint import CheckpointRotation
 
-    CheckpointRotation(run / "checkpoints", keep_last=keep, keep_best=(SCORE, "max")).prune()
+    CheckpointRotation(run / "checkpoints", keep_last=keep, keep_best=(RETURN_MEAN, "max")).prune()
 
 
 def set_score(run: Path, frames: int, score: float, *, keep: int | None) -> None:
@@ -276,7 +275,7 @@ def set_score(run: Path, frames: int, score: float, *, keep: int | None) -> None
             content = old.read(member)
             if member.filename == "manifest.json":
                 manifest = json.loads(content)
-                manifest["metadata"][SCORE] = score
+                manifest["metadata"][RETURN_MEAN] = score
                 content = json.dumps(manifest).encode()
             new.writestr(member, content)
     if keep is not None:

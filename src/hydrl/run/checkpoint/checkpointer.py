@@ -12,12 +12,11 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torchrl.checkpoint import GlobalRNGState
-from torchrl.data import ReplayBuffer
 from torchrl.envs import TransformedEnv
 
 from hydrl.envs import normalizer_state
 from hydrl.errors import DivergedError, Interrupted, RunError, UserError, WorkerError
-from hydrl.experience.collectors import Collector
+from hydrl.metric_names import RETURN_MEAN
 from hydrl.run.checkpoint import archive
 from hydrl.run.checkpoint.env_state import RunningEpisodes
 from hydrl.run.checkpoint.fork import changed_states
@@ -27,8 +26,9 @@ from hydrl.run.run_folder import CONFIG, from_here
 from hydrl.training.progress import Progress
 
 AGE = 1.0  # seconds; a younger snapshot is near enough to the beginning of a batch
-SHARE = 20  # the next snapshot waits this many times what the last one took
-TIMES = "clock"  # of the counters; time goes on where a batch is taken back
+SHARE = 50  # the next snapshot waits this many times what the last one took
+# Components of plain data, in the order they are restored; a checkpoint has them as one, `books`.
+COUNTERS = ("progress", "metrics", "clock", "record", "looks")
 
 
 @dataclass
@@ -47,49 +47,42 @@ class Snapshot:
 
 
 class Checkpointer:
-    """Saves the parts of a run as checkpoints, and restores those of an earlier process.
+    """Saves the components of a run as checkpoints, and restores those of an earlier process.
 
     Args:
         run_dir: the run folder.
-        parts: what has a ``state_dict`` of tensors, by name: actor, loss with its target networks,
-            exploration, target updater, optimizer, update, minibatches, schedule; ``None`` is left out.
-        counters: what has a ``state_dict`` of plain data, by name, in the order it is restored: ``progress``,
-            ``metrics``, ``clock``, ``record`` (the logger) and ``looks`` (the evaluations). One with a method
-            ``rewind`` is put back by that within a process.
-        env: the training environment of this process, with its normalizers.
-        collector: with the running episodes, where it collects in this process.
-        buffer: with all it holds; ``None`` where nothing is kept.
-        make_env: makes environments as ``env`` is, in which its state is tried.
-        metadata: what each checkpoint says of the run: ``settings`` as they are saved, ``data``, ``classes``.
+        components: of the run, by name, each with a ``state_dict``; ``None`` is left out. ``env`` is saved
+            with its normalizers, ``collector`` with the running episodes if it steps ``env``, ``buffer`` with
+            its rows, and :data:`COUNTERS` as plain data.
+        make_env: makes another environment like ``env``, in which captured states are tried.
+        metadata: of each checkpoint: ``settings`` as they are saved, ``data``, ``classes``, ``logger``.
         keep: how many of the newest checkpoints stay.
         say: prints a line.
     """
 
+    progress: Progress
+
     def __init__(
         self,
         run_dir: Path,
-        parts: Mapping[str, Any],
-        counters: Mapping[str, Any],
-        env: TransformedEnv,
-        collector: Collector,
-        buffer: ReplayBuffer | None,
+        components: Mapping[str, Any],
         make_env: Callable[[], TransformedEnv],
         metadata: Mapping[str, Any],
         keep: int,
         say: Callable[[str], object],
     ) -> None:
         self.run_dir, self.run_metadata, self.keep, self.say = run_dir, metadata, keep, say
-        self.env, self.collector = env, collector
+        self.parts = {name: component for name, component in components.items() if component is not None}
+        self.env, self.collector = self.parts.pop("env"), self.parts.pop("collector")
+        self.counters = {name: self.parts.pop(name) for name in COUNTERS}
+        self.progress = self.counters["progress"]
+        if (buffer := self.parts.pop("buffer", None)) is not None:
+            self.parts |= {"sampler": buffer.sampler, "writer": buffer.writer}
         self.buffer_files = BufferFiles(buffer, run_dir)
-        of_buffer = {"sampler": buffer.sampler, "writer": buffer.writer} if buffer is not None else {}
-        self.parts = {name: part for name, part in {**parts, **of_buffer}.items() if part is not None}
-        self.counters, self.progress = counters, counters["progress"]
-        self.episodes = RunningEpisodes(env, collector, make_env)
+        self.episodes = RunningEpisodes(self.env, self.collector, make_env)
         self.saved_at: int | None = None  # frames of the newest checkpoint
         self.snapshot: Snapshot | None = None
-        self.taken_at = self.took = 0.0  # seconds, of the last snapshot
-
-    progress: Progress
+        self.snapshot_at = self.snapshot_seconds = 0.0  # when the last was taken, and how long that took
 
     @contextmanager
     def saved_on_interrupt(self, finish: Callable[..., object]) -> Iterator[None]:
@@ -120,9 +113,15 @@ class Checkpointer:
         )
         resumed_at = [*self.progress.resumed_at]
         for name, counter in self.counters.items():
-            if name != TIMES:
+            if name != "clock":  # time goes on
                 getattr(counter, "rewind", counter.load_state_dict)(counters[name])
         self.progress.resumed_at = resumed_at
+
+    def maybe_save(self, every: int) -> None:
+        """Saves if the policy has the best score or ``every`` frames have passed; else keeps a snapshot."""
+        if self.progress.improved or self.progress.due(every):
+            self.save()
+        self.snapshot_if_old()
 
     def save(self) -> None:
         """Writes a checkpoint of this moment between two batches, if there is none yet.
@@ -142,7 +141,9 @@ class Checkpointer:
         A batch of over a second therefore begins with one, and a stop that cannot wait for its end goes back
         to it. Of shorter batches there is about one snapshot a second.
         """
-        if self.snapshot is None or time.monotonic() - self.taken_at > max(AGE, SHARE * self.took):
+        if self.snapshot is None or time.monotonic() - self.snapshot_at > max(
+            AGE, SHARE * self.snapshot_seconds
+        ):
             self.take_snapshot()
 
     def take_snapshot(self) -> Snapshot:
@@ -161,8 +162,8 @@ class Checkpointer:
         states = deepcopy(states)
         states["books"]["rehearsal"] = self.episodes.rehearsed
         self.snapshot = Snapshot(states, self.metadata(restart_reason), self.buffer_files.snapshot())
-        self.taken_at = time.monotonic()
-        self.took = self.taken_at - began
+        self.snapshot_at = time.monotonic()
+        self.snapshot_seconds = self.snapshot_at - began
         return self.snapshot
 
     def metadata(self, restart_reason: str | None) -> dict[str, Any]:
@@ -172,11 +173,10 @@ class Checkpointer:
             "frames": progress.frames,
             "updates": progress.updates,
             "restarts": restart_reason,
-            "logger": self.counters["record"].run_ids,
             **self.run_metadata,
         }
         if progress.evaluation_now:
-            metadata[archive.SCORE] = progress.score
+            metadata[RETURN_MEAN] = progress.score
         return metadata
 
     def write(self, snapshot: Snapshot) -> None:

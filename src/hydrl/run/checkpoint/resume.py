@@ -13,6 +13,7 @@ from hydrl.config.overrides import is_forked, run_folder_of
 from hydrl.config.schema import NETWORKS, InitFrom, KeyScope, keys_with_scope, quantity
 from hydrl.config.tree import find, paths, show
 from hydrl.errors import UserError, print_lines
+from hydrl.metric_names import RETURN_MEAN
 from hydrl.run.checkpoint import archive as checkpoint
 from hydrl.run.run_folder import CONFIG, refuse_links, saved_yaml, summary
 
@@ -304,7 +305,7 @@ def needed_to_continue(settings: SavedSettings, point: ResumePoint) -> str:
         return ""
     batch = quantity(settings, "frames")
     is_trained = -(-settings["total_frames"] // batch) * batch <= point.frames
-    reached = ended.get("eval/return_mean") if ended.get("solved_at_frames") is not None else None
+    reached = ended.get(RETURN_MEAN) if ended.get("solved_at_frames") is not None else None
     threshold = settings["eval"]["reward_threshold"] if settings["eval"]["stop_when_solved"] else None
     # A damaged summary is written anew.
     is_solved = isinstance(reached, int | float) and threshold is not None and reached >= threshold

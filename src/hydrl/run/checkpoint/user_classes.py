@@ -25,24 +25,25 @@ LIBRARIES = {"hydrl", "torchrl", "torch", "tensordict", "gymnasium", "pettingzoo
 PLAIN = (bool, int, float, str, bytes, type(None))
 
 
-def record_classes(settings: Mapping[str, Any], *earlier: ResumePoint | WarmStart | None) -> dict[str, str]:
+def record_classes(
+    settings: Mapping[str, Any], start: ResumePoint | WarmStart | None = None
+) -> dict[str, str]:
     """Digests of the classes and functions that a run names and no library has; warns of changed ones.
 
     A class's digest covers its base classes, but not what their code imports.
 
     Args:
         settings: of the run, as they are saved; all of its names are trusted.
-        earlier: what it begins with.
+        start: the checkpoint it begins with, if any.
     """
     now = {
         name: blake2b(text.encode(), digest_size=16).hexdigest()
         for name, target in named_objects(settings)
         if (text := "\n".join(content(part) for part in own_parts(target)))
     }
-    for start in earlier:
-        if start:
-            state = " with the class attributes that were saved" if isinstance(start, ResumePoint) else ""
-            warn_of_changed(now, start.classes, start.checkpoint, state)
+    if start:
+        state = " with the class attributes that were saved" if isinstance(start, ResumePoint) else ""
+        warn_of_changed(now, start.classes, start.checkpoint, state)
     return now
 
 

@@ -1,4 +1,4 @@
-"""Console output: a progress bar while a run trains, a table at its end."""
+"""Console output: a progress bar during training, a table at the end."""
 
 import io
 import os
@@ -14,19 +14,31 @@ from rich.table import Table
 from rich.text import Text
 
 from hydrl.errors import printable, printable_lines
+from hydrl.metric_names import (
+    BEST_RETURN,
+    CUT_EPISODES,
+    EVAL_EPISODES,
+    EVAL_FRAMES,
+    FRAMES_PER_SECOND,
+    RETURN_MEAN,
+    RETURN_STD,
+    TRAIN_RETURN,
+    TRAIN_REWARD,
+)  # fmt: skip
 from hydrl.run.run_folder import from_here
 
-# The rows of the closing table, from the keys of summary.json.
-CLOSING = {
-    "evaluation": "{eval/return_mean:z,.1f} ± {eval/return_std:,.1f} over {eval/episodes} episodes",
-    "cut short": "{eval/cut_episodes:,} of these episodes, still running at eval.max_steps",
-    "best evaluation": "{best_eval/return_mean:z,.1f}",
+# The rows of the summary table, from summary.json.
+ROWS = {
+    "evaluation": "{mean:z,.1f} ± {std:,.1f} over {episodes} episodes",
+    "cut short": "{cut:,} of these episodes, still running at eval.max_steps",
+    "best evaluation": "{best:z,.1f}",
     "first solved": "{solved_at_frames:,} frames, {solved_at_seconds:.1f} s",
     "trained": "{frames:,} frames, {updates:,} updates",
-    "time": "{wall_seconds:.1f} s: {start_seconds:.1f} to start, {compile_seconds:.1f} compiling, "
-    "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating, {video_seconds:.1f} filming",
+    "time": "{wall_seconds:.1f} s: {start_seconds:.1f} starting, {compile_seconds:.1f} compiling, "
+    "{learning_seconds:.1f} learning, {evaluation_seconds:.1f} evaluating, {video_seconds:.1f} video",
     "speed": "{frames_per_second:,.0f} frames/s in the loop",
 }
+IN_ROWS = {RETURN_MEAN, RETURN_STD, EVAL_EPISODES, CUT_EPISODES, EVAL_FRAMES}
 
 
 class LastingOutput(io.FileIO):
@@ -69,35 +81,35 @@ class Display:
     Args:
         title: of the run.
         total_frames: of the whole run.
-        data: whether they are drawn from an offline dataset.
+        data: whether the frames come from an offline dataset.
     """
 
     def __init__(self, title: str, total_frames: int, data: bool = False) -> None:
-        self.title, self.console, self.owner = printable(title), console(), "data's " if data else ""
+        self.title, self.console, self.source = printable(title), console(), "dataset " if data else ""
         is_wide = self.console.width > 120  # else the title would leave the bar no room
         self.progress = Progress(
             *([TextColumn("{task.description}", style="bold", markup=False)] if is_wide else []),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[training]}"),
-            TextColumn("eval {task.fields[eval/return_mean]}"),
-            TextColumn("{task.fields[time/frames_per_second]} frames/s"),
+            TextColumn(f"eval {{task.fields[{RETURN_MEAN}]}}"),
+            TextColumn(f"{{task.fields[{FRAMES_PER_SECOND}]}} frames/s"),
             TimeRemainingColumn(compact=True),
             *([TextColumn("left")] if is_wide else []),
             console=self.console,
             disable=not self.console.is_terminal,
         )
         self.training, self.has_printed = "reward -", False
-        unknown: Any = dict.fromkeys(("eval/return_mean", "time/frames_per_second"), "-")
+        unknown: Any = dict.fromkeys((RETURN_MEAN, FRAMES_PER_SECOND), "-")
         self.task = self.progress.add_task(self.title, total=total_frames, training=self.training, **unknown)
         self.progress.start()
 
     def update(self, frames: int, metrics: dict[str, float]) -> None:
         """Moves the bar; shows the frame rate of the whole run, the newest return and evaluation."""
-        if "train/return" in metrics:
-            self.training = f"{self.owner}return {metrics['train/return']:,.1f}"
-        elif "train/reward" in metrics and "reward" in self.training:
-            self.training = f"{self.owner}reward {metrics['train/reward']:,.3f}/step"
+        if TRAIN_RETURN in metrics:
+            self.training = f"{self.source}return {metrics[TRAIN_RETURN]:,.1f}"
+        elif TRAIN_REWARD in metrics and "reward" in self.training:
+            self.training = f"{self.source}reward {metrics[TRAIN_REWARD]:,.3f}/step"
         if not self.console.is_terminal:
             self.print_line(frames, metrics)
         known: Any = {key: f"{value:,.{0 if 'second' in key else 1}f}" for key, value in metrics.items()}
@@ -105,9 +117,9 @@ class Display:
 
     def print_line(self, frames: int, metrics: dict[str, float]) -> None:
         """Prints a line if it is the first, or there is an evaluation."""
-        if "eval/return_mean" in metrics or (metrics and not self.has_printed):
-            text = "  evaluation {eval/return_mean:,.1f} ± {eval/return_std:,.1f}"
-            evaluation = text.format(**metrics) if "eval/return_mean" in metrics else ""
+        mean, std = metrics.get(RETURN_MEAN), metrics.get(RETURN_STD)
+        if mean is not None or (metrics and not self.has_printed):
+            evaluation = "" if mean is None else f"  evaluation {mean:,.1f} ± {std:,.1f}"
             print(f"{self.title}{frames:>12,} frames  {self.training}{evaluation}", flush=True)
             self.has_printed = True
 
@@ -117,36 +129,41 @@ class Display:
 
 
 def print_summary(summary: dict[str, Any], directory: Path, resume_command: str = "") -> None:
-    """Prints the closing table, and below it the command that resumes the run."""
+    """Prints the summary table, and below it the command that resumes the run."""
     note = "" if summary["status"] == "finished" else f" ({summary['status']})"
     title = f"{summary['algo']} on {summary['env']}, seed {summary['seed']}{note}"
-    print_table(title, closing_rows(summary, directory))
+    print_table(title, summary_rows(summary, directory))
     if resume_command:
-        say(f"go on with: {resume_command}")
+        say(f"resume with: {resume_command}")
 
 
 def short(value: float | None) -> str:
     """A number of any size, as a table shows it."""
     if value is None:
-        return "not known"
+        return "unknown"
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def closing_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
-    """The rows of the closing table, by name."""
-    rows, known = {}, summary | {"eval/cut_episodes": summary.get("eval/cut_episodes") or None}
-    for name, text in CLOSING.items():
-        # A None, where it was not evaluated, not cut or not solved; and what a damaged file lacks.
-        with suppress(TypeError, KeyError, ValueError):
-            rows[name] = text.format(**known).replace(", 0.0 compiling", "").replace(", 0.0 filming", "")
-        if name == "evaluation" and summary.get("eval/episodes"):  # and the metrics of its info
-            at = summary.get("eval/frames")
+def summary_rows(summary: dict[str, Any], directory: Path) -> dict[str, str]:
+    """The rows of the summary table, by name."""
+    metrics = {"mean": RETURN_MEAN, "std": RETURN_STD, "episodes": EVAL_EPISODES, "best": BEST_RETURN}
+    known = {name: summary.get(metric) for name, metric in metrics.items()} | summary
+    known["cut"] = summary.get(CUT_EPISODES) or None
+    rows = {}
+    for name, text in ROWS.items():
+        with suppress(TypeError, KeyError, ValueError):  # None if not evaluated or solved; a damaged file
+            row = text.format(**known)
+            rows[name] = row.replace(", 0.0 compiling", "").replace(", 0.0 video", "")
+        if name == "evaluation" and known["episodes"]:  # and the metrics of its info
+            at = summary.get(EVAL_FRAMES)
             if isinstance(at, int) and at != summary.get("frames"):  # of a run that was stopped since
                 rows[name] += f", at {at:,} frames"
-            info = (key for key in summary if key.startswith("eval/") and f"{{{key}" not in str(CLOSING))
-            info = (key for key in info if key != "eval/frames")
-            numbers = (key for key in info if isinstance(summary[key], int | float | None))
-            rows |= {key.removeprefix("eval/"): short(summary[key]) for key in numbers}
+            info = {key: value for key, value in summary.items() if key.startswith("eval/")}
+            rows |= {
+                key.removeprefix("eval/"): short(value)
+                for key, value in info.items()
+                if key not in IN_ROWS and isinstance(value, int | float | None)
+            }
     return rows | {"folder": str(from_here(directory))}
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from hydrl.metric_names import RETURN_MEAN, RETURN_STD, TRAIN_RETURN
 from hydrl.run.atomic_files import atomically
 from hydrl.run.logging.loggers import MetricsFile
 
-COLUMNS = ("frames", "train/return", "eval/return_mean", "eval/return_std")
+COLUMNS = ("frames", TRAIN_RETURN, RETURN_MEAN, RETURN_STD)
 
 
 def save_curves(
@@ -20,7 +21,7 @@ def save_curves(
     solved_at: float | None,
     frames_are: str = "environment frames",
     training: str = "training (exploring)",
-    closing: tuple[int, float, float] | None = None,
+    final: tuple[int, float, float] | None = None,
     followed: Sequence[str] = (),
     ends: Mapping[str, tuple[int, float]] | None = None,
 ) -> None:
@@ -33,7 +34,7 @@ def save_curves(
         solved_at: return of the dashed line; ``None`` draws none.
         frames_are: the label of the frames.
         training: the label of the training returns.
-        closing: frames, mean and standard deviation of the final evaluation.
+        final: frames, mean and standard deviation of the final evaluation.
         followed: metrics of Gymnasium's ``info``; each has a panel of its own.
         ends: frames and value of ``eval/NAME`` in the final evaluation.
     """
@@ -52,8 +53,8 @@ def save_curves(
         axes.plot(frames[known], train[known], color="#E69F00", marker=mark, label=training)
     if (known := ~np.isnan(mean)).any():
         draw_evaluations(axes, frames[known], mean[known], std[known])
-    if closing is not None:
-        axes.errorbar(*closing, fmt="D", color="#009E73", capsize=3, label="closing evaluation")
+    if final is not None:
+        axes.errorbar(*final, fmt="D", color="#009E73", capsize=3, label="final evaluation")
     if not axes.has_data():
         axes.text(0.5, 0.5, "no episode ended, none was evaluated", transform=axes.transAxes, ha="center")
     if solved_at is not None:

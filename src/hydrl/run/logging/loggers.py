@@ -13,18 +13,23 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Literal
 
-from torchrl.record.loggers import Logger, WandbLogger
+from torchrl.record.loggers import Logger, TensorboardLogger, WandbLogger
 from torchrl.record.loggers.trackio import TrackioLogger
 
 from hydrl.config import PACKAGE
 from hydrl.config.migrations import old_config
+from hydrl.config.schema import RULES
+from hydrl.config.tree import find, paths
 from hydrl.errors import UserError
 from hydrl.limits import PositiveFloat
+from hydrl.metric_names import EVAL_FRAMES, FINAL_RETURN, RETURN_MEAN, TRAIN_RETURN
 from hydrl.run.atomic_files import atomically
 from hydrl.run.checkpoint import archive
 from hydrl.run.run_folder import metric_rows
 
-FIRST = ("frames", "train/return")  # columns of metrics.csv
+FIRST = ("frames", TRAIN_RETURN)  # columns of metrics.csv
+HPARAMS_METRICS = dict.fromkeys([FINAL_RETURN, RETURN_MEAN, TRAIN_RETURN], 0.0)  # names count
+RULES_AND_TARGETS = {*RULES, "_target_"}
 
 
 class MetricsFile:
@@ -98,9 +103,20 @@ def build_loggers(
 
 def tensorboard(*, directory: Path, config: dict[str, Any], name: str, run_id: str | None = None) -> Logger:
     """TensorBoard event files under ``tensorboard/`` in the run folder; a resumed run adds one of its own."""
-    from torchrl.record.loggers import TensorboardLogger
+    from torch.utils.tensorboard.summary import hparams
 
-    return TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
+    logger = TensorboardLogger(exp_name="tensorboard", log_dir=str(directory))
+    # SummaryWriter.add_hparams would open a second run in a folder of its own.
+    for summary in hparams(hyperparameters(config), HPARAMS_METRICS)[:2]:
+        logger.experiment.file_writer.add_summary(summary)
+    return logger
+
+
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration by dotted keys as TensorBoard's HPARAMS tab takes it: numbers and text."""
+    values = {key: find(config, key) for key in paths(config) if not RULES_AND_TARGETS & {*key.split(".")}}
+    leaves = {key: value for key, value in values.items() if not isinstance(value, dict | None)}
+    return {key: str(value) if isinstance(value, list) else value for key, value in leaves.items()}
 
 
 QUIET: dict[str, Any] = {
@@ -147,7 +163,7 @@ def wandb(
         resume="allow" if run_id else None,  # an agent of a sweep has an identity for each new run
         project=project,
         entity=entity,
-        group=group or f"{algo}-{task}",
+        group=group or f"{algo}-{task}".replace(":", "-"),
         tags=[algo, task, *tags],
         job_type="train",
         config=old_config(config),
@@ -202,7 +218,7 @@ def trackio(
     """
     os.environ.setdefault("TRACKIO_DIR", str(Path("outputs", "trackio").absolute()))
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # it would ask the Hub who is logged in there
-    os.environ.setdefault("TRACKIO_PLOT_ORDER", "eval/return_mean,train/return,eval/*,train/*,loss/*")
+    os.environ.setdefault("TRACKIO_PLOT_ORDER", f"{RETURN_MEAN},{TRAIN_RETURN},eval/*,train/*,loss/*")
     variables = ("TRACKIO_DIR", "TRACKIO_PLOT_ORDER", "HF_HUB_OFFLINE")
     settings = " ".join(f"{variable}={shlex.quote(os.environ[variable])}" for variable in variables)
     print(f"trackio shows the run: {settings} trackio show --project {project}")
@@ -211,7 +227,7 @@ def trackio(
             exp_name=run_id or f"{name}-{token_hex(3)}",
             project=project,
             resume="allow" if run_id else "never",
-            group=group or f"{config['algo']}-{config['task']}",
+            group=group or f"{config['algo']}-{config['task']}".replace(":", "-"),
             config=old_config(config),
             embed=False,
             auto_log_cpu=False,
@@ -236,7 +252,7 @@ def log(loggers: Iterable[Logger], frames: int, metrics: dict[str, Any]) -> None
         elif isinstance(logger, TrackioLogger):  # whose own method makes each metric a row
             logger.experiment.log(metrics, step=frames)
         else:
-            logger.log_metrics({"frames": frames, **metrics}, step=frames)
+            logger.log_metrics(metrics, step=frames)
 
 
 def show(loggers: Iterable[Logger], frames: int, key: str, video: Path) -> None:
@@ -250,7 +266,8 @@ def show(loggers: Iterable[Logger], frames: int, key: str, video: Path) -> None:
 def close(logger: Logger, results: dict[str, Any] | None = None) -> None:
     """Finishes the run at W&B or trackio, or closes the event file.
 
-    ``results`` go into W&B's summary, which would otherwise hold the evaluation of the last log row.
+    ``results`` go into W&B's summary, which would otherwise hold the evaluation of the last log row, and into
+    TensorBoard's table of hyperparameters.
     """
     if isinstance(logger, WandbLogger):
         run = logger.experiment
@@ -263,6 +280,8 @@ def close(logger: Logger, results: dict[str, Any] | None = None) -> None:
         with redirect_stdout(io.StringIO()):
             import_module("trackio").finish()  # the experiment's own would be called once more at the exit
     else:
+        if isinstance(logger, TensorboardLogger) and results and results["status"] == "finished":
+            logger.log_scalar(FINAL_RETURN, results[RETURN_MEAN], step=results[EVAL_FRAMES])
         logger.experiment.close()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchrl.record.loggers import Logger
 
+from hydrl import metric_names as names
 from hydrl.errors import RunError
 from hydrl.run import process
 from hydrl.run.atomic_files import atomically
@@ -16,9 +17,9 @@ from hydrl.run.checkpoint.resume import ResumePoint
 from hydrl.run.checkpoint.resume_command import resume_command
 from hydrl.run.checkpoint.warm_start import WarmStart
 from hydrl.run.logging import loggers as backends
-from hydrl.run.logging.console import Display, closing_rows, print_summary, say
+from hydrl.run.logging.console import Display, print_summary, say, summary_rows
 from hydrl.run.logging.curves import save_curves
-from hydrl.run.logging.html import as_text, code, fenced, table, write_page
+from hydrl.run.logging.run_page import write_run_page
 from hydrl.run.run_folder import CONFIG, save_config
 from hydrl.training.evaluator import Evaluation
 from hydrl.training.metrics import Metrics
@@ -57,14 +58,9 @@ class RunInfo:
     size_note: Sequence[str] = ()
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """What its checkpoints say of it."""
-        return {"settings": self.config, "data": self.data, "classes": self.classes}
-
-    @property
     def name(self) -> str:
         """The name that loggers and the progress bar have for it."""
-        return f"{self.algo}-{self.task}-seed{self.seed}"
+        return f"{self.algo}-{self.task}-seed{self.seed}".replace(":", "-")
 
     @property
     def title(self) -> str:
@@ -128,6 +124,12 @@ class RunLogger:
         self.say(*info.notes, *(info.start.lines if info.start else ()), *info.size_note)
         clock.start_loop()
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What checkpoints say of the run: its settings, dataset, user classes and ids at the loggers."""
+        info = self.info
+        return {"logger": self.run_ids, "settings": info.config, "data": info.data, "classes": info.classes}
+
     def write(self) -> None:
         """Writes one log row of everything since the last.
 
@@ -162,9 +164,10 @@ class RunLogger:
     def write_row(self, frames: int, row: dict[str, float], evaluation: Evaluation | None) -> None:
         """Writes a row, and prints what the user should know of it."""
         row = {**row, **(evaluation.metrics() if evaluation else {})}
-        if evaluation and not any(earlier.get("eval/cut_episodes") for earlier in self.file.rows):
+        if evaluation and not any(earlier.get(names.CUT_EPISODES) for earlier in self.file.rows):
             self.say_cut(evaluation)
-        if "train/episodes" in row and not any("train/episodes" in earlier for earlier in self.file.rows):
+        ended = names.TRAIN_EPISODES
+        if ended in row and not any(ended in earlier for earlier in self.file.rows):
             self.say_missing_info(row)
         self.file.write(frames, row)
         backends.log(self.loggers.values(), frames, row)
@@ -193,8 +196,8 @@ class RunLogger:
         for name in self.info.info_keys:
             if name in self.metrics.followed and f"train/{name}" not in row:
                 self.say(
-                    f"env.info_keys: none of the first {row['train/episodes']} episodes gave {name} in info "
-                    "where it counts; where none does, there will be no such number"
+                    f"env.info_keys: {name} is missing in the info of the first {row[names.TRAIN_EPISODES]} "
+                    "episodes; if it never comes, it is not logged"
                 )
 
     def say(self, *lines: str) -> None:
@@ -228,7 +231,7 @@ class RunLogger:
         self.waiting = [*state["held"]]
 
     def finish(self, final: Evaluation | None = None, status: str = "finished") -> None:
-        """Writes ``summary.json``, curves and ``run.html``, closes the loggers and prints the closing table.
+        """Writes ``summary.json``, curves and ``run.html``, closes the loggers and prints the summary table.
 
         Args:
             final: the final evaluation; a run that was cut short has none and reports its last.
@@ -249,9 +252,9 @@ class RunLogger:
         with atomically(self.directory / "summary.json") as partial:
             partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
         self.draw_curves(final, followed)
-        rows, is_stopped = closing_rows(summary, self.directory), status in ("interrupted", "failed")
-        command = {"go on with": resume_command(self.directory, self.info.needs_trust)} if is_stopped else {}
-        self.write_html(rows | command)
+        rows, is_stopped = summary_rows(summary, self.directory), status in ("interrupted", "failed")
+        command = {"resume with": resume_command(self.directory, self.info.needs_trust)} if is_stopped else {}
+        write_run_page(self.directory, self.info.title, summary, rows | command, self.info.config)
         self.close(results)
         print_summary(summary, self.directory, *command.values())
 
@@ -277,14 +280,14 @@ class RunLogger:
         """The last evaluation, the best and the first that solved the task, as the summary has them."""
         progress, last = self.progress, self.progress.evaluation
         return {
-            "eval/return_mean": last.mean if last else None,
-            "eval/return_std": last.std if last else None,
-            "eval/episodes": last.returns.numel() if last else 0,
-            "eval/cut_episodes": last.cut_episodes if last else 0,
-            "eval/frames": progress.evaluated_at,
+            names.RETURN_MEAN: last.mean if last else None,
+            names.RETURN_STD: last.std if last else None,
+            names.EVAL_EPISODES: last.returns.numel() if last else 0,
+            names.CUT_EPISODES: last.cut_episodes if last else 0,
+            names.EVAL_FRAMES: progress.evaluated_at,
             **{f"eval/{name}": None for name in followed},
             **(last.info_means() if last else {}),
-            "best_eval/return_mean": progress.best,
+            names.BEST_RETURN: progress.best,
             "solved_at_frames": progress.solved_at_frames,
             "solved_at_seconds": progress.solved_at_seconds,
         }
@@ -298,19 +301,11 @@ class RunLogger:
             self.directory / "curves.png",
             title=self.info.title,
             solved_at=self.progress.solved_at,
-            closing=(frames, final.mean, final.std) if final else None,
+            final=(frames, final.mean, final.std) if final else None,
             followed=followed,
             ends={name: (frames, value) for name, value in (final.info_means() if final else {}).items()},
             **(labels if self.info.from_data else {}),
         )
-
-    def write_html(self, rows: dict[str, str]) -> None:
-        """Writes ``run.html``: the curves, the rows of the closing table and the configuration."""
-        cells = [[as_text(name), code(text)] for name, text in rows.items()]
-        config = fenced((self.directory / CONFIG).read_text(encoding="utf-8"), "yaml")
-        sections = [f"# {as_text(self.info.title)}", "![curves](curves.png)", table(["", ""], cells)]
-        sections += ["## Configuration", config]
-        write_page("\n\n".join(sections), self.directory / "run.html")
 
     def close(self, results: dict[str, Any] | None = None) -> None:
         """Stops the progress bar and finishes the loggers, however the run ended; again does nothing."""

@@ -13,7 +13,7 @@ import os
 import sys
 import types
 from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -72,11 +72,22 @@ class Reading:
         fresh: digests of large arrays that a fresh environment has too, by path.
         objects: numbers of the objects read, by ``id``, which is unique while they are referenced here.
         arrays: large arrays and tensors, by path.
+        variables: values of the process's environment variables that may be secrets.
     """
 
     fresh: Mapping[str, str] = field(default_factory=dict)
     objects: dict[int, tuple[int, Any]] = field(default_factory=dict)
     arrays: dict[str, Any] = field(default_factory=dict)
+    variables: Sequence[str] = field(default_factory=lambda: [v for v in os.environ.values() if len(v) >= 8])
+
+    def holds_variable(self, value: Any) -> bool:
+        """Whether a text contains the value of an environment variable, as ``${oc.env:NAME}`` gives it."""
+        if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
+            return any(map(self.holds_variable, value.ravel().tolist()))
+        text = value.decode(errors="ignore") if isinstance(value, bytes | bytearray) else value
+        if not isinstance(text, str) or len(text) < 8:
+            return False
+        return any(variable in text for variable in self.variables)
 
 
 class Restored:
@@ -135,7 +146,7 @@ def digest(array: np.ndarray | torch.Tensor) -> str:
 def read(value: Any, path: str, reading: Reading) -> Saved:
     """Reads one value as plain data; ``path`` is where it is, for messages."""
     kind = type(value)
-    if holds_variable(value):  # maybe a secret: it stays as the environment was built with it
+    if reading.holds_variable(value):  # maybe a secret: it stays as the environment was built with it
         return ("constant",)
     if kind in PLAIN:
         return ("plain", value)
@@ -208,7 +219,7 @@ def read_container(value: Any, path: str, reading: Reading) -> Saved:
 
 def read_entries(value: dict[Any, Any], path: str, reading: Reading) -> Any:
     """Reads the entries of a dictionary: as pairs, or by key where all keys are plain."""
-    if not all(type(key) in PLAIN and not holds_variable(key) for key in value):
+    if not all(type(key) in PLAIN and not reading.holds_variable(key) for key in value):
         pairs = [
             (read(key, f"{path} key", reading), read(entry, f"{path}[]", reading))
             for key, entry in value.items()
@@ -217,16 +228,6 @@ def read_entries(value: dict[Any, Any], path: str, reading: Reading) -> Any:
             raise NotCapturedError(f"{path} (a {unknown[0][0]} as a key)")
         return pairs
     return {key: read(entry, f"{path}[{key!r}]", reading) for key, entry in value.items()}
-
-
-def holds_variable(value: Any) -> bool:
-    """Whether a text contains the value of an environment variable, as ``${oc.env:NAME}`` gives it."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
-        return any(map(holds_variable, value.ravel().tolist()))
-    text = value.decode(errors="ignore") if isinstance(value, bytes | bytearray) else value
-    if not isinstance(text, str) or len(text) < 8:
-        return False
-    return any(len(variable) >= 8 and variable in text for variable in os.environ.values())
 
 
 def write(value: Any, saved: Saved, restored: Restored) -> Any:
