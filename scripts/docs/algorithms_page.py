@@ -103,7 +103,7 @@ def properties(algo: str) -> list[list[str]]:
         *(
             [f"other `{group}=`", ", ".join(f"`{option or 'null'}`" for option in able if option != chosen)]
             for group, able in values["compatible_with"].items()
-            if len(able) > 1 and (chosen := options_of(algo).get(group)) in able
+            if group != "because" and len(able) > 1 and (chosen := options_of(algo).get(group)) in able
         ),
     ]
 

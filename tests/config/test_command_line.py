@@ -251,7 +251,10 @@ def test_choices_of_one_s_own_are_held_to_what_fits(adding: str, own_choices: Pa
     assert trained[-1].actor["num_cells"] == [8]
     code, output = told(f"{adding} env=cartpole algo=ppo actor=mine")
     assert code == 2
-    assert output.startswith("error: actor=mine: does not go with algo=ppo. Use actor=stochastic, ")
+    assert output.startswith(
+        "error: actor=mine: does not go with algo=ppo, which learns on-policy with a stoch"
+    )
+    assert ". Use actor=stochastic, " in output
     code, output = told(f"{adding} env=cartpole algo=mine critic=other")
     assert (code, output) == (
         2,

@@ -11,7 +11,6 @@ from omegaconf import OmegaConf
 from hydrl.config import user_dirs
 from hydrl.config.overrides import chosen_options, key_of, localize_commands, typed_words
 from hydrl.config.schema import RULES
-from hydrl.config.tuned import typed
 from hydrl.metric_names import EVAL_EPISODES, RETURN_MEAN, RETURN_STD
 from hydrl.run.logging.html import as_text, code, fenced, table, write_page
 
@@ -38,7 +37,7 @@ def write_run_page(
         "python",
         "train.py",
         *user_dirs.folder_options(user_dirs.saved_folders(run)),
-        *typed(typed_words()),
+        *typed_words(),
     ]
     sections = [
         f"# {as_text(title)}",
@@ -68,7 +67,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 def config_sections(config: Mapping[str, Any]) -> list[str]:
     """The configuration as two tables: the options and keys that were set for this run, and defaults."""
     chosen = chosen_options()
-    typed_keys = {key_of(word) for word in typed(typed_words())} - chosen.keys()
+    typed_keys = {key_of(word) for word in typed_words()} - chosen.keys()
     rows = [(group, chosen[group] or "null", origin) for group, origin in set_options().items()]
     for key, value in leaves(config):
         is_typed = any(f"{key}.".startswith(f"{typed_key}.") for typed_key in typed_keys)
@@ -89,7 +88,7 @@ def set_options() -> dict[str, str]:
     for preset in reversed(PRESETS):
         others = default_options(f"{preset}/{chosen.get(preset)}").items() - own.items()
         origins |= dict.fromkeys(sorted(group for group, _ in others), f"{preset}={chosen.get(preset)}")
-    origins |= dict.fromkeys(map(key_of, typed(typed_words())), COMMAND_LINE)
+    origins |= dict.fromkeys(map(key_of, typed_words()), COMMAND_LINE)
     return {group: origin for group, origin in origins.items() if group in chosen.keys() - NAMED_APART}
 
 
