@@ -1,6 +1,6 @@
-"""The check of signatures: what a configuration builds takes every key that is there and lacks none.
+"""Checks of signatures: every component takes all of its keys and lacks none.
 
-TorchRL's own signatures are the list of what may be set.
+The signatures of TorchRL, PyTorch, Gymnasium and hydrl are the list of keys.
 """
 
 import difflib
@@ -40,11 +40,11 @@ Mistakes = Iterator[tuple[str, str]]  # keys with their messages
 
 
 def check_signatures(values: Values) -> None:
-    """Every part can be called as the run will call it.
+    """Checks that the run can call every component.
 
     Raises:
         ConfigError: for keys that no signature has, and wrong values.
-        UserError: for data that nothing reads, or that is missing.
+        UserError: for a dataset that nothing reads, or that is missing.
     """
     mistakes: dict[str, str] = {}
     for path, node in targets(values):
@@ -72,7 +72,7 @@ def check_limits(values: Values, limits: Mapping[str, str]) -> Mistakes:
 
 
 def check_data(values: Values) -> None:
-    """A dataset is there where a collector or minibatches read it, and is read where it is there."""
+    """Checks that a dataset is set exactly if a collector or minibatches read one."""
     readers = [
         path
         for path, node in targets(values)
@@ -92,7 +92,7 @@ def check_data(values: Values) -> None:
 
 
 def check_loss(prefix: str, values: Values) -> Mistakes:
-    """What the loss takes besides its own arguments; ``prefix`` leads to a loss that learns before."""
+    """Mistakes in the keys of a loss besides its arguments; ``prefix`` is that of an extra learner."""
     # ``make_value_estimator`` hands its keywords to the loss's own estimator.
     loss = get_object(find(values, f"{prefix}loss.module._target_"))
     kind = getattr(loss, "default_value_estimator", None)
@@ -119,7 +119,7 @@ def check_loss(prefix: str, values: Values) -> Mistakes:
 
 
 def check_target(path: str, node: Part, values: Values) -> Mistakes:
-    """The target can be imported, and the call it is configured for takes every key and lacks none."""
+    """Mistakes in a component: its import, its keys and their values."""
     name = node["_target_"]
     line = f"{path}._target_={name}"
     target, reason = import_target(path, name)
@@ -185,7 +185,7 @@ def check_target(path: str, node: Part, values: Values) -> Mistakes:
 
 
 def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[str], set[str]]:
-    """The positional arguments and keywords that the run itself calls a part with."""
+    """Positional arguments and keywords that the run itself gives a component."""
     spec = call_spec(path)
     keywords, optional = set(spec.keywords), set(spec.optional)
     if path.endswith("loss.module"):
@@ -195,7 +195,7 @@ def run_arguments(path: str, parameters: Values, values: Values) -> tuple[list[s
 
 
 def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended: bool) -> Mistakes:
-    """The keys that hydrl has for Gymnasium environments stand only where they mean what they say.
+    """Mistakes in the keys that hydrl adds to Gymnasium environments.
 
     Args:
         node: of ``env``.
@@ -224,7 +224,7 @@ def check_env_keys(node: Part, own: Set[str], parameters: Values, *, open_ended:
 
 
 def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
-    """A class in the place of a part is one of what that part is, as a network alone is no actor.
+    """Mistakes in the kind of a class, such as a plain network in place of an actor.
 
     Args:
         path: dotted.
@@ -249,7 +249,7 @@ def check_class(path: str, name: str, target: Any, way: str) -> Mistakes:
 
 
 def import_target(path: str, name: str) -> tuple[Any, str]:
-    """What a ``_target_`` names, or why it cannot be had and what to write, without the full stop."""
+    """The target of a dotted name, or why it cannot be imported, without the full stop."""
     try:
         target = get_object(name)
     except Exception as error:
@@ -260,7 +260,7 @@ def import_target(path: str, name: str) -> tuple[Any, str]:
 
 
 def near_names(path: str, name: str, cause: BaseException) -> str:
-    """What may be meant by a dotted name that cannot be imported, as a sentence after another."""
+    """A suggestion for a dotted name that cannot be imported, as a following sentence."""
     if not isinstance(cause, ImportError | AttributeError):  # an error within the module
         return ""
     module, _, attribute = name.rpartition(".")
@@ -285,7 +285,7 @@ def near_names(path: str, name: str, cause: BaseException) -> str:
 def check_keys(
     path: str, kinds: Values, values: Values, *, open_ended: bool = False, taker: str = ""
 ) -> Mistakes:
-    """The keys at ``path`` are those of ``kinds``; a nested part is checked by its own signature.
+    """Mistakes in the keys and values at ``path``; a nested component is checked by its own signature.
 
     Args:
         path: dotted.
@@ -313,7 +313,7 @@ def check_keys(
 
 
 def advise_removal(keys: Sequence[str], values: Values) -> str:
-    """What leaves out keys that came with another choice, as the end of a sentence and another one."""
+    """How to remove keys that another option set: the end of a sentence and a following one."""
     source = find_setter(keys[0])
     drop = [f"~{key}" for key in keys]
     if source and None in (find(values, key) for key in keys):  # which Hydra does not delete
@@ -325,7 +325,7 @@ def advise_removal(keys: Sequence[str], values: Values) -> str:
 
 
 def check_value(path: str, kind: Any, values: Values) -> Mistakes:
-    """The value is of its annotation, as JSON is of a schema: an integer may be a float."""
+    """Mistakes of a value against its annotation, as JSON: a float may be written as an integer."""
     try:
         adapter = TypeAdapter(kind, config=ConfigDict(strict=True))
     except Exception:  # a tensor, a spec and the like, which YAML cannot say
@@ -337,7 +337,7 @@ def check_value(path: str, kind: Any, values: Values) -> Mistakes:
 
 
 def takes_null(adapter: TypeAdapter[Any]) -> bool:
-    """Whether null is of the kind."""
+    """Whether null is a valid value."""
     try:
         adapter.validate_python(None)
     except ValidationError:

@@ -1,8 +1,7 @@
-"""What a configuration must satisfy before anything is built: ranges, what fits what, what is installed.
+"""Checks of a configuration before anything is built, and those of the run as a whole.
 
-The cheapest checks come first; PyTorch is imported by the last. Numbers are looked at in
-:mod:`hydrl.config.ranges`, parts that fit each other in :mod:`hydrl.config.compatibility`, environments in
-:mod:`hydrl.config.tasks`, networks in :mod:`hydrl.config.networks`; here is what is of the run as a whole.
+Ranges are in :mod:`hydrl.config.ranges`, combinations of options in :mod:`hydrl.config.compatibility`,
+environments in :mod:`hydrl.config.tasks`, networks in :mod:`hydrl.config.networks`.
 """
 
 import shlex
@@ -30,7 +29,7 @@ from hydrl.errors import ConfigError, UserError
 
 
 def check(values: Values, limits: Mapping[str, str]) -> None:
-    """Everything below, cheapest first.
+    """Runs all checks.
 
     Args:
         values: the whole configuration.
@@ -61,7 +60,7 @@ def check(values: Values, limits: Mapping[str, str]) -> None:
 
 
 def init_from_mistakes(values: Values) -> Iterator[str]:
-    """What is asked for of another run and cannot be had, whatever that run is."""
+    """Mistakes in ``init_from``."""
     asks = values["init_from"]
     run, parts, which = asks["run"], asks["parts"] or [], asks["checkpoint"]
     if run is None and (parts or which != "best"):
@@ -83,7 +82,7 @@ def init_from_mistakes(values: Values) -> Iterator[str]:
 
 
 def conflicting_values(values: Values) -> Iterator[str]:
-    """What each would do by itself, but not together, or not here."""
+    """Values that conflict with each other or with this machine."""
     folder = Path(values["run_dir"])
     started = (folder / "summary.json").exists() or any(folder.glob("checkpoints/checkpoint-*"))
     fork = is_forked(values["resume"], folder)
@@ -121,7 +120,7 @@ def conflicting_values(values: Values) -> Iterator[str]:
 
 
 def unused_eval_keys(values: Values) -> Iterator[str]:
-    """A return that no actor is asked for, and a cluster for evaluations that are not played on one."""
+    """Keys of ``eval`` that nothing reads."""
     if (asked_for := find(values, "eval.target_return")) is not None and "target_return" not in values[
         "actor"
     ]:
@@ -131,7 +130,7 @@ def unused_eval_keys(values: Values) -> Iterator[str]:
 
 
 def has_running_statistics(transform: Part) -> bool:
-    """Whether a transform updates statistics while training collects."""
+    """Whether a transform updates statistics during training."""
     *_, name = transform["_target_"].split(".")
     standing = {"normalizer": "frames", "reward_scaling": "scale"}  # what is given where nothing runs along
     if name in standing:
@@ -140,7 +139,7 @@ def has_running_statistics(transform: Part) -> bool:
 
 
 def overridden_choices() -> Iterator[str]:
-    """A choice that was typed, where tuned numbers, which Hydra reads later, bring a part of their own."""
+    """Options on the command line that a tuned preset replaces by a component of its own."""
     options, typed = chosen_options(), set(map(key_of, typed_words()))
     tuned = options.get("tuned")
     for group, own in read_option(f"/tuned/{tuned}", option_folders()).items():
@@ -154,6 +153,6 @@ def overridden_choices() -> Iterator[str]:
 
 
 def ignored_presets() -> Iterator[str]:
-    """Tuned numbers that are there and that nothing named, as in a sweep by a sweeper of others."""
+    """Tuned presets that another sweeper did not choose."""
     if file := find_preset(chosen_options(), option_folders()):
         yield f"tuned={AUTO_PRESET}: chooses no preset here. Write tuned={file}, or tuned=null for none."

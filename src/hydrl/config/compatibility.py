@@ -1,4 +1,4 @@
-"""What fits what: parts, the algorithm and its loss, and the networks that the loss learns."""
+"""Compatibility of options: the algorithm, its loss, networks and other components."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,12 +11,12 @@ from hydrl.config.suggestions import join_or
 from hydrl.config.tree import find, option_names, options_with_key, read_option, show
 
 RULES_HERE = {"compatible_with", "requires"}
-# Requirements that are looked at once the environment is made, or that are no keys.
+# Requirements that are no keys; most are checked once the environment is made.
 CHECKED_LATER = ("action_spaces", "agent_groups", "package")
 
 
 def with_rules(values: Values) -> Iterator[tuple[str, Values]]:
-    """Whatever has rules, ``compatible_with`` and ``requires``, as it is named in messages."""
+    """All nodes with rules, ``compatible_with`` and ``requires``, by their names in messages."""
     loss = values["loss"]
     yield f"algo={values['algo']}", {"compatible_with": values["compatible_with"]}
     yield name_component("loss", loss["module"]), {"compatible_with": loss["compatible_with"]}
@@ -46,7 +46,7 @@ def incompatible_options(values: Values) -> Iterator[str]:
 
 
 def mislabelled_env(values: Values) -> Iterator[str]:
-    """An environment under the name of another."""
+    """An environment whose id is that of another option."""
     task, env = values["task"], values["env"]
     # A scenario of VMAS names its task, and may be called as a task of others is.
     # So may one of a family's, which are called by their ids.
@@ -85,7 +85,7 @@ def unmet_requirements(values: Values) -> Iterator[str]:
 
 
 def unused_networks(values: Values) -> Iterator[str]:
-    """Networks that the loss asks for and nobody chose, or that were chosen and go nowhere."""
+    """Networks that the loss needs and that are null, or that no loss reads."""
     networks = values["loss"]["networks"]
     others = [extra["loss"]["networks"] for extra in values.get("extra_learners", {}).values()]
     learned = {group for names in (networks, *others) for group in names.values()}
@@ -106,7 +106,7 @@ def unused_networks(values: Values) -> Iterator[str]:
 
 
 def algorithms_with(networks: Values, values: Values) -> list[str]:
-    """The algorithms for the same kinds of actions whose losses read the same networks."""
+    """Algorithms for the same action spaces whose losses read the same networks."""
     contents = {name: read_option(f"/algo/{name}") for name in option_names(CONFIGS / "algo")}
     return [
         name

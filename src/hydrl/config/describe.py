@@ -11,7 +11,7 @@ from hydrl.config.tree import option_names, read_option
 
 
 def advise_options(group: str, able: Sequence[str | None]) -> str:
-    """The options that would do, as a sentence without its full stop."""
+    """Advice to use one of the options, without the full stop."""
     names = [option or "null" for option in able]
     if len(names) > 3:
         return f"Use {group}={join_or(names)}"
@@ -19,22 +19,22 @@ def advise_options(group: str, able: Sequence[str | None]) -> str:
 
 
 def name_component(group: str, node: Part | None) -> str:
-    """The component as it is typed: by its option, or by its ``_target_`` where it is none."""
+    """A component as it is typed: its option, or its ``_target_`` if it has none."""
     names = matching_options(group, node) or [(node or {}).get("_target_", "")]
     return f"{group}={min(names, key=len)}"  # a loss of several agents has the longer name
 
 
 def name_env(task: str, env: Part) -> str:
-    """The environment, as it is typed."""
+    """An environment as it is typed."""
     keys = (key for key in ("id", "scenario", "_target_") if env.get(key) == task)
     key = None if task in option_names(CONFIGS / "env") else next(keys, None)
     return f"env.{key}={task}" if key else f"env={task}"
 
 
 def matching_options(group: str, node: Part | None) -> list[str]:
-    """The options of a group with the targets of ``node``: the typed one, if it is among them.
+    """Options of a group with the targets of ``node``: the typed one, if it is among them.
 
-    A component of your own has none.
+    A component of the user's own matches none.
     """
     if node is None:
         return ["null"]

@@ -1,4 +1,4 @@
-"""Networks: what reads an entry, what remembers, what standardises."""
+"""Checks of networks: encoders, RNNs and normalisation."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,14 +9,14 @@ from hydrl.config.signatures import targets
 from hydrl.config.suggestions import join_or
 from hydrl.config.tree import find, option_target, show
 
-# Keys of an encoder that are no entries.
+# Keys of an encoder that are no observation entries.
 KEYS = ("reader", "features", "channels", "scale")
-# What reads an entry of an observation.
+# Encoders of an observation entry.
 READERS = ("auto", "mlp", "cnn", "impala", "minatar")
 
 
 def encoder_mistakes(values: Values) -> Iterator[str]:
-    """Parts within a network that are none, and readers of an entry that are none."""
+    """Mistakes in the components within networks, and in encoders."""
     for network, name in ((kind, name) for kind in NETWORKS for name in WITHIN):
         node = (values[network] or {}).get(name)
         if isinstance(node, Mapping) and "_target_" not in node:
@@ -26,7 +26,7 @@ def encoder_mistakes(values: Values) -> Iterator[str]:
         if node["_target_"] != option_target("encoder/auto"):
             continue
         network = path.partition(".")[0]
-        if node.get("reader", "auto") not in READERS and path in map(key_of, typed_words()):  # said in a word
+        if node.get("reader", "auto") not in READERS and path in map(key_of, typed_words()):
             able = ["own", *["shared"] * (network != "actor" and can_share_encoder(values)), *READERS]
             yield f"{path}={node['reader']}: should be {join_or(able)}."
         for key in (
@@ -38,18 +38,18 @@ def encoder_mistakes(values: Values) -> Iterator[str]:
 
 
 def has_state_critic(values: Values) -> bool:
-    """Whether the critic judges states beside an actor, and not actions."""
+    """Whether the critic is a value function of states, beside an actor."""
     return values["loss"]["networks"].get("critic_network") == "critic"
 
 
 def can_share_encoder(values: Values) -> bool:
-    """Whether the critic may have the actor's encoder."""
+    """Whether the critic can share the actor's encoder."""
     reads_once = values["loss"]["module"].get("_target_") == option_target("loss/sac")
     return has_state_critic(values) or (reads_once and not quantity(values, "rnn"))
 
 
 def batch_norm_mistakes(values: Values) -> Iterator[str]:
-    """What standardises by a batch that is too small for it, or where probabilities are compared."""
+    """Batch normalisation over single rows, or where action probabilities are compared."""
     norms = [group for group in NETWORKS if is_batch_norm((values[group] or {}).get("norm"))]
     if norms and quantity(values, "size") == 1:  # one row has no deviation
         yield f"minibatches.size=1: {norms[0]}.norm normalises over the minibatch. Use minibatches.size=2."
@@ -66,12 +66,12 @@ def batch_norm_mistakes(values: Values) -> Iterator[str]:
 
 
 def is_batch_norm(norm: Part | None) -> bool:
-    """Whether a network's ``norm`` looks at other rows than the one it standardises."""
+    """Whether a network's ``norm`` depends on other rows of the minibatch."""
     return norm is not None and not norm["_target_"].endswith("LayerNorm")
 
 
 def rnn_mistakes(values: Values) -> Iterator[str]:
-    """What an RNN cannot do without."""
+    """Mistakes with recurrent policies and shared encoders."""
     rnn, critic = quantity(values, "rnn"), values["critic"] or {}
     if values["actor"].get("encoder") == "shared":
         yield "actor.encoder=shared: only the critic can share the actor's encoder. Use actor.encoder=own."
@@ -99,7 +99,7 @@ def rnn_mistakes(values: Values) -> Iterator[str]:
 
 
 def sequence_mistakes(values: Values) -> Iterator[str]:
-    """What goes wrong in silence where a replay buffer holds sequences."""
+    """Mistakes with a replay buffer of sequences."""
     steps, several = find(values, "minibatches.n_steps"), "n_steps" in values["loss"]["module"]
     loss = name_component("loss", values["loss"]["module"])
     if not quantity(values, "rnn"):
@@ -118,5 +118,5 @@ def sequence_mistakes(values: Values) -> Iterator[str]:
 
 
 def has_async_workers(values: Values) -> bool:
-    """Whether a batch comes from one of several workers, whoever is done first."""
+    """Whether a batch comes from whichever of several workers is done first."""
     return find(values, "collector.sync") is False and (quantity(values, "workers") or 1) > 1

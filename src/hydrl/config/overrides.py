@@ -1,4 +1,4 @@
-"""Overrides as they are typed, ``key=value``, and the commands before them."""
+"""Overrides on the command line, ``key=value``, and the commands before them."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def current_command() -> Command:
 
 
 def localize_commands(text: str) -> str:
-    """Commands in a text as they can be typed here: ``hydrl search`` for ``python scripts/search.py``."""
+    """A text with its commands as they work here: ``hydrl search`` for ``python scripts/search.py``."""
     if command := os.environ.get("HYDRL_COMMAND"):  # of hydrl.__main__
         text = re.sub(r"python scripts/(\w+)\.py", rf"{command} \1", text)
         return text.replace("python train.py", command)
@@ -74,12 +74,12 @@ def key_of(override: str) -> str:
 
 
 def typed_words() -> list[str]:
-    """The overrides of this process' run as they were typed, where Hydra has begun one."""
+    """Overrides of this process's run as they were typed; none before Hydra has started one."""
     return list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
 
 
 def chosen_options() -> Mapping[str, str]:
-    """The choice of each group in this process' run, where Hydra has begun one."""
+    """The option of each group in this process's run; none before Hydra has started one."""
     return HydraConfig.get().runtime.choices if HydraConfig.initialized() else {}
 
 
@@ -89,7 +89,7 @@ def quoted(path: Path | str) -> str:
 
 
 def to_override(value: Any, key: str) -> str:
-    """A value of Python's as it is typed behind ``KEY=``.
+    """A Python value as it is typed after ``KEY=``.
 
     Raises:
         UserError: for what no configuration can hold.
@@ -111,18 +111,18 @@ def to_override(value: Any, key: str) -> str:
 
 
 def run_folder_of(named: Path | str) -> Path:
-    """The run folder that is named, itself or by one of its checkpoints."""
+    """The run folder of a run folder or checkpoint."""
     path = Path(named)
     return path.parent.parent if path.suffix == ".torchrl" else path
 
 
 def is_forked(resume: str | None, run_dir: Path | str) -> bool:
-    """Whether a run is gone on with in another folder than its own."""
+    """Whether a run continues in another folder than its own."""
     return resume not in (None, "auto") and run_folder_of(resume).resolve() != Path(run_dir).resolve()
 
 
 def parse_value(value: str) -> Any:
-    """What Hydra makes of a value, or ``None`` where it makes nothing of it."""
+    """A value as Hydra parses it; ``None`` if it cannot."""
     try:
         return OverridesParser.create().parse_override(f"key={value}").value()
     except HydraException:

@@ -1,7 +1,7 @@
 """Ranges of values: the limits in the YAML of options, and how values of several options fit each other.
 
-An option says under ``limits`` what a library's class would accept in silence, or refuse late. Arguments of
-hydrl's own functions have their range in the signature, by the types of :mod:`hydrl.limits`.
+An option states under ``limits`` the ranges that its library's class does not check, or checks late.
+Arguments of hydrl's own components have their range in the signature, by the types of :mod:`hydrl.limits`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The keys of a run: what each may hold and is for, and what each part is handed; all else reads it here.
+"""Schema of a run: types of its keys, and the arguments that the run gives its components.
 
 The networks are those of ``configs/networks.yaml``.
 """
@@ -34,7 +34,7 @@ NETWORKS: list[str] = read_option("/networks")["networks"]
 
 
 def require_target(node: Part) -> Part:
-    """A part says what it is built from."""
+    """Requires ``_target_`` of a component."""
     if not isinstance(node.get("_target_"), str):
         raise PydanticCustomError(
             "part", "A part should have _target_, the dotted path of a class or function"
@@ -43,7 +43,7 @@ def require_target(node: Part) -> Part:
 
 
 def name_logger(node: Any) -> Any:
-    """Several parts by name, or one by itself, as files of older runs have their logger."""
+    """Loggers by name; older runs have a single one."""
     return {"logger": node} if isinstance(node, dict) and "_target_" in node else node
 
 
@@ -51,28 +51,28 @@ Built = Annotated[Part, AfterValidator(require_target)]
 
 
 class KeyScope(Enum):
-    """What a key is for, where it shapes nothing that is learned from one batch to the next.
+    """What a key affects, besides what is learned from one batch to the next.
 
-    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``, and where its data lies; any other key
-    would make it another run.
+    A resumed run may change ``PROCESS``, ``RECORD`` and ``LENGTH``, and the path of its dataset; any other
+    key would make it another run.
     """
 
-    PROCESS = "said for each process anew"
-    RECORD = "what is written down, and how often"
-    LENGTH = "how long a run goes, and how it is scored on the way"
-    MACHINE = "what it runs on"
-    LEARNING = "numbers that it learns by, which a fork of a run may change"
+    PROCESS = "set anew for each process"
+    RECORD = "logging and saving"
+    LENGTH = "length of the run and its evaluations"
+    MACHINE = "the machine"
+    LEARNING = "hyperparameters, which a fork may change"
 
 
 @dataclass(frozen=True)
 class CallSpec:
-    """What train.py hands a part when it calls it, and what the part gives.
+    """How the run calls a component.
 
     Attributes:
-        handed: positional arguments, by their names.
+        handed: names of positional arguments.
         keywords: keyword arguments.
-        optional: the same, where it has such arguments.
-        gives: the class of what is made; ``None`` where a call says nothing of it.
+        optional: keyword arguments for components that accept them.
+        gives: class of the result; ``None`` if it is not checked.
     """
 
     handed: str = ""
@@ -193,7 +193,6 @@ class Loss(Strict):
 
     module: Built
     networks: dict[str, Annotated[str, AfterValidator(check_network)]]
-    # As train.yaml has them; one that learns before says what it needs of them.
     keys: dict[str, str | list[str]] = {}
     value_estimator: dict[str, Any] | None = None
     skip: list[str] = []
@@ -225,7 +224,7 @@ class InitFrom(Strict):
 
 
 class Keys(Strict):
-    """What is no part."""
+    """Keys that are no components."""
 
     seed: Annotated[int, Field(ge=0, lt=2**31)]
     run_dir: Annotated[str, KeyScope.PROCESS]
@@ -262,7 +261,7 @@ else:  # those that not every algorithm has; saved runs may be older than one of
 
 
 class Parts(Networks):
-    """The whole configuration, resolved; of what is built a row each."""
+    """The whole resolved configuration; a field for each component."""
 
     env: Annotated[
         Built, CallSpec("", frozenset({"device"}), frozenset({"num_envs"}), "torchrl.envs.EnvBase")

@@ -1,7 +1,7 @@
 """Configuration: checks what Hydra composed, before anything starts, and turns it into builders.
 
-The only module that sees a ``DictConfig``. What a key may hold is said by the models below and by
-:mod:`hydrl.config.checks`; every message names the key, the value and what would do.
+The only module that reads a ``DictConfig``. Values are checked by the models of :mod:`hydrl.config.schema`
+and by :mod:`hydrl.config.checks`; every message names the key, the value and what to write instead.
 """
 
 import json
@@ -37,8 +37,7 @@ from hydrl.config.user_dirs import option_folders, searchpath
 from hydrl.errors import ConfigError, UserError
 
 Builder = Callable[..., Any]
-# Networks that are of one group of agents.
-VMAS = "torchrl.envs.VmasEnv"  # whose agents act by numbers where nobody says that they choose
+VMAS = "torchrl.envs.VmasEnv"  # its actions are continuous by default
 
 
 class Settings(Parts):
@@ -49,7 +48,7 @@ class Settings(Parts):
 
     @classmethod
     def of(cls, values: Mapping[str, Any], shown: dict[str, Any]) -> Self:
-        """The settings made of resolved ``values``; ``shown`` are the same as they are saved."""
+        """Settings of resolved ``values``; ``shown`` are the same as they are saved."""
         settings = cls.model_validate_json(json.dumps(values))
         settings._shown = shown
         return settings
@@ -60,7 +59,7 @@ class Settings(Parts):
         return self._shown or self.model_dump()
 
     def choose(self) -> None:
-        """Puts in place of ``auto`` what it comes to here."""
+        """Replaces ``auto`` by its value on this machine."""
         if self.compile == "auto":
             loss, rnn = self.loss.module["_target_"].rpartition(".")[2], quantity(vars(self), "rnn")
             chosen = auto_values.choose_compile(
@@ -72,9 +71,9 @@ class Settings(Parts):
             self._put("torch_threads", *auto_values.choose_threads(self.work, workers=workers))
 
     def keep(self, then: Mapping[str, Any]) -> None:
-        """Puts in place of ``auto`` what it came to when a resumed run began, as ``then`` shows.
+        """Replaces ``auto`` by its value when a resumed run began, from its settings ``then``.
 
-        Pictures are scaled as they were, where nobody says otherwise now.
+        Images are scaled as they were, unless ``encoder.scale`` is set now.
         """
         for key in self._chosen:
             self._put(key, then.get(key), "as the run began")
@@ -123,7 +122,7 @@ class Settings(Parts):
 
     @property
     def from_data(self) -> bool:
-        """Whether frames are drawn from a data set, and none is collected."""
+        """Whether frames are sampled from an offline dataset instead of collected."""
         return self.collector["_target_"] == option_target("collector/dataset")
 
     @property
@@ -176,7 +175,7 @@ class Settings(Parts):
 
     @property
     def compiling(self) -> dict[str, bool]:
-        """What is made of an update before it runs."""
+        """Whether the update is compiled, and whether it is a CUDA graph."""
         return {"compile": self.compile is True, "cudagraph": self.cudagraph}
 
     @property
@@ -223,13 +222,13 @@ class Settings(Parts):
 
     @property
     def transform_builders(self) -> list[Builder]:
-        """The transforms' builders in the order they apply; a share of the run is told what it is of."""
+        """Builders of the transforms in order; those with ``settle`` get ``anneal_frames``."""
         over = {"over": self.anneal_frames}
         return [make_builder(over | node if "settle" in node else node) for node in self.transforms.values()]
 
 
 def frame_skip_notes(settings: Settings) -> Iterator[str]:
-    """Says where an action is held for several of the simulator's frames what is counted."""
+    """Notes of environments that repeat actions: what a frame is."""
     env = settings.env
     wrappers = (env.get("wrappers") or {}) if env["_target_"] == option_target("env/gym") else {}
     held = {
@@ -247,7 +246,7 @@ def frame_skip_notes(settings: Settings) -> Iterator[str]:
 
 
 def no_update_notes(settings: Settings) -> Iterator[str]:
-    """Says that nothing will be learned, as the run ends before its replay buffer holds enough."""
+    """Notes of a run that ends before its first update, or whose first update is delayed."""
     if not settings.updates:
         key, frames = settings.awaited
         yield f"no update will be made: {key}={frames} is more than total_frames={settings.total_frames}"
@@ -261,7 +260,7 @@ def no_update_notes(settings: Settings) -> Iterator[str]:
 
 
 def sequence_notes(settings: Settings) -> Iterator[str]:
-    """Says of a loss of the user's own that it learns from sequences, where its file does not declare it."""
+    """Notes that a loss of the user's own gets sequences without declaring that it can."""
     loss = settings.loss
     if quantity(vars(settings), "burn_in") is None or "sequences" in loss.compatible_with.get(
         "minibatches", ()
@@ -276,7 +275,7 @@ def sequence_notes(settings: Settings) -> Iterator[str]:
 
 
 class Learning(NamedTuple):
-    """What :func:`hydrl.training.make_learners` is told of a learner."""
+    """Arguments of :func:`hydrl.training.make_learners` for a learner."""
 
     build: Callable[[str], Builder]
     loss: Loss
@@ -295,7 +294,7 @@ def build(settings: Any, part: str) -> Builder:
 
 
 def partial_wrappers(env: Part) -> Part:
-    """An environment's node; a Gymnasium task's wrappers are called with each task, and not before."""
+    """An environment's node, whose Gymnasium wrappers are called when an environment is made."""
     if not (wrappers := env.get("wrappers")) or env["_target_"] != option_target("env/gym"):
         return env
     return env | {"wrappers": {name: wrapper | {"_partial_": True} for name, wrapper in wrappers.items()}}
@@ -307,7 +306,7 @@ def steps_per_row(minibatches: Part) -> int:
 
 
 def size_in_sequences(buffer: Part, steps: int) -> Part:
-    """A buffer's node; its size is in frames, of which each row, of so many steps, has a new half."""
+    """A buffer's node with its size in sequences, which overlap by half, instead of frames."""
     sizes = (("storage", "max_size"), ("sampler", "max_capacity"))
     return buffer | {
         part: buffer[part] | {size: max(1, buffer[part][size] // ((steps + 1) // 2))}
@@ -317,11 +316,11 @@ def size_in_sequences(buffer: Part, steps: int) -> Part:
 
 
 def build_none(*_: Any, **__: Any) -> None:
-    """Builds a part that is set to none."""
+    """Builds a component that is null."""
 
 
 def build_network(part: str, make: Builder, *handed: Any) -> Any:
-    """What makes an actor, a critic or a value network, held to what all else asks of them.
+    """Builds a network and checks its keys.
 
     Raises:
         UserError: if it lacks that.
@@ -355,7 +354,7 @@ def make_builder(node: Part) -> Builder:
 
 
 def without_rules(node: Any) -> Any:
-    """A part without what it needs of others, which is no argument."""
+    """A node without its rules, which are no arguments."""
     if isinstance(node, list):
         return [without_rules(part) for part in node]
     if isinstance(node, dict):
@@ -443,7 +442,7 @@ def check_resumed(settings: Settings, typed: Sequence[str] = ()) -> None:
 
 
 def typed_after_resume() -> list[str]:
-    """What the user typed beside ``resume=DIR``: it stands after it, and the run's own words before."""
+    """Overrides that the user typed with ``resume=DIR``; the run's own come before it."""
     typed_keys = [key_of(word) for word in typed_words()]
     return typed_words()[typed_keys.index("resume") :] if "resume" in typed_keys else []
 
@@ -532,7 +531,7 @@ def check_groups(settings: Settings, groups: Sequence[str], *, alike: bool) -> N
 
 
 def needs_dataset(algo: str) -> bool:
-    """Whether an algorithm cannot do without a set of data."""
+    """Whether an algorithm needs an offline dataset."""
     fits = (
         read_option(f"/algo/{algo}")["compatible_with"] if algo in option_names(CONFIGS / "algo") else {}
     )  # else one's own

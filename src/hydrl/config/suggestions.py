@@ -136,14 +136,14 @@ def advise_list(key: str, value: Any) -> str:
 
 
 def parse_number(value: Any, *, whole: bool) -> str:
-    """A number as it is written here, for ``1M`` and, where it should be ``whole``, for ``1e6``."""
+    """A number in YAML for ``1M`` and, if it should be ``whole``, for ``1e6``."""
     if short := re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM])", str(value)):
         return f"{round(float(short[1]) * {'k': 1_000, 'm': 1_000_000}[short[2].lower()]):_}"
     return f"{int(value):_}" if whole and isinstance(value, float) and value.is_integer() else ""
 
 
 def expected_of(key: str) -> str:
-    """What a value of a key should be, ``be a name``; empty where pydantic says it well."""
+    """What a value of a key should be, such as ``be a name``; empty if pydantic's text is clear."""
     if key == "env.id":
         expected = aliases()["expected"]
         return expected.get(f"env={chosen_options().get('env')}", expected["env=gym"])
@@ -224,12 +224,12 @@ def advise_key(key: str, value: str, known: Sequence[str]) -> str:
 
 
 def read_advice(key: str, value: str) -> str:
-    """What ``aliases.yaml`` says of a key that nothing here stands for."""
+    """Advice of ``aliases.yaml`` on a key without an equivalent."""
     return aliases()["advice"].get(f"{key}={value}") or aliases()["advice"].get(key, "")
 
 
 def translate_alias(key: str, value: str) -> list[tuple[str, str]]:
-    """What stands for another library's key: dotted keys, and each as it is to be typed."""
+    """Equivalents of another library's key: dotted keys, and each as it is typed."""
     table, name = aliases()["keys"], key.replace("/", ".").rpartition(".")[2]
     near = difflib.get_close_matches(name, [alias for alias in table if "=" not in alias], 1, 0.85)
     ours = table.get(f"{name}={value.lower()}") or (table[near[0]] if near else [])
@@ -243,7 +243,7 @@ def translate_alias(key: str, value: str) -> list[tuple[str, str]]:
 
 
 def advice_on_options(key: str, value: str, known: Sequence[str], values: Mapping[str, Any]) -> str:
-    """What to write where another option has the key, or the key that stands for it."""
+    """Advice if another option has the key or its equivalent."""
     group = key.rpartition(".")[0]
     ours = translate_alias(key, value)
     if any(is_known(own, typed, known) and own != group for own, typed in ours):
@@ -290,7 +290,7 @@ def near_words(key: str, value: str, known: Sequence[str]) -> list[str]:
 
 
 def list_keys(key: str, known: Sequence[str]) -> str:
-    """The keys beside a wrong one."""
+    """The valid keys next to a wrong one."""
     group = key.replace("/", ".").rpartition(".")[0]
     siblings = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == group]
     if group and not siblings:

@@ -1,4 +1,4 @@
-"""Environments: their wrappers, the numbers that they tell, their opponents and the packages they need."""
+"""Checks of environments: wrappers, info keys and packages."""
 
 import importlib.util
 import re
@@ -11,7 +11,7 @@ from hydrl.config.signatures import targets
 from hydrl.config.suggestions import no_such_choice
 from hydrl.config.tree import option_target, read_option, show
 
-# What counts of a number of `info`, and the names that are taken in the log.
+# Reductions of an info key over an episode, and names of metrics that info keys cannot have.
 REDUCTIONS = ("last", "mean", "sum")
 
 OWN_METRICS = {
@@ -21,7 +21,7 @@ OWN_METRICS = {
     "cut_episodes",
 }
 
-# Wrappers of Gymnasium's that go wrong here, and what does it.
+# Wrappers of Gymnasium's that do not work here, and what to use instead.
 INSTEAD_OF = {
     "gymnasium.wrappers.NormalizeObservation": "its statistics would be missing in evaluation "
     "and a saved policy. Use transforms=running_norm, or transforms=normalized",
@@ -33,7 +33,7 @@ INSTEAD_OF = {
 
 
 def wrapper_mistakes(values: Values) -> Iterator[str]:
-    """Wrappers that are none by name, and those that know what evaluation would not."""
+    """Mistakes in ``env.wrappers``."""
     wrappers = values["env"].get("wrappers")
     if wrappers is None or values["env"]["_target_"] != option_target("env/gym"):
         return
@@ -52,7 +52,7 @@ def wrapper_mistakes(values: Values) -> Iterator[str]:
 
 
 def info_key_mistakes(values: Values) -> Iterator[str]:
-    """Numbers of ``info`` that are no names, or have one that the log needs itself."""
+    """Mistakes in ``env.info_keys``."""
     info_keys = values["env"].get("info_keys")
     if info_keys is None or values["env"]["_target_"] != option_target("env/gym"):
         return
@@ -73,7 +73,7 @@ def info_key_mistakes(values: Values) -> Iterator[str]:
 
 
 def missing_packages(values: Values) -> Iterator[str]:
-    """Packages that are not installed, and a scenario that VMAS does not have."""
+    """Missing packages, and unknown scenarios of VMAS."""
     backend = read_option("/eval_backends").get(values["eval"]["backend"], {})
     for path, part in [*targets(values), (f"eval.backend={values['eval']['backend']}", backend)]:
         if (package := part.get("requires", {}).get("package")) is None:

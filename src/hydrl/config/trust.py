@@ -1,4 +1,4 @@
-"""What a run folder may name: hydrl's own parts and classes of TorchRL's and Gymnasium's, unless trusted."""
+"""Trust: which code and addresses an untrusted run folder may name."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from hydrl.config.user_dirs import option_folders
 from hydrl.errors import UserError
 
 PACKAGES = ("torchrl.envs", "torchrl.modules", "torch.nn", "torch.optim", "gymnasium.wrappers")
-# Other simulators; windows, and films anywhere on the disk; what downloads weights or code.
+# Other simulators, rendering to windows or files, and downloads of weights or code.
 REFUSED = (
     *("torchrl.envs.libs", "gymnasium.wrappers.rendering", "torchrl.modules.vla"),
     *(f"torchrl.envs.transforms.{name}" for name in ("r3m", "vc1", "vip")),
@@ -45,7 +45,7 @@ def check_addresses(values: Mapping[str, Any], setting: str, typed: Sequence[str
 
 
 def leaves(values: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """What nested dictionaries hold that is none, each by its dotted key."""
+    """Values of nested dictionaries by their dotted keys."""
     if not isinstance(values, Mapping):
         yield key, values
     for name, entry in values.items() if isinstance(values, Mapping) else ():
@@ -57,7 +57,7 @@ def check_trust(values: Mapping[str, Any], setting: str, typed: Sequence[str] = 
 
     Args:
         values: the configuration that came with a run folder.
-        told: how the user named that folder.
+        setting: how the user named that folder.
         typed: overrides the user has typed now, whose values are trusted.
 
     Raises:
@@ -72,12 +72,12 @@ def check_trust(values: Mapping[str, Any], setting: str, typed: Sequence[str] = 
 
 
 def trusted_names() -> set[str]:
-    """What the choices that there are name: those of hydrl, and of each ``--config-dir``, which is typed."""
+    """Names in the options of hydrl and of each ``--config-dir``."""
     return set(re.findall(r"^\s*(?:_target_|id|env_name): (\S+)", option_texts(), re.MULTILINE))
 
 
 def option_texts() -> str:
-    """What their files hold."""
+    """The text of these options."""
     files = {file for folder in option_folders() for file in folder.rglob("*.yaml")}
     files -= {
         *CONFIGS.glob("search/*"),
@@ -88,7 +88,7 @@ def option_texts() -> str:
 
 
 def foreign_names(values: Any, own: Collection[str]) -> Iterator[str]:
-    """What in nested ``values`` could run other code than their ``own``."""
+    """Names in nested ``values`` that could run code not in ``own``."""
     if isinstance(values, list):
         values = dict(enumerate(values))
     for key, value in values.items() if isinstance(values, Mapping) else ():

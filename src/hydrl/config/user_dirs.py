@@ -1,4 +1,4 @@
-"""A user's own choices, in folders that are named on the command line, and the modules beside them."""
+"""Folders with a user's own options, ``--config-dir=DIR``, and the modules next to them."""
 
 import re
 import sys
@@ -16,16 +16,16 @@ from hydrl.config.overrides import chosen_options, key_of, quoted
 from hydrl.config.tree import paths, read_option
 from hydrl.errors import UserError
 
-GLOBAL_PACKAGE = "# @package _global_"  # a file that begins so sets keys of the top level
+GLOBAL_PACKAGE = "# @package _global_"  # first line of a file with top-level keys
 
 
 def named_folders(words: Sequence[str]) -> list[Path]:
-    """What ``--config-dir`` and ``hydra.searchpath`` name among the words of a command line."""
+    """Folders named by ``--config-dir`` and ``hydra.searchpath`` on a command line."""
     return split_folders(words)[0]
 
 
 def split_folders(words: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Those folders, and the words that name none."""
+    """These folders, and the other words."""
     named: list[str] = []
     others = []
     left = iter(words)
@@ -49,12 +49,12 @@ def searchpath(own: Iterable[Path]) -> str:
 
 
 def folder_options(own: Sequence[Path]) -> list[str]:
-    """The folders as they are typed: Hydra takes one ``--config-dir``."""
+    """The folders as options; Hydra takes one ``--config-dir``."""
     return [searchpath(own)] if len(own) > 1 else [f"--config-dir={path}" for path in own]
 
 
 def add_folders(own: Iterable[Path]) -> None:
-    """Lets Python import what lies beside the folders, after all that it can import anyway.
+    """Lets Python import modules next to the folders, after all others.
 
     Raises:
         UserError: where Hydra would read none of it, not a file, as hydrl has one of that name, or one
@@ -82,7 +82,7 @@ def add_folders(own: Iterable[Path]) -> None:
 
 
 def check_package(file: Path, group: str) -> None:
-    """A file says in its first line where its keys lie as those of its group do: at the top level or not.
+    """Checks that a file has the same package as the others of its group: the top level or not.
 
     Raises:
         UserError: if it does not.
@@ -100,7 +100,7 @@ def check_package(file: Path, group: str) -> None:
             f"Write it above all else, for without it `KEY:` is read as {group}.KEY."
         )
     if not any(theirs) and package == "_global_":
-        with suppress(YAMLError):  # which Hydra tells of
+        with suppress(YAMLError):  # which Hydra reports
             known = {
                 *read_option("/train"),
                 *(entry.name for entry in CONFIGS.iterdir()),
@@ -128,13 +128,13 @@ def package_of(file: Path) -> str:
 
 
 def option_folders() -> tuple[Path, ...]:
-    """The folders that this run's choices are from, hydrl's first."""
+    """Folders of this run's options, hydrl's first."""
     config_sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
     return CONFIGS, *(Path(source.path) for source in config_sources if source.schema == "file")
 
 
 def find_setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned", "algo")) -> str:
-    """What was chosen that sets a dotted ``key`` of other groups, as it is typed, ``tuned=dqn/cartpole``."""
+    """The option that sets a dotted ``key`` of another group, such as ``tuned=dqn/cartpole``."""
     chosen = chosen_options()
     owners = [
         group
@@ -145,7 +145,7 @@ def find_setter(key: str, among: Sequence[str] = ("debug", "experiment", "tuned"
 
 
 def saved_folders(run: Path) -> list[Path]:
-    """The folders that a run was begun with; they are as trusted as the run folder is."""
+    """Folders of a run's own options; they are as trusted as the run folder."""
     file = run / ".hydra" / "hydra.yaml"
     try:
         hydra = OmegaConf.load(file).hydra.runtime
