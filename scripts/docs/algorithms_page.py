@@ -123,7 +123,7 @@ def key_table(algo: str, facts: Mapping[str, Any]) -> str:
     """The keys worth knowing with default, range and meaning."""
     values, options = settings_of(algo), options_of(algo)
     cells = [
-        [code(key), default(find(values, key)), range_of(key), meaning(key, values, options)]
+        [code(key), default(find(values, key)), range_of(key, values), meaning(key, values, options)]
         for key in facts["keys"]
     ]
     return table(["key", "default", "range", "meaning"], cells)

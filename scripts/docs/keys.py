@@ -1,5 +1,6 @@
 """What a key of the configuration means and may hold, for tables in docs/."""
 
+import copy
 import inspect
 import re
 from collections.abc import Iterator, Mapping
@@ -12,9 +13,10 @@ import yaml
 from hydra.utils import get_object
 
 from hydrl.config import CONFIGS
-from hydrl.config.ranges import RANGES
-from hydrl.config.schema import NETWORKS, Parts
-from hydrl.config.tree import show
+from hydrl.config.ranges import take_limits, type_of
+from hydrl.config.schema import Parts
+from hydrl.config.signatures import limited_parameters
+from hydrl.config.tree import find, show
 
 SENTENCES = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
 # A parameter in a docstring: its name, its type in brackets, its first line.
@@ -174,12 +176,14 @@ def in_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def range_of(key: str) -> str:
-    """What a dotted key may hold, in words."""
-    head, _, within = key.partition(".")
-    names = [key, f"NETWORK.{within}"] if head in NETWORKS else [key]
-    kinds = [kind for kind, keys in RANGES if {*names} & {*keys.split()}]
-    return next(map(kind_text, kinds), "") or schema_range(key)
+def range_of(key: str, settings: Any) -> str:
+    """What a dotted key of composed settings may hold, in words."""
+    if limit := take_limits(copy.deepcopy(settings)).get(key):
+        return kind_text(type_of(key, limit))
+    above, _, name = key.rpartition(".")
+    if target := (find(settings, above) or {}).get("_target_"):
+        return kind_text(limited_parameters(get_object(target)).get(name, Any))
+    return schema_range(key)
 
 
 def schema_range(key: str) -> str:
